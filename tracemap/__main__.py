@@ -1,0 +1,6 @@
+"""`python -m tracemap`: the same as the `tracemap` program."""
+
+from tracemap.cli.main import main
+
+if __name__ == "__main__":
+    main()

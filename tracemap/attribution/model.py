@@ -1,0 +1,178 @@
+"""The result of attribution: metrics per op and per site, plus a residual with reasons; it always balances.
+
+The constructor of `Attribution` raises when attributed + residual is not what was measured, to the last unit.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracemap.graph.model import Diagnostic
+from tracemap.units import Integer, Text
+
+
+class Rule(enum.StrEnum):
+    """How a site's cost is split over its members."""
+
+    MODEL = "model"
+    """By the roofline time of each membership: the larger of operations over peak and bytes over bandwidth."""
+    ROOT = "root"
+    """All to the root."""
+    EQUAL = "equal"
+    """The same to each member."""
+
+
+class ResidualReason(enum.StrEnum):
+    """Why a cost has no op. The texts for people are in `RESIDUAL_TEXTS`."""
+
+    COMPILER_MADE = "compiler-made"
+    TRANSFER = "transfer-without-op"
+    MEMORY = "memory-management"
+    OVERHEAD = "runtime-overhead"
+    COUNTED_IN_DISPATCHES = "counted-in-dispatches"
+    UNMATCHED = "unmatched-event"
+
+
+RESIDUAL_TEXTS: Mapping[ResidualReason, str] = {
+    ResidualReason.COMPILER_MADE: "dispatches that the compiler made up: no op of the model is a member",
+    ResidualReason.TRANSFER: "copies and fills without an op of their own",
+    ResidualReason.MEMORY: "allocation and release of transient buffers",
+    ResidualReason.OVERHEAD: "submissions (execute) minus the time in which a dispatch of theirs ran",
+    ResidualReason.COUNTED_IN_DISPATCHES: "the part of submissions (execute) that their dispatches' own rows cover",
+    ResidualReason.UNMATCHED: "dispatch events that match no site of the map",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PerCall:
+    """Spread over calls: median, 10th and 90th percentile (each a value that occurred; the lower one of two)."""
+
+    median: int
+    p10: int
+    p90: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """One metric of one op.
+
+    `inclusive`: the whole of every site it is a member of (never added up over ops); `attributed`: its share by the
+    rule (adds up); `low`/`high`: what the evidence alone proves. `per_call` is the spread of `inclusive` over calls.
+    """
+
+    inclusive: int
+    attributed: int
+    low: int
+    high: int
+    per_call: PerCall | None
+    """None where no call was seen (a measured absence, not an unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpResult:
+    """An op that is a member of at least one site: how often its sites ran, and its cost by metric name."""
+
+    op: str
+    calls: int
+    metrics: Mapping[str, OpCost]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberShare:
+    """What a site's member got of the site's cost, by metric name."""
+
+    op: str
+    attributed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCost:
+    """One metric of one site: its sum over calls, and the spread over calls (None where no call was seen)."""
+
+    total: int
+    per_call: PerCall | None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteResult:
+    """A site: how often it ran, its cost by metric name, and how the rule split it over the members.
+
+    `split_evenly`: the events named only a kernel with several sites, so calls and costs are this site's even share.
+    `equal_members`: the members' costs were not computable, so the split over members is even.
+    """
+
+    site: str
+    calls: int
+    metrics: Mapping[str, SiteCost]
+    shares: tuple[MemberShare, ...]
+    split_evenly: bool
+    equal_members: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualRow:
+    """A cost without an op: the reason, the number of events, and the cost by metric name."""
+
+    reason: ResidualReason
+    events: int
+    metrics: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTotal:
+    """A metric's balance: measured = attributed + residual."""
+
+    name: str
+    unit: str
+    aggregation: str
+    measured: int
+    attributed: int
+    residual: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a report says of the run: header values, `UNKNOWN` where the run's file does not tell."""
+
+    elapsed_ns: Integer
+    iterations: Integer
+    workers: Integer
+    device: Text
+    function: Text
+    command: tuple[str, ...]
+
+
+class BalanceError(AssertionError):
+    """attributed + residual is not what was measured: a defect of tracemap, never of its input."""
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Metrics per op plus a residual with reasons.
+
+    Raises:
+        BalanceError: the parts do not add up to what was measured, for any metric.
+    """
+
+    map_sha256: str
+    rule: Rule
+    run: RunSummary
+    metrics: tuple[MetricTotal, ...]
+    ops: tuple[OpResult, ...]
+    sites: tuple[SiteResult, ...]
+    residual: tuple[ResidualRow, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    def __post_init__(self) -> None:
+        for total in self.metrics:
+            attributed = sum(op.metrics[total.name].attributed for op in self.ops)
+            residual = sum(row.metrics[total.name] for row in self.residual)
+            shares = sum(share.attributed[total.name] for site in self.sites for share in site.shares)
+            balanced = attributed == total.attributed == shares and residual == total.residual
+            if not balanced or attributed + residual != total.measured:
+                raise BalanceError(
+                    f"{total.name}: measured {total.measured}, attributed {attributed} (shares {shares}), "
+                    f"residual {residual}"
+                )

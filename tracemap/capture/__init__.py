@@ -1,0 +1,1 @@
+"""Runs programs under a recorder and writes runs."""

@@ -1,0 +1,63 @@
+"""The group of all commands; loads a command's module only when it is asked for, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from tracemap._version import __version__
+from tracemap.errors import TracemapError
+
+# Name -> one line of help, in the order of the work. The line stands here so that `tracemap --help` imports no command.
+COMMANDS = {
+    "build": "Compile MODEL and keep the trail from its ops to sites and kernels, as a bundle.",
+    "show": "Print the map of a bundle: all of it, or one line, op, site, kernel or scope.",
+    "record": "Run a bundle's module under the profiler and write a run.",
+    "attribute": "Say which op costs what: join a run onto its bundle.",
+    "report": "Write the annotated page of a bundle and its runs.",
+}
+
+
+class CommandGroup(click.Group):
+    """A group whose commands live in `tracemap.cli.<name>`, each as a click command called `command`."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Names in the order of the work, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Import the command's module, and only this one."""
+        if name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"tracemap.cli.{name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tracemap")
+def group() -> None:
+    r"""Which of my operations, on which line of my model, costs this time and these cache misses?
+
+    \b
+    Example:
+      tracemap build model.mlir
+      tracemap record model.tracemap -o run.csv
+      tracemap attribute run.csv --html page.html
+    """
+
+
+def main() -> None:
+    """The program: errors that a user can mend end in one sentence and their exit code."""
+    try:
+        group()
+    except TracemapError as error:
+        click.echo(f"tracemap: error: {error} [{error.slug}]", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,66 @@
+"""Shows the phase of work that takes over a second; silent when standard error is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tracemap.toolchain import Progress, no_progress
+
+_DELAY_S = 1.0
+
+
+@contextmanager
+def phases_shown(title: str) -> Iterator[Progress]:
+    """A `Progress` that shows `title: phase` with a spinner and the elapsed time, once a second has passed."""
+    if not sys.stderr.isatty():
+        yield no_progress
+        return
+    display = _Display(title)
+    timer = threading.Timer(_DELAY_S, display.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield display.show
+    finally:
+        timer.cancel()
+        display.stop()
+
+
+class _Display:
+    """A rich progress line that is created late: from a timer, while the work goes on in the main thread."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._phase = ""
+        self._lock = threading.Lock()
+        self._progress: Any = None  # rich.progress.Progress; rich is imported only when something is shown
+        self._task: Any = None
+
+    def start(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress as RichProgress
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._progress = RichProgress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._progress.add_task(self._text())
+            self._progress.start()
+
+    def show(self, phase: str) -> None:
+        with self._lock:
+            self._phase = phase
+            if self._progress is not None:
+                self._progress.update(self._task, description=self._text())
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._progress is not None:
+                self._progress.stop()
+
+    def _text(self) -> str:
+        return f"{self._title}: {self._phase}" if self._phase else self._title

@@ -1,0 +1,168 @@
+"""Every way in which tracemap refuses: one base class, one small class per kind.
+
+Each kind has a `slug` that is stable (the README lists them all, a test keeps the list complete), a `cause` and a
+`remedy`. Only `tracemap.cli` catches these; it prints one sentence and exits with `exit_code`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TracemapError(Exception):
+    """Base of all errors that a user can cause or mend; the message is one clear sentence: what, where, what to do."""
+
+    slug: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 2
+    cause: ClassVar[str] = "any of the kinds below"
+    remedy: ClassVar[str] = "see the kind"
+
+
+class ToolMissing(TracemapError):
+    """A program or package that a command needs is not installed."""
+
+    slug = "tool-missing"
+    cause = "a program or package that the command needs is not installed"
+    remedy = "install what the message names (for the IREE tools: pip install iree-base-compiler iree-base-runtime)"
+
+
+class ToolFailed(TracemapError):
+    """A program that tracemap started failed; the message carries its own words."""
+
+    slug = "tool-failed"
+    cause = "a program that tracemap started (iree-compile, iree-profile) failed or printed what was not expected"
+    remedy = "read the program's own message, which is shown; run the printed command by hand"
+
+
+class ModelUnreadable(TracemapError):
+    """The model's file cannot be read."""
+
+    slug = "model-unreadable"
+    cause = "the model's file does not exist or cannot be read"
+    remedy = "check the path; `-` reads the model from standard input"
+
+
+class ModelInvalid(TracemapError):
+    """The model cannot be parsed or compiled; iree-compile's own message is shown."""
+
+    slug = "model-invalid"
+    cause = "iree-compile does not accept the model"
+    remedy = "mend the line that iree-compile's message names, or pass the flags it needs after `--`"
+
+
+class FunctionUnknown(TracemapError):
+    """The module has no such function, or several and none was named."""
+
+    slug = "function-unknown"
+    cause = "the module has no function of that name, or several and none was named"
+    remedy = "name one of the functions that the message lists with --function"
+
+
+class InputInvalid(TracemapError):
+    """Inputs do not fit the function: wrong number, or a dimension or loop bound that must be given."""
+
+    slug = "input-invalid"
+    cause = "wrong number of inputs, or a `?` dimension or loop bound that cannot be made up"
+    remedy = "give one --input per argument, or --dim N for `?` dimensions"
+
+
+class ProgramFailed(TracemapError):
+    """The measured program ended with an error."""
+
+    slug = "program-failed"
+    exit_code = 1
+    cause = "the measured program ended with an error or was killed"
+    remedy = "read its own message; what was recorded until then is kept where the message says"
+
+
+class BundleInvalid(TracemapError):
+    """Not a bundle, or a damaged one."""
+
+    slug = "bundle-invalid"
+    cause = "the folder is not a bundle of tracemap, or is damaged"
+    remedy = "make it again with `tracemap build`"
+
+
+class BundleVersion(TracemapError):
+    """A bundle written in another format version."""
+
+    slug = "bundle-version"
+    cause = "the bundle was written by a tracemap with another format version"
+    remedy = "make it again with this version, or use the version that made it"
+
+
+class BundleMissing(TracemapError):
+    """It is not clear which bundle a run belongs to."""
+
+    slug = "bundle-missing"
+    cause = "no bundle was named and none, or more than one, lies where it is looked for"
+    remedy = "name the bundle with --map"
+
+
+class RunInvalid(TracemapError):
+    """A run's file cannot be understood; the message names file, line and column."""
+
+    slug = "run-invalid"
+    cause = "the run's file lacks a column, holds a bad number, or is no run at all"
+    remedy = "mend the line and column that the message names"
+
+
+class RunEmpty(TracemapError):
+    """A foreign file without a single event."""
+
+    slug = "run-empty"
+    cause = "the file of another tool holds no event"
+    remedy = "record again; check that the program ran and that profiling was on"
+
+
+class RunMismatch(TracemapError):
+    """The run was made by another module than the bundle's."""
+
+    slug = "run-mismatch"
+    cause = "the run was recorded from another module than the bundle's"
+    remedy = "use the bundle that the run was recorded from, record again, or pass --allow-mismatch"
+
+
+class RunVersion(TracemapError):
+    """A run, or a profile, of a format version that this tracemap does not read."""
+
+    slug = "run-version"
+    cause = "the run or profile was written in a format version that this tracemap does not read"
+    remedy = "record again with the installed tools"
+
+
+class TargetExists(TracemapError):
+    """The output exists already."""
+
+    slug = "target-exists"
+    cause = "the output exists already"
+    remedy = "pass --force, or another name with -o"
+
+
+class TargetUnwritable(TracemapError):
+    """The output cannot be written."""
+
+    slug = "target-unwritable"
+    cause = "the output's folder does not exist or may not be written, or the disk is full"
+    remedy = "choose another place with -o"
+
+
+class QueryInvalid(TracemapError):
+    """Nothing in the map answers to what was asked."""
+
+    slug = "query-invalid"
+    cause = "nothing in the map answers to what was asked for"
+    remedy = "ask for FILE:LINE, an op (op12), a site (site3), a kernel's name or a scope"
+
+
+class UsageInvalid(TracemapError):
+    """Options that do not go together."""
+
+    slug = "usage-invalid"
+    cause = "options that do not go together, or a value that an option does not take"
+    remedy = "see the command's --help"
+
+
+def error_kinds() -> tuple[type[TracemapError], ...]:
+    """All kinds of error, in the order in which this file declares them."""
+    return tuple(TracemapError.__subclasses__())

@@ -1,0 +1,267 @@
+"""The trace graph: ops of the model, sites of the program, kernels, and what links them.
+
+Plain frozen dataclasses; they are the JSON contract of `tracemap show` and the content of a bundle's `map.json`.
+Ids are opaque strings: `op<N>`, `site<N>`. Unknown values are `UNKNOWN`. Lines and columns are 1-based.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tracemap.units import Integer, Text
+
+
+class Fate(enum.StrEnum):
+    """What became of an op. Where several apply, the first in this order."""
+
+    DISPATCHED = "dispatched"
+    """Does work in at least one site that runs on every call."""
+    TRANSFER = "transfer"
+    """A copy or fill command."""
+    LOAD_TIME = "load_time"
+    """Runs once, in an initializer."""
+    HOST = "host"
+    """Scalar or shape work, control flow."""
+    CONSTANT = "constant"
+    """A constant, or computed by the compiler."""
+    FOLDED = "folded"
+    """Became indexing or layout of a named member."""
+    REMOVED = "removed"
+    """Dead, or a duplicate of a named twin."""
+    STRUCTURAL = "structural"
+    """Functions, returns, globals."""
+    UNKNOWN = "unknown"
+    """Not classified: a defect, counted."""
+
+
+class Evidence(enum.StrEnum):
+    """How an op is known to be a member of a site, strongest first."""
+
+    LOCATED = "located"
+    """The op's own tag stands alone on an op of the site's body."""
+    FUSED = "fused"
+    """The op's tag is one of several on an op of the site's body."""
+    ABSORBED = "absorbed"
+    """Found nowhere, and every use of its result ends in members of the site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why an op has its fate: a stable slug and a sentence for people."""
+
+    slug: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of the program above the MLIR, e.g. a Python call; innermost first in `Op.frames`."""
+
+    file: str
+    line: int
+    column: Integer
+    function: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An operation inside an op's own region. Evidence on it is evidence for its op; its line may carry heat."""
+
+    name: str
+    line: Integer
+    column: Integer
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operation of the model as the user wrote it.
+
+    `line` and `column` point at the op's name in `file`, the model's text kept in the bundle's `source/`.
+    """
+
+    id: str
+    name: str
+    function: Text
+    file: Text
+    line: Integer
+    column: Integer
+    scope: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    fate: Fate
+    reason: Reason
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """An op that does work in a site, and what that work is estimated to be.
+
+    `operations` counts scalar arithmetic operations, `bytes` the site's memory traffic that is this op's;
+    both are `UNKNOWN` where shapes are dynamic. `root` marks the op that gave the kernel its name and shape.
+    """
+
+    op: str
+    evidence: Evidence
+    root: bool
+    operations: Integer
+    bytes: Integer
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One place in the host program that calls a kernel.
+
+    `function` is the public function after inlining (`UNKNOWN` in initializers); `path` the call ops that lead to
+    the site, outermost first; `command_buffer` the ordinal of its buffer's creation in the hal phase and
+    `command_index` the place of its command in that buffer.
+    """
+
+    id: str
+    ordinal: int
+    function: Text
+    path: tuple[str, ...]
+    kernel: str
+    initializer: bool
+    command_buffer: Integer
+    command_index: Integer
+    members: tuple[Membership, ...]
+
+    @property
+    def root(self) -> Membership | None:
+        """The root membership; None for a site without members (work that the compiler made up)."""
+        return next((member for member in self.members if member.root), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An op of a kernel's final IR: its line in `kernels/NAME.mlir`, its name, and the ops it came from."""
+
+    line: int
+    op_name: str
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled dispatch function (an executable's export)."""
+
+    name: str
+    sites: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a static command buffer, in recording order.
+
+    `kind` is dispatch, barrier, copy, fill or update; `kernel` and `site` are `UNKNOWN` for all but dispatches;
+    `workgroups` has three entries for dispatches (`UNKNOWN` where computed at run time), none for others.
+    """
+
+    kind: str
+    kernel: Text
+    site: Text
+    workgroups: tuple[Integer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBuffer:
+    """A command buffer that the host program creates: the `ordinal`-th creation in the hal phase's text.
+
+    `memoized` buffers are made once, at load; others anew on each call. `initializer`: runs only at load.
+    """
+
+    ordinal: int
+    function: Text
+    memoized: bool
+    initializer: bool
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of an entry point: its declared type, and whether it decides how often a loop runs."""
+
+    name: str
+    type: str
+    loop_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An entry point of the module, as the runtime's tools name it."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A text kept in the bundle.
+
+    `name` is the path as locations name it; `path` its place below the bundle's `source/`; `language` is
+    `mlir` or `python`. The first source file of a bundle is the model.
+    """
+
+    name: str
+    path: str
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInfo:
+    """The compiled module: name, SHA-256 of `module.vmfb`, compiler version and the flags it was compiled with."""
+
+    name: str
+    sha256: str
+    iree_compiler: str
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something a reader must know before trusting a result: a stable slug and a sentence."""
+
+    slug: str
+    message: str
+
+
+@dataclass(frozen=True)
+class TraceGraph:
+    """All that `tracemap build` found out about a model: the content of a bundle's `map.json`."""
+
+    module: ModuleInfo
+    functions: tuple[Function, ...]
+    ops: tuple[Op, ...]
+    sites: tuple[Site, ...]
+    kernels: tuple[Kernel, ...]
+    command_buffers: tuple[CommandBuffer, ...]
+    sources: tuple[SourceFile, ...]
+    diagnostics: tuple[Diagnostic, ...] = field(default=())
+
+    @cached_property
+    def op_by_id(self) -> Mapping[str, Op]:
+        """Ops by id."""
+        return {op.id: op for op in self.ops}
+
+    @cached_property
+    def site_by_id(self) -> Mapping[str, Site]:
+        """Sites by id."""
+        return {site.id: site for site in self.sites}
+
+    @cached_property
+    def kernel_by_name(self) -> Mapping[str, Kernel]:
+        """Kernels by name."""
+        return {kernel.name: kernel for kernel in self.kernels}
+
+    @cached_property
+    def sites_of_op(self) -> Mapping[str, tuple[str, ...]]:
+        """Site ids by op id, in site order; only ops that are members of a site have an entry."""
+        sites: dict[str, list[str]] = {}
+        for site in self.sites:
+            for member in site.members:
+                sites.setdefault(member.op, []).append(site.id)
+        return {op: tuple(ids) for op, ids in sites.items()}

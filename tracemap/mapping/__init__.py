@@ -1,0 +1,1 @@
+"""How the map is made: tagging, members, sites, fates, cost; `build` puts them together."""

@@ -1,0 +1,1 @@
+"""Attribution -> page data (frozen dataclasses) -> text, JSON, HTML."""

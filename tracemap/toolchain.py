@@ -1,0 +1,97 @@
+"""Finds and runs the programs that tracemap builds on: iree-compile, iree-benchmark-module, iree-profile.
+
+Programs are always started with argument lists, never through a shell. The wheels' console scripts are Python wrappers
+that leave the real program running when they are killed, so the real files inside the wheels are used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tracemap.errors import ToolFailed, ToolMissing
+
+Progress = Callable[[str], None]
+"""Told the name of each phase of long work as it begins; the command line shows it, libraries ignore it."""
+
+_COMPILER_TOOLS = ("iree-compile", "iree-opt")
+_RUNTIME_TOOLS = ("iree-benchmark-module", "iree-profile", "iree-run-module", "iree-dump-module")
+_PACKAGES = {"compiler": "iree-base-compiler", "runtime": "iree-base-runtime"}
+
+
+def no_progress(phase: str) -> None:
+    """The `Progress` that tells nobody."""
+
+
+def find_tool(name: str) -> Path:
+    """The path of an IREE program: inside the installed wheels first, else on PATH.
+
+    Raises:
+        ToolMissing: it is in neither; the message names the package that brings it.
+    """
+    if name in _COMPILER_TOOLS:
+        module, folder, package = "iree.compiler", "_mlir_libs", _PACKAGES["compiler"]
+    elif name in _RUNTIME_TOOLS:
+        module, folder, package = "iree._runtime_libs", ".", _PACKAGES["runtime"]
+    else:
+        raise ToolMissing(f"{name}: not a program that tracemap knows")
+    for location in _package_folders(module):
+        path = location / folder / name
+        if path.is_file():
+            return path
+    on_path = shutil.which(name)
+    if on_path is None:
+        raise ToolMissing(f"{name} is not installed; install it with: pip install {package}")
+    return Path(on_path)
+
+
+def _package_folders(module: str) -> list[Path]:
+    """Where a package lies, without importing it (importing the compiler takes a tenth of a second)."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        return []
+    return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+
+
+def shown(arguments: Sequence[str | Path]) -> str:
+    """A command as one would type it; for messages only, it is never given to a shell."""
+    return shlex.join(str(argument) for argument in arguments)
+
+
+def run_tool(arguments: Sequence[str | Path], *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return what it printed, whatever its exit status.
+
+    Raises:
+        ToolMissing: the program cannot be started.
+    """
+    try:
+        return subprocess.run(
+            [str(argument) for argument in arguments],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
+
+
+def check_tool(arguments: Sequence[str | Path], *, cwd: Path | None = None) -> str:
+    """Run a program and return its standard output.
+
+    Raises:
+        ToolMissing: the program cannot be started.
+        ToolFailed: it exits with another status than 0; the message carries what it wrote to standard error.
+    """
+    done = run_tool(arguments, cwd=cwd)
+    if done.returncode != 0:
+        said = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
+        raise ToolFailed(f"{Path(arguments[0]).name} failed (status {done.returncode}): {said}")
+    return done.stdout

@@ -1,0 +1,123 @@
+"""Quantities: the value `UNKNOWN`, exact splitting of integers, and the only place that formats numbers for people.
+
+Everything measured is an integer in the unit that its name carries (`duration_ns`, `bytes`). What is not known is the
+value `UNKNOWN`, never `None` and never 0.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+
+class Unknown(enum.Enum):
+    """The type of `UNKNOWN`. An enum with one member, so that type checkers narrow `value is UNKNOWN`."""
+
+    UNKNOWN = "unknown"
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+Integer = int | Unknown
+Text = str | Unknown
+
+
+def to_json(value: int | str | Unknown) -> int | str | None:
+    """The JSON form of a value that may be unknown: unknown is null."""
+    return None if isinstance(value, Unknown) else value
+
+
+def integer_from_json(value: int | None) -> Integer:
+    """The inverse of `to_json` for integers."""
+    return UNKNOWN if value is None else value
+
+
+def text_from_json(value: str | None) -> Text:
+    """The inverse of `to_json` for texts."""
+    return UNKNOWN if value is None else value
+
+
+def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
+    """Split `total` in proportion to `weights`, in integers that add up to `total` exactly.
+
+    Every part gets the floor of its exact share; what is left goes, one each, to the largest remainders, ties to the
+    earlier part (Hamilton's method). Weights that are all zero count as equal. `total` may be negative.
+
+    Raises:
+        ValueError: there are no weights, or one is negative.
+
+    >>> split_by_largest_remainder(10, [1, 1, 1])
+    [4, 3, 3]
+    """
+    if not weights or min(weights) < 0:
+        raise ValueError(f"cannot split {total} over the weights {list(weights)}")
+    weight_sum = sum(weights)
+    if weight_sum == 0:
+        weights = [1] * len(weights)
+        weight_sum = len(weights)
+    shares = []
+    remainders = []
+    for index, weight in enumerate(weights):
+        share, remainder = divmod(total * weight, weight_sum)
+        shares.append(share)
+        remainders.append((-remainder, index))
+    left_over = total - sum(shares)
+    for _, index in sorted(remainders)[:left_over]:
+        shares[index] += 1
+    return shares
+
+
+_TIME_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_COUNT_STEPS = ((10**12, "T"), (10**9, "G"), (10**6, "M"))
+
+
+def _scaled(value: int, steps: Sequence[tuple[int, str]], base: str) -> str:
+    for size, name in steps:
+        if abs(value) >= size:
+            scaled = value / size
+            digits = 2 if abs(scaled) < 10 else 1 if abs(scaled) < 100 else 0
+            return f"{scaled:.{digits}f} {name}".rstrip()
+    return f"{value} {base}".rstrip()
+
+
+def format_ns(value: Integer) -> str:
+    """Nanoseconds for people: `1234` is `1.23 µs`."""
+    return "unknown" if isinstance(value, Unknown) else _scaled(value, _TIME_STEPS, "ns")
+
+
+def format_bytes(value: Integer) -> str:
+    """Bytes for people, in binary units: `2048` is `2.00 KiB`."""
+    return "unknown" if isinstance(value, Unknown) else _scaled(value, _BYTE_STEPS, "B")
+
+
+def format_count(value: Integer) -> str:
+    """Counts for people: whole below a million (with thin grouping), then `1.23 M`."""
+    if isinstance(value, Unknown):
+        return "unknown"
+    return f"{value:,}" if abs(value) < 10**6 else _scaled(value, _COUNT_STEPS, "")
+
+
+def format_quantity(value: Integer, unit: str) -> str:
+    """A value in the given unit (`ns`, `bytes`, anything else is a count) for people."""
+    if unit == "ns":
+        return format_ns(value)
+    if unit == "bytes":
+        return format_bytes(value)
+    return format_count(value)
+
+
+def format_share(part: int, whole: int) -> str:
+    """`part` of `whole` in percent, one decimal: `12.5 %`. A part of nothing is `–`."""
+    if whole == 0:
+        return "–"
+    return f"{100 * part / whole:.1f} %"
+
+
+def plural(count: int, word: str, words: str = "") -> str:
+    """`1 site`, `2 sites`; `words` where adding an s will not do."""
+    return f"{format_count(count)} {word if count == 1 else words or word + 's'}"
