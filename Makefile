@@ -1,0 +1,67 @@
+# Needs make and Python 3.11 or newer; everything else goes into a virtual environment of its own.
+# `make` prints the targets. Set PYTHON to choose the interpreter, CORPUS to choose the folder of `make corpus`,
+# PYTEST_FLAGS to choose what `make test` runs (e.g. PYTEST_FLAGS="-k units").
+
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+CORPUS ?= samples
+PYTEST_FLAGS ?= -n 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := demo
+MODEL := jax_gpt2_4l
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test browser lint format bench corpus clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+venv: $(READY) ## set up the virtual environment .venv (again only when pyproject.toml changed)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "tracemap needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	cd samples && ../$(BIN)/tracemap build models/$(MODEL).mlir --source-root sources -o ../$(DEMO)/$(MODEL).tracemap
+	cd samples && ../$(BIN)/tracemap record ../$(DEMO)/$(MODEL).tracemap --flagfile flags/$(MODEL).flags -o ../$(DEMO)/run.csv
+	$(BIN)/tracemap attribute $(DEMO)/run.csv --html $(DEMO)/page.html
+	@echo "The annotated page: $(CURDIR)/$(DEMO)/page.html"
+
+test: $(READY) browser ## run all tests
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+browser: # the page's tests run in a real Chromium; where it can be neither found nor installed they skip and say so
+	@command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 \
+		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 \
+			&& apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| echo "Chromium is not installed and cannot be installed from here: the tests of the page will be skipped" >&2
+
+lint: $(READY) ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## measure tracemap itself: tables of medians, quartiles and ratios
+	$(BIN)/python -m benchmarks
+
+corpus: $(READY) ## build, record, attribute and page every model and flag file below CORPUS (default: samples)
+	$(BIN)/python -m tests.run_corpus $(CORPUS)
+
+clean: ## remove what these targets made, the virtual environment too
+	rm -rf $(VENV) $(DEMO) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual
+	find tracemap tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

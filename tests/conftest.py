@@ -1,0 +1,59 @@
+"""Fixtures: bundles and runs of the samples, each made once in a session, also where processes test in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import SAMPLES, Corpus, made_once
+
+Built = Callable[[str], Path]
+"""Model -> its bundle."""
+Recorded = Callable[..., Path]
+"""Flag file, suffix (`.csv` or `.parquet`) -> its run."""
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The folder of what tests share; parallel workers have the same."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if hasattr(request.config, "workerinput") else base) / "made"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def samples() -> Corpus:
+    """The models that the repository brings."""
+    return Corpus(SAMPLES)
+
+
+@pytest.fixture(scope="session")
+def built(made: Path, samples: Corpus) -> Built:
+    """Makes, once, the bundle of a sample model; tests must not change it."""
+
+    def build(model: str) -> Path:
+        bundle = made / f"{model}.tracemap"
+        with made_once(bundle) as missing:
+            if missing:
+                samples.build(model, bundle)
+        return bundle
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def recorded(made: Path, samples: Corpus, built: Built) -> Recorded:
+    """Makes, once, a run of a sample's flag file: three iterations after a warm-up; tests must not change it."""
+
+    def record(flags: str, suffix: str = ".parquet") -> Path:
+        run = made / f"{flags}{suffix}"
+        bundle = built(samples.model_of(flags))
+        with made_once(run) as missing:
+            if missing:
+                samples.record(flags, bundle, run)
+        return run
+
+    return record

@@ -1,0 +1,115 @@
+"""What several tests share: where the samples lie, the real command line as a subprocess, bundles and runs made once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracemap.toolchain import find_tool
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "samples"
+
+PLAIN_FLAGS = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
+"""What `tracemap build` compiles with by default; a plain iree-compile is compared with the same."""
+
+Json = dict[str, Any]
+
+
+def command_line(*arguments: str | Path) -> list[str]:
+    """The program as a user starts it, by this interpreter."""
+    return [sys.executable, "-m", "tracemap", *map(str, arguments)]
+
+
+def run_cli(*arguments: str | Path, cwd: Path = SAMPLES, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    """Run the real command line; the caller looks at status and output."""
+    done = subprocess.run(command_line(*arguments), cwd=cwd, input=stdin, capture_output=True, check=False)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def check_cli(*arguments: str | Path, cwd: Path = SAMPLES) -> str:
+    """Run the real command line and return its standard output.
+
+    Raises:
+        AssertionError: it failed; with what it said.
+    """
+    done = run_cli(*arguments, cwd=cwd)
+    assert done.returncode == 0, f"{' '.join(map(str, arguments))}: status {done.returncode}\n{done.stderr}"
+    return done.stdout
+
+
+def json_cli(*arguments: str | Path, cwd: Path = SAMPLES) -> Json:
+    """Run the real command line with `--format json` and parse what it prints."""
+    parsed = json.loads(check_cli(*arguments, "--format", "json", cwd=cwd))
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A folder of models (`*.mlir`) and flag files (`NAME.flags`, `NAME.FUNCTION.flags`), at any depth."""
+
+    folder: Path
+
+    def models(self) -> dict[str, Path]:
+        """Models by name."""
+        return {path.stem: path for path in sorted(self.folder.rglob("*.mlir"))}
+
+    def flag_files(self) -> dict[str, Path]:
+        """Flag files by name without `.flags`."""
+        return {path.name.removesuffix(".flags"): path for path in sorted(self.folder.rglob("*.flags"))}
+
+    def model_of(self, flags: str) -> str:
+        """The model that a flag file belongs to: all of its name, or up to the dot before the function."""
+        return flags if flags in self.models() else flags.split(".")[0]
+
+    def build(self, model: str, bundle: Path) -> None:
+        """Build a model's bundle through the command line, with the corpus's Python sources."""
+        sources = self.folder / "sources"
+        rooted = ["--source-root", sources] if sources.is_dir() else []
+        check_cli("build", self.models()[model], *rooted, "-o", bundle, cwd=self.folder)
+
+    def record(self, flags: str, bundle: Path, run: Path, options: Sequence[str] = ("--iterations", "3")) -> None:
+        """Record a run through the command line; flag files name parameters relative to the corpus's folder."""
+        check_cli("record", bundle, "--flagfile", self.flag_files()[flags], *options, "-o", run, cwd=self.folder)
+
+
+@contextmanager
+def made_once(target: Path) -> Iterator[bool]:
+    """Yields whether `target` is still to be made; processes that test in parallel wait for the one that makes it."""
+    with target.with_name(target.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not target.exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What the flow phase of a plain compile says: the kernel of each site, in order, and all kernels."""
+
+    sites: tuple[str, ...]
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """The distinct kernels."""
+        return frozenset(self.sites)
+
+
+def flow_of_plain_compile(model: Path) -> Flow:
+    """Compile a model up to the flow phase without tracemap and read the dispatches off its text."""
+    arguments = [find_tool("iree-compile"), model, *PLAIN_FLAGS, "--compile-to=flow", "-o", "-"]
+    elided = ["--mlir-elide-elementsattrs-if-larger=4", "--mlir-elide-resource-strings-if-larger=4"]
+    done = subprocess.run([*map(str, arguments), *elided], capture_output=True, text=True, check=True)
+    return Flow(tuple(re.findall(r"\bflow\.dispatch @[^:\s]+::@([\w$.]+)", done.stdout)))
