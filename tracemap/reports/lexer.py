@@ -1,0 +1,80 @@
+"""A Pygments lexer for MLIR: any dialect, custom and generic forms, phase dumps.
+
+MLIR's tokens need no context, so one alternation with named groups does: it scans each character a bounded number of
+times (possessive repeats, no token that looks far ahead in vain), which keeps hostile text linear and large dumps quick.
+Joining the tokens gives the text back exactly, whatever its line ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pygments.lexer import Lexer
+from pygments.token import (
+    Comment,
+    Error,
+    Keyword,
+    Name,
+    Number,
+    Operator,
+    Punctuation,
+    String,
+    Whitespace,
+    _TokenType,
+)
+
+_SUFFIX = r"[A-Za-z0-9_$.\-]"
+_PATTERNS: tuple[tuple[str, str, _TokenType], ...] = (
+    ("space", r"\s++", Whitespace),
+    ("comment", r"//[^\n]*+", Comment.Single),
+    ("value", rf"%{_SUFFIX}++(?:\#\d++)?", Name.Variable),
+    ("opname", r'"[A-Za-z_][\w$]*+(?:\.[\w$]++)++"(?=\()', Name.Function),
+    # A string ends with its line at the latest, so that a lone quote does not make every later quote scan the rest.
+    ("string", r'"(?:[^"\\\n]|\\[^\n]|\\$)*+"?', String.Double),
+    ("symbol", r'@(?:[A-Za-z_][\w$.\-]*+|"(?:[^"\\\n]|\\[^\n])*+"?)', Name.Function.Magic),
+    ("location", r"\#loc\d*+(?![\w$.])|\bloc(?=\()", Name.Decorator),
+    ("attribute", rf"\#{_SUFFIX}++", Name.Constant),
+    ("type", rf"!{_SUFFIX}++", Keyword.Type),
+    ("label", rf"\^{_SUFFIX}++", Name.Label),
+    ("hex", r"0x[0-9A-Fa-f]++(?!\w)", Number.Hex),
+    ("shape", r"(?:(?:\d++|\?|\[\d++\])x)++", Number.Integer),
+    ("float", r"\d++\.\d*+(?:[eE][+\-]?\d++)?", Number.Float),
+    ("integer", r"\d++", Number.Integer),
+    (
+        "builtin",
+        r"(?:tensor|memref|vector|tuple|complex|index|none|[su]?i\d++|bf16|tf32|f\d++(?:E\d++M\d++\w*+)?)(?![\w$.])",
+        Keyword.Type,
+    ),
+    ("literal", r"(?:true|false|unit|dense|dense_resource|sparse|array|affine_map|affine_set)(?![\w$.])", Keyword.Constant),
+    ("operation", r"[A-Za-z_][\w$]*+(?:\.[A-Za-z_0-9$][\w$]*+)++", Name.Function),
+    ("key", r"[A-Za-z_][\w$]*+(?=[ \t]*+=(?!=))", Name.Attribute),
+    ("word", r"[A-Za-z_][\w$]*+", Keyword),
+    ("operator", r"->|==|>=|<=|[=+*/\-?]", Operator),
+    ("punctuation", r"\{-#|#-\}|::|\.\.\.|[()\[\]{}<>,:;.|!&#@%^]", Punctuation),
+    ("error", r".", Error),
+)
+_TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern, _ in _PATTERNS), re.DOTALL)
+_TYPES = {name: token_type for name, _, token_type in _PATTERNS}
+
+
+class MlirLexer(Lexer):
+    """MLIR text. Unlike other lexers it leaves the text alone: no line ends rewritten, none added, none stripped."""
+
+    name = "MLIR"
+    aliases = ("mlir",)
+    filenames = ("*.mlir",)
+    mimetypes = ("text/x-mlir",)
+    url = "https://mlir.llvm.org/docs/LangRef/"
+
+    def get_tokens(self, text: str, unfiltered: bool = False) -> Iterator[tuple[_TokenType, str]]:
+        """Pairs of token type and text that join to `text` exactly."""
+        return ((token_type, value) for _, token_type, value in self.get_tokens_unprocessed(text))
+
+    def get_tokens_unprocessed(self, text: str) -> Iterator[tuple[int, _TokenType, str]]:
+        """Triples of offset, token type and text."""
+        types = _TYPES
+        for match in _TOKEN.finditer(text):
+            group = match.lastgroup
+            assert group is not None  # every alternative is named, and the last one takes any character
+            yield match.start(), types[group], match.group()
