@@ -1,4 +1,4 @@
-"""What several tests share: where the samples lie, the real command line as a subprocess, bundles and runs made once."""
+"""What tests share: the samples, the real command line as a subprocess, bundles and runs made once."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class Corpus:
 
     def model_of(self, flags: str) -> str:
         """The model that a flag file belongs to: all of its name, or up to the dot before the function."""
-        return flags if flags in self.models() else flags.split(".")[0]
+        return flags if flags in self.models() else flags.split(".", maxsplit=1)[0]
 
     def build(self, model: str, bundle: Path) -> None:
         """Build a model's bundle through the command line, with the corpus's Python sources."""
         sources = self.folder / "sources"
-        rooted = ["--source-root", sources] if sources.is_dir() else []
+        rooted: list[str | Path] = ["--source-root", sources] if sources.is_dir() else []
         check_cli("build", self.models()[model], *rooted, "-o", bundle, cwd=self.folder)
 
     def record(self, flags: str, bundle: Path, run: Path, options: Sequence[str] = ("--iterations", "3")) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_same_question_same_answer(total: int, weights: list[int]) -> None:
 def test_heavier_gets_no_less(total: int, weights: list[int]) -> None:
     parts = split_by_largest_remainder(total, weights)
     ranked = sorted(zip(weights, parts, strict=True))
-    for (lighter, less), (heavier, more) in zip(ranked, ranked[1:], strict=False):
+    for (lighter, less), (heavier, more) in itertools.pairwise(ranked):
         assert lighter == heavier or less <= more
 
 

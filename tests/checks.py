@@ -1,0 +1,99 @@
+"""What must hold for every model: checks of maps, attributions and pages, for tests and for whole folders of models.
+
+The other side of each comparison is made without tracemap: a plain compile's flow phase, and the run's table as a bare
+SQL sum.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import duckdb
+
+from tests.support import Flow, Json
+
+OWNERLESS = frozenset({"compiler-made", "unmatched-event"})
+"""Reasons of dispatch time that has no owner; on local-task none may have any."""
+
+
+def check_map(shown: Json, flow: Flow) -> None:
+    """Sites and kernels are the flow phase's, in order, and every site has a member that its own body names."""
+    assert [site["kernel"] for site in shown["sites"]] == list(flow.sites)
+    assert {kernel["name"] for kernel in shown["kernels"]} == flow.kernels
+    for site in shown["sites"]:
+        evidence = {member["evidence"] for member in site["members"]}
+        assert evidence & {"located", "fused"}, f"{site['id']} has no located or fused member"
+        assert [member["root"] for member in site["members"]].count(True) == 1, f"{site['id']} has no single root"
+
+
+def check_links(shown: Json) -> None:
+    """Ids lead to what they name, both ways, and the coverage counts what is there."""
+    ops = {op["id"]: op for op in shown["ops"]}
+    sites = {site["id"]: site for site in shown["sites"]}
+    assert len(ops) == len(shown["ops"])
+    assert len(sites) == len(shown["sites"])
+    assert all(op in ops for site in sites.values() for op in [*site["path"], *_members(site)])
+    for op in ops.values():
+        assert op["sites"] == [site["id"] for site in shown["sites"] if op["id"] in _members(site)], op["id"]
+    for kernel in shown["kernels"]:
+        assert kernel["sites"] == [site["id"] for site in shown["sites"] if site["kernel"] == kernel["name"]]
+    coverage = shown["coverage"]
+    assert coverage["ops"] == len(ops) == sum(coverage["by_fate"].values())
+    assert coverage["sites"] == coverage["sites_with_members"] == len(sites)
+
+
+def check_attribution(attribution: Json, run: Path) -> None:
+    """Balance to the last unit, against the run's own sums; and no dispatch without an owner."""
+    totals = {metric["name"]: metric for metric in attribution["metrics"]}
+    for name, total in totals.items():
+        attributed = sum(op["metrics"][name]["attributed"] for op in attribution["ops"])
+        residual = sum(row["metrics"][name] for row in attribution["residual"])
+        assert attributed == total["attributed"], name
+        assert residual == total["residual"], name
+        assert attributed + residual == total["measured"], name
+        assert total["measured"] == sum_of_run(run, name), name
+        assert sum(site["metrics"][name]["total"] for site in attribution["sites"]) == attributed, name
+    if "cpu_ns" in totals:
+        assert totals["cpu_ns"]["attributed"] == sum_of_run(run, "cpu_ns", "kind = 'dispatch'")
+    for row in attribution["residual"]:
+        assert row["reason"] not in OWNERLESS or not any(row["metrics"].values()), f"time without an owner: {row}"
+    assert not {"unmatched-event"} & {row["reason"] for row in attribution["residual"]}
+
+
+def check_bounds(attribution: Json) -> None:
+    """What the rule gives an op lies between what the evidence proves and the whole."""
+    for op in attribution["ops"]:
+        for name, cost in op["metrics"].items():
+            assert 0 <= cost["low"] <= cost["attributed"] <= cost["high"] <= cost["inclusive"], (op["op"], name)
+
+
+def check_page(page: Path, module: str) -> None:
+    """One self-contained document that names its module and fetches nothing."""
+    text = page.read_text(encoding="utf-8")
+    assert text.lstrip().lower().startswith("<!doctype html>")
+    assert text.rstrip().endswith("</html>")
+    assert module in text
+    fetched = re.findall(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)\s*=", text) + re.findall(
+        r"@import|url\(", text
+    )
+    assert not fetched, f"the page fetches something: {fetched[:3]}"
+
+
+def sum_of_run(run: Path, column: str, condition: str = "true") -> int:
+    """The sum of a column over the measured rows of a run's table, warm-up left out."""
+    query = f'SELECT coalesce(sum("{column}"), 0)::HUGEINT FROM "{run}" WHERE NOT warmup AND {condition}'
+    row = duckdb.sql(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def count_of_run(run: Path, condition: str = "true") -> int:
+    """The number of measured rows of a run's table that fulfil a condition."""
+    row = duckdb.sql(f'SELECT count(*) FROM "{run}" WHERE NOT warmup AND {condition}').fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _members(site: Json) -> list[str]:
+    return [member["op"] for member in site["members"]]

@@ -1,0 +1,92 @@
+"""Every model and flag file of a folder, through the real command line, with every check: `make corpus CORPUS=FOLDER`.
+
+Prints a row for each flag file; ends with status 1 where anything failed, after all have been tried.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.checks import check_attribution, check_bounds, check_links, check_map, check_page, count_of_run
+from tests.support import Corpus, Json, check_cli, flow_of_plain_compile, json_cli
+from tracemap.units import format_ns, format_share, plural
+
+HEADINGS = ("flag file", "ops", "sites", "kernels", "events", "cpu time", "attributed", "build", "record", "attribute")
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds since it was last asked."""
+
+    last: float
+
+    def lap(self) -> str:
+        now = time.perf_counter()
+        seconds, self.last = now - self.last, now
+        return f"{seconds:.1f} s"
+
+
+def main(folder: Path) -> int:
+    """Try everything, print the table and what failed; returns the exit status."""
+    corpus = Corpus(folder.resolve())
+    flag_files = corpus.flag_files()
+    if not flag_files:
+        print(f"{folder}: no flag file (*.flags) here", file=sys.stderr)
+        return 2
+    print(_row(HEADINGS))
+    failures = []
+    with tempfile.TemporaryDirectory(prefix="tracemap-corpus-") as work:
+        for flags in flag_files:
+            try:
+                print(_row(_try(corpus, flags, Path(work))), flush=True)
+            except (AssertionError, KeyError) as error:
+                failures.append(f"{flags}: {type(error).__name__}: {error}")
+                print(_row((flags, "FAILED")), flush=True)
+    without_flags = sorted(set(corpus.models()) - {corpus.model_of(flags) for flags in flag_files})
+    failures += [f"{model}: no flag file" for model in without_flags]
+    counts = [(len(corpus.models()), "model"), (len(flag_files), "flag file"), (len(failures), "failure")]
+    print("\n" + ", ".join(plural(count, word) for count, word in counts))
+    print("\n".join(failures), file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _try(corpus: Corpus, flags: str, work: Path) -> tuple[str, ...]:
+    watch = Stopwatch(time.perf_counter())
+    model = corpus.model_of(flags)
+    bundle, run, page = work / f"{model}.tracemap", work / f"{flags}.parquet", work / f"{flags}.html"
+    if not bundle.exists():
+        corpus.build(model, bundle)
+    build_time = watch.lap()
+    shown = json_cli("show", bundle)
+    check_map(shown, flow_of_plain_compile(corpus.models()[model]))
+    check_links(shown)
+    watch.lap()
+    corpus.record(flags, bundle, run)
+    record_time = watch.lap()
+    attribution: Json = json.loads(check_cli("attribute", run, "--map", bundle, "--html", page, "--format", "json"))
+    attribute_time = watch.lap()
+    check_attribution(attribution, run)
+    check_bounds(attribution)
+    check_page(page, shown["module"]["name"])
+    return (*_figures(flags, shown, attribution, run), build_time, record_time, attribute_time)
+
+
+def _figures(flags: str, shown: Json, attribution: Json, run: Path) -> tuple[str, ...]:
+    cpu = next(metric for metric in attribution["metrics"] if metric["name"] == "cpu_ns")
+    counts = (str(len(shown[what])) for what in ("ops", "sites", "kernels"))
+    share = format_share(cpu["attributed"], cpu["measured"])
+    return (flags, *counts, str(count_of_run(run)), format_ns(cpu["measured"]), share)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    first, *others = cells
+    return first.ljust(24) + "".join(cell.rjust(11) for cell in others)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "samples")))

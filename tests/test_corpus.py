@@ -1,0 +1,145 @@
+"""The main job on every sample: build, record, attribute and page through the real command line, and what must hold."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from tests.checks import check_attribution, check_bounds, check_links, check_map, check_page, count_of_run
+from tests.conftest import Built, Recorded
+from tests.support import PLAIN_FLAGS, SAMPLES, Corpus, Json, check_cli, flow_of_plain_compile, json_cli
+from tracemap.toolchain import find_tool
+
+MODELS = sorted(Corpus(SAMPLES).models())
+FLAG_FILES = sorted(Corpus(SAMPLES).flag_files())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_map_is_the_flow_phases(model: str, built: Built, samples: Corpus) -> None:
+    shown = json_cli("show", built(model))
+    check_map(shown, flow_of_plain_compile(samples.models()[model]))
+    check_links(shown)
+
+
+@pytest.mark.parametrize("flags", FLAG_FILES)
+def test_all_time_has_an_owner_or_a_reason(
+    flags: str, built: Built, recorded: Recorded, samples: Corpus, tmp_path: Path
+) -> None:
+    bundle, run, page = built(samples.model_of(flags)), recorded(flags), tmp_path / "page.html"
+    printed = check_cli("attribute", run, "--map", bundle, "--html", page, "--format", "json")
+    attribution: Json = json.loads(printed)
+    check_attribution(attribution, run)
+    check_bounds(attribution)
+    check_page(page, json_cli("show", bundle)["module"]["name"])
+
+
+@pytest.mark.parametrize("rule", ["model", "root", "equal"])
+def test_every_rule_balances(rule: str, built: Built, recorded: Recorded) -> None:
+    run = recorded("jax_gpt2_4l")
+    attribution = json_cli("attribute", run, "--map", built("jax_gpt2_4l"), "--rule", rule)
+    assert attribution["rule"] == rule
+    check_attribution(attribution, run)
+    check_bounds(attribution)
+
+
+def test_a_function_without_kernels_gives_a_valid_run(built: Built, recorded: Recorded) -> None:
+    run = recorded("hand_multifunc.no_compute")
+    assert count_of_run(run, "kind = 'dispatch'") == 0
+    attribution = json_cli("attribute", run, "--map", built("hand_multifunc"))
+    assert all(metric["attributed"] == 0 for metric in attribution["metrics"])
+    assert all(op["calls"] == 0 for op in attribution["ops"])
+
+
+def test_iterations_are_exact(recorded: Recorded) -> None:
+    """Three iterations of twelve dispatches: no event more, and none of the warm-up counted."""
+    assert count_of_run(recorded("hand_repeat12"), "kind = 'dispatch'") == 3 * 12
+
+
+def test_shared_kernel_sites_name_their_own_layer(built: Built, samples: Corpus) -> None:
+    shown = json_cli("show", built("hand_repeat12"))
+    ops = {op["id"]: op for op in shown["ops"]}
+    assert (len(shown["sites"]), len(shown["kernels"])) == (12, 1)
+    text = samples.models()["hand_repeat12"].read_text(encoding="utf-8").splitlines()
+    for name in ("linalg.matmul", "linalg.generic"):
+        lines = [number for number, line in enumerate(text, start=1) if re.search(rf"= {name}\b", line)]
+        named = [
+            [ops[member["op"]]["line"] for member in site["members"] if ops[member["op"]]["name"] == name]
+            for site in shown["sites"]
+        ]
+        assert named == [[line] for line in lines]
+
+
+def test_parts_of_a_shared_kernel_are_known(built: Built) -> None:
+    """The generic's own addition and maximum stand below it, each with a line of its own layer."""
+    graph = json.loads((built("hand_repeat12") / "map.json").read_text(encoding="utf-8"))
+    generics = [op for op in graph["ops"] if op["name"] == "linalg.generic"]
+    assert len(generics) == 12
+    parts = [[part["name"] for part in op["parts"]] for op in generics]
+    assert all({"arith.addf", "arith.maximumf"} <= set(names) for names in parts)
+    lines = [part["line"] for op in generics for part in op["parts"] if part["name"] == "arith.addf"]
+    assert len(set(lines)) == 12
+
+
+def test_sites_of_a_real_model_are_told_apart(built: Built) -> None:
+    shown = json_cli("show", built("jax_gpt2_4l"))
+    assert (len(shown["sites"]), len(shown["kernels"])) == (61, 15)
+    assert len({(root_of(site), tuple(site["path"])) for site in shown["sites"]}) == 61
+
+
+def test_sites_are_told_apart_where_locations_collide(built: Built) -> None:
+    shown = json_cli("show", built("torch_bert_tiny"))
+    assert len({(root_of(site), site["kernel"]) for site in shown["sites"]}) == 51
+
+
+def test_python_sources_and_scopes_are_kept(built: Built) -> None:
+    shown = json_cli("show", built("jax_gpt2_4l"))
+    roots = {root_of(site) for site in shown["sites"]}
+    scopes = {"/".join(op["scope"]) for op in shown["ops"] if op["id"] in roots}
+    assert {f"h{layer}/{half}" for layer in range(4) for half in ("attn", "ffn")} <= scopes
+    kept = [path.name for path in (built("jax_gpt2_4l") / "source").rglob("*.py")]
+    assert kept == ["jax_models.py"]
+
+
+def test_building_twice_gives_the_same_bytes(built: Built, samples: Corpus, tmp_path: Path) -> None:
+    samples.build("hand_mlp", tmp_path / "hand_mlp.tracemap")
+    for name in ("map.json", "module.vmfb"):
+        assert (tmp_path / "hand_mlp.tracemap" / name).read_bytes() == (built("hand_mlp") / name).read_bytes(), name
+
+
+def test_attributing_twice_gives_the_same_bytes(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    pages = [tmp_path / name for name in ("a.html", "b.html")]
+    arguments = ("attribute", recorded("jax_gpt2_4l"), "--map", built("jax_gpt2_4l"), "--format", "json", "--html")
+    assert check_cli(*arguments, pages[0]) == check_cli(*arguments, pages[1])
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    "model", ["hand_convnet", "hand_loop", "jax_gpt2_4l", "torch_resnet18_small", "onnx_tinygpt_named"]
+)
+def test_the_traced_module_is_the_plain_one(model: str, built: Built, samples: Corpus, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.vmfb"
+    arguments = [find_tool("iree-compile"), samples.models()[model], *PLAIN_FLAGS, "-o", plain]
+    subprocess.run([str(argument) for argument in arguments], check=True, capture_output=True)
+    code = list(machine_code(plain))
+    assert code
+    assert list(machine_code(built(model) / "module.vmfb")) == code
+
+
+def machine_code(module: Path) -> Iterator[bytes]:
+    """The `.text` section of each ELF library that a module embeds, in order."""
+    data = module.read_bytes()
+    for match in re.finditer(rb"\x7fELF", data):
+        section = ELFFile(io.BytesIO(data[match.start() :])).get_section_by_name(".text")
+        yield section.data()
+
+
+def root_of(site: Json) -> str:
+    """The op that gave the site's kernel its name."""
+    return next(str(member["op"]) for member in site["members"] if member["root"])

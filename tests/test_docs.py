@@ -1,0 +1,132 @@
+"""The documents keep what they promise: commands, help, options, and files that name no machine."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support import ROOT, check_cli, command_line
+from tracemap.attribution.model import ResidualReason
+from tracemap.cli.main import COMMANDS
+from tracemap.graph.model import Evidence, Fate
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+# Written in two pieces, so that this file does not name what it forbids.
+MACHINE_PATHS = re.compile(
+    r"(?<![\w.])/(?:" + "|".join(["wor" + "k", "roo" + "t", "hom" + "e", "Use" + "rs"]) + r")/\w"
+)
+REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "index" + "-url", "find" + "-links"]))
+
+
+def command(name: str) -> click.Command:
+    found = importlib.import_module(f"tracemap.cli.{name}").command
+    assert isinstance(found, click.Command)
+    return found
+
+
+@functools.cache
+def help_of(name: str) -> str:
+    return check_cli(name, "--help")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_has_help_with_an_example(name: str) -> None:
+    text = help_of(name)
+    assert re.search(rf"Examples?:\n\s+(\$ )?(cd .*\n\s+)?tracemap {name}\b", text), text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does(name: str) -> None:
+    for parameter in command(name).params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts[0]} has no help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_is_in_the_readme(name: str) -> None:
+    assert f"tracemap {name}" in README
+
+
+@functools.cache
+def code_blocks() -> str:
+    return "\n".join(re.findall(r"^```\w*\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+
+
+def test_commands_of_the_readme_exist_and_take_its_options() -> None:
+    used = re.findall(r"^\s*(?:\$ )?tracemap (\w+)(.*)$", code_blocks(), re.MULTILINE)
+    assert used
+    for name, rest in used:
+        assert name in COMMANDS, name
+        known = {option for parameter in command(name).params for option in parameter.opts}
+        ours = rest.split(" -- ")[0]
+        for option in re.findall(r"(?<=\s)--?[a-z][\w-]*", ours):
+            assert option in known | {"--help"}, f"tracemap {name} has no {option}"
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    for document in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / document).read_text(encoding="utf-8")
+        assert set(re.findall(r"`?\bmake ([a-z]+)\b`", text)) <= targets
+
+
+@pytest.mark.parametrize("words", [Evidence, Fate, ResidualReason], ids=lambda words: str(words.__name__))
+def test_every_word_of_the_reports_is_in_the_readme(words: type[Evidence | Fate | ResidualReason]) -> None:
+    missing = [word.value for word in words if f"`{word.value}`" not in README]
+    assert not missing
+
+
+def test_links_of_the_documents_resolve() -> None:
+    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "samples/README.md"):
+        path = ROOT / document
+        text = path.read_text(encoding="utf-8")
+        headings = {_anchor(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if target.startswith("#"):
+                assert target[1:] in headings, f"{document}: {target}"
+            elif "://" not in target:
+                assert (path.parent / target).exists(), f"{document}: {target}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+@functools.cache
+def committed_texts() -> list[tuple[Path, str]]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is no list of committed files")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    texts = []
+    for path in paths:
+        data = path.read_bytes() if path.is_file() else b""
+        if b"\0" not in data:
+            texts.append((path.relative_to(ROOT), data.decode("utf-8")))
+    return texts
+
+
+@pytest.mark.parametrize(("what", "pattern"), [("a machine's path", MACHINE_PATHS), ("a registry", REGISTRY_HOSTS)])
+def test_committed_files_name_no_machine(what: str, pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{path}:{number}: {line.strip()[:80]}"
+        for path, text in committed_texts()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert not found, f"committed files name {what}: {found}"
+
+
+def test_module_runs_as_the_program_does() -> None:
+    """`python -m tracemap` and the installed `tracemap` are one program."""
+    arguments = command_line("--version")
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("tracemap, version ")
