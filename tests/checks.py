@@ -82,15 +82,17 @@ def check_page(page: Path, module: str) -> None:
 
 def sum_of_run(run: Path, column: str, condition: str = "true") -> int:
     """The sum of a column over the measured rows of a run's table, warm-up left out."""
-    query = f'SELECT coalesce(sum("{column}"), 0)::HUGEINT FROM "{run}" WHERE NOT warmup AND {condition}'
-    row = duckdb.sql(query).fetchone()
-    assert row is not None
-    return int(row[0])
+    return _asked(run, f'coalesce(sum("{column}"), 0)::HUGEINT', condition)
 
 
 def count_of_run(run: Path, condition: str = "true") -> int:
     """The number of measured rows of a run's table that fulfil a condition."""
-    row = duckdb.sql(f'SELECT count(*) FROM "{run}" WHERE NOT warmup AND {condition}').fetchone()
+    return _asked(run, "count(*)", condition)
+
+
+def _asked(run: Path, what: str, condition: str) -> int:
+    with duckdb.connect() as connection:
+        row = connection.execute(f"SELECT {what} FROM '{run}' WHERE NOT warmup AND ({condition})").fetchone()
     assert row is not None
     return int(row[0])
 

@@ -137,7 +137,8 @@ def machine_code(module: Path) -> Iterator[bytes]:
     data = module.read_bytes()
     for match in re.finditer(rb"\x7fELF", data):
         section = ELFFile(io.BytesIO(data[match.start() :])).get_section_by_name(".text")
-        yield section.data()
+        assert section is not None
+        yield bytes(section.data())
 
 
 def root_of(site: Json) -> str:
