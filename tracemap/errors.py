@@ -50,6 +50,14 @@ class ModelInvalid(TracemapError):
     remedy = "mend the line that iree-compile's message names, or pass the flags it needs after `--`"
 
 
+class LocationInvalid(TracemapError):
+    """A text that is no location in any form that MLIR prints."""
+
+    slug = "location-invalid"
+    cause = "a location in the model or the compiler's output has a form that tracemap does not know"
+    remedy = "report it, with the location's text"
+
+
 class FunctionUnknown(TracemapError):
     """The module has no such function, or several and none was named."""
 

@@ -1,0 +1,113 @@
+"""The door to `iree.compiler.ir`: contexts, parsing, walking, and locations parsed once each.
+
+Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.mapping`; typed records leave it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from iree.compiler import ir
+
+from tracemap.errors import LocationInvalid, ModelInvalid
+from tracemap.locations import UNKNOWN_LOCATION, Location, parse_location
+
+Operation = Any
+"""An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""
+Module = Any
+"""An `iree.compiler.ir.Module`."""
+
+BYTECODE_MAGIC = b"ML\xefR"
+"""First bytes of MLIR bytecode (mlir/lib/Bytecode/Encoding.h)."""
+
+
+class MlirParser:
+    """Parses modules in one context and reads locations, each distinct one once."""
+
+    def __init__(self) -> None:
+        self.context = ir.Context()
+        self.context.allow_unregistered_dialects = True
+        self._locations: dict[Any, Location] = {}
+
+    def parse(self, text: str | bytes) -> Module:
+        """A module from text or bytecode.
+
+        Raises:
+            ModelInvalid: it does not parse; the message is the parser's first, with line and column.
+        """
+        try:
+            return ir.Module.parse(text, self.context)
+        except ir.MLIRError as error:
+            raise ModelInvalid(_first_diagnostic(error)) from error
+
+    def location(self, operation: Operation) -> Location:
+        """The location of an operation; one of a form that we cannot read is unknown."""
+        attribute = operation.location.attr
+        known = self._locations.get(attribute)
+        if known is None:
+            known = _parse_leniently(str(attribute))
+            self._locations[attribute] = known
+        return known
+
+
+def _parse_leniently(text: str) -> Location:
+    try:
+        return parse_location(text)
+    except LocationInvalid:
+        return UNKNOWN_LOCATION
+
+
+def _first_diagnostic(error: Any) -> str:
+    for diagnostic in error.error_diagnostics:
+        position = str(diagnostic.location).removeprefix("loc(").removesuffix(")").replace('"', "")
+        return f"{position}: {diagnostic.message}"
+    return str(error)
+
+
+def walk(operation: Operation) -> Iterator[Operation]:
+    """An operation and all that is nested in it, in pre-order (the order in which the text shows them)."""
+    stack = [operation.operation]
+    while stack:
+        current = stack.pop()
+        yield current
+        children = nested(current)
+        children.reverse()
+        stack.extend(children)
+
+
+def nested(operation: Operation) -> list[Operation]:
+    """The operations directly in an operation's regions, in order."""
+    return [child.operation for region in operation.regions for block in region.blocks for child in block.operations]
+
+
+def string_attribute(operation: Operation, name: str) -> str:
+    """The value of a string or symbol attribute, or "" where there is none."""
+    attributes = operation.attributes
+    if name not in attributes:
+        return ""
+    attribute = attributes[name]
+    value = getattr(attribute, "value", None)
+    return value if isinstance(value, str) else str(attribute)
+
+
+_SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
+
+
+def symbol_path(attribute: Any) -> tuple[str, ...]:
+    """The names of a symbol reference: `@a::@b` is `("a", "b")`."""
+    return tuple(quoted or plain for quoted, plain in _SYMBOL.findall(str(attribute)))
+
+
+@lru_cache(maxsize=4096)
+def _is_scalar_like(type_text: str) -> bool:
+    if type_text.startswith("tensor<") and "x" not in type_text.split("<", 1)[1].split(",")[0]:
+        return True
+    return type_text == "index" or re.fullmatch(r"[su]?i\d+|!torch\.(int|bool)", type_text) is not None
+
+
+def is_scalar_like(value: Any) -> bool:
+    """Whether a value is one number: an integer, an index, or a tensor of rank 0."""
+    return _is_scalar_like(str(value.type))

@@ -1,0 +1,324 @@
+"""The model as the user wrote it: its operations, which of them are ops and which parts, and where they stand.
+
+Positions are found apart from locations: a text that carries explicit `loc(…)` is blanked of them, parsed again and
+walked in parallel, so that every op has the line and column of its name whatever its location says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracemap.errors import ModelInvalid
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, is_scalar_like, nested, string_attribute
+from tracemap.locations import FileRange, Location, Tags, UnknownLocation
+from tracemap.units import UNKNOWN, Integer, Text
+
+CONTROL_FLOW = frozenset(
+    {
+        "affine.for",
+        "affine.if",
+        "affine.parallel",
+        "builtin.module",
+        "scf.execute_region",
+        "scf.for",
+        "scf.forall",
+        "scf.if",
+        "scf.index_switch",
+        "scf.parallel",
+        "scf.while",
+        "stablehlo.case",
+        "stablehlo.if",
+        "stablehlo.while",
+        "torch.prim.If",
+        "torch.prim.Loop",
+        "tosa.cond_if",
+        "tosa.while_loop",
+        "util.initializer",
+    }
+)
+"""Operations whose regions hold ops of their own right; in any other operation's region stand its parts."""
+
+FUNCTIONS = frozenset({"func.func", "util.func", "ml_program.func"})
+
+_TEXT_FILE = "-"
+"""The file name in locations that the parser makes for text that it is handed without a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOperation:
+    """One operation of the parsed module, op or part.
+
+    `index`: its pre-order place over all operations; `owner`: the index of the op whose part it is (its own index for
+    ops); `function`: the symbol of the enclosing function; `line`, `column`: of its name in the text;
+    `operands`: for each operand the index of the operation that made it (-1 for block arguments);
+    `symbol`: the name it defines, or the callee of a call.
+    """
+
+    index: int
+    owner: int
+    parent: int
+    name: str
+    function: Text
+    location: Location
+    line: Integer
+    column: Integer
+    operands: tuple[int, ...]
+    symbol: str
+
+    @property
+    def is_op(self) -> bool:
+        """Whether it is an op, not a part."""
+        return self.owner == self.index
+
+
+@dataclass(frozen=True, slots=True)
+class SourceArgument:
+    """An argument of a function: whether its value decides how often a loop runs."""
+
+    type: str
+    loop_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModel:
+    """The model: its text, its operations in pre-order, the arguments of its functions by symbol, its name."""
+
+    name: str
+    text: str
+    operations: tuple[SourceOperation, ...]
+    arguments: dict[str, tuple[SourceArgument, ...]]
+    positions_known: bool
+
+
+def is_bytecode(data: bytes) -> bool:
+    """Whether the data is MLIR bytecode rather than text."""
+    return data.startswith(BYTECODE_MAGIC)
+
+
+def read_model(parser: MlirParser, data: bytes) -> tuple[Module, str]:
+    """Parse a model; the text that positions refer to is the model's own, or for bytecode the canonical print.
+
+    Raises:
+        ModelInvalid: it does not parse, or is text in another encoding than UTF-8.
+    """
+    if is_bytecode(data):
+        module = parser.parse(data)
+        text = module.operation.get_asm(enable_debug_info=False)
+        return module, text if text.endswith("\n") else text + "\n"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ModelInvalid(f"line {line}: not UTF-8 text, and not MLIR bytecode either") from error
+    return parser.parse(text), text
+
+
+def describe(
+    parser: MlirParser, module: Module, text: str, written: Sequence[Location], *, is_text: bool
+) -> SourceModel:
+    """The records of a parsed module.
+
+    `written`: the locations of all operations in pre-order before tags were put in; `is_text`: the module was parsed
+    from `text` (not from bytecode).
+    """
+    root = module.operation
+    blanked = blank_locations(text)
+    positions = [_place(location) for location in written]
+    known = True
+    if not is_text or blanked != text:
+        positions, known = _positions_in(parser, root, blanked)
+    describer = _Describer(positions, written)
+    describer.describe(root)
+    return SourceModel(
+        name=string_attribute(root, "sym_name") or "module",
+        text=text,
+        operations=tuple(describer.operations),
+        arguments=describer.arguments,
+        positions_known=known,
+    )
+
+
+def _positions_in(parser: MlirParser, root: Operation, text: str) -> tuple[list[FileRange], bool]:
+    """The place of all operations in pre-order from a second parse, and whether that parse shows the same operations."""
+    names = [operation.name for operation in _walk_all(root)]
+    try:
+        again = _walk_all(parser.parse(text).operation)
+    except ModelInvalid:
+        again = []
+    if names != [operation.name for operation in again]:
+        return [_NO_PLACE] * len(names), False
+    return [_place(parser.location(operation)) for operation in again], True
+
+
+def _walk_all(operation: Operation) -> list[Operation]:
+    found = [operation]
+    for child in nested(operation):
+        found.extend(_walk_all(child))
+    return found
+
+
+_NO_PLACE = FileRange(_TEXT_FILE, 0, 0, 0, 0)
+
+
+def _place(location: Location) -> FileRange:
+    return location if isinstance(location, FileRange) else _NO_PLACE
+
+
+class _Describer:
+    """Walks a module once, numbering operations, and follows loop bounds back to arguments."""
+
+    def __init__(self, positions: Sequence[FileRange], written: Sequence[Location]) -> None:
+        self._positions = positions
+        self._written = written
+        self.operations: list[SourceOperation] = []
+        self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
+        self._index_of: dict[Operation, int] = {}
+
+    def describe(self, operation: Operation, parent: int = -1, owner: int = -1, function: Text = UNKNOWN) -> None:
+        """Record an operation and all below it. `owner`: the op it is a part of, -1 if it is an op itself."""
+        index = len(self.operations)
+        self._index_of[operation] = index
+        name = operation.name
+        symbol = string_attribute(operation, "sym_name") or string_attribute(operation, "callee").removeprefix("@")
+        if name in FUNCTIONS:
+            function = symbol
+        location = self._written[index]
+        line, column = self._position(index)
+        self.operations.append(
+            SourceOperation(
+                index=index,
+                owner=index if owner < 0 else owner,
+                parent=parent,
+                name=_operator_name(operation, name),
+                function=function,
+                location=UnknownLocation() if self._is_made_up(location, line, column) else location,
+                line=line,
+                column=column,
+                operands=tuple(self._producer(operand) for operand in operation.operands),
+                symbol=symbol,
+            )
+        )
+        if name in FUNCTIONS:
+            self.arguments[symbol] = _arguments(operation)
+        child_owner = owner
+        if owner < 0 and name not in CONTROL_FLOW and name not in FUNCTIONS:
+            child_owner = index
+        for child in nested(operation):
+            self.describe(child, index, child_owner, function)
+
+    def _position(self, index: int) -> tuple[Integer, Integer]:
+        place = self._positions[index]
+        return (place.line, place.column) if place.line > 0 else (UNKNOWN, UNKNOWN)
+
+    @staticmethod
+    def _is_made_up(location: Location, line: Integer, column: Integer) -> bool:
+        """Whether the parser made the location up, for want of one in the text."""
+        if not isinstance(location, FileRange) or location.file != _TEXT_FILE:
+            return False
+        return (location.line, location.column) == (line, column) or location.line == 0
+
+    def _producer(self, operand: object) -> int:
+        owner = getattr(operand, "owner", None)
+        return self._index_of.get(getattr(owner, "operation", owner), -1)
+
+
+def _operator_name(operation: Operation, name: str) -> str:
+    """The op's name; ONNX ops come as `torch.operator "onnx.Add"` and are called by their own name."""
+    if name == "torch.operator":
+        return string_attribute(operation, "name") or name
+    return name
+
+
+def _arguments(function: Operation) -> tuple[SourceArgument, ...]:
+    if not len(function.regions) or not len(function.regions[0].blocks):
+        return ()
+    values = list(function.regions[0].blocks[0].arguments)
+    return tuple(
+        SourceArgument(str(value.type), is_scalar_like(value) and _bounds_loop(value, set())) for value in values
+    )
+
+
+_LOOP_BOUND_OPERANDS = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
+
+
+def _bounds_loop(value: Operation, seen: set[object]) -> bool:
+    """Whether a scalar's value reaches the bounds of a counted loop or the condition of a while loop."""
+    if value in seen:
+        return False
+    seen.add(value)
+    return any(_use_bounds_loop(use.owner.operation, use.operand_number, seen) for use in value.uses)
+
+
+def _use_bounds_loop(user: Operation, number: int, seen: set[object]) -> bool:
+    if user.name in _LOOP_BOUND_OPERANDS:
+        bounds = range(len(user.operands))[_LOOP_BOUND_OPERANDS[user.name]]
+        return number in bounds
+    if user.name in ("scf.while", "stablehlo.while"):
+        return _bounds_loop(user.regions[0].blocks[0].arguments[number], seen)
+    if user.name == "scf.condition":
+        return number == 0
+    if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
+        return _is_first_region(user)
+    return any(_bounds_loop(result, seen) for result in user.results if is_scalar_like(result))
+
+
+def _is_first_region(terminator: Operation) -> bool:
+    first = terminator.parent.operation.regions[0].blocks[0]
+    return any(operation.operation == terminator for operation in first.operations)
+
+
+# What matters when looking for `loc(`: strings and comments, in which it means nothing, and blobs at the end.
+_LOC = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|(?<![\w.$#@%!-])loc\s*\(')
+_INSIDE_LOC = re.compile(r'"(?:[^"\\]|\\.)*"|[()]', re.DOTALL)
+
+
+def blank_locations(text: str) -> str:
+    """The text with every trailing `loc(…)` replaced by spaces, so that all other characters keep their place.
+
+    Locations that are values of something (`#loc = loc(…)`, `{attribute = loc(…)}`) stay: they give no operation its
+    position, and without them the text would not parse.
+    """
+    if "loc" not in text:
+        return text
+    pieces: list[str] = []
+    done = 0
+    position = 0
+    while (match := _LOC.search(text, position)) is not None:
+        position = match.end()
+        if not match.group().startswith("loc") or _is_value(text, match.start()):
+            continue
+        position = _closing(text, match.end())
+        pieces += [text[done : match.start()], re.sub(r"[^\n]", " ", text[match.start() : position])]
+        done = position
+    return "".join([*pieces, text[done:]])
+
+
+def _is_value(text: str, position: int) -> bool:
+    while position > 0 and text[position - 1].isspace():
+        position -= 1
+    return position > 0 and text[position - 1] in "=,[<"
+
+
+def _closing(text: str, position: int) -> int:
+    """The position after the parenthesis that closes the one just before `position`."""
+    depth = 1
+    while depth and (match := _INSIDE_LOC.search(text, position)) is not None:
+        depth += (match.group() == "(") - (match.group() == ")")
+        position = match.end()
+    return position if depth == 0 else len(text)
+
+
+def written_locations(parser: MlirParser, module: Module) -> list[Location]:
+    """The locations of all operations of a module, in pre-order."""
+    return [parser.location(operation) for operation in _walk_all(module.operation)]
+
+
+def tag_operations(module: Module, tags: Tags) -> None:
+    """Set every operation's location to `fused[old, tag]`; tags count operations in pre-order from 0."""
+    from iree.compiler import ir
+
+    with module.context:
+        for index, operation in enumerate(_walk_all(module.operation)):
+            operation.location = ir.Location.fused([operation.location, ir.Location.name(tags.name(index))])

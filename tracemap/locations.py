@@ -1,0 +1,359 @@
+"""Locations: where an operation came from, as MLIR records it.
+
+A location is one of five forms (MLIR `BuiltinLocationAttributes.td`): unknown, a range in a file, a name, a call site,
+or several fused into one. `parse_location` reads the printed form; the functions below answer what tracemap asks of it:
+the frames of the program above the MLIR, the scope, and the tags that tracemap itself put in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracemap.errors import LocationInvalid
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownLocation:
+    """`unknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """`"file":line:column`, optionally `to end_line:end_column`; 1-based as MLIR prints, 0 where a frontend has none."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """`"name"` or `"name"(child)`."""
+
+    name: str
+    child: Location
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """`callsite(callee at caller)`."""
+
+    callee: Location
+    caller: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """`fused[…]` or `fused<metadata>[…]`; the metadata is kept as text."""
+
+    locations: tuple[Location, ...]
+    metadata: str
+
+
+Location = UnknownLocation | FileRange | Name | CallSite | Fused
+
+UNKNOWN_LOCATION = UnknownLocation()
+
+# A token: a string, a word, a number, or one character. White space separates.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S', re.DOTALL)
+_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
+_SIMPLE_ESCAPES = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}
+_MAX_DEPTH = 400
+"""Deeper nesting than any compiler makes; beyond it the text is refused, instead of a crash."""
+
+
+def unescape(quoted: str) -> str:
+    r"""The text of an MLIR string literal: `"\C3\A8"` is `è`, `"\22"` is a quote. Bytes that are no UTF-8 are replaced."""
+
+    def replace(match: re.Match[bytes]) -> bytes:
+        escaped = match.group(1)
+        return bytes([int(escaped, 16)]) if len(escaped) == 2 else _SIMPLE_ESCAPES.get(escaped, escaped)
+
+    body = quoted[1:-1]
+    if "\\" not in body:
+        return body
+    return _ESCAPE.sub(replace, body.encode()).decode(errors="replace")
+
+
+def parse_location(text: str) -> Location:
+    """Read the printed form of a location, with or without the enclosing `loc(…)`; aliases must be expanded.
+
+    Raises:
+        LocationInvalid: the text is not a location.
+    """
+    tokens = _TOKEN.findall(text)
+    if tokens[:2] == ["loc", "("] and tokens[-1:] == [")"]:
+        tokens = tokens[2:-1]
+    parser = _Parser(tokens, text)
+    location = parser.location(0)
+    parser.expect_end()
+    return location
+
+
+class _Parser:
+    """Recursive descent over the tokens of one location."""
+
+    def __init__(self, tokens: list[str], text: str) -> None:
+        self._tokens = tokens
+        self._text = text
+        self._next = 0
+
+    def location(self, depth: int) -> Location:
+        if depth > _MAX_DEPTH:
+            raise self._error(f"nested more than {_MAX_DEPTH} deep")
+        token = self._take()
+        if token.startswith('"'):
+            return self._named(unescape(token), depth)
+        if token == "unknown":
+            return UNKNOWN_LOCATION
+        if token == "callsite":
+            return self._callsite(depth)
+        if token == "fused":
+            return self._fused(depth)
+        if token.startswith(("#", "!")):
+            self._skip_parameters()
+            return UNKNOWN_LOCATION  # a dialect's own location attribute carries no position that we read
+        raise self._error(f"unexpected {token!r}")
+
+    def expect_end(self) -> None:
+        if self._next < len(self._tokens):
+            raise self._error(f"unexpected {self._tokens[self._next]!r} after it")
+
+    def _named(self, text: str, depth: int) -> Location:
+        following = self._peek()
+        if following == ":":
+            return self._file(text)
+        if following != "(":
+            return Name(text, UNKNOWN_LOCATION)
+        self._take()
+        child = self.location(depth + 1)
+        self._expect(")")
+        return Name(text, child)
+
+    def _file(self, file: str) -> FileRange:
+        line, column = self._position()
+        if self._peek() != "to":
+            return FileRange(file, line, column, line, column)
+        self._take()
+        end_line = line if self._peek() == ":" else self._number()
+        self._expect(":")
+        return FileRange(file, line, column, end_line, self._number())
+
+    def _position(self) -> tuple[int, int]:
+        self._expect(":")
+        line = self._number()
+        if self._peek() != ":":
+            return line, 0
+        self._take()
+        return line, self._number()
+
+    def _callsite(self, depth: int) -> CallSite:
+        self._expect("(")
+        callee = self.location(depth + 1)
+        self._expect("at")
+        caller = self.location(depth + 1)
+        self._expect(")")
+        return CallSite(callee, caller)
+
+    def _fused(self, depth: int) -> Fused:
+        metadata = self._skip_parameters()
+        self._expect("[")
+        locations = []
+        while self._peek() not in ("]", ""):
+            locations.append(self.location(depth + 1))
+            if self._peek() == ",":
+                self._take()
+        self._expect("]")
+        return Fused(tuple(locations), metadata)
+
+    def _skip_parameters(self) -> str:
+        """Step over `<…>`, which may hold any attribute, and return its text."""
+        if self._peek() != "<":
+            return ""
+        begin = self._next
+        depth = 0
+        while self._next < len(self._tokens):
+            token = self._take()
+            depth += (token == "<") - (token == ">")
+            if depth == 0:
+                return " ".join(self._tokens[begin + 1 : self._next - 1])
+        raise self._error("a < without its >")
+
+    def _number(self) -> int:
+        token = self._take()
+        if not token.isascii() or not token.isdigit():
+            raise self._error(f"a number expected, not {token!r}")
+        return int(token)
+
+    def _peek(self) -> str:
+        return self._tokens[self._next] if self._next < len(self._tokens) else ""
+
+    def _take(self) -> str:
+        token = self._peek()
+        self._next += 1
+        return token
+
+    def _expect(self, token: str) -> None:
+        if self._take() != token:
+            raise self._error(f"{token!r} expected")
+
+    def _error(self, what: str) -> LocationInvalid:
+        shown = self._text if len(self._text) <= 200 else self._text[:200] + "…"
+        return LocationInvalid(f"not a location ({what}): {shown}")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFrame:
+    """A place in the program above the MLIR: a file range, and the function that it is in (empty: not told)."""
+
+    place: FileRange
+    function: str
+
+
+def frames(location: Location) -> tuple[CodeFrame, ...]:
+    """The stack of places of a location, innermost first; of fused locations the first that has any.
+
+    `"f"("a.py":3:1)` inside a call stack or a name is a place in the function `f` (so JAX prints its frames); line 0
+    and the empty file are no places. Places that follow each other and are equal count once.
+    """
+    found: list[CodeFrame] = []
+    for frame in _walk_frames(location, function=""):
+        if not found or found[-1] != frame:
+            found.append(frame)
+    return tuple(found)
+
+
+def _walk_frames(location: Location, function: str) -> Iterator[CodeFrame]:
+    match location:
+        case FileRange():
+            if location.line > 0 and location.file:
+                yield CodeFrame(location, function)
+        case Name():
+            yield from _walk_frames(location.child, location.name)
+        case CallSite():
+            yield from _walk_frames(location.callee, "")
+            yield from _walk_frames(location.caller, "")
+        case Fused():
+            for part in location.locations:
+                first = list(_walk_frames(part, ""))
+                if first:
+                    yield from first
+                    return
+        case UnknownLocation():
+            return
+
+
+def name_path(location: Location) -> str:
+    """The outermost name of a location (`jit(f)/h0/attn/add`), or "" where it has none.
+
+    Of a call site the callee's, of fused locations the first that has one. A name right above a file range and below
+    anything else is a function's name, not a path: those are never outermost.
+    """
+    match location:
+        case Name():
+            return location.name
+        case CallSite():
+            return name_path(location.callee) if not isinstance(location.callee, Name) else ""
+        case Fused():
+            return next((path for path in map(name_path, location.locations) if path), "")
+        case FileRange() | UnknownLocation():
+            return ""
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """The components of a name path, split at `/` outside of parentheses, empty ones left out.
+
+    >>> split_path("jit(f)/transpose(jvp(a/b))/add")
+    ('jit(f)', 'transpose(jvp(a/b))', 'add')
+    """
+    components: list[str] = []
+    current = ""
+    depth = 0
+    for character in path:
+        depth += (character == "(") - (character == ")")
+        if character == "/" and depth <= 0:
+            components.append(current)
+            current = ""
+            depth = 0
+        else:
+            current += character
+    components.append(current)
+    if depth > 0:  # unbalanced: parentheses mean nothing here
+        components = path.split("/")
+    return tuple(component for component in components if component)
+
+
+_JIT = re.compile(r"^(jit|pjit)(\(.*\)|:)$", re.DOTALL)
+
+
+def scope(location: Location) -> tuple[str, ...]:
+    """The name path without the op's own name and without `jit(…)`.
+
+    `jit(<lambda>)/h0/attn/add` is `("h0", "attn")`.
+    """
+    components = split_path(name_path(location))[:-1]
+    return tuple(component for component in components if not _JIT.match(component))
+
+
+class Tags:
+    """Reads back the tags that tracemap put into locations: names `<prefix><index>` fused with the original location.
+
+    Only the callee side of a call site is evidence for what an operation is; the caller side tells the call ops that
+    led to it.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        # By identity: parsers hand out one object per distinct location, and hashing a deep one takes longer than
+        # walking it. The location is kept beside the answer so that its identity stays its own.
+        self._known: dict[int, tuple[Location, tuple[int, ...]]] = {}
+
+    def name(self, index: int) -> str:
+        """The tag of the operation with this index."""
+        return f"{self.prefix}{index}"
+
+    def of(self, location: Location) -> tuple[int, ...]:
+        """The tags of what an operation itself came from (callee sides only), in order, each once."""
+        known = self._known.get(id(location))
+        if known is None:
+            known = (location, tuple(dict.fromkeys(self._walk(location))))
+            self._known[id(location)] = known
+        return known[1]
+
+    def callers(self, location: Location) -> tuple[int, ...]:
+        """The tags on the caller sides, outermost call first, each once."""
+        found: list[int] = []
+        self._walk_callers(location, found)
+        return tuple(dict.fromkeys(reversed(found)))
+
+    def _walk(self, location: Location) -> Iterator[int]:
+        match location:
+            case Name(name=name) if name.startswith(self.prefix) and name[len(self.prefix) :].isdecimal():
+                yield int(name[len(self.prefix) :])
+            case Name(child=child):
+                yield from self._walk(child)
+            case CallSite(callee=callee):
+                yield from self._walk(callee)
+            case Fused(locations=locations):
+                for part in locations:
+                    yield from self._walk(part)
+            case FileRange() | UnknownLocation():
+                return
+
+    def _walk_callers(self, location: Location, found: list[int]) -> None:
+        match location:
+            case Name(child=child):
+                self._walk_callers(child, found)
+            case CallSite(callee=callee, caller=caller):
+                self._walk_callers(callee, found)
+                found.extend(self._walk(caller))
+                self._walk_callers(caller, found)
+            case Fused(locations=locations):
+                for part in locations:
+                    self._walk_callers(part, found)
+            case FileRange() | UnknownLocation():
+                return
