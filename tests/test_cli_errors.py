@@ -1,0 +1,348 @@
+"""Bad input through the real command line: one sentence with its slug, the promised status, nothing half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built, Recorded
+from tests.support import ROOT, SAMPLES, run_cli
+from tracemap.toolchain import find_tool
+
+MLP = SAMPLES / "models" / "hand_mlp.mlir"
+MLP_FLAGS = SAMPLES / "flags" / "hand_mlp.flags"
+
+
+def everything_in(folder: Path) -> dict[str, int]:
+    """Each file and folder below a folder, hidden ones too, with its size."""
+    return {str(path.relative_to(folder)): path.lstat().st_size for path in sorted(folder.rglob("*"))}
+
+
+def refused(slug: str, *arguments: str | Path, cwd: Path, status: int = 2) -> str:
+    """Run in `cwd` what must be refused; returns the sentence.
+
+    Raises:
+        AssertionError: it was not refused as promised, or it left something behind in `cwd`.
+    """
+    before = everything_in(cwd)
+    done = run_cli(*arguments, cwd=cwd)
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("tracemap: error: "), done.stderr
+    assert done.stderr.endswith(f" [{slug}]\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert everything_in(cwd) == before
+    return done.stderr.removeprefix("tracemap: error: ").removesuffix(f" [{slug}]\n")
+
+
+@pytest.fixture
+def mlp(built: Built, tmp_path: Path) -> Path:
+    """A copy of a bundle, to be damaged."""
+    return Path(shutil.copytree(built("hand_mlp"), tmp_path / "hand_mlp.tracemap"))
+
+
+@pytest.fixture
+def csv_run(recorded: Recorded, tmp_path: Path) -> Path:
+    """A copy of a CSV run with its header, to be damaged."""
+    run = recorded("hand_mlp", ".csv")
+    shutil.copy(run.with_name(run.name + ".json"), tmp_path / "run.csv.json")
+    return Path(shutil.copy(run, tmp_path / "run.csv"))
+
+
+# --- build
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_build_of_no_file(kind: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.mlir"
+    if kind == "folder":
+        model.mkdir()
+    assert "model.mlir" in refused("model-unreadable", "build", model, cwd=tmp_path)
+
+
+def test_build_shows_the_compilers_own_message(tmp_path: Path) -> None:
+    lines = MLP.read_text(encoding="utf-8").splitlines()
+    lines[4] = "  %broken = linalg.no_such_thing"
+    (tmp_path / "broken.mlir").write_text("\n".join(lines), encoding="utf-8")
+    said = refused("model-invalid", "build", "broken.mlir", cwd=tmp_path)
+    assert "broken.mlir:5:" in said
+
+
+def test_build_of_bytes_that_are_no_model(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_bytes(bytes(range(256)))
+    assert "model.mlir" in refused("model-invalid", "build", "model.mlir", cwd=tmp_path)
+
+
+def test_build_with_a_flag_that_the_compiler_does_not_know(tmp_path: Path) -> None:
+    said = refused("model-invalid", "build", MLP, "-o", "m.tracemap", "--", "--no-such-flag=1", cwd=tmp_path)
+    assert "no-such-flag" in said
+
+
+def test_build_does_not_overwrite(mlp: Path, tmp_path: Path) -> None:
+    assert "--force" in refused("target-exists", "build", MLP, "-o", mlp, cwd=tmp_path)
+
+
+def test_build_into_no_folder(tmp_path: Path) -> None:
+    assert "absent" in refused("target-unwritable", "build", MLP, "-o", "absent/m.tracemap", cwd=tmp_path)
+
+
+def test_build_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused("target-unwritable", "build", MLP, "-o", "file/m.tracemap", cwd=tmp_path)
+
+
+# --- bundles, by each command that reads one
+
+
+READERS = [("show",), ("record", "-o", "run.csv"), ("report", "-o", "page.html")]
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
+def test_bundle_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "empty.tracemap").mkdir()
+    name, *options = command
+    assert "absent.tracemap" in refused("bundle-invalid", name, "absent.tracemap", *options, cwd=tmp_path)
+    assert "empty.tracemap" in refused("bundle-invalid", name, "empty.tracemap", *options, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"format_version": 1}'])
+def test_bundle_with_a_damaged_map(damage: bytes, mlp: Path, tmp_path: Path) -> None:
+    (mlp / "map.json").write_bytes(damage)
+    assert "hand_mlp.tracemap" in refused("bundle-invalid", "show", mlp, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
+def test_bundle_of_a_newer_version(command: tuple[str, ...], mlp: Path, tmp_path: Path) -> None:
+    stored = json.loads((mlp / "map.json").read_text(encoding="utf-8"))
+    version = next(key for key in stored if key.endswith("version"))
+    stored[version] += 1
+    (mlp / "map.json").write_text(json.dumps(stored), encoding="utf-8")
+    name, *options = command
+    assert str(stored[version]) in refused("bundle-version", name, mlp, *options, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("what", ["op999999", "site999999", "no_such_kernel", "hand_mlp.mlir:99999", "../../etc"])
+def test_show_of_what_is_not_there(what: str, built: Built, tmp_path: Path) -> None:
+    assert what in refused("query-invalid", "show", built("hand_mlp"), what, cwd=tmp_path)
+
+
+# --- record
+
+
+def test_record_of_an_unknown_function(built: Built, tmp_path: Path) -> None:
+    said = refused("function-unknown", "record", built("hand_mlp"), "--function", "absent", "-o", "r.csv", cwd=tmp_path)
+    assert "mlp" in said
+
+
+def test_record_of_one_of_several_functions(built: Built, tmp_path: Path) -> None:
+    said = refused("function-unknown", "record", built("hand_multifunc"), "-o", "r.csv", cwd=tmp_path)
+    assert all(name in said for name in ("encode", "decode", "roundtrip", "no_compute"))
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_record_with_a_wrong_number_of_inputs(count: int, built: Built, tmp_path: Path) -> None:
+    inputs = ["--input", "32x784xf32=1"] * count
+    said = refused("input-invalid", "record", built("hand_mlp"), *inputs, "-o", "r.csv", cwd=tmp_path)
+    assert "7" in said
+    assert str(count) in said
+
+
+def test_record_with_an_unknown_dimension(built: Built, tmp_path: Path) -> None:
+    said = refused("input-invalid", "record", built("hand_dynamic"), "-o", "r.csv", cwd=tmp_path)
+    assert "--dim" in said
+
+
+def test_record_with_an_unknown_loop_bound(built: Built, tmp_path: Path) -> None:
+    said = refused("input-invalid", "record", built("hand_loop"), "-o", "r.csv", cwd=tmp_path)
+    assert "--input" in said
+
+
+def test_record_with_a_missing_flag_file(built: Built, tmp_path: Path) -> None:
+    done = run_cli("record", built("hand_mlp"), "--flagfile", "absent.flags", "-o", "r.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "absent.flags" in done.stderr
+    assert not everything_in(tmp_path)
+
+
+def test_record_does_not_overwrite(built: Built, csv_run: Path, tmp_path: Path) -> None:
+    command = ("record", built("hand_mlp"), "--flagfile", MLP_FLAGS, "-o", csv_run)
+    assert "--force" in refused("target-exists", *command, cwd=tmp_path)
+
+
+def test_record_into_no_folder(built: Built, tmp_path: Path) -> None:
+    command = ("record", built("hand_mlp"), "--flagfile", MLP_FLAGS, "-o", "absent/run.csv")
+    assert "absent" in refused("target-unwritable", *command, cwd=tmp_path)
+
+
+def test_record_of_a_program_that_fails(built: Built, tmp_path: Path) -> None:
+    """Inputs of a wrong shape are only found out by the program itself: its words are shown."""
+    inputs = ["--input", "2x2xf32=1"] * 7
+    said = refused("program-failed", "record", built("hand_mlp"), *inputs, "-o", "run.csv", cwd=tmp_path, status=1)
+    assert "shape" in said
+
+
+# --- attribute
+
+
+def test_attribute_of_no_run(built: Built, tmp_path: Path) -> None:
+    said = refused("run-invalid", "attribute", "absent.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "absent.csv" in said
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".ireeprof", ".txt"])
+def test_attribute_of_what_is_no_run(suffix: str, built: Built, tmp_path: Path) -> None:
+    (tmp_path / f"run{suffix}").write_bytes(bytes(range(256)) * 4)
+    said = refused("run-invalid", "attribute", f"run{suffix}", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert f"run{suffix}" in said
+
+
+def test_csv_without_a_time(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("kernel,thread\nmlp,1\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "run.csv" in said
+    assert "duration_ns" in said
+
+
+def test_csv_without_a_kernel(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("duration_ns,cpu_ns\n1,1\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "run.csv" in said
+    assert "kernel" in said
+
+
+@pytest.mark.parametrize("bad", ["abc", "1e999", "nan", "12three"])
+def test_csv_with_a_bad_number(bad: str, built: Built, tmp_path: Path) -> None:
+    rows = ["kernel,duration_ns", *["mlp_dispatch_0,5"] * 3, f"mlp_dispatch_0,{bad}", "mlp_dispatch_0,5"]
+    (tmp_path / "run.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "run.csv:5" in said
+    assert "duration_ns" in said
+
+
+def test_csv_run_with_a_damaged_header(built: Built, csv_run: Path, tmp_path: Path) -> None:
+    csv_run.with_name("run.csv.json").write_text("{", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "run.csv.json" in said
+
+
+def test_run_of_a_newer_version(built: Built, csv_run: Path, tmp_path: Path) -> None:
+    header = csv_run.with_name("run.csv.json")
+    stored = json.loads(header.read_text(encoding="utf-8"))
+    version = next(key for key in stored if key.endswith("version"))
+    stored[version] += 1
+    header.write_text(json.dumps(stored), encoding="utf-8")
+    refused("run-version", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+
+
+def test_csv_without_a_row(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("kernel,duration_ns\n", encoding="utf-8")
+    assert "run.csv" in refused("run-empty", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+
+
+def profile_of_nothing(bundle: Path, target: Path) -> None:
+    """Profile a function that starts no kernel, by the stock tool, as somebody else would."""
+    arguments = [
+        *(find_tool("iree-benchmark-module"), "--device=local-task", f"--module={bundle / 'module.vmfb'}"),
+        *("--function=no_compute", "--input=32x64xf32=1", "--benchmark_min_time=1x"),
+        *("--device_profiling_mode=queue-events,host-execution", f"--device_profiling_output={target}"),
+    ]
+    subprocess.run([str(argument) for argument in arguments], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("size", [-1, 24], ids=["whole", "only its start"])
+def test_foreign_profile_without_an_event(size: int, built: Built, tmp_path: Path) -> None:
+    profile = tmp_path / "run.ireeprof"
+    profile_of_nothing(built("hand_multifunc"), profile)
+    if size >= 0:
+        profile.write_bytes(profile.read_bytes()[:size])
+    said = refused("run-empty", "attribute", "run.ireeprof", "--map", built("hand_multifunc"), cwd=tmp_path)
+    assert "run.ireeprof" in said
+
+
+def test_run_of_another_module(built: Built, csv_run: Path, tmp_path: Path) -> None:
+    said = refused("run-mismatch", "attribute", csv_run, "--map", built("hand_repeat12"), cwd=tmp_path)
+    assert "--allow-mismatch" in said
+
+
+def test_bare_csv_with_no_bundle_in_sight(csv_run: Path, tmp_path: Path) -> None:
+    csv_run.with_name("run.csv.json").unlink()
+    assert "--map" in refused("bundle-missing", "attribute", "run.csv", cwd=tmp_path)
+
+
+def test_bare_csv_with_two_bundles_in_sight(mlp: Path, csv_run: Path, tmp_path: Path) -> None:
+    csv_run.with_name("run.csv.json").unlink()
+    shutil.copytree(mlp, tmp_path / "other.tracemap")
+    said = refused("bundle-missing", "attribute", "run.csv", cwd=tmp_path)
+    assert "hand_mlp.tracemap" in said
+    assert "other.tracemap" in said
+
+
+@pytest.mark.parametrize("option", ["--html", "-o"])
+def test_attribute_does_not_overwrite(option: str, built: Built, csv_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine", encoding="utf-8")
+    command = ("attribute", csv_run, "--map", built("hand_mlp"), option, "out")
+    assert "--force" in refused("target-exists", *command, cwd=tmp_path)
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("option", ["--html", "-o"])
+def test_attribute_into_no_folder(option: str, built: Built, csv_run: Path, tmp_path: Path) -> None:
+    command = ("attribute", csv_run, "--map", built("hand_mlp"), option, "absent/out")
+    assert "absent" in refused("target-unwritable", *command, cwd=tmp_path)
+
+
+def test_report_does_not_overwrite(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("mine", encoding="utf-8")
+    refused("target-exists", "report", built("hand_mlp"), "-o", "page.html", cwd=tmp_path)
+
+
+# --- tools
+
+
+def without_iree(folder: Path) -> list[str]:
+    """The command line in an environment that has all installed packages but IREE's."""
+    folder.mkdir()
+    for package in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if (
+            not package.name.startswith(("iree", "__editable__", "_virtualenv", "distutils"))
+            and package.suffix != ".pth"
+        ):
+            (folder / package.name).symlink_to(package)
+    start = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(folder)!r}]; from tracemap.cli.main import main; main()"
+    return [sys.executable, "-S", "-c", start]
+
+
+@pytest.mark.parametrize("command", ["build", "record"])
+def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: pytest.TempPathFactory) -> None:
+    program = without_iree(tmp_path_factory.mktemp("bare") / "packages")
+    work = tmp_path_factory.mktemp("work")
+    arguments = ["build", str(MLP), "-o", "m.tracemap"]
+    if command == "record":
+        arguments = ["record", str(built("hand_mlp")), "--flagfile", str(MLP_FLAGS), "-o", "run.csv"]
+    environment = {**os.environ, "PATH": ""}
+    done = subprocess.run(
+        [*program, *arguments], cwd=work, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.endswith("[tool-missing]\n")
+    assert f"pip install iree-base-{'compiler' if command == 'build' else 'runtime'}" in done.stderr
+    assert not everything_in(work)
+
+
+def test_attribution_and_reports_need_no_compiler(
+    built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    program = without_iree(tmp_path_factory.mktemp("bare") / "packages")
+    work = tmp_path_factory.mktemp("work")
+    bundle, run = str(built("hand_mlp")), str(recorded("hand_mlp"))
+    for arguments in (["show", bundle], ["attribute", run, "--map", bundle, "--html", "page.html"]):
+        done = subprocess.run([*program, *arguments], cwd=work, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (work / "page.html").stat().st_size > 0
