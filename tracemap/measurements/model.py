@@ -64,12 +64,16 @@ TIME_METRICS = ("cpu_ns", "duration_ns")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A column that is measured: its name, unit (`ns`, `bytes`, `count`), clock and how it is aggregated (`sum`)."""
+    """A column that is measured: its name, unit (`ns`, `bytes`, `count`), clock and how it is aggregated (`sum`).
+
+    `type` is the SQL type of its values: `BIGINT`, or `DOUBLE` where they are not whole numbers.
+    """
 
     name: str
     unit: str
     clock: Clock
     aggregation: str = "sum"
+    type: str = "BIGINT"
 
 
 @dataclass(frozen=True, slots=True)
