@@ -1,0 +1,37 @@
+"""Run the benchmarks named on the command line, all without names, and end with a table of targets."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import build, large_runs, record, reports, start
+from benchmarks.measure import Figure, print_figures
+
+BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
+    "start": start.measure,
+    "build": build.measure,
+    "record": record.measure,
+    "reports": reports.measure,
+    "large_runs": large_runs.measure,
+}
+
+
+def main(names: list[str]) -> int:
+    """Run, print, and return 0; 2 for a name that is none of the benchmarks'."""
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    figures = []
+    for name in names or BENCHMARKS:
+        with tempfile.TemporaryDirectory(prefix=f"tracemap-bench-{name}-") as folder:
+            figures += BENCHMARKS[name](Path(folder))
+    print_figures(figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

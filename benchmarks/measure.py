@@ -1,0 +1,131 @@
+"""What the benchmarks share: timing whole commands, alternating pairs, and tables of medians and quartiles."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "samples"
+
+PLAIN_FLAGS = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
+"""What `tracemap build` compiles with by default."""
+
+_KIB_PER_MAXRSS = 1 if sys.platform == "linux" else 1 / 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one command took: wall time, and the peak of its resident memory (of its children's, where larger)."""
+
+    seconds: float
+    peak_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured value with its target, which it should not exceed."""
+
+    name: str
+    value: float
+    unit: str
+    target: float
+
+    @property
+    def verdict(self) -> str:
+        """`ok` or `over`."""
+        return "ok" if self.value <= self.target else "over"
+
+
+def tracemap(*arguments: str | Path) -> list[str]:
+    """The installed program with arguments, as a user starts it."""
+    return [str(Path(sys.executable).with_name("tracemap")), *map(str, arguments)]
+
+
+def run(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> Usage:
+    """Run a command to its end and measure it.
+
+    Raises:
+        SystemExit: it failed; with what it printed.
+    """
+    words = [str(word) for word in command]
+    began = time.perf_counter()
+    with subprocess.Popen(words, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - began
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(words)}: status {process.returncode}\n{said.decode(errors='replace')}")
+    return Usage(seconds, usage.ru_maxrss * _KIB_PER_MAXRSS / 1024)
+
+
+def output_of(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> str:
+    """Run a command and return what it printed.
+
+    Raises:
+        SystemExit: it failed; with what it printed.
+    """
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def alternating(
+    ours: Callable[[], float], theirs: Callable[[], float], pairs: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Measure both in turn, the first of each pair changing places; returns both and the ratio of each pair.
+
+    One pair before is not counted: it fills caches.
+    """
+    ours(), theirs()
+    measured: list[tuple[float, float]] = []
+    for pair in range(pairs):
+        if pair % 2:
+            second = theirs()
+            measured.append((ours(), second))
+        else:
+            first = ours()
+            measured.append((first, theirs()))
+    return [pair[0] for pair in measured], [pair[1] for pair in measured], [a / b for a, b in measured]
+
+
+def print_title(title: str) -> None:
+    """The heading of a table of `print_row`."""
+    print(f"\n{title}\n{'':30}{'median':>10}{'q1':>10}{'q3':>10}{'n':>5}")
+
+
+def print_row(name: str, values: Sequence[float], unit: str, target: float | None = None) -> Figure | None:
+    """A row of a table: median, quartiles, number of values; a `Figure` of the median where there is a target."""
+    median = statistics.median(values)
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (median,) * 3
+    row = f"  {name:28}" + "".join(f"{value:10.3f}" for value in (median, low, high)) + f"{len(values):5}"
+    figure = None if target is None else Figure(name, median, unit, target)
+    print(row + f"  {unit}" + (f"  target <= {target:g}  {figure.verdict}" if figure else ""), flush=True)
+    return figure
+
+
+def targeted(name: str, values: Sequence[float], unit: str, target: float) -> Figure:
+    """`print_row` with a target."""
+    figure = print_row(name, values, unit, target)
+    assert figure is not None
+    return figure
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
+    """The closing table: every target and whether it was met."""
+    print(f"\n{'all targets':42}{'measured':>10}{'target':>10}")
+    for figure in figures:
+        print(f"  {figure.name:40}{figure.value:10.3f}{figure.target:10g}  {figure.unit:4}{figure.verdict}")
