@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.measure import (
+from tests.support import 
     PLAIN_FLAGS,
     SAMPLES,
     Figure,

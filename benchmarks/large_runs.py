@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.measure import ROOT, SAMPLES, Figure, alternating, print_row, print_title, run, targeted, tracemap
+from benchmarks.measure import Figure, alternating, print_row, print_title, run, targeted, tracemap
+from tests.support import ROOT, SAMPLES
 
 MODEL = "jax_gpt2_4l"
 EVENTS = 10_000_000
@@ -21,7 +22,7 @@ def measure(folder: Path) -> list[Figure]:
     bundle, large = make_run(folder)
     parquet = tracemap("attribute", large.with_suffix(".parquet"), "--map", bundle, "--format", "json")
     table = tracemap("attribute", large.with_suffix(".csv"), "--map", bundle, "--format", "json")
-    group_by = [sys.executable, "-m", "benchmarks.group_by", large.with_suffix(".csv")]
+    group_by: list[str | Path] = [sys.executable, "-m", "benchmarks.group_by", large.with_suffix(".csv")]
     print_title(f"attribute {EVENTS:,} events, {MODEL}")
     usages = [run(parquet) for _ in range(REPEATS + 1)][1:]
     figures = [targeted("attribute Parquet", [usage.seconds for usage in usages], "s", 2.0)]

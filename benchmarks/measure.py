@@ -11,15 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = ROOT / "samples"
-
-PLAIN_FLAGS = (
-    "--iree-hal-target-device=local",
-    "--iree-hal-local-target-device-backends=llvm-cpu",
-    "--iree-llvmcpu-target-cpu=host",
-)
-"""What `tracemap build` compiles with by default."""
+from tests.support import SAMPLES
 
 _KIB_PER_MAXRSS = 1 if sys.platform == "linux" else 1 / 1024
 

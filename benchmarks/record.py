@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.measure import SAMPLES, Figure, alternating, output_of, print_row, print_title, run, targeted, tracemap
+from benchmarks.measure import Figure, alternating, output_of, print_row, print_title, run, targeted, tracemap
+from tests.support import SAMPLES
 
 MODEL = "jax_gpt2_4l"
 ITERATIONS = 20

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.measure import SAMPLES, Figure, print_title, run, targeted, tracemap
+from benchmarks.measure import Figure, print_title, run, targeted, tracemap
+from tests.support import SAMPLES
 
 MODEL = "jax_gpt2_small_12l"
 REPEATS = 5
