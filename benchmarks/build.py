@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.measure import (
-from tests.support import 
-    PLAIN_FLAGS,
-    SAMPLES,
-    Figure,
-    alternating,
-    print_row,
-    print_title,
-    run,
-    targeted,
-    tracemap,
-)
+from benchmarks.measure import Figure, alternating, print_row, print_title, run, targeted, tracemap
+from tests.support import PLAIN_FLAGS, SAMPLES
 from tracemap.toolchain import find_tool
 
 MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
