@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support import ROOT
+from tests.readme import README, error_table, part, residual_table
 from tracemap.errors import TracemapError, error_kinds
 
 
@@ -29,15 +29,9 @@ def test_no_kind_hides_below_another() -> None:
         assert not kind.__subclasses__(), f"error_kinds() does not list what derives from {kind.__name__}"
 
 
-def error_table() -> str:
-    """The README's table of errors as it must stand there."""
-    rows = [f"| `{kind.slug}` | {kind.cause} | {kind.remedy} |" for kind in error_kinds()]
-    return "\n".join(["| error | cause | remedy |", "|---|---|---|", *rows])
-
-
 def test_readme_lists_each_kind_and_nothing_else() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = re.search(r"^## Errors\n(.*?)^## ", readme, re.MULTILINE | re.DOTALL)
-    assert section, "README.md has no section `## Errors`"
-    table = "\n".join(line for line in section[1].splitlines() if line.startswith("|"))
-    assert table == error_table()
+    assert part("errors", README.read_text(encoding="utf-8")) == error_table(), "run python -m tests.readme"
+
+
+def test_readme_lists_each_residual_reason() -> None:
+    assert part("residual", README.read_text(encoding="utf-8")) == residual_table(), "run python -m tests.readme"

@@ -25,7 +25,7 @@ USES: dict[str, frozenset[str]] = {
     "units": frozenset({"errors"}),
     "locations": frozenset({"errors"}),
     "toolchain": frozenset({"errors", "units"}),
-    "ir": frozenset({"errors", "locations"}),
+    "ir": frozenset({"errors", "units", "locations"}),
     "graph": frozenset({"errors", "units", "locations"}),
     "mapping": frozenset({"ir", "graph"}) | _BELOW,
     "measurements": frozenset({"errors", "units"}),

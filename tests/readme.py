@@ -1,0 +1,61 @@
+"""The parts of README.md that are made from the code: `python -m tests.readme` writes them anew.
+
+The tables of errors and residual reasons come from the package, the worked example from `demo/table.txt`, which
+`make demo` leaves. Each part stands between two comments that name it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.support import ROOT
+from tracemap.attribution.model import RESIDUAL_TEXTS
+from tracemap.errors import error_kinds
+
+README = ROOT / "README.md"
+DEMO_TABLE = ROOT / "demo" / "table.txt"
+
+
+def error_table() -> str:
+    """Each kind of error with cause and remedy."""
+    rows = [f"| `{kind.slug}` | {kind.cause} | {kind.remedy} |" for kind in error_kinds()]
+    return "\n".join(["| error | cause | remedy |", "|---|---|---|", *rows])
+
+
+def residual_table() -> str:
+    """Each reason for a cost without an op."""
+    rows = [f"| `{reason.value}` | {text} |" for reason, text in RESIDUAL_TEXTS.items()]
+    return "\n".join(["| reason | what it is |", "|---|---|", *rows])
+
+
+def part(name: str, text: str) -> str:
+    """What stands between the comments of a part.
+
+    Raises:
+        AssertionError: there is no such part.
+    """
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n?<!-- /{name} -->", text, re.DOTALL)
+    assert found, f"README.md has no part {name!r}"
+    return found[1]
+
+
+def _replaced(text: str, name: str, content: str) -> str:
+    part(name, text)
+    before, _, rest = text.partition(f"<!-- {name} -->\n")
+    _, _, after = rest.partition(f"<!-- /{name} -->\n")
+    return f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->\n{after}"
+
+
+def main() -> None:
+    """Write the parts anew; the worked example only where `make demo` has left its table."""
+    text = README.read_text(encoding="utf-8")
+    parts = {"errors": error_table(), "residual": residual_table()}
+    if DEMO_TABLE.exists():
+        parts["demo"] = f"```text\n{DEMO_TABLE.read_text(encoding='utf-8').rstrip()}\n```"
+    for name, content in parts.items():
+        text = _replaced(text, name, content)
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
