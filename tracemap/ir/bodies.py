@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from tracemap.ir.parsing import MlirParser, Operation
+from iree.compiler import ir
+from iree.compiler.dialects import linalg
+
+from tracemap.ir.parsing import MlirParser, Operation, Region, Value
 from tracemap.ir.types import Shape, product, shape_of
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
@@ -58,7 +60,7 @@ class _BodyReader:
         self._index_of: dict[Operation, int] = {}
         self.found: list[BodyOp] = []
 
-    def read_region(self, region: Any, parent: int) -> None:
+    def read_region(self, region: Region, parent: int) -> None:
         for block in region.blocks:
             for child in block.operations:
                 self._read(child.operation, parent)
@@ -83,7 +85,7 @@ class _BodyReader:
         for region in operation.regions:
             self.read_region(region, index)
 
-    def _operand(self, operand: Any) -> BodyOperand:
+    def _operand(self, operand: Value) -> BodyOperand:
         shape = shape_of(str(operand.type))
         owner = operand.owner
         producer = self._index_of.get(getattr(owner, "operation", owner), -1)
@@ -129,11 +131,7 @@ _MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
 
 def _indexing_maps(operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
     """The number of loops, and for each operand the loop that each of its dimensions runs over (-1: a computed one)."""
-    from iree.compiler.dialects import linalg
-
-    attribute = operation.attributes["indexing_maps"] if "indexing_maps" in operation.attributes else None
-    if attribute is None:
-        attribute = linalg.get_indexing_maps(operation)
+    attribute = linalg.get_indexing_maps(operation)
     if attribute is None:
         return None
     text = str(attribute)
@@ -144,7 +142,5 @@ def _indexing_maps(operation: Operation) -> tuple[int, tuple[tuple[int, ...], ..
     return _MAPS[text]
 
 
-def _dimension(expression: Any) -> int:
-    from iree.compiler import ir
-
+def _dimension(expression: ir.AffineExpr) -> int:
     return int(expression.position) if isinstance(expression, ir.AffineDimExpr) else _NO_DIMENSION

@@ -19,6 +19,12 @@ Operation = Any
 """An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""
 Module = Any
 """An `iree.compiler.ir.Module`."""
+Value = Any
+"""An `iree.compiler.ir.Value`."""
+Region = Any
+"""An `iree.compiler.ir.Region`."""
+Attribute = Any
+"""An `iree.compiler.ir.Attribute`."""
 
 BYTECODE_MAGIC = b"ML\xefR"
 """First bytes of MLIR bytecode (mlir/lib/Bytecode/Encoding.h)."""
@@ -45,7 +51,10 @@ class MlirParser:
 
     def location(self, operation: Operation) -> Location:
         """The location of an operation; one of a form that we cannot read is unknown."""
-        attribute = operation.location.attr
+        return self.location_of(operation.location.attr)
+
+    def location_of(self, attribute: Attribute) -> Location:
+        """The location that an attribute of the bindings stands for; equal attributes give the very same object."""
         known = self._locations.get(attribute)
         if known is None:
             known = _parse_leniently(str(attribute))
@@ -60,7 +69,7 @@ def _parse_leniently(text: str) -> Location:
         return UNKNOWN_LOCATION
 
 
-def _first_diagnostic(error: Any) -> str:
+def _first_diagnostic(error: ir.MLIRError) -> str:
     for diagnostic in error.error_diagnostics:
         position = str(diagnostic.location).removeprefix("loc(").removesuffix(")").replace('"', "")
         return f"{position}: {diagnostic.message}"
@@ -96,18 +105,18 @@ def string_attribute(operation: Operation, name: str) -> str:
 _SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
 
 
-def symbol_path(attribute: Any) -> tuple[str, ...]:
+def symbol_path(attribute: Attribute) -> tuple[str, ...]:
     """The names of a symbol reference: `@a::@b` is `("a", "b")`."""
     return tuple(quoted or plain for quoted, plain in _SYMBOL.findall(str(attribute)))
 
 
 @lru_cache(maxsize=4096)
 def _is_scalar_like(type_text: str) -> bool:
-    if type_text.startswith("tensor<") and "x" not in type_text.split("<", 1)[1].split(",")[0]:
+    if re.fullmatch(r"tensor<[su]?(i\d+|index)>", type_text):
         return True
     return type_text == "index" or re.fullmatch(r"[su]?i\d+|!torch\.(int|bool)", type_text) is not None
 
 
-def is_scalar_like(value: Any) -> bool:
+def is_scalar_like(value: Value) -> bool:
     """Whether a value is one number: an integer, an index, or a tensor of rank 0."""
     return _is_scalar_like(str(value.type))

@@ -9,10 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tracemap.ir.bodies import BodyOp, read_body
-from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, symbol_path, walk
+from tracemap.ir.parsing import (
+    Attribute,
+    MlirParser,
+    Module,
+    Operation,
+    Value,
+    nested,
+    string_attribute,
+    symbol_path,
+    walk,
+)
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -180,7 +189,7 @@ def _closure(start: set[str], calls: dict[str, set[str]]) -> set[str]:
     return reached
 
 
-def _entry_points(dispatch: Operation) -> Any:
+def _entry_points(dispatch: Operation) -> Attribute:
     """The symbol references of a `flow.dispatch`: one per variant, of the same export name."""
     return dispatch.attributes["entry_points"]
 
@@ -297,7 +306,7 @@ def _command(parser: MlirParser, operation: Operation) -> HalCommand:
     return HalCommand(kind, symbol[-1] if symbol else UNKNOWN, parser.location(operation), workgroups)
 
 
-def _constant(value: Any) -> Integer:
+def _constant(value: Value) -> Integer:
     """The number that a value is, if it is a constant."""
     owner = getattr(value.owner, "operation", value.owner)
     if getattr(owner, "name", "") != "arith.constant":

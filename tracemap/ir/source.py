@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracemap.errors import ModelInvalid
-from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, is_scalar_like, nested, string_attribute
+from tracemap.ir.parsing import (
+    BYTECODE_MAGIC,
+    Attribute,
+    MlirParser,
+    Module,
+    Operation,
+    is_scalar_like,
+    nested,
+    string_attribute,
+)
 from tracemap.locations import FileRange, Location, Tags, UnknownLocation
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -116,20 +125,21 @@ def read_model(parser: MlirParser, data: bytes) -> tuple[Module, str]:
 
 
 def describe(
-    parser: MlirParser, module: Module, text: str, written: Sequence[Location], *, is_text: bool
+    parser: MlirParser, module: Module, text: str, written: Sequence[Attribute], *, is_text: bool
 ) -> SourceModel:
     """The records of a parsed module.
 
-    `written`: the locations of all operations in pre-order before tags were put in; `is_text`: the module was parsed
-    from `text` (not from bytecode).
+    `written`: the location attributes of all operations in pre-order before tags were put in;
+    `is_text`: the module was parsed from `text` (not from bytecode).
     """
     root = module.operation
     blanked = blank_locations(text)
-    positions = [_place(location) for location in written]
+    locations = [parser.location_of(attribute) for attribute in written]
+    positions = [_place(location) for location in locations]
     known = True
     if not is_text or blanked != text:
         positions, known = _positions_in(parser, root, blanked)
-    describer = _Describer(positions, written)
+    describer = _Describer(text, positions, locations)
     describer.describe(root)
     return SourceModel(
         name=string_attribute(root, "sym_name") or "module",
@@ -141,7 +151,7 @@ def describe(
 
 
 def _positions_in(parser: MlirParser, root: Operation, text: str) -> tuple[list[FileRange], bool]:
-    """The place of all operations in pre-order from a second parse, and whether that parse shows the same operations."""
+    """The place of all operations in pre-order from a second parse, and whether that one shows the same operations."""
     names = [operation.name for operation in _walk_all(root)]
     try:
         again = _walk_all(parser.parse(text).operation)
@@ -169,7 +179,8 @@ def _place(location: Location) -> FileRange:
 class _Describer:
     """Walks a module once, numbering operations, and follows loop bounds back to arguments."""
 
-    def __init__(self, positions: Sequence[FileRange], written: Sequence[Location]) -> None:
+    def __init__(self, text: str, positions: Sequence[FileRange], written: Sequence[Location]) -> None:
+        self._lines = text.encode().split(b"\n")
         self._positions = positions
         self._written = written
         self.operations: list[SourceOperation] = []
@@ -185,7 +196,7 @@ class _Describer:
         if name in FUNCTIONS:
             function = symbol
         location = self._written[index]
-        line, column = self._position(index)
+        line, column = self._position(index, name)
         self.operations.append(
             SourceOperation(
                 index=index,
@@ -208,9 +219,15 @@ class _Describer:
         for child in nested(operation):
             self.describe(child, index, child_owner, function)
 
-    def _position(self, index: int) -> tuple[Integer, Integer]:
+    def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
+        """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""
         place = self._positions[index]
-        return (place.line, place.column) if place.line > 0 else (UNKNOWN, UNKNOWN)
+        if not 0 < place.line <= len(self._lines):
+            return UNKNOWN, UNKNOWN
+        before = self._lines[place.line - 1][: place.column - 1].rstrip()
+        if before.endswith(name.encode()):
+            return place.line, len(before) - len(name.encode()) + 1
+        return place.line, place.column
 
     @staticmethod
     def _is_made_up(location: Location, line: Integer, column: Integer) -> bool:
@@ -310,9 +327,9 @@ def _closing(text: str, position: int) -> int:
     return position if depth == 0 else len(text)
 
 
-def written_locations(parser: MlirParser, module: Module) -> list[Location]:
-    """The locations of all operations of a module, in pre-order."""
-    return [parser.location(operation) for operation in _walk_all(module.operation)]
+def written_locations(module: Module) -> list[Attribute]:
+    """The location attributes of all operations of a module, in pre-order; reading them can wait."""
+    return [operation.location.attr for operation in _walk_all(module.operation)]
 
 
 def tag_operations(module: Module, tags: Tags) -> None:

@@ -1,0 +1,163 @@
+"""The bundle on disk: `model.tracemap/`, a folder like a debug-symbol bundle.
+
+    map.json       the trace graph
+    module.vmfb    the compiled module
+    source/        the model, and the Python files that its frames name
+    runs/          runs that were recorded without another target
+
+A bundle is written to a temporary name beside its target and renamed: it is there whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracemap.errors import BundleInvalid, TargetExists, TargetUnwritable
+from tracemap.graph.encoding import graph_from_json, graph_to_json
+from tracemap.graph.model import SourceFile, TraceGraph
+
+SUFFIX = ".tracemap"
+MAP_NAME = "map.json"
+MODULE_NAME = "module.vmfb"
+SOURCE_FOLDER = "source"
+RUNS_FOLDER = "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An opened bundle: its folder, its graph, and the SHA-256 of its `map.json`, which names it in reports."""
+
+    path: Path
+    graph: TraceGraph
+    map_sha256: str
+
+    @property
+    def module_path(self) -> Path:
+        """The compiled module."""
+        return self.path / MODULE_NAME
+
+    @property
+    def runs_path(self) -> Path:
+        """Where runs go that were given no other target."""
+        return self.path / RUNS_FOLDER
+
+    def source_text(self, source: SourceFile) -> str:
+        """The text of a source file, "" where the bundle was built without texts.
+
+        Raises:
+            BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
+        """
+        folder = (self.path / SOURCE_FOLDER).resolve()
+        path = (folder / source.path).resolve()
+        if not path.is_relative_to(folder):
+            raise BundleInvalid(f"{self.path}: the map names a source outside of the bundle: {source.path}")
+        if not path.exists():
+            return ""
+        try:
+            with path.open(encoding="utf-8", errors="replace", newline="") as file:  # keep line ends as they are
+                return file.read()
+        except OSError as error:
+            raise BundleInvalid(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def store(target: Path, graph: TraceGraph, module: Path, sources: Mapping[str, str], *, force: bool) -> Bundle:
+    """Write a bundle. `sources`: texts by their path below `source/`; `module` is moved into the bundle.
+
+    Raises:
+        TargetExists: there is something at the target already, and `force` is not set (or it is not a bundle).
+        TargetUnwritable: the target's folder cannot be written.
+    """
+    check_target(target, force=force)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
+    try:
+        folder.chmod(0o755)
+        encoded = encode(graph)
+        (folder / MAP_NAME).write_bytes(encoded)
+        shutil.move(module, folder / MODULE_NAME)
+        _write_sources(folder / SOURCE_FOLDER, sources)
+        (folder / RUNS_FOLDER).mkdir()
+        _replace(folder, target)
+    except OSError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
+
+
+def encode(graph: TraceGraph) -> bytes:
+    """`map.json` of a graph: the same bytes for the same graph."""
+    return (json.dumps(graph_to_json(graph), ensure_ascii=False, separators=(",", ":")) + "\n").encode(
+        errors="surrogatepass"
+    )
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Refuse a target before any work is done.
+
+    Raises:
+        TargetExists: there is something already; with `force` only a bundle is replaced, never another folder or file.
+        TargetUnwritable: its folder does not exist or may not be written.
+    """
+    if target.exists() or target.is_symlink():
+        if not force:
+            raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
+        if not (target / MAP_NAME).is_file():
+            raise TargetExists(
+                f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
+            )
+    if not target.parent.is_dir():
+        raise TargetUnwritable(
+            f"{target}: the folder {target.parent} does not exist; make it, or choose another with -o"
+        )
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise TargetUnwritable(f"{target}: the folder {target.parent} may not be written; choose another with -o")
+
+
+def _write_sources(folder: Path, sources: Mapping[str, str]) -> None:
+    folder.mkdir()
+    for path, text in sources.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(text.encode(errors="surrogatepass"))
+
+
+def _replace(folder: Path, target: Path) -> None:
+    """Rename the finished folder to the target; a bundle that was there keeps existing until then."""
+    old = folder.with_name(folder.name + ".old")
+    if target.exists():
+        target.rename(old)
+    try:
+        folder.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load(path: Path) -> Bundle:
+    """Open a bundle.
+
+    Raises:
+        BundleInvalid: it is not a bundle, or its map is damaged.
+        BundleVersion: it was written in another format version.
+    """
+    file = path / MAP_NAME
+    try:
+        encoded = file.read_bytes()
+    except OSError as error:
+        raise BundleInvalid(f"{path}: not a bundle of tracemap ({MAP_NAME}: {error.strerror})") from error
+    try:
+        data = json.loads(encoded)
+    except ValueError as error:
+        raise BundleInvalid(f"{file}: not JSON ({error}); build the bundle again") from error
+    return Bundle(path, graph_from_json(data), hashlib.sha256(encoded).hexdigest())

@@ -1,0 +1,120 @@
+"""Runs iree-compile on a tagged model, and hands out each phase dump as soon as it is complete."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
+from tracemap.toolchain import find_tool, run_tool
+
+PHASES = {"dispatch-creation": 5, "flow": 6, "hal": 11}
+"""The phases that are read, and their numbers in the names of the dumps."""
+
+_DEVICE_FLAGS = {
+    "local": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"),
+    "vulkan": ("--iree-hal-target-device=vulkan",),
+    "cuda": ("--iree-hal-target-device=cuda",),
+    "hip": ("--iree-hal-target-device=hip",),
+}
+DEVICES = tuple(_DEVICE_FLAGS)
+
+_OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
+_POLL_S = 0.005
+
+
+def compile_flags(device: str, user_flags: Sequence[str]) -> tuple[str, ...]:
+    """The flags that decide what is compiled: the device's, unless the user's own flags name a target, and the user's.
+
+    Raises:
+        UsageInvalid: a flag of the user's would take away what `build` needs.
+    """
+    for flag in user_flags:
+        if flag.split("=", 1)[0] in _OURS:
+            raise UsageInvalid(f"{flag}: `tracemap build` sets this flag itself; leave it out")
+    flags: list[str] = []
+    if not _names(user_flags, "--iree-hal-target-device", "--iree-hal-target-backends"):
+        flags += _DEVICE_FLAGS[device]
+    host_code = device == "local" or _names(user_flags, "--iree-hal-target-device", "--iree-hal-target-backends")
+    if host_code and not _names(user_flags, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
+        flags.append("--iree-llvmcpu-target-cpu=host")
+    return (*flags, *user_flags)
+
+
+def _names(flags: Sequence[str], *names: str) -> bool:
+    return any(flag.split("=", 1)[0] in names for flag in flags)
+
+
+class Compilation:
+    """One run of iree-compile over tagged bytecode, dumping its phases into a folder.
+
+    A context manager: leaving it early ends the compiler.
+    """
+
+    def __init__(self, bytecode: Path, folder: Path, flags: Sequence[str]) -> None:
+        self.module = folder / "module.vmfb"
+        self._phases = folder / "phases"
+        self._stderr = folder / "stderr.txt"
+        arguments = [
+            str(find_tool("iree-compile")),
+            str(bytecode),
+            *flags,
+            f"--dump-compilation-phases-to={self._phases}",
+            "--mlir-print-debuginfo",
+            "--mlir-elide-elementsattrs-if-larger=16",
+            "--mlir-elide-resource-strings-if-larger=16",
+            "-o",
+            str(self.module),
+        ]
+        try:
+            with self._stderr.open("wb") as stderr:
+                self._process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+        except OSError as error:
+            raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def wait_for(self, phase: str) -> str:
+        """The text of a phase's dump, once it is complete: once the next phase's has begun, or the compiler ended.
+
+        Raises:
+            ModelInvalid: the compiler failed.
+        """
+        number = PHASES[phase]
+        while self._process.poll() is None and self._dump(number + 1) is None:
+            time.sleep(_POLL_S)
+        if self._process.poll() is not None:
+            self.wait()
+        path = self._dump(number)
+        if path is None:
+            raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; its flags may have cut it short")
+        return path.read_text(encoding="utf-8", errors="replace")
+
+    def wait(self) -> str:
+        """Wait for the compiler's end; returns what it had to say (warnings).
+
+        Raises:
+            ModelInvalid: it failed; the message is its own.
+        """
+        status = self._process.wait()
+        said = self._stderr.read_text(encoding="utf-8", errors="replace").strip()
+        if status != 0:
+            raise ModelInvalid(f"iree-compile failed (status {status}):\n{said}")
+        return said
+
+    def _dump(self, number: int) -> Path | None:
+        return next(iter(sorted(self._phases.glob(f"*.{number}.*.mlir"))), None)
+
+
+def compilers_own_message(model: Path, flags: Sequence[str]) -> str:
+    """What iree-compile itself says of a model that it does not accept, with line and caret; "" if it accepts it."""
+    done = run_tool([find_tool("iree-compile"), model, *flags, "--compile-to=input", "-o", "-"])
+    return "" if done.returncode == 0 else done.stderr.strip()

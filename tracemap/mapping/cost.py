@@ -1,0 +1,174 @@
+"""What a membership is estimated to cost: scalar operations and bytes of memory traffic, from the site's body ops.
+
+Operations: a structured op runs its region once per iteration, and each arithmetic op of the region counts for the
+model op that it came from. Bytes: what a dispatch loads counts for the ops that use it, what it stores for the op that
+made it; values that stay inside the dispatch cost no traffic. Both add up over the members of a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tracemap.ir.bodies import BodyOp
+from tracemap.ir.types import add, product
+from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
+
+Owners = Callable[[BodyOp], tuple[str, ...]]
+"""The model ops that a body op came from; never empty."""
+
+LOAD = "iree_tensor_ext.dispatch.tensor.load"
+STORE = "iree_tensor_ext.dispatch.tensor.store"
+
+_PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice"})
+
+_FREE = frozenset(
+    {"linalg.yield", "linalg.index", "arith.constant", "iree_linalg_ext.yield", "cf.assert", "arith.index_cast"}
+)
+
+_OPERATIONS_OF = {
+    "math.acos": 15,
+    "math.asin": 15,
+    "math.atan": 15,
+    "math.atan2": 18,
+    "math.cbrt": 12,
+    "math.cos": 15,
+    "math.cosh": 20,
+    "math.erf": 18,
+    "math.exp": 10,
+    "math.exp2": 8,
+    "math.expm1": 12,
+    "math.fma": 2,
+    "math.ipowi": 8,
+    "math.log": 12,
+    "math.log10": 13,
+    "math.log1p": 13,
+    "math.log2": 12,
+    "math.powf": 22,
+    "math.rsqrt": 4,
+    "math.sin": 15,
+    "math.sinh": 20,
+    "math.sqrt": 4,
+    "math.tan": 18,
+    "math.tanh": 15,
+    "arith.divf": 4,
+    "arith.divsi": 8,
+    "arith.divui": 8,
+    "arith.remf": 8,
+    "arith.remsi": 8,
+    "arith.remui": 8,
+}
+"""Scalar operations of ops that are expanded into more than one instruction (the order of the polynomial that
+MLIR's math-to-polynomial patterns use, or the latency of a division over an addition's). All others count 1."""
+
+_OPERATIONS_PER_ELEMENT = {
+    "linalg.softmax": 2 + _OPERATIONS_OF["math.exp"] + 1 + 4,  # maximum and difference, exponential, sum, division
+    "iree_linalg_ext.exp_reduction": 2 + _OPERATIONS_OF["math.exp"],
+    "iree_linalg_ext.topk": 4,
+    "iree_linalg_ext.sort": 16,
+    "iree_linalg_ext.fft": 10,
+}
+
+
+class CostModel:
+    """Adds up the estimates of one site. `owners` says which model ops a body op came from."""
+
+    def __init__(self, body: Sequence[BodyOp], owners: Owners) -> None:
+        self._body = body
+        self._owners = owners
+        self._users: dict[int, list[tuple[BodyOp, int]]] = {}
+        self._children: dict[int, list[BodyOp]] = {}
+        for op in body:
+            self._children.setdefault(op.parent, []).append(op)
+            for number, operand in enumerate(op.operands):
+                if operand.producer >= 0:
+                    self._users.setdefault(operand.producer, []).append((op, number))
+        self.operations: dict[str, Integer] = {}
+        self.bytes: dict[str, Integer] = {}
+        self._add_up()
+
+    def _add_up(self) -> None:
+        for op in self._body:
+            if op.name == LOAD:
+                self._charge_load(op)
+            elif op.name == STORE:
+                self._charge_store(op)
+            elif op.name not in _FREE:
+                self._charge_operations(op)
+
+    def _charge_operations(self, op: BodyOp) -> None:
+        outer = self._body[op.parent] if op.parent >= 0 else None
+        if outer is None:
+            if op.index not in self._children and op.name.startswith(
+                ("linalg.", "iree_linalg_ext.", "math.", "arith.")
+            ):
+                self._charge(self.operations, self._owners(op), _whole_operations(op))
+            elif op.name == "iree_linalg_ext.attention":
+                self._charge(self.operations, self._owners(op), _attention_operations(op))
+        elif outer.name != "iree_linalg_ext.attention":
+            amount = product((outer.iterations, _OPERATIONS_OF.get(op.name, 1)))
+            self._charge(self.operations, self._owners(op), amount)
+
+    def _charge_load(self, load: BodyOp) -> None:
+        consumers = self._consumers(load, 0)
+        owners = [owner for op in consumers for owner in self._owners(op)] or list(self._owners(load))
+        self._charge(self.bytes, tuple(dict.fromkeys(owners)), load.results[0].bytes)
+
+    def _charge_store(self, store: BodyOp) -> None:
+        value = store.operands[0]
+        self._charge(self.bytes, self._owners(self._maker(store, value.producer, value.result)), value.shape.bytes)
+
+    def _consumers(self, op: BodyOp, depth: int) -> list[BodyOp]:
+        """The body ops that compute with an op's result: inside of structured ops, those that use the argument."""
+        found: list[BodyOp] = []
+        for user, number in self._users.get(op.index, ()):
+            inside = [
+                child
+                for child in self._children.get(user.index, ())
+                if child.name not in _FREE and any(operand.argument == number for operand in child.operands)
+            ]
+            if user.name in _PASS_THROUGH and depth < len(self._body):
+                found += self._consumers(user, depth + 1)
+            elif user.name != STORE:
+                found += inside or [user]
+        return found
+
+    def _maker(self, store: BodyOp, producer: int, result: int) -> BodyOp:
+        """The body op that made a stored value: inside of structured ops, the one whose value is yielded."""
+        while producer >= 0 and self._body[producer].name in _PASS_THROUGH:
+            operand = self._body[producer].operands[0]
+            producer, result = operand.producer, operand.result
+        if producer < 0 or self._body[producer].name == LOAD:
+            return store
+        maker = self._body[producer]
+        for child in self._children.get(producer, ()):
+            if child.name == "linalg.yield" and 0 <= result < len(child.operands):
+                yielded = child.operands[result].producer
+                return self._body[yielded] if yielded >= 0 and self._body[yielded].name not in _FREE else maker
+        return maker
+
+    @staticmethod
+    def _charge(account: dict[str, Integer], owners: tuple[str, ...], amount: Integer) -> None:
+        if amount is UNKNOWN:
+            account.update(dict.fromkeys(owners, UNKNOWN))
+            return
+        for owner, share in zip(owners, split_by_largest_remainder(amount, [1] * len(owners)), strict=True):
+            account[owner] = add(account.get(owner, 0), share)
+
+
+def _whole_operations(op: BodyOp) -> Integer:
+    """Operations of an op without a region: per element of its result, or of its largest operand."""
+    return product((op.iterations, _OPERATIONS_PER_ELEMENT.get(op.name, _OPERATIONS_OF.get(op.name, 1))))
+
+
+def _attention_operations(op: BodyOp) -> Integer:
+    """Two matrix products and a softmax between them: query [.., m, k1], key [.., k2, k1], result [.., m, n].
+
+    Per element of the query and of the result k2 multiply-adds; per score (m times k2) a softmax.
+    """
+    query, key = op.operands[0].shape, op.operands[1].shape
+    if len(key.extents) < 2 or len(query.extents) < 2 or not op.results:
+        return op.iterations
+    keys = key.extents[-2]
+    products = product((2, keys, add(query.elements, op.results[0].elements)))
+    scores = product((*query.extents[:-1], keys, _OPERATIONS_PER_ELEMENT["linalg.softmax"]))
+    return add(products, scores)
