@@ -1,7 +1,7 @@
 """A Pygments lexer for MLIR: any dialect, custom and generic forms, phase dumps.
 
-MLIR's tokens need no context, so one alternation with named groups does: it scans each character a bounded number of
-times (possessive repeats, no token that looks far ahead in vain), which keeps hostile text linear and large dumps quick.
+MLIR's tokens need no context, so one alternation with named groups does. It scans each character a bounded number of
+times (possessive repeats, no token that looks far ahead in vain): hostile text stays linear, large dumps quick.
 Joining the tokens gives the text back exactly, whatever its line ends.
 """
 
@@ -46,7 +46,11 @@ _PATTERNS: tuple[tuple[str, str, _TokenType], ...] = (
         r"(?:tensor|memref|vector|tuple|complex|index|none|[su]?i\d++|bf16|tf32|f\d++(?:E\d++M\d++\w*+)?)(?![\w$.])",
         Keyword.Type,
     ),
-    ("literal", r"(?:true|false|unit|dense|dense_resource|sparse|array|affine_map|affine_set)(?![\w$.])", Keyword.Constant),
+    (
+        "literal",
+        r"(?:true|false|unit|dense|dense_resource|sparse|array|affine_map|affine_set)(?![\w$.])",
+        Keyword.Constant,
+    ),
     ("operation", r"[A-Za-z_][\w$]*+(?:\.[A-Za-z_0-9$][\w$]*+)++", Name.Function),
     ("key", r"[A-Za-z_][\w$]*+(?=[ \t]*+=(?!=))", Name.Attribute),
     ("word", r"[A-Za-z_][\w$]*+", Keyword),

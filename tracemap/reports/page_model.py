@@ -1,0 +1,245 @@
+"""What an annotated page says, as plain frozen data: tests assert on these, templates only loop over them.
+
+All numbers are exact integers beside the text for people; "per metric" mappings have every metric of the attribution as
+keys, and are empty in a page without a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracemap.attribution.model import Rule
+from tracemap.graph.model import Diagnostic
+from tracemap.units import Integer
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A measured integer, its text for people, and its share of what was measured in all."""
+
+    exact: int
+    text: str
+    share: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of the list of facts about module and run."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class FateCount:
+    """How many ops have a fate."""
+
+    fate: str
+    ops: int
+    share: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of the model and of the program the map and the run account for.
+
+    `load_time_sites` run once at load and are in no profile: not measured. `uncalled_sites` could have been measured
+    and did not run; 0 in a page without a run.
+    """
+
+    ops: int
+    by_fate: tuple[FateCount, ...]
+    sites: int
+    sites_with_members: int
+    load_time_sites: int
+    uncalled_sites: int
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricBalance:
+    """A metric's balance, measured = attributed + residual, with the attributed part in percent for a bar."""
+
+    name: str
+    unit: str
+    aggregation: str
+    measured: Amount
+    attributed: Amount
+    residual: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualLine:
+    """A cost without an op: slug and sentence of its reason, number of events, and its amount per metric."""
+
+    reason: str
+    text: str
+    events: int
+    amounts: Mapping[str, Amount]
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """One metric of one source line.
+
+    MLIR: `attributed` adds up over lines; `inclusive` is the whole of every site that works for the line (for call ops
+    and functions: of every site reached through them), each once. Python: `attributed` is *self* (innermost frame),
+    `inclusive` the attributed cost of every op that has the line in its stack. `heat` is 0 to 1, the square root of the
+    share of the file's hottest line, so that lines of a hundredth of its cost still show.
+    """
+
+    attributed: Amount
+    inclusive: Amount
+    heat: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a source file.
+
+    `html` is escaped and highlighted. `ops` stand on the line (or, in Python, have it as a frame), `part_ops` have only
+    a part there. `sites` work for the line. `state` is `measured`, `not_measured` (load-time work), or empty.
+    `note` says why there is no cost: that it was not measured, or the fates of the line's ops.
+    """
+
+    number: int
+    html: str
+    ops: tuple[str, ...]
+    part_ops: tuple[str, ...]
+    sites: tuple[str, ...]
+    calls: Integer
+    state: str
+    note: str
+    costs: Mapping[str, LineCost]
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePage:
+    """A source file of the bundle: `index` is its number in anchors (`F0L12`); `columns` the width of its widest line.
+
+    `hottest` has line numbers by falling attributed cost, per metric.
+    """
+
+    index: int
+    name: str
+    label: str
+    language: str
+    columns: int
+    lines: tuple[SourceLine, ...]
+    hottest: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands: text such as `model.mlir:12`, and the anchor of the line, empty when it is not shown."""
+
+    text: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, 10th and 90th percentile over calls."""
+
+    median: Amount
+    p10: Amount
+    p90: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class OpCostRow:
+    """One metric of one op, as in `tracemap.attribution.model.OpCost`."""
+
+    attributed: Amount
+    inclusive: Amount
+    low: Amount
+    high: Amount
+    per_call: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """A row of the op table. `calls` is unknown and `costs` empty for ops that were not measured."""
+
+    id: str
+    name: str
+    place: Place
+    python: Place
+    function: str
+    scope: str
+    fate: str
+    reason_slug: str
+    reason: str
+    kernels: tuple[str, ...]
+    sites: tuple[str, ...]
+    calls: Integer
+    costs: Mapping[str, OpCostRow]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member of a site: evidence, estimated work, and its share of the site's cost per metric."""
+
+    op: str
+    evidence: str
+    root: bool
+    operations: str
+    bytes: str
+    attributed: Mapping[str, Amount]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCostRow:
+    """One metric of one site."""
+
+    total: Amount
+    per_call: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    """A row of the site table. `notes` are sentences about how the cost was split; `load_time` sites are unmeasured."""
+
+    id: str
+    kernel: str
+    function: str
+    path: tuple[str, ...]
+    command: str
+    load_time: bool
+    members: tuple[MemberRow, ...]
+    notes: tuple[str, ...]
+    calls: Integer
+    costs: Mapping[str, SiteCostRow]
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRow:
+    """A scope in the tree of scopes, in program order, parents first.
+
+    `attributed` is of the ops that stand in this very scope; `inclusive` adds those of the scopes below.
+    """
+
+    path: tuple[str, ...]
+    ops: int
+    attributed: Mapping[str, Amount]
+    inclusive: Mapping[str, Amount]
+    heat: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PageData:
+    """A whole page. `metric` is the one shown first; empty without a run."""
+
+    title: str
+    rule: Rule | None
+    metric: str
+    facts: tuple[Fact, ...]
+    coverage: Coverage
+    metrics: tuple[MetricBalance, ...]
+    residual: tuple[ResidualLine, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    sources: tuple[SourcePage, ...]
+    ops: tuple[OpRow, ...]
+    sites: tuple[SiteRow, ...]
+    scopes: tuple[ScopeRow, ...]
