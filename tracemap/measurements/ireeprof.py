@@ -169,6 +169,18 @@ def read_export(
         RunVersion: it is of another schema version.
     """
     _load(jsonl, connection)
+    return _profile(connection, invocations, warmup, timed_flushes)
+
+
+def empty_profile(connection: duckdb.DuckDBPyConnection) -> Profile:
+    """The profile of a program in which nothing was recorded because nothing ran."""
+    fields = ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in _FIELDS.items())
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE profile_records AS SELECT 0 AS row, {fields} LIMIT 0")
+    return _profile(connection, UNKNOWN, 0, timed_flushes=False)
+
+
+def _profile(connection: duckdb.DuckDBPyConnection, invocations: Integer, warmup: int, timed_flushes: bool) -> Profile:
+    """Read the table `profile_records`."""
     clock, mixed = _clock(connection)
     told_apart = _number_invocations(connection, invocations, timed_flushes)
     _shape_events(connection, clock, warmup)

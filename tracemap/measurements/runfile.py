@@ -225,10 +225,10 @@ def _delimiter(path: Path) -> str:
 
 
 def _sampled_type(cells: list[str]) -> str:
-    """The type of a column without a fixed one: VARCHAR unless most values are numbers, then BIGINT or DOUBLE."""
+    """The type of a column without a fixed one: VARCHAR unless half of the values are numbers."""
     values = [cell for cell in cells if cell]
     numbers = [value for value in values if _is_number(value)]
-    if len(numbers) * 2 <= len(values):
+    if not numbers or len(numbers) * 2 < len(values):
         return "VARCHAR"
     return "BIGINT" if all(_is_integer(number) for number in numbers) else "DOUBLE"
 

@@ -1,0 +1,141 @@
+"""Runs the stock `iree-benchmark-module` under HAL profiling and says how it went.
+
+The program writes its profile as it goes, so that what was recorded survives whatever ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from tracemap.errors import ToolMissing
+from tracemap.toolchain import find_tool, run_tool
+from tracemap.units import UNKNOWN, Integer
+
+SERIAL_FLAG: Final = "--task_topology_max_group_count=1"
+TIMED_FLUSH_FLAG: Final = "--device_profiling_flush_interval_ms=2"
+"""Empties the profiler's buffers during an invocation too; needed where one invocation overfills them."""
+
+_HOST_DEVICES = ("local-task", "local-sync")
+_HOST_DATA = "queue-events,host-execution,executable-metadata"
+_DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-metadata"
+_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
+_BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
+_LEASH = Path(__file__).with_name("leash.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the program ended.
+
+    `status`: its exit status, negative for a signal; `total_ns`: wall time of all its iterations by its own clock;
+    `said`: its own words on standard error; `interrupted`: the user pressed Ctrl-C.
+    """
+
+    status: int
+    total_ns: Integer
+    said: str
+    interrupted: bool
+
+    @property
+    def cause(self) -> str:
+        """Why it did not end well, in a few words."""
+        if self.interrupted:
+            return "it was interrupted"
+        if self.status < 0:
+            return f"it was killed by {signal.Signals(-self.status).name}"
+        return f"it failed with status {self.status}"
+
+
+def benchmark_command(
+    module: Path, function: str, inputs: Sequence[str], device: str, iterations: int, flags: Sequence[str]
+) -> list[str]:
+    """The command line without its profiling. What tracemap decides comes last, where it counts."""
+    return [
+        str(find_tool("iree-benchmark-module")),
+        *flags,
+        f"--module={module}",
+        f"--function={function}",
+        f"--device={device}",
+        *(f"--input={spec}" for spec in inputs),
+        f"--benchmark_min_time={iterations}x",
+        "--benchmark_repetitions=1",
+        "--benchmark_format=json",
+    ]
+
+
+def profiling_flags(device: str, output: Path) -> list[str]:
+    """The flags that make the runtime write a profile."""
+    data = _HOST_DATA if device.partition(":")[0] in _HOST_DEVICES else _DEVICE_DATA
+    return [f"--device_profiling_mode={data}", f"--device_profiling_output={output}"]
+
+
+def run_benchmark(command: Sequence[str]) -> Ending:
+    """Run the program to its end; Ctrl-C ends it, and is told rather than raised.
+
+    Raises:
+        ToolMissing: it cannot be started.
+    """
+    leashed = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *command]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            child = subprocess.Popen(leashed, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        except OSError as error:
+            raise ToolMissing(f"{command[0]}: cannot be started: {error.strerror}") from error
+        interrupted = not _waited(child)
+        return Ending(child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted)
+
+
+def _waited(child: subprocess.Popen[bytes]) -> bool:
+    """Wait for the program; False if Ctrl-C cut it short."""
+    try:
+        child.wait()
+    except KeyboardInterrupt:
+        child.kill()
+        child.wait()
+        return False
+    return True
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", errors="replace")
+
+
+def _total_ns(report: str) -> Integer:
+    """Wall time of all iterations; unknown where the report is missing or tells of an error."""
+    try:
+        row = json.loads(report)["benchmarks"][0]
+        if row.get("error_occurred"):
+            return UNKNOWN
+        return round(float(row["real_time"]) * _NS[row["time_unit"]] * int(row["iterations"]))
+    except (ValueError, KeyError, IndexError, TypeError):
+        return UNKNOWN
+
+
+def _own_words(text: str) -> str:
+    """What the program said, without the banner that describes the machine."""
+    banner_ends = [match.end() for match in _BANNER_END.finditer(text)]
+    return text[banner_ends[-1] if banner_ends else 0 :].strip()
+
+
+def count_workers(device: str, flags: Sequence[str]) -> Integer:
+    """How many threads share the work of a dispatch: asked of the runtime, which knows the machine's topology."""
+    kind = device.partition(":")[0]
+    if kind != "local-task":
+        return 1 if kind == "local-sync" else UNKNOWN
+    topology = [flag for flag in flags if flag.startswith("--task_")]
+    # The flag prints the topology of the flags before it.
+    done = run_tool([find_tool("iree-benchmark-module"), *topology, "--dump_task_topologies"])
+    groups = [int(count) for count in _GROUPS.findall(done.stdout)]
+    return sum(groups) if groups else UNKNOWN

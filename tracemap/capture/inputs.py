@@ -1,0 +1,184 @@
+"""Inputs of the measured function: those that the user gave, or made up from the declared types.
+
+Integers become zeros (an index into something else stays in bounds), floats small random values from a fixed seed per
+argument. They are handed to IREE as raw files, which hold every element type that IREE reads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.errors import InputInvalid
+from tracemap.units import Integer, plural
+
+if TYPE_CHECKING:
+    import numpy as np
+
+RANDOM_LIMIT: Final = 0.1
+"""Made-up floats lie in [0, 0.1): not negative, so that roots and logarithms of them are numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentType:
+    """An argument of an entry point: its name, its declared type as text, and whether it bounds a loop."""
+
+    name: str
+    type: str
+    loop_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """A function that can be called, with its arguments."""
+
+    name: str
+    arguments: tuple[ArgumentType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What one argument is: the value of IREE's `--input`, and what to say about it in the run."""
+
+    spec: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Shaped:
+    """A type that is understood; `sizes` is None for scalars, and has None for each `?`."""
+
+    sizes: tuple[int | None, ...] | None
+    element: str
+
+
+_TENSOR = re.compile(r"(?:tensor|vector|memref)<((?:(?:\?|\d+)x)*)([^,>]+(?:<\w+>)?)(?:,.*)?>")
+_TORCH = re.compile(r"!torch\.vtensor<\[((?:(?:\?|\d+)(?:,|(?=\])))*)\],(\w+)>")
+_INTEGER = re.compile(r"[su]?i\d+|index")
+_REAL = {"f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16"}
+_COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
+_SMALL_REAL = re.compile(r"f(?:8|6|4)E\d+M\d+\w*")
+
+
+def given_inputs(entry: EntryPoint, specs: Sequence[str]) -> list[Input]:
+    """The user's own inputs, one per argument.
+
+    Raises:
+        InputInvalid: there are more or fewer than the function takes.
+    """
+    if len(specs) != len(entry.arguments):
+        types = ", ".join(argument.type for argument in entry.arguments)
+        raise InputInvalid(
+            f"{entry.name} takes {plural(len(entry.arguments), 'input')} ({types or 'none'}), "
+            f"{len(specs)} given; give one --input per argument"
+        )
+    return [Input(spec, spec) for spec in specs]
+
+
+def made_inputs(entry: EntryPoint, dim: Integer, folder: Path) -> list[Input]:
+    """Inputs made up from the declared types; their files go to `folder`. `dim` stands for every `?`.
+
+    Raises:
+        InputInvalid: an argument bounds a loop, has a `?` and no `dim` is known, or is of an unknown type.
+    """
+    shaped = [_understood(entry, argument, dim) for argument in entry.arguments]
+    return [_made(place, sizes_and_element, folder) for place, sizes_and_element in enumerate(shaped)]
+
+
+def _understood(entry: EntryPoint, argument: ArgumentType, dim: Integer) -> _Shaped:
+    where = f"{entry.name}: argument {argument.name} ({argument.type})"
+    if argument.loop_bound:
+        raise InputInvalid(
+            f"{where} decides how often a loop runs and cannot be made up; give every argument: {_example(entry)}"
+        )
+    shaped = _parsed(argument.type)
+    if shaped is None:
+        raise InputInvalid(f"{where} is of a type that no input can be made of; give every argument with --input")
+    if shaped.sizes is None or None not in shaped.sizes:
+        return shaped
+    if not isinstance(dim, int):
+        raise InputInvalid(
+            f"{where} has a size that is not known; set every `?` with --dim N, or give every argument with --input"
+        )
+    return _Shaped(tuple(dim if size is None else size for size in shaped.sizes), shaped.element)
+
+
+def _parsed(text: str) -> _Shaped | None:
+    text = text.strip()
+    if match := _TENSOR.fullmatch(text):
+        marks, element = match[1].split("x")[:-1], match[2].strip()
+    elif match := _TORCH.fullmatch(text):
+        marks, element = [mark for mark in match[1].split(",") if mark], match[2]
+    else:
+        return _Shaped(None, text) if _scalar(text) else None
+    if not (_INTEGER.fullmatch(element) or _number_type(element)):
+        return None
+    return _Shaped(tuple(None if mark == "?" else int(mark) for mark in marks), element)
+
+
+def _scalar(text: str) -> bool:
+    return bool(_INTEGER.fullmatch(text)) or text in _REAL
+
+
+def _number_type(element: str) -> str:
+    """The name of numpy's (or ml_dtypes') type for floats and complex numbers; "" for all else."""
+    if element in _REAL or element in _COMPLEX:
+        return (_REAL | _COMPLEX)[element]
+    if not _SMALL_REAL.fullmatch(element):
+        return ""
+    import ml_dtypes
+
+    name = "float" + element[1].lower() + "_" + element[2:].lower()
+    return name if hasattr(ml_dtypes, name) else ""
+
+
+def _example(entry: EntryPoint) -> str:
+    specs = []
+    for argument in entry.arguments:
+        shaped = _parsed(argument.type)
+        sizes = () if shaped is None else shaped.sizes or ()
+        shape = "".join(f"{'N' if size is None else size}x" for size in sizes)
+        whole = shaped is not None and shaped.sizes is not None
+        specs.append(f"--input={shape}{shaped.element}=0.5" if whole and shaped else "--input=VALUE")
+    return " ".join(specs)
+
+
+def _made(place: int, shaped: _Shaped, folder: Path) -> Input:
+    if shaped.sizes is None:
+        value = "0" if _INTEGER.fullmatch(shaped.element) else f"{RANDOM_LIMIT / 2}"
+        return Input(value, f"{shaped.element}: {value} (made up)")
+    sizes = [size for size in shaped.sizes if size is not None]
+    text = "x".join([*map(str, sizes), shaped.element])
+    number_type = _number_type(shaped.element)
+    # Without a value IREE fills with zeros, whatever the element type is; an empty file it would not read.
+    if not number_type or math.prod(sizes) == 0:
+        return Input(text, f"{text}: zeros (made up)")
+    said = f"{text}: random in [0, {RANDOM_LIMIT}), seed {place} (made up)"
+    values = _random(sizes, number_type, place)
+    return Input(_stored(values, text, folder / f"input{place}"), said)
+
+
+def _random(sizes: list[int], number_type: str, seed: int) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    values = np.random.default_rng(seed).random(sizes, dtype=np.float32) * np.float32(RANDOM_LIMIT)
+    if hasattr(np, number_type):
+        return values.astype(number_type, copy=False)
+    import ml_dtypes
+
+    return values.astype(getattr(ml_dtypes, number_type))
+
+
+def _stored(values: np.ndarray[Any, Any], text: str, path: Path) -> str:
+    """Write the values; returns the spec. IREE cannot parse the name of a complex type, but numpy's files it can."""
+    import numpy as np
+
+    if values.dtype.kind == "c":
+        np.save(path.with_suffix(".npy"), values)
+        return f"@{path.with_suffix('.npy')}"
+    values.tofile(path.with_suffix(".bin"))
+    return f"{text}=@{path.with_suffix('.bin')}"

@@ -1,0 +1,284 @@
+"""`tracemap record`: run a compiled module under the profiler and write what was measured, as a run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracemap._version import __version__
+from tracemap.capture.abi import declared_types
+from tracemap.capture.benchmark import (
+    SERIAL_FLAG,
+    TIMED_FLUSH_FLAG,
+    Ending,
+    benchmark_command,
+    count_workers,
+    profiling_flags,
+    run_benchmark,
+)
+from tracemap.capture.flagfile import check_files, read_flags, sorted_out
+from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_inputs, made_inputs
+from tracemap.capture.peaks import measure_peaks
+from tracemap.capture.profile import load_profile
+from tracemap.errors import FunctionUnknown, ProgramFailed, RunEmpty, TargetExists, UsageInvalid
+from tracemap.measurements.ireeprof import Profile, empty_profile
+from tracemap.measurements.model import Peaks, RunDiagnostic, RunHeader
+from tracemap.measurements.runfile import check_target, write_run
+from tracemap.toolchain import Progress, no_progress
+from tracemap.units import UNKNOWN, Integer, Text
+
+if TYPE_CHECKING:
+    import duckdb
+
+DEFAULT_ITERATIONS = 20
+DEFAULT_WARMUP = 3
+DEFAULT_DEVICE = "local-task"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """What to record.
+
+    `functions`: the module's entry points; `function`: which of them (unknown: the flag file says it, or there is only
+    one); `inputs`: IREE's `--input` specs (none: the flag file's, or made up); `dim`: the size for every `?`;
+    `flagfile`: a flag file of IREE; `runtime_flags`: more flags for iree-benchmark-module; `device`: unknown means
+    the flags' or local-task; `output`: the run to write, CSV if it ends in `.csv`.
+    """
+
+    module: Path
+    module_sha256: Text
+    bundle: Text
+    functions: tuple[EntryPoint, ...]
+    output: Path
+    function: Text = UNKNOWN
+    inputs: tuple[str, ...] = ()
+    dim: Integer = UNKNOWN
+    flagfile: Path | None = None
+    """None: no flag file."""
+    serial: bool = False
+    iterations: int = DEFAULT_ITERATIONS
+    warmup: int = DEFAULT_WARMUP
+    device: Text = UNKNOWN
+    runtime_flags: tuple[str, ...] = ()
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run that was written: where, its header, and how many events it has."""
+
+    path: Path
+    header: RunHeader
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A request with everything decided."""
+
+    request: RecordRequest
+    entry: EntryPoint
+    device: str
+    inputs: tuple[Input, ...]
+    flags: tuple[str, ...]
+
+    @property
+    def calls(self) -> int:
+        return self.request.iterations + self.request.warmup
+
+    @property
+    def profile(self) -> Path:
+        """Beside the output, so that it is found when tracemap itself is killed."""
+        return profile_path(self.request.output)
+
+    def command(self, profile: Path, more: Sequence[str] = ()) -> list[str]:
+        specs = [given.spec for given in self.inputs]
+        flags = [*self.flags, *more]
+        plain = benchmark_command(self.request.module, self.entry.name, specs, self.device, self.calls, flags)
+        return [*plain, *profiling_flags(self.device, profile)]
+
+
+def profile_path(output: Path) -> Path:
+    """Where the profile lies until the run is written."""
+    return output.with_name(output.name + ".ireeprof")
+
+
+def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded:
+    """Run the module and write the run.
+
+    Raises:
+        FunctionUnknown: no such function, or several and none named.
+        InputInvalid: the inputs do not fit, or cannot be made up.
+        TargetExists: the output exists and `force` is not set.
+        TargetUnwritable: the output cannot be written.
+        ProgramFailed: the program failed; what it recorded until then is kept where the message says.
+        ToolMissing: the runtime's tools are not installed.
+        UsageInvalid: flags that do not go together.
+    """
+    check_target(request.output, force=request.force)
+    if profile_path(request.output).exists() and not request.force:
+        raise TargetExists(
+            f"{profile_path(request.output)}: left behind by a recording that was killed; read it with tracemap "
+            "attribute, or pass --force to replace it"
+        )
+    if request.iterations < 1 or request.warmup < 0:
+        raise UsageInvalid("at least one iteration is needed, and no negative number of warm-up calls")
+    with tempfile.TemporaryDirectory(prefix="tracemap-inputs-") as folder:
+        progress("making inputs")
+        return _run(_plan(request, Path(folder)), progress)
+
+
+def _plan(request: RecordRequest, folder: Path) -> _Plan:
+    flags = sorted_out([*(read_flags(request.flagfile) if request.flagfile else []), *request.runtime_flags])
+    if len(flags.modules) > 1:
+        raise UsageInvalid("the flags name several modules; a bundle has one, which takes the place of --module")
+    if request.inputs:
+        flags = replace(flags, inputs=request.inputs)
+    check_files(flags)
+    entry = _entry(request, flags.function if request.function is UNKNOWN else str(request.function))
+    device = flags.device or DEFAULT_DEVICE if request.device is UNKNOWN else str(request.device)
+    inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, request.dim, folder)
+    serial = (SERIAL_FLAG,) if request.serial else ()
+    return _Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial))
+
+
+def _entry(request: RecordRequest, name: str) -> EntryPoint:
+    """The function to call, its arguments' types as the compiled module declares them."""
+    names = [function.name for function in request.functions]
+    listed = ", ".join(names) or "none"
+    if not name and len(names) != 1:
+        raise FunctionUnknown(f"the module has {len(names)} functions; name one with --function: {listed}")
+    found = next((function for function in request.functions if function.name == (name or names[0])), None)
+    if found is None:
+        raise FunctionUnknown(f"the module has no function {name!r}; it has: {listed}")
+    types = declared_types(request.module).get(found.name, ())
+    if len(types) != len(found.arguments):
+        return found
+    # The compiler may have changed types (f64 to f32); the runtime takes those that the module declares.
+    pairs = zip(found.arguments, types, strict=True)
+    return EntryPoint(found.name, tuple(ArgumentType(old.name, kind, old.loop_bound) for old, kind in pairs))
+
+
+def _run(plan: _Plan, progress: Progress) -> Recorded:
+    import duckdb
+
+    progress(f"running {plan.entry.name}, {plan.calls} calls")
+    command = plan.command(plan.profile)
+    ending = run_benchmark(command)
+    with duckdb.connect() as connection:
+        progress("reading the profile")
+        profile = _read(plan, plan.profile, ending, connection)
+        if profile.lost_records and not _failed(ending):
+            progress("records were lost; running again with more frequent flushes")
+            command, ending, profile = _again(plan, command, ending, profile, connection)
+        progress("measuring the machine")
+        header = _header(plan, command, ending, profile)
+        progress("writing the run")
+        write_run(header, profile.events, plan.request.output, force=plan.request.force)
+    plan.profile.unlink(missing_ok=True)
+    if _failed(ending):
+        raise ProgramFailed(_failure(plan, ending) + f"; what it recorded until then is in {plan.request.output}")
+    return Recorded(plan.request.output, header, profile.event_count)
+
+
+def _failed(ending: Ending) -> bool:
+    return ending.status != 0 or ending.interrupted
+
+
+def _failure(plan: _Plan, ending: Ending) -> str:
+    said = f": {ending.said}" if ending.said else ""
+    return f"iree-benchmark-module did not finish {plan.entry.name}: {ending.cause}{said}"
+
+
+def _read(plan: _Plan, path: Path, ending: Ending, connection: duckdb.DuckDBPyConnection) -> Profile:
+    """The profile; of a program that failed, what there is of it.
+
+    Raises:
+        ProgramFailed: it failed before anything was recorded.
+    """
+    calls = UNKNOWN if _failed(ending) else plan.calls
+    timed = any(flag.startswith("--device_profiling_flush_interval_ms") for flag in plan.flags)
+    try:
+        profile = load_profile(path, connection, invocations=calls, warmup=plan.request.warmup, timed_flushes=timed)
+    except (RunEmpty, FileNotFoundError):
+        # A program that never opens the device writes no profile: nothing ran on it.
+        profile = empty_profile(connection)
+    if _failed(ending) and profile.event_count == 0:
+        path.unlink(missing_ok=True)
+        raise ProgramFailed(f"{_failure(plan, ending)}; nothing was recorded")
+    return profile
+
+
+def _again(
+    plan: _Plan, command: list[str], ending: Ending, profile: Profile, connection: duckdb.DuckDBPyConnection
+) -> tuple[list[str], Ending, Profile]:
+    """A second attempt with flushes on a timer; the first one stands if this one does not go better."""
+    second = plan.profile.with_name(plan.profile.name + ".2")
+    try:
+        retried = plan.command(second, (TIMED_FLUSH_FLAG,))
+        better = run_benchmark(retried)
+        if _failed(better):
+            return command, ending, profile
+        read = load_profile(
+            second, connection.cursor(), invocations=plan.calls, warmup=plan.request.warmup, timed_flushes=True
+        )
+        return (retried, better, read) if read.lost_records < profile.lost_records else (command, ending, profile)
+    finally:
+        second.unlink(missing_ok=True)
+
+
+def _header(plan: _Plan, command: list[str], ending: Ending, profile: Profile) -> RunHeader:
+    request = plan.request
+    killed = (RunDiagnostic("program-killed", _failure(plan, ending)),) if _failed(ending) else ()
+    peaks: Peaks = measure_peaks()
+    return RunHeader(
+        module_sha256=request.module_sha256,
+        bundle=request.bundle,
+        command=tuple(command),
+        function=plan.entry.name,
+        device=plan.device,
+        workers=count_workers(plan.device, plan.flags),
+        clock=profile.clock,
+        iterations=_iterations(plan, ending, profile),
+        warmup=request.warmup,
+        elapsed_ns=_elapsed_ns(plan, ending, profile),
+        inputs=tuple(given.said for given in plan.inputs),
+        peaks=peaks,
+        programs=profile.programs,
+        buffers=profile.buffers,
+        tools=(
+            f"tracemap {__version__}",
+            f"iree-base-runtime {importlib.metadata.version('iree-base-runtime')}",
+        ),
+        diagnostics=(*killed, *profile.diagnostics),
+    )
+
+
+def _iterations(plan: _Plan, ending: Ending, profile: Profile) -> Integer:
+    if not _failed(ending):
+        return plan.request.iterations
+    recorded = profile.invocations
+    return max(0, recorded - plan.request.warmup) if isinstance(recorded, int) else UNKNOWN
+
+
+def _elapsed_ns(plan: _Plan, ending: Ending, profile: Profile) -> Integer:
+    """Wall time of the measured iterations.
+
+    The benchmark's own clock covers all calls from begin to end, but gives one sum with the warm-up in it; the profile
+    knows when the warm-up was over (the first submission after it), but not when the last call returned. So: the sum,
+    less what passed between the first submission and the first one after the warm-up.
+    """
+    span = profile.span
+    begin, end = span.measured_ns, span.last_ns
+    recorded = end - begin if isinstance(begin, int) and isinstance(end, int) else UNKNOWN
+    total = ending.total_ns
+    if not isinstance(total, int):
+        return recorded
+    if isinstance(span.first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
+        return max(recorded, total - (begin - span.first_ns))
+    # Nothing was submitted, or calls cannot be told apart: the warm-up counts as any other call.
+    return round(total * plan.request.iterations / plan.calls)

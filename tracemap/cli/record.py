@@ -1,0 +1,164 @@
+"""`tracemap record`: run a bundle's module under the profiler and write a run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tracemap.capture.inputs import EntryPoint
+    from tracemap.capture.record import Recorded
+    from tracemap.graph.bundle import Bundle
+    from tracemap.units import Text
+
+_DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
+_TARGET_FLAG = "--iree-hal-target-device="
+
+
+@click.command(name="record")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The run to write: Parquet, or CSV if it ends in .csv.  [default: BUNDLE/runs/run-NNN.parquet]",
+)
+@click.option("--function", metavar="F", help="The entry point to call.  [default: the only one]")
+@click.option(
+    "--input",
+    "inputs",
+    metavar="SPEC",
+    multiple=True,
+    help="An input as IREE writes it (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: made up]",
+)
+@click.option("--dim", type=click.IntRange(min=0), metavar="N", help="The size of every `?` in made-up inputs.")
+@click.option(
+    "--flagfile",
+    metavar="F",
+    type=click.Path(path_type=Path),
+    help="A flag file of IREE: function, inputs, parameters.",
+)
+@click.option("--serial", is_flag=True, help="One worker instead of all cores.")
+@click.option("--iterations", type=click.IntRange(min=1), default=20, show_default=True, help="Measured calls.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Calls before them, which are marked and left out of reports.",
+)
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.argument("runtime_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUNTIME FLAGS]")
+def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument of its own
+    bundle: Path,
+    output: Path | None,
+    function: str | None,
+    inputs: tuple[str, ...],
+    dim: int | None,
+    flagfile: Path | None,
+    serial: bool,
+    iterations: int,
+    warmup: int,
+    force: bool,
+    runtime_flags: tuple[str, ...],
+) -> None:
+    r"""Run the module of BUNDLE under IREE's profiler, an exact number of times, and write a run.
+
+    Inputs that are not given are made up from the declared types: zeros for integers, small random floats.
+    What stands after -- goes to iree-benchmark-module. The path of the run is printed.
+
+    \b
+    Example:
+      tracemap record model.tracemap --serial --iterations 50 -o run.csv
+      tracemap record model.tracemap --function decode --dim 128
+      tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
+    """
+    from tracemap.capture.record import RecordRequest, record
+    from tracemap.cli.progress import phases_shown
+    from tracemap.graph.bundle import load
+    from tracemap.units import UNKNOWN
+
+    opened = load(bundle)
+    with _target(opened, output) as target, phases_shown("record") as progress:
+        request = RecordRequest(
+            module=opened.module_path,
+            module_sha256=opened.graph.module.sha256,
+            bundle=opened.path.name,
+            functions=_entry_points(opened),
+            output=target,
+            function=function or UNKNOWN,
+            inputs=inputs,
+            dim=UNKNOWN if dim is None else dim,
+            flagfile=flagfile,
+            serial=serial,
+            iterations=iterations,
+            warmup=warmup,
+            device=_device(opened, runtime_flags),
+            runtime_flags=runtime_flags,
+            force=force,
+        )
+        recorded = record(request, progress)
+    click.echo(_summary(recorded), err=True)
+    click.echo(recorded.path)
+
+
+@contextmanager
+def _target(bundle: Bundle, output: Path | None) -> Iterator[Path]:
+    """Where the run goes: the output that was asked for, or the next free number in the bundle."""
+    if output is not None:
+        yield output
+        return
+    from tracemap.errors import TargetUnwritable
+
+    try:
+        bundle.runs_path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise TargetUnwritable(f"{bundle.runs_path}: cannot be made ({error.strerror}); name a run with -o") from error
+    try:
+        yield _next_run(bundle.runs_path)
+    finally:
+        with suppress(OSError):  # not empty: the usual case
+            bundle.runs_path.rmdir()
+
+
+def _next_run(folder: Path) -> Path:
+    taken = {path.name.partition(".")[0] for path in folder.iterdir()}
+    number = next(number for number in itertools.count(1) if f"run-{number:03}" not in taken)
+    return folder / f"run-{number:03}.parquet"
+
+
+def _entry_points(bundle: Bundle) -> tuple[EntryPoint, ...]:
+    from tracemap.capture.inputs import ArgumentType, EntryPoint
+
+    return tuple(
+        EntryPoint(
+            function.name,
+            tuple(ArgumentType(item.name, item.type, item.loop_bound) for item in function.arguments),
+        )
+        for function in bundle.graph.functions
+    )
+
+
+def _device(bundle: Bundle, runtime_flags: tuple[str, ...]) -> Text:
+    """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
+    from tracemap.units import UNKNOWN
+
+    if any(flag.startswith("--device=") for flag in runtime_flags):
+        return UNKNOWN
+    targets = [flag.removeprefix(_TARGET_FLAG) for flag in bundle.graph.module.flags if flag.startswith(_TARGET_FLAG)]
+    return _DEVICES.get(targets[-1], UNKNOWN) if targets else UNKNOWN
+
+
+def _summary(recorded: Recorded) -> str:
+    from tracemap.units import format_ns, plural
+
+    header = recorded.header
+    iterations = plural(header.iterations, "iteration") if isinstance(header.iterations, int) else "iterations unknown"
+    lines = [f"{header.function}: {iterations} in {format_ns(header.elapsed_ns)}, {plural(recorded.events, 'event')}"]
+    lines += [f"warning: {item.message} [{item.slug}]" for item in header.diagnostics]
+    return "\n".join(lines)
