@@ -40,7 +40,7 @@ def command(
     no_sources: bool,
     force: bool,
 ) -> None:
-    r"""Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
+    """Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
 
     Any dialect that iree-compile takes; its flags go after `--`.
 

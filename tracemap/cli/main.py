@@ -44,7 +44,7 @@ class CommandGroup(click.Group):
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tracemap")
 def group() -> None:
-    r"""Which of my operations, on which line of my model, costs this time and these cache misses?
+    """Which of my operations, on which line of my model, costs this time and these cache misses?
 
     \b
     Example:
