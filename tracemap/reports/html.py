@@ -39,10 +39,7 @@ def write_page(page: PageData, target: Path, *, force: bool) -> None:
         TargetExists: `target` is there already and `force` is false.
         TargetUnwritable: `target` cannot be written.
     """
-    if target.exists() and not force:
-        raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
-    if target.is_dir():
-        raise TargetUnwritable(f"{target} is a folder; name a file with -o")
+    check_target(target, force=force)
     text = render_page(page)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -52,6 +49,21 @@ def write_page(page: PageData, target: Path, *, force: bool) -> None:
         raise TargetUnwritable(f"cannot write {target}: {error.strerror}; choose another place with -o") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Find out before the work whether its output can be written.
+
+    Raises:
+        TargetExists: `target` is there already and `force` is false.
+        TargetUnwritable: `target` is a folder, or lies in none.
+    """
+    if target.is_dir():
+        raise TargetUnwritable(f"{target} is a folder; name a file with -o")
+    if target.exists() and not force:
+        raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
+    if not target.parent.is_dir():
+        raise TargetUnwritable(f"cannot write {target}: its folder does not exist; choose another place with -o")
 
 
 def render_page(page: PageData) -> str:

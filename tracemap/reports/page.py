@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, ResidualReason
 from tracemap.graph.model import Fate, SourceFile, TraceGraph
-from tracemap.reports.page_join import Joined, amount, text_or_dash
+from tracemap.reports.page_join import Joined, amount, short_name, text_or_dash
 from tracemap.reports.page_model import Coverage, Fact, FateCount, MetricBalance, PageData, ResidualLine
 from tracemap.reports.page_sources import source_page
 from tracemap.reports.page_tables import op_rows, scope_rows, site_rows
@@ -32,7 +32,7 @@ def build_page(
         source_page(joined, index, source, source_text(source)) for index, source in enumerate(graph.sources)
     )
     return PageData(
-        title=graph.module.name,
+        title=short_name(graph.sources[0].name) if graph.sources else graph.module.name,
         rule=attribution.rule if attribution else None,
         metric=default_metric(attribution) if attribution else "",
         facts=(*_module_facts(graph), *(_run_facts(attribution) if attribution else ())),

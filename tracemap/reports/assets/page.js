@@ -146,10 +146,9 @@
   function costTable(rows) {
     const body = make("tbody");
     for (const [label, amount] of rows) {
-      if (!amount) continue;
       body.append(make("tr", "", make("th", "", label), exactTitle(make("td", "num", amount[1]), amount), make("td", "num", amount[2])));
     }
-    return body.children.length ? make("table", "", body) : null;
+    return make("table", "", body);
   }
 
   function opCard(op, selected) {
@@ -160,24 +159,25 @@
     if (op.python[0]) where.append(" · ", link(op.python[0], op.python[1]));
     if (op.scope) where.append(" · ", op.scope);
     card.append(where, make("div", "facts", op.reason));
-    const table = cost && costTable([
-      ["attributed", cost.attributed], ["inclusive", cost.inclusive], ["at least", cost.low], ["at most", cost.high],
-      ["median per call", cost.spread?.[0]], ["10th percentile", cost.spread?.[1]], ["90th percentile", cost.spread?.[2]],
-    ]);
-    if (table) card.append(table);
+    if (!cost) return card;
+    const rows = [["attributed", cost.attributed], ["inclusive", cost.inclusive], ["at least", cost.low], ["at most", cost.high]];
+    card.append(costTable(rows));
+    if (op.calls) card.append(make("div", "facts", op.calls[1] + " calls" + spreadText(cost.spread)));
     return card;
   }
+
+  const spreadText = (spread) =>
+    spread ? ", median " + spread[0][1] + " (p10 " + spread[1][1] + ", p90 " + spread[2][1] + ")" : "";
 
   function memberRow(member, mark) {
     const op = ops.get(member.op);
     const name = make("td", member.root ? "root" : "", link(member.op, member.op), " ", op ? make("code", "", op.name) : "");
     if (member.root) name.append(" ", make("small", "", "root"));
-    const place = make("td", "", op ? link(op.place[0], op.place[1]) : "");
-    if (op?.python[1]) place.append(make("br"), link(op.python[0], op.python[1]));
-    const evidence = make("td", "", member.evidence);
+    if (op) name.append(make("br"), link(op.place[0], op.place[1]), " ", link(op.python[0], op.python[1]));
+    const evidence = make("td", "evidence", member.evidence);
     evidence.title = member.operations + " operations, " + member.bytes;
     const amount = metric >= 0 && member.costs.length ? member.costs[metric] : null;
-    const row = make("tr", mark === member.op ? "selected" : "", name, place, evidence);
+    const row = make("tr", mark === member.op ? "selected" : "", name, evidence);
     row.append(exactTitle(make("td", "num", amount ? amount[1] : "–"), amount));
     return row;
   }
@@ -189,7 +189,7 @@
     card.append(make("div", "facts", make("code", "", site.kernel)));
     const facts = make("div", "facts", "command " + site.command);
     if (site.calls) facts.append(" · " + site.calls[1] + " calls");
-    if (cost?.spread) facts.append(" · median " + cost.spread[0][1] + " (" + cost.spread[1][1] + " – " + cost.spread[2][1] + ")");
+    facts.append(spreadText(cost?.spread));
     if (site.path.length) {
       facts.append(" · through ");
       site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));
@@ -213,7 +213,8 @@
 
   function inspectLine(line) {
     const use = line.use;
-    const opIds = use.ops.concat(use.parts);
+    const cost = (id) => costOf(ops.get(id))?.attributed[0] ?? -1;
+    const opIds = use.ops.concat(use.parts).sort((a, b) => cost(b) - cost(a));
     const content = cards(opIds, ops, (op) => opCard(op, false));
     if (use.sites.length) content.push(make("h3", "", plural(use.sites.length, "site")));
     content.push(...cards(use.sites, sites, (site) => siteCard(site, false, opIds.length === 1 ? opIds[0] : "")));

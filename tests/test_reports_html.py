@@ -1,0 +1,96 @@
+"""The HTML file: deterministic, self-contained, escaped, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.builders import attribution, graph, op, site
+from tests.test_reports_page import GRAPH, RESIDUAL, TEXTS, TOTALS, page_of
+from tracemap.errors import TargetExists, TargetUnwritable
+from tracemap.graph.model import SourceFile
+from tracemap.reports.html import CHUNK_LINES, embedded_json, render_page, write_page
+from tracemap.reports.page import build_page
+from tracemap.reports.page_json import bar_width
+
+EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
+
+
+def test_the_same_page_gives_the_same_bytes() -> None:
+    pages = [render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, residual=RESIDUAL))) for _ in range(2)]
+    assert pages[0] == pages[1]
+
+
+def test_every_line_has_an_anchor_and_its_numbers_stand_in_the_markup() -> None:
+    text = render_page(page_of(GRAPH, attribution(GRAPH, TOTALS)))
+    assert re.findall(r'<div class="l" id="(F\d+L\d+)">', text) == [
+        *(f"F0L{number}" for number in range(1, 13)),
+        *(f"F1L{number}" for number in range(1, 5)),
+    ]
+    (row,) = re.findall(r'<div class="l" id="F0L4">.*', text)
+    assert ">150 ns<" in row
+    assert ">201 ns<" in row
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    text = render_page(page_of(GRAPH, None))
+    assert not re.search(r"(?:src|srcset|action|poster)\s*=|@import|url\(|https?:", text)
+    assert all(target.startswith("#") for target in re.findall(r'href="([^"]*)"', text))
+    assert "default-src &#39;none&#39;" in text
+
+
+@pytest.mark.parametrize("costs", [True, False])
+def test_hostile_text_is_escaped_everywhere(costs: bool) -> None:
+    ops = (op(0, 1, name=EVIL, scope=(EVIL,), frames=[(EVIL, 1)], function=EVIL, reason=EVIL),)
+    source = SourceFile("model.mlir", "model.mlir", "mlir")
+    map_ = graph(ops, (site(0, 0, kernel=EVIL),), sources=(source, SourceFile(EVIL, "x", "python")), name=EVIL)
+    page = build_page(map_, attribution(map_, {EVIL: {"site0": 3}}) if costs else None, lambda _: EVIL)
+    text = render_page(page)
+    assert "<img" not in text
+    assert text.count("</script>") == 3  # the page's own: early, data, main
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    assert data["ops"][0]["name"] == EVIL
+
+
+def test_embedded_json_is_inert_and_means_the_same() -> None:
+    text = embedded_json({"a": EVIL})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"a": EVIL}
+
+
+def test_long_sources_are_cut_into_blocks() -> None:
+    lines = 2 * CHUNK_LINES + 7
+    page = build_page(graph((op(0, 3),)), None, lambda _: "x\n" * lines)
+    text = render_page(page)
+    assert re.findall(r'class="chunk n(\d+)"', text) == ["100", "100", "7"]
+    assert ".n7 { --lines: 7 }" in text
+
+
+def test_bars_show_whatever_is_not_nothing() -> None:
+    assert [bar_width(exact, 1000) for exact in (0, 1, 500, 1000, 2000)] == [0, 1, 10, 20, 20]
+    assert bar_width(5, 0) == 0
+
+
+def test_pages_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    page = page_of(GRAPH, None)
+    target = tmp_path / "page.html"
+    write_page(page, target, force=False)
+    first = target.read_bytes()
+    with pytest.raises(TargetExists, match="--force"):
+        write_page(page, target, force=False)
+    write_page(page, target, force=True)
+    assert target.read_bytes() == first
+    with pytest.raises(TargetUnwritable, match="folder does not exist"):
+        write_page(page, tmp_path / "absent" / "page.html", force=False)
+    with pytest.raises(TargetUnwritable, match="is a folder"):
+        write_page(page, tmp_path, force=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_sources_without_text_say_so() -> None:
+    assert TEXTS["model.mlir"]
+    text = render_page(build_page(GRAPH, None, lambda _: ""))
+    assert text.count("holds no text of this file") == 2

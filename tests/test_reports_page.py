@@ -1,0 +1,205 @@
+"""Page data: what each line, op, site and scope shows, from small graphs whose numbers can be done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import MODEL, attribution, graph, op, site
+from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.graph.model import Diagnostic, Fate, SourceFile, TraceGraph
+from tracemap.reports.page import build_page, explained_of_elapsed
+from tracemap.reports.page_model import PageData, SourceLine
+from tracemap.reports.page_tables import AT_LOAD, NO_MEMBERS
+from tracemap.units import UNKNOWN
+
+PYTHON = SourceFile("net.py", "python/0-net.py", "python")
+TEXTS = {"model.mlir": "\n".join(f"line {number}" for number in range(1, 13)), "net.py": "a\nb\nc\nd\n"}
+
+# model.mlir: 1 func main, 2 call, 3..5 work of main, 6 func callee, 7 and 8 its work, 9 load-time, 10 constant.
+# net.py: 1 and 2 are innermost lines, 4 the line that leads to both; lib.py is not kept.
+OPS = (
+    op(0, 1, name="func.func", fate=Fate.STRUCTURAL),
+    op(1, 2, name="func.call", fate=Fate.HOST),
+    op(2, 3, scope=("h0", "attn"), frames=[("lib.py", 9), ("net.py", 1), ("net.py", 4)]),
+    op(3, 4, scope=("h0", "attn"), frames=[("net.py", 1), ("net.py", 4), ("net.py", 4)], part_lines=[5]),
+    op(4, 6, name="func.func", function="callee", fate=Fate.STRUCTURAL),
+    op(5, 7, function="callee", scope=("h0",), frames=[("net.py", 2), ("net.py", 4)]),
+    op(6, 8, function="callee"),
+    op(7, 9, fate=Fate.LOAD_TIME),
+    op(8, 10, fate=Fate.CONSTANT),
+)
+SITES = (
+    site(0, 2, 3),
+    site(1, 3, kernel="k1"),
+    site(2, 5, 6, path=[1], kernel="k2"),
+    site(3, 7, initializer=True, kernel="k3"),
+    site(4, kernel="k4"),
+)
+GRAPH = graph(OPS, SITES, sources=(MODEL, PYTHON), diagnostics=[Diagnostic("odd", "something is odd")])
+TOTALS = {"duration_ns": {"site0": 11, "site1": 10, "site2": 7}, "cpu_ns": {"site0": 101, "site1": 100, "site2": 70}}
+RESIDUAL = {
+    ResidualReason.OVERHEAD: {"duration_ns": 5, "cpu_ns": 9},
+    ResidualReason.COUNTED_IN_DISPATCHES: {"duration_ns": 3, "cpu_ns": 0},
+}
+
+
+def page_of(map_: TraceGraph, costs: Attribution | None) -> PageData:
+    return build_page(map_, costs, lambda source: TEXTS[source.name])
+
+
+@pytest.fixture(scope="module")
+def page() -> PageData:
+    return page_of(GRAPH, attribution(GRAPH, TOTALS, residual=RESIDUAL, elapsed_ns=100))
+
+
+def line(page: PageData, source: int, number: int) -> SourceLine:
+    found = page.sources[source].lines[number - 1]
+    assert found.number == number
+    return found
+
+
+def costs(entry: SourceLine, metric: str = "cpu_ns") -> tuple[int, int]:
+    return entry.costs[metric].attributed.exact, entry.costs[metric].inclusive.exact
+
+
+def test_cpu_time_is_shown_first_and_every_metric_is_there(page: PageData) -> None:
+    assert page.metric == "cpu_ns"
+    assert [metric.name for metric in page.metrics] == ["duration_ns", "cpu_ns"]
+    assert [metric.measured.exact for metric in page.metrics] == [36, 280]
+    assert line(page, 0, 3).costs.keys() == {"duration_ns", "cpu_ns"}
+
+
+def test_model_lines_carry_the_attributed_cost_of_their_ops(page: PageData) -> None:
+    assert costs(line(page, 0, 3)) == (51, 101)  # op2: the first of two members gets the odd unit
+    assert costs(line(page, 0, 4)) == (50 + 100, 101 + 100)  # op3: sites 0 and 1, the wholes of both
+    assert line(page, 0, 4).calls == 4
+    assert line(page, 0, 4).sites == ("site0", "site1")
+
+
+def test_attributed_costs_of_lines_add_up(page: PageData) -> None:
+    for metric in page.metrics:
+        lines = [entry for entry in page.sources[0].lines if entry.costs]
+        assert sum(entry.costs[metric.name].attributed.exact for entry in lines) == metric.attributed.exact
+
+
+def test_calls_and_functions_carry_what_is_reached_through_them_apart(page: PageData) -> None:
+    assert costs(line(page, 0, 2)) == (0, 70)
+    assert line(page, 0, 2).sites == ("site2",)
+    assert costs(line(page, 0, 1)) == (0, 101 + 100 + 70)
+    assert costs(line(page, 0, 6)) == (0, 70)
+
+
+def test_python_lines_carry_self_and_inclusive(page: PageData) -> None:
+    assert costs(line(page, 1, 1)) == (51 + 150, 51 + 150)  # op2's innermost frame is of a file that is not kept
+    assert costs(line(page, 1, 2)) == (35, 35)
+    assert costs(line(page, 1, 4)) == (0, 51 + 150 + 35)  # op3 has the line twice in its stack and counts once
+    assert line(page, 1, 3).costs == {}
+
+
+def test_load_time_is_not_measured_rather_than_nothing(page: PageData) -> None:
+    at_load = line(page, 0, 9)
+    assert (at_load.state, at_load.note, at_load.costs, at_load.calls) == ("not_measured", "not measured", {}, UNKNOWN)
+    row = page.sites[3]
+    assert (row.load_time, row.costs, row.notes, row.calls) == (True, {}, (AT_LOAD,), UNKNOWN)
+    assert page.ops[7].costs == {}
+    assert page.coverage.load_time_sites == 1
+
+
+def test_lines_without_cost_say_why(page: PageData) -> None:
+    assert line(page, 0, 10).note == "constant"
+    assert line(page, 0, 5).note == "part of op3"
+    assert line(page, 0, 12).note == ""
+
+
+def test_heat_is_relative_to_the_hottest_line_of_the_file(page: PageData) -> None:
+    heats = {entry.number: entry.costs["cpu_ns"].heat for entry in page.sources[0].lines if entry.costs}
+    assert heats[4] == 1.0
+    assert heats[3] == pytest.approx((51 / 150) ** 0.5)
+    assert heats[1] == 0.0
+    assert page.sources[0].hottest["cpu_ns"] == (4, 3, 7, 8)
+
+
+def test_coverage_counts(page: PageData) -> None:
+    coverage = page.coverage
+    assert (coverage.ops, coverage.sites, coverage.sites_with_members, coverage.kernels) == (9, 5, 4, 5)
+    assert {row.fate: row.ops for row in coverage.by_fate} == {
+        "dispatched": 4,
+        "load_time": 1,
+        "host": 1,
+        "constant": 1,
+        "structural": 2,
+    }
+    assert coverage.uncalled_sites == 1  # site4 has no result
+
+
+def test_residual_rows_say_why(page: PageData) -> None:
+    assert [(row.reason, row.amounts["cpu_ns"].exact) for row in page.residual] == [
+        ("runtime-overhead", 9),
+        ("counted-in-dispatches", 0),
+    ]
+    assert "submissions" in page.residual[0].text
+    assert page.diagnostics == (Diagnostic("odd", "something is odd"),)
+
+
+def test_elapsed_explained_counts_nothing_twice() -> None:
+    assert explained_of_elapsed(attribution(GRAPH, TOTALS, residual=RESIDUAL, elapsed_ns=100)) == "33.0 %"
+    assert explained_of_elapsed(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == "–"
+    assert explained_of_elapsed(attribution(GRAPH, {"D1mr": {"site0": 4}})) == "–"
+
+
+def test_scopes_are_a_tree_whose_parents_include_their_children(page: PageData) -> None:
+    rows = {row.path: (row.attributed["cpu_ns"].exact, row.inclusive["cpu_ns"].exact) for row in page.scopes}
+    assert rows == {("h0",): (35, 236), ("h0", "attn"): (201, 201), (): (35, 35)}
+    assert [row.path for row in page.scopes].index(("h0",)) + 1 == [row.path for row in page.scopes].index(
+        ("h0", "attn")
+    )
+    assert sum(own for own, _ in rows.values()) == page.metrics[1].attributed.exact
+
+
+def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
+    row = page.ops[2]
+    assert (row.place.text, row.place.anchor, row.python.text, row.python.anchor) == (
+        "model.mlir:3",
+        "F0L3",
+        "net.py:1",
+        "F1L1",
+    )
+    assert (row.costs["cpu_ns"].low.exact, row.costs["cpu_ns"].high.exact) == (0, 101)
+    assert page.ops[3].sites == ("site0", "site1")
+    assert page.ops[3].costs["cpu_ns"].low.exact == 100
+
+
+def test_places_outside_of_the_kept_text_have_no_link() -> None:
+    ops = (op(0, 99), op(1, file="elsewhere.mlir"), op(2, 1, file="elsewhere.mlir"), op(3, 0))
+    rows = page_of(graph(ops), None).ops
+    assert [row.place.anchor for row in rows] == ["", "", "", ""]
+    assert [row.place.text for row in rows] == ["model.mlir:99", "elsewhere.mlir", "elsewhere.mlir:1", "model.mlir:0"]
+
+
+def test_site_rows_split_their_cost_over_members(page: PageData) -> None:
+    row = page.sites[0]
+    assert [(member.op, member.attributed["cpu_ns"].exact) for member in row.members] == [("op2", 51), ("op3", 50)]
+    assert row.costs["cpu_ns"].total.exact == 101
+    assert page.sites[4].notes == (NO_MEMBERS,)
+    assert page.sites[2].path == ("op1",)
+
+
+def test_a_page_of_the_map_alone_has_no_costs() -> None:
+    bare = page_of(GRAPH, None)
+    assert (bare.metric, bare.rule, bare.metrics, bare.residual) == ("", None, (), ())
+    assert line(bare, 0, 3).sites == ("site0",)
+    assert (line(bare, 0, 3).note, line(bare, 0, 9).note, line(bare, 0, 9).state) == ("dispatched", "load_time", "")
+    assert bare.coverage.uncalled_sites == 0
+
+
+def test_sites_that_did_not_run_cost_nothing_and_are_counted() -> None:
+    quiet = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {"site0": 4}}))
+    assert quiet.coverage.uncalled_sites == 3
+    assert (quiet.ops[5].calls, quiet.ops[5].costs["cpu_ns"].attributed.exact) == (0, 0)
+    assert quiet.ops[5].costs["cpu_ns"].per_call is None
+
+
+def test_an_attribution_without_events_or_metrics_makes_a_page() -> None:
+    empty = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {}}))
+    assert empty.metrics[0].measured.share == "–"
+    assert page_of(GRAPH, attribution(GRAPH, {})).metric == ""
