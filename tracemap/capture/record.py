@@ -26,7 +26,7 @@ from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.profile import load_profile
 from tracemap.errors import FunctionUnknown, ProgramFailed, RunEmpty, TargetExists, UsageInvalid
 from tracemap.measurements.ireeprof import Profile, empty_profile
-from tracemap.measurements.model import Peaks, RunDiagnostic, RunHeader
+from tracemap.measurements.model import RunDiagnostic, RunHeader
 from tracemap.measurements.runfile import check_target, write_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
@@ -233,8 +233,9 @@ def _again(
 
 def _header(plan: _Plan, command: list[str], ending: Ending, profile: Profile) -> RunHeader:
     request = plan.request
-    killed = (RunDiagnostic("program-killed", _failure(plan, ending)),) if _failed(ending) else ()
-    peaks: Peaks = measure_peaks()
+    about = [RunDiagnostic("program-killed", _failure(plan, ending))] if _failed(ending) else []
+    if profile.event_count == 0:
+        about.append(RunDiagnostic("no-events", f"{plan.entry.name} ran without any work on the device"))
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,
@@ -247,14 +248,14 @@ def _header(plan: _Plan, command: list[str], ending: Ending, profile: Profile) -
         warmup=request.warmup,
         elapsed_ns=_elapsed_ns(plan, ending, profile),
         inputs=tuple(given.said for given in plan.inputs),
-        peaks=peaks,
+        peaks=measure_peaks(),
         programs=profile.programs,
         buffers=profile.buffers,
         tools=(
             f"tracemap {__version__}",
             f"iree-base-runtime {importlib.metadata.version('iree-base-runtime')}",
         ),
-        diagnostics=(*killed, *profile.diagnostics),
+        diagnostics=(*about, *profile.diagnostics),
     )
 
 

@@ -26,8 +26,11 @@ from tracemap.measurements.header import UNTOLD_HEADER, header_from_json, header
 from tracemap.measurements.ireeprof import PROFILE_MAGIC
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run, RunHeader
 from tracemap.measurements.sql import literal, quoted
+from tracemap.units import plural
 
 if TYPE_CHECKING:
+    import _csv
+
     import duckdb
 
 PARQUET_KEY: Final = "tracemap"
@@ -191,12 +194,12 @@ def _read_csv_run(path: Path) -> Run:
     header = None
     if beside.is_file():
         header = _parsed_header(beside.read_bytes(), str(beside))
-    with _csv_rows(path) as rows:
+    with _csv_reader(path) as rows:
         names = tuple(next(rows, ()))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
     if not names and header is None:
         raise RunEmpty(f"{path}: the file is empty: no events")
-    if header is None and not any(sample):
+    if header is None and not any(sample) and _kernel_name(names):
         raise RunEmpty(f"{path}: the table has a header line and no event")
     types = [_sampled_type([row[place] for row in sample if place < len(row)]) for place in range(len(names))]
     return _run(path, "csv", header, list(zip(names, types, strict=True)))
@@ -211,10 +214,13 @@ def _parsed_header(text: bytes, where: str) -> RunHeader:
 
 
 @contextmanager
-def _csv_rows(path: Path) -> Iterator[Iterator[list[str]]]:
+def _csv_reader(path: Path) -> Iterator[_csv.Reader]:
     """The rows of a CSV as Python sees them; for its head, and to find a bad cell."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        yield csv.reader(file, delimiter=_delimiter(path))
+        try:
+            yield csv.reader(file, delimiter=_delimiter(path))
+        except csv.Error as error:
+            raise RunInvalid(f"{path}: cannot be read as a table: {error}") from error
 
 
 def _delimiter(path: Path) -> str:
@@ -278,7 +284,7 @@ def _assigned(path: Path, found: list[tuple[str, str]]) -> list[_Column]:
     Raises:
         RunInvalid: two columns have the same name, or the same meaning.
     """
-    kernel = next((alias for alias in _KERNEL_NAMES if alias in {name.strip().lower() for name, _ in found}), None)
+    kernel = _kernel_name([name for name, _ in found])
     columns: dict[str, _Column] = {}
     for place, (name, found_type) in enumerate(found):
         column = _column(place, name, found_type, kernel)
@@ -288,6 +294,12 @@ def _assigned(path: Path, found: list[tuple[str, str]]) -> list[_Column]:
         if other is not column:
             raise RunInvalid(f"{path}: the columns {other.name!r} and {name!r} mean the same; keep one of them")
     return list(columns.values())
+
+
+def _kernel_name(names: Iterable[str]) -> str | None:
+    """Which of the names for the kernel's column there is; None: not one."""
+    plain = {name.strip().lower() for name in names}
+    return next((name for name in _KERNEL_NAMES if name in plain), None)
 
 
 def _column(place: int, name: str, found_type: str, kernel: str | None) -> _Column | None:
@@ -379,21 +391,65 @@ def explain_bad_cell(run: Run, error: Exception) -> RunInvalid:
 
 
 def _bad_cell_of_csv(run: Run) -> str | None:
+    """Looks at the record that SQL suspects, as every cell of ten million rows takes Python minutes; else at all."""
+    suspect = _suspicious_record(run)
+    return (suspect and _bad_cell_from(run, suspect)) or _bad_cell_from(run, 1)
+
+
+def _suspicious_record(run: Run) -> int:
+    """The number of the first record with a bad cell, from 1 after the header; 0 if SQL cannot tell."""
+    import duckdb
+
+    doubts = [_doubt(column) for column in _columns_of(run) if column.type != "VARCHAR"]
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute(
+                f"SELECT record FROM (SELECT row_number() OVER () AS record, * FROM {_scan(run, ())}) "
+                f"WHERE {' OR '.join(doubts) or 'false'} ORDER BY record LIMIT 1"
+            ).fetchall()
+    except duckdb.Error:
+        return 0
+    return int(found[0][0]) if found else 0
+
+
+def _doubt(column: _Column) -> str:
+    """A condition on a cell's text that holds for no good cell; what is wrong is for `_fault_finder` to say."""
+    text = f"c{column.place}"
+    if column.type == "BOOLEAN":
+        return f"({text} IS NOT NULL AND TRY_CAST({text} AS BOOLEAN) IS NULL)"
+    number = f"TRY_CAST({text} AS DOUBLE)"
+    wrong = [f"coalesce(NOT isfinite({number}), true)", f"abs({number}) >= 9.2e18"]
+    if column.target in TIME_METRICS:
+        wrong.append(f"{number} < 0")
+    elif column.type == "BIGINT":
+        wrong.append(f"{number} <> trunc({number})")
+    return f"({text} IS NOT NULL AND ({' OR '.join(wrong)}))"
+
+
+def _bad_cell_from(run: Run, first: int) -> str | None:
+    """The first bad cell in the records from number `first` on; rows of a wrong length are found everywhere."""
     checks = [(column, _fault_finder(column)) for column in _columns_of(run) if column.type != "VARCHAR"]
-    with run.table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file, delimiter=_delimiter(run.table))
-        line = 1
+    width = len(run.columns)
+    with _csv_reader(run.table) as reader:
+        next(reader, None)
+        record, line = 0, reader.line_num
         for row in reader:
-            # A quoted cell may hold line breaks: the row begins where the one before it ended.
-            begin, line = line, reader.line_num + 1
-            if begin == 1 or not row:
-                continue
-            if len(row) != len(run.columns):
-                return f"line {begin}: {len(row)} cells, but the header names {len(run.columns)} columns"
-            for column, fault in checks:
-                if row[column.place] and (wrong := fault(row[column.place])):
-                    return f"line {begin}, column {column.name}: {row[column.place]!r} is {wrong}"
+            # A quoted cell may hold line breaks: a record begins where the one before it ended.
+            begin, line = line + 1, reader.line_num
+            record += bool(row)
+            if row and len(row) != width:
+                return f"line {begin}: {plural(len(row), 'cell')}, but the header names {plural(width, 'column')}"
+            if row and record >= first and (found := _first_fault(row, checks)):
+                return f"line {begin}, {found}"
     return None
+
+
+def _first_fault(row: list[str], checks: list[tuple[_Column, Callable[[str], str]]]) -> str:
+    for column, fault in checks:
+        text = row[column.place]
+        if text and (wrong := fault(text)):
+            return f"column {column.name}: {text!r} is {wrong}"
+    return ""
 
 
 def _fault_finder(column: _Column) -> Callable[[str], str]:

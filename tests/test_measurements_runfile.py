@@ -1,0 +1,319 @@
+"""Runs as files: what is written is read again, tables of others are understood, and bad ones are named exactly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jsonschema
+import pytest
+
+from tests.support import ROOT
+from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
+from tracemap.measurements.header import UNTOLD_HEADER, header_from_json, header_to_json
+from tracemap.measurements.model import (
+    COLUMNS,
+    Clock,
+    Metric,
+    Peaks,
+    RecordedBuffer,
+    RecordedCommand,
+    RunDiagnostic,
+    RunHeader,
+)
+from tracemap.measurements.runfile import events_sql, explain_bad_cell, header_path, read_run, write_run
+from tracemap.units import UNKNOWN
+
+HOSTILE = "a\"b'; DROP TABLE x; -- é\n,"
+HEADER = RunHeader(
+    module_sha256="ab" * 32,
+    bundle=HOSTILE,
+    command=("program", "--flag='x'", HOSTILE),
+    function="main",
+    device="local-task",
+    workers=2,
+    clock=Clock.HOST,
+    iterations=3,
+    warmup=1,
+    elapsed_ns=10**15,
+    inputs=("4xf32=0",),
+    peaks=Peaks(10**11, 10**10, "measured"),
+    programs=((RecordedCommand("dispatch", HOSTILE, (4, 1, 1)), RecordedCommand("barrier", UNKNOWN, ())), ()),
+    buffers=(RecordedBuffer(1, False, 0), RecordedBuffer(2, True, 1)),
+    tools=("tracemap 1",),
+    diagnostics=(RunDiagnostic("records-lost", "3 lost"),),
+)
+EVENTS = (
+    "SELECT CASE WHEN i % 5 = 4 THEN 'execute' ELSE 'dispatch' END AS kind, "
+    "CASE WHEN i % 5 < 4 THEN 'k,\"' || i || chr(10) || '''' END AS kernel, "
+    "1 AS command_buffer_id, i AS command_index, 9007199254740993 AS submission_id, NULL::VARCHAR AS site, "
+    "i AS call, 0 AS invocation, i < 5 AS warmup, 100 * i AS start_ns, 7 * i AS duration_ns, "
+    "CASE WHEN i % 5 < 4 THEN 11 * i END AS cpu_ns, NULL::VARCHAR AS thread, NULL::BIGINT AS cpu, "
+    '4 AS workgroup_x, 1 AS workgroup_y, 1 AS workgroup_z, i + 10 AS "D1""mr\' x", i + 0.5::DOUBLE AS "joule" '
+    "FROM range(20) AS t(i)"
+)
+EXTRA = ("D1\"mr' x", "joule")
+
+
+def rows_of(path: Path) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        return connection.execute(events_sql(read_run(path))).fetchall()
+
+
+def written(folder: Path, name: str, header: RunHeader = HEADER, events: str = EVENTS) -> Path:
+    with duckdb.connect() as connection:
+        write_run(header, connection.sql(events), folder / name, force=False)
+    return folder / name
+
+
+def table(folder: Path, text: str, name: str = "run.csv") -> Path:
+    (folder / name).write_bytes(text.encode())
+    return folder / name
+
+
+def refused_scan(path: Path) -> str:
+    """What the scan's failure is explained as.
+
+    Raises:
+        AssertionError: the scan did not fail.
+    """
+    run = read_run(path)
+    with duckdb.connect() as connection, pytest.raises(duckdb.Error) as caught:
+        connection.execute(
+            f"SELECT sum(COLUMNS(*)) FROM (SELECT * EXCLUDE (kind, kernel, site, thread) FROM ({events_sql(run)}))"
+        ).fetchall()
+    return str(explain_bad_cell(run, caught.value))
+
+
+@pytest.mark.parametrize("name", ["run.csv", "run.parquet", 'it\'s "a" run.csv', "it's a run.parquet"])
+def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path, name)
+    run = read_run(path)
+    assert run.header == HEADER
+    assert run.has_header
+    assert [metric.name for metric in run.metrics] == ["duration_ns", "cpu_ns", *EXTRA]
+    assert run.metrics[0] == Metric("duration_ns", "ns", Clock.HOST)
+    assert [metric.type for metric in run.metrics] == ["BIGINT", "BIGINT", "BIGINT", "DOUBLE"]
+    assert run.columns == (*COLUMNS, *EXTRA)
+    with duckdb.connect() as connection:
+        assert rows_of(path) == connection.execute(EVENTS).fetchall()
+
+
+def test_both_formats_hold_the_same(tmp_path: Path) -> None:
+    assert rows_of(written(tmp_path, "a.csv")) == rows_of(written(tmp_path, "a.parquet"))
+
+
+@pytest.mark.parametrize("name", ["run.csv", "run.parquet"])
+def test_writing_is_reproducible_and_leaves_nothing_else(name: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    for folder in (first, second):
+        folder.mkdir()
+        written(folder, name)
+    found = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (first, second)]
+    assert found[0] == found[1]
+    assert set(found[0]) == ({name, f"{name}.json"} if name.endswith(".csv") else {name})
+
+
+@pytest.mark.parametrize("name", ["run.csv", "run.parquet"])
+def test_a_recorded_run_without_events_is_valid(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path, name, events=f"{EVENTS} LIMIT 0")
+    assert read_run(path).header == HEADER
+    assert rows_of(path) == []
+
+
+def test_the_header_is_as_its_schema_says(tmp_path: Path) -> None:
+    schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
+    path = written(tmp_path, "run.csv")
+    beside = json.loads(header_path(path).read_text(encoding="utf-8"))
+    for header in (beside, header_to_json(UNTOLD_HEADER)):
+        jsonschema.validate(header, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(beside | {"clock": "sundial"}, schema)
+    assert header_from_json(header_to_json(UNTOLD_HEADER), "x") == UNTOLD_HEADER
+
+
+def test_a_bare_csv_is_read(tmp_path: Path) -> None:
+    """Byte order mark, Windows line ends, pandas' unnamed index, upper case, microseconds, text nobody knows."""
+    text = "\ufeff,Dispatch,duration_us,note,misses\r\n0,k,1.5,hello,3\r\n1,l,2.0006,,4\r\n"
+    run = read_run(table(tmp_path, text))
+    assert not run.has_header
+    assert run.header == UNTOLD_HEADER
+    assert [(metric.name, metric.unit) for metric in run.metrics] == [("duration_ns", "ns"), ("misses", "count")]
+    names = [*COLUMNS, "misses"]
+    found = [dict(zip(names, row, strict=True)) for row in rows_of(run.table)]
+    assert [(row["kind"], row["kernel"], row["warmup"]) for row in found] == [
+        ("dispatch", "k", False),
+        ("dispatch", "l", False),
+    ]
+    assert [row["duration_ns"] for row in found] == [1500, 2001]
+    assert [row["misses"] for row in found] == [3, 4]
+    assert found[0]["command_index"] is None
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("ns", 1), ("us", 1000), ("ms", 1_000_000)])
+@pytest.mark.parametrize("metric", ["cpu", "duration"])
+def test_units_of_time(metric: str, unit: str, factor: int, tmp_path: Path) -> None:
+    path = table(tmp_path, f"kernel,{metric}_{unit}\nk,3\n")
+    assert rows_of(path)[0][list(COLUMNS).index(f"{metric}_ns")] == 3 * factor
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_other_separators(separator: str, tmp_path: Path) -> None:
+    path = table(tmp_path, f"kernel{separator}cpu_ns\nk{separator}3\n")
+    assert rows_of(path)[0][list(COLUMNS).index("cpu_ns")] == 3
+
+
+def test_a_bare_parquet_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT 'k' AS name, 2.5 AS duration_ms, 7::UTINYINT AS m) TO '{path}'")
+    run = read_run(path)
+    assert not run.has_header
+    row = dict(zip([*COLUMNS, "m"], rows_of(path)[0], strict=True))
+    assert (row["kernel"], row["duration_ns"], row["m"]) == ("k", 2_500_000, 7)
+
+
+def test_standard_input() -> None:
+    program = (
+        "import duckdb; from pathlib import Path; from tracemap.measurements.runfile import *;"
+        "print(duckdb.sql(events_sql(read_run(Path('-')))).fetchall()[0][1])"
+    )
+    text = "kernel,cpu_ns\nfrom_stdin,3\n"
+    done = subprocess.run([sys.executable, "-c", program], input=text, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "from_stdin"
+
+
+@pytest.mark.parametrize("text", ["", "kernel,duration_ns\n", "kernel,duration_ns"])
+def test_an_empty_foreign_table(text: str, tmp_path: Path) -> None:
+    with pytest.raises(RunEmpty, match=r"run\.csv"):
+        read_run(table(tmp_path, text))
+
+
+def test_an_empty_foreign_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "empty.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT 'k' AS kernel, 1 AS cpu_ns LIMIT 0) TO '{path}'")
+    with pytest.raises(RunEmpty, match=r"empty\.parquet"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "needed", "there"),
+    [
+        ("line,duration_ns\n1,2\n", "kernel, dispatch or name", "line, duration_ns"),
+        ("kernel,note\nk,hello\n", "duration_ns", "kernel, note"),
+        ("kernel,m,M\nk,1,2\n", "'M'", "'m'"),
+        ("kernel,duration_ns,duration_us\nk,1,2\n", "'duration_us'", "'duration_ns'"),
+    ],
+)
+def test_columns_that_are_missing_or_doubled(text: str, needed: str, there: str, tmp_path: Path) -> None:
+    with pytest.raises(RunInvalid) as caught:
+        read_run(table(tmp_path, text))
+    assert needed in str(caught.value)
+    assert there in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        ("kernel,duration_ns\nk,1\nk,abc\n", "line 3, column duration_ns", "'abc' is not a number"),
+        ("kernel,duration_ns\nk,1\n\nk,-5\n", "line 4, column duration_ns", "'-5' is a negative time"),
+        ("kernel,cpu_us\nk,1\nk,-0.5\n", "line 3, column cpu_us", "'-0.5' is a negative time"),
+        ('kernel,m\n"two\nlines",1\nk,2x\nk,3\n', "line 4, column m", "'2x' is not a number"),
+        ("kernel,m\nk,1.5\nk,inf\nk,2\n", "line 3, column m", "'inf' is not a number"),
+        ("kernel,m\n" + "k,1\n" * 1500 + "k,1.5\n", "line 1502, column m", "'1.5' is not a whole number"),
+        ("kernel,m,warmup\nk,1,perhaps\n", "line 2, column warmup", "'perhaps' is neither true nor false"),
+        ("kernel,duration_ns\nk,99999999999999999999\n", "line 2, column duration_ns", "too large"),
+        ("kernel,duration_ns,cpu_ns\nk,1,2\nk,1\n", "line 3", "2 cells, but the header names 3 columns"),
+        ("kernel,duration_ns\nk,1\nk,1,2\n", "line 3", "3 cells, but the header names 2 columns"),
+        ("kernel,duration_ns,command_index\nk,1,first\n", "line 2, column command_index", "'first' is not a number"),
+    ],
+)
+def test_bad_cells_are_named(text: str, where: str, said: str, tmp_path: Path) -> None:
+    path = table(tmp_path, text)
+    message = refused_scan(path)
+    assert message.startswith(f"{path}: {where}")
+    assert said in message
+
+
+def test_a_column_with_fractions_keeps_them(tmp_path: Path) -> None:
+    path = table(tmp_path, 'kernel,m\n"two\nlines",1\nk,2\nk,1.5\n' + "k,3\n" * 2000)
+    assert [row[-1] for row in rows_of(path)[:4]] == [1.0, 2.0, 1.5, 3.0]
+
+
+def test_cells_larger_than_any_name(tmp_path: Path) -> None:
+    with pytest.raises(RunInvalid, match=r"run\.csv"):
+        read_run(table(tmp_path, "kernel,cpu_ns\n" + "k" * 200_000 + ",1\n"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "where", "said"),
+    [
+        ("[1, 2, -3]", "row 3, column duration_ns", "'-3' is a negative time"),
+        ("['1', 'x']", "row 2, column duration_ns", "'x' is not a number"),
+    ],
+)
+def test_bad_cells_of_parquet_are_named(cells: str, where: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "foreign.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT 'k' AS kernel, unnest({cells}) AS duration_ns) TO '{path}'")
+    assert refused_scan(path) == f"{path}: {where}: {said}"
+
+
+def test_a_header_of_another_version(tmp_path: Path) -> None:
+    path = written(tmp_path, "run.csv")
+    header = json.loads(header_path(path).read_text(encoding="utf-8"))
+    header_path(path).write_text(json.dumps(header | {"schema_version": 99}), encoding="utf-8")
+    with pytest.raises(RunVersion, match=r"99.*version 1"):
+        read_run(path)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 1}'])
+def test_a_damaged_header(damage: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "run.csv")
+    header_path(path).write_text(damage, encoding="utf-8")
+    with pytest.raises(RunInvalid, match=r"run\.csv\.json"):
+        read_run(path)
+
+
+@pytest.mark.parametrize("content", [b"PAR1 and then nothing of the kind", b"IRPF", b"\x00\xff\xfe"])
+def test_what_is_no_run(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(RunInvalid, match="x"):
+        read_run(tmp_path / "x")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.csv", tmp_path):
+        with pytest.raises(RunInvalid, match=path.name):
+            read_run(path)
+
+
+@pytest.mark.parametrize("name", ["run.csv", "run.parquet"])
+def test_nothing_is_overwritten_unasked(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path, name)
+    before = path.read_bytes()
+    with pytest.raises(TargetExists, match="--force"):
+        written(tmp_path, name, header=replace(HEADER, iterations=99))
+    assert path.read_bytes() == before
+    with duckdb.connect() as connection:
+        write_run(replace(HEADER, iterations=99), connection.sql(EVENTS), path, force=True)
+    assert read_run(path).header.iterations == 99
+
+
+def test_unwritable_targets(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for target in ("absent/run.csv", "folder.csv"):
+        with pytest.raises(TargetUnwritable, match=target.partition("/")[0]):
+            written(tmp_path, target)
+
+
+def test_a_failing_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(duckdb.Error):
+        written(tmp_path, "run.csv", events="SELECT error('disk of straw') AS kernel")
+    assert list(tmp_path.iterdir()) == []
