@@ -21,7 +21,7 @@ class UnknownLocation:
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """`"file":line:column`, optionally `to end_line:end_column`; 1-based as MLIR prints, 0 where a frontend has none."""
+    """`"file":line:column`, optionally `to end_line:end_column`; 1-based, 0 where a frontend has none."""
 
     file: str
     line: int
@@ -67,7 +67,7 @@ _MAX_DEPTH = 400
 
 
 def unescape(quoted: str) -> str:
-    r"""The text of an MLIR string literal: `"\C3\A8"` is `è`, `"\22"` is a quote. Bytes that are no UTF-8 are replaced."""
+    r"""The text of an MLIR string literal: `"\C3\A8"` is `è`, `"\22"` a quote; bytes that are no UTF-8 are replaced."""
 
     def replace(match: re.Match[bytes]) -> bytes:
         escaped = match.group(1)

@@ -30,7 +30,7 @@ from tracemap.attribution.model import (
 from tracemap.attribution.rules import weights
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import Diagnostic, Site, TraceGraph
-from tracemap.measurements.model import Metric, Peaks, Run
+from tracemap.measurements.model import TIME_METRICS, Metric, Peaks, Run
 from tracemap.measurements.runfile import events_sql, explain_bad_cell
 from tracemap.measurements.sql import quoted
 from tracemap.units import UNKNOWN, Integer, plural, split_by_largest_remainder
@@ -317,9 +317,11 @@ SELECT CAST(sum(greatest(0, e - greatest(s, coalesce(reached, s)))) AS BIGINT) F
 
 
 def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
-    """The metrics that all runs have, in the first run's order: a sum over some of the runs would be nobody's."""
+    """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file."""
     names = set.intersection(*({metric.name for metric in run.metrics} for run in runs))
-    found = tuple(metric for metric in runs[0].metrics if metric.name in names)
+    common = [metric for metric in runs[0].metrics if metric.name in names]
+    times = [metric for name in TIME_METRICS for metric in common if metric.name == name]
+    found = (*times, *(metric for metric in common if metric not in times))
     if not found:
         raise UsageInvalid("the runs have no metric in common: attribute them one at a time")
     return found

@@ -6,12 +6,13 @@ The JSON Schemas lie in `tracemap/schemas`; `schema(name)` reads them.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from importlib import resources
 from typing import Any
 
 from tracemap.attribution.model import Attribution, OpCost, PerCall, SiteCost
-from tracemap.graph.model import Fate, Frame, Kernel, Membership, Op, Site, TraceGraph
+from tracemap.graph.encoding import coverage_to_json, kernel_to_json, module_to_json, op_to_json, site_to_json
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.query import Selection, everything
 from tracemap.units import to_json
 
 Json = dict[str, Any]
@@ -21,22 +22,20 @@ SCHEMA_VERSION = 1
 """Version of both forms. 1: first."""
 
 
-def map_json(graph: TraceGraph) -> Json:
-    """The map as `tracemap show --format json` prints it."""
-    module = graph.module
+def map_json(graph: TraceGraph, selection: Selection | None = None) -> Json:
+    """The map as `tracemap show --format json` prints it; with a selection only its ops, sites and kernels.
+
+    The coverage is always the whole map's.
+    """
+    chosen = selection or everything(graph)
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "map",
-        "module": {
-            "name": module.name,
-            "sha256": module.sha256,
-            "iree_compiler": module.iree_compiler,
-            "flags": list(module.flags),
-        },
-        "ops": [_op(op, graph) for op in graph.ops],
-        "sites": [_site(site) for site in graph.sites],
-        "kernels": [_kernel(kernel) for kernel in graph.kernels],
-        "coverage": _coverage(graph),
+        "module": module_to_json(graph.module),
+        "ops": [op_to_json(op, graph.sites_of_op.get(op.id, ())) for op in chosen.ops],
+        "sites": [site_to_json(site) for site in chosen.sites],
+        "kernels": [kernel_to_json(kernel) for kernel in chosen.kernels],
+        "coverage": coverage_to_json(graph),
     }
 
 
@@ -93,70 +92,6 @@ def schema(name: str) -> Json:
     parsed = json.loads(text)
     assert isinstance(parsed, dict)
     return parsed
-
-
-def _op(op: Op, graph: TraceGraph) -> Json:
-    return {
-        "id": op.id,
-        "name": op.name,
-        "function": to_json(op.function),
-        "file": to_json(op.file),
-        "line": to_json(op.line),
-        "column": to_json(op.column),
-        "scope": list(op.scope),
-        "frames": [_frame(frame) for frame in op.frames],
-        "fate": op.fate.value,
-        "reason": {"slug": op.reason.slug, "text": op.reason.text},
-        "sites": list(graph.sites_of_op.get(op.id, ())),
-    }
-
-
-def _frame(frame: Frame) -> Json:
-    return {
-        "file": frame.file,
-        "line": frame.line,
-        "column": to_json(frame.column),
-        "function": to_json(frame.function),
-    }
-
-
-def _site(site: Site) -> Json:
-    return {
-        "id": site.id,
-        "ordinal": site.ordinal,
-        "function": to_json(site.function),
-        "path": list(site.path),
-        "kernel": site.kernel,
-        "initializer": site.initializer,
-        "command_buffer": to_json(site.command_buffer),
-        "command_index": to_json(site.command_index),
-        "members": [_member(member) for member in site.members],
-    }
-
-
-def _member(member: Membership) -> Json:
-    return {
-        "op": member.op,
-        "evidence": member.evidence.value,
-        "root": member.root,
-        "operations": to_json(member.operations),
-        "bytes": to_json(member.bytes),
-    }
-
-
-def _kernel(kernel: Kernel) -> Json:
-    steps = [{"line": step.line, "op_name": step.op_name, "ops": list(step.ops)} for step in kernel.steps]
-    return {"name": kernel.name, "sites": list(kernel.sites), "steps": steps}
-
-
-def _coverage(graph: TraceGraph) -> Json:
-    fates = Counter(op.fate for op in graph.ops)
-    return {
-        "ops": len(graph.ops),
-        "by_fate": {fate.value: fates[fate] for fate in Fate},
-        "sites": len(graph.sites),
-        "sites_with_members": sum(bool(site.members) for site in graph.sites),
-    }
 
 
 def _op_cost(cost: OpCost) -> Json:

@@ -1,0 +1,105 @@
+"""`tracemap attribute`: which op costs what."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracemap.cli.progress import phases_shown
+
+if TYPE_CHECKING:
+    from tracemap.attribution.model import Attribution
+    from tracemap.graph.bundle import Bundle
+
+
+@click.command("attribute")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--map", "map_path", metavar="BUNDLE", type=click.Path(path_type=Path), help="The runs' bundle.")
+@click.option(
+    "--rule",
+    type=click.Choice(["model", "root", "equal"]),
+    default="model",
+    show_default=True,
+    help="How a site's cost is split over its ops.",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write there instead of standard output.")
+@click.option("--html", "page", metavar="PAGE", type=click.Path(path_type=Path), help="Write the annotated page too.")
+@click.option("--allow-mismatch", is_flag=True, help="Join a run of another module all the same; the report says so.")
+@click.option("--all", "all_ops", is_flag=True, help="List all ops in the table, not only the most expensive.")
+@click.option("--force", is_flag=True, help="Replace outputs that exist.")
+def command(
+    runs: tuple[Path, ...],
+    map_path: Path | None,
+    rule: str,
+    form: str,
+    output: Path | None,
+    page: Path | None,
+    allow_mismatch: bool,
+    all_ops: bool,
+    force: bool,
+) -> None:
+    """Say which op costs what: join each RUN onto its bundle and split the cost of fused kernels over their ops.
+
+    A RUN is what `tracemap record` wrote (Parquet or CSV), a CSV of your own with a kernel and a duration column, or an
+    .ireeprof made elsewhere; `-` reads a CSV from standard input. Several runs of one module are added up.
+
+    \b
+    Example:
+      tracemap attribute run.csv --html page.html
+      tracemap attribute profile.ireeprof --map model.tracemap --format json
+    """
+    from tracemap.attribution.engine import Request, attribute
+    from tracemap.attribution.model import Rule
+    from tracemap.cli.output import check_output
+    from tracemap.cli.runs import find_bundle, open_runs
+    from tracemap.graph.bundle import load
+
+    for target in (output, page):
+        check_output(target, force=force)
+    with phases_shown("attribute") as progress:
+        progress("opening the runs")
+        opened = open_runs(runs)
+        bundle = load(map_path or find_bundle(opened[0], runs[0]))
+        progress("joining events to sites")
+        result = attribute(Request(bundle.graph, bundle.map_sha256, opened, Rule(rule), allow_mismatch))
+        if page is not None:
+            progress("writing the page")
+            _write_page(bundle, result, page, force)
+    _print(bundle, result, form, output, all_ops)
+    if page is not None:
+        click.echo(f"page: {page}", err=True)
+
+
+def _write_page(bundle: Bundle, result: Attribution, page: Path, force: bool) -> None:
+    from tracemap.reports.html import write_page
+    from tracemap.reports.page import build_page
+
+    write_page(build_page(bundle.graph, result, bundle.source_text), page, force=force)
+
+
+def _print(bundle: Bundle, result: Attribution, form: str, output: Path | None, all_ops: bool) -> None:
+    from tracemap.cli.output import write_output
+
+    if form == "json":
+        from tracemap.reports.json import attribution_json, json_text
+
+        write_output(json_text(attribution_json(result)), output)
+    elif form == "csv":
+        from tracemap.reports.table import attribution_csv
+
+        write_output(attribution_csv(bundle.graph, result), output)
+    else:
+        import io
+
+        from tracemap.reports import text
+
+        if output is None:
+            text.attribute(bundle.graph, result, sys.stdout, all_ops=all_ops)
+        else:
+            buffer = io.StringIO()
+            text.attribute(bundle.graph, result, buffer, all_ops=all_ops)
+            write_output(buffer.getvalue(), output)

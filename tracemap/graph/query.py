@@ -1,0 +1,111 @@
+"""Questions to the trace graph: what stands on a line, what became of an op, who uses a kernel.
+
+The graph's nodes are ops, sites and kernels; edges lead from ops to the sites that they are members of or call, and
+from sites to their kernel. A selection is what was asked for and its neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from tracemap.errors import QueryInvalid
+from tracemap.graph.model import Kernel, Op, Site, TraceGraph
+
+if TYPE_CHECKING:
+    import networkx
+
+_FILE_LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Ops, sites and kernels, each in the order of the map."""
+
+    ops: tuple[Op, ...]
+    sites: tuple[Site, ...]
+    kernels: tuple[Kernel, ...]
+
+
+def everything(graph: TraceGraph) -> Selection:
+    """The whole map."""
+    return Selection(graph.ops, graph.sites, graph.kernels)
+
+
+def select(graph: TraceGraph, what: str) -> Selection:
+    """What `what` names, with all that is connected to it.
+
+    `what` is an op (`op12`), a site (`site3`), a kernel's name, a place (`model.mlir:12`, `layers.py:40`), or a scope
+    and all below it (`h0/attn`), tried in this order.
+
+    Raises:
+        QueryInvalid: it names nothing in the map.
+    """
+    if what in graph.op_by_id or what in graph.site_by_id or what in graph.kernel_by_name:
+        return _connected(graph, [what])
+    place = _FILE_LINE.fullmatch(what)
+    if place is not None:
+        ops = ops_at(graph, place["file"], int(place["line"]))
+        if ops:
+            return _connected(graph, [op.id for op in ops])
+    scope = tuple(component for component in what.split("/") if component)
+    ops = [op for op in graph.ops if scope and op.scope[: len(scope)] == scope]
+    if ops:
+        return _connected(graph, [op.id for op in ops])
+    raise QueryInvalid(
+        f"{what}: no op, site, kernel, line or scope of the map is called so; ask for FILE:LINE, op12, site3, "
+        "a kernel's name or a scope"
+    )
+
+
+def ops_at(graph: TraceGraph, file: str, line: int) -> list[Op]:
+    """The ops whose own line, or a line of whose frames, it is. Files match if one path is the end of the other."""
+    return [
+        op
+        for op in graph.ops
+        if (op.line == line and isinstance(op.file, str) and same_file(op.file, file))
+        or any(frame.line == line and same_file(frame.file, file) for frame in op.frames)
+    ]
+
+
+def same_file(one: str, other: str) -> bool:
+    """Whether one path is the end of the other, by whole components."""
+    first, second = PurePosixPath(one).parts, PurePosixPath(other).parts
+    shorter = min(len(first), len(second))
+    return shorter > 0 and first[-shorter:] == second[-shorter:]
+
+
+def links(graph: TraceGraph) -> networkx.DiGraph[str]:
+    """The graph of links: op -> site (member or call op), site -> kernel."""
+    import networkx
+
+    found: networkx.DiGraph[str] = networkx.DiGraph()
+    for site in graph.sites:
+        found.add_edge(site.id, site.kernel)
+        found.add_edges_from((member.op, site.id) for member in site.members)
+        found.add_edges_from((call, site.id) for call in site.path)
+    return found
+
+
+def _connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
+    """The named nodes, what they lead to, and what leads to them; of the sites found also all members."""
+    network = links(graph)
+    start = [name for name in names if name in network]
+    reached = set(names)
+    frontier = set(start)
+    while frontier:  # downwards: ops to sites to kernels
+        frontier = {successor for name in frontier for successor in network.successors(name)} - reached
+        reached |= frontier
+    kernels = {name for name in start if name in graph.kernel_by_name}
+    sites = {site for kernel in kernels for site in network.predecessors(kernel)}
+    sites |= {name for name in reached if name in graph.site_by_id}
+    members = {member.op for site in sites for member in graph.site_by_id[site].members}
+    reached |= sites | members
+    return Selection(
+        ops=tuple(op for op in graph.ops if op.id in reached),
+        sites=tuple(site for site in graph.sites if site.id in reached),
+        kernels=tuple(kernel for kernel in graph.kernels if kernel.name in reached),
+    )

@@ -1,0 +1,58 @@
+"""Attribution as CSV: one row per op and metric, for spreadsheets and scripts."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from tracemap.attribution.model import Attribution, PerCall
+from tracemap.graph.model import TraceGraph
+from tracemap.units import Unknown
+
+_COLUMNS = (
+    "op",
+    "name",
+    "file",
+    "line",
+    "column",
+    "function",
+    "scope",
+    "fate",
+    "calls",
+    "metric",
+    "unit",
+    "attributed",
+    "inclusive",
+    "low",
+    "high",
+    "per_call_p10",
+    "per_call_median",
+    "per_call_p90",
+)
+
+
+def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
+    """The table, with a header line; unknown values are empty cells.
+
+    Residual rows have the reason in the column `name` and no op, so that the column `attributed` adds up to what was
+    measured, for each metric.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    units = {metric.name: metric.unit for metric in attribution.metrics}
+    for result in attribution.ops:
+        op = graph.op_by_id[result.op]
+        place = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
+        cells = ["" if isinstance(cell, Unknown) else cell for cell in place]
+        for name, cost in result.metrics.items():
+            figures = (cost.attributed, cost.inclusive, cost.low, cost.high)
+            writer.writerow([*cells, result.calls, name, units[name], *figures, *_spread(cost.per_call)])
+    for row in attribution.residual:
+        for name, value in row.metrics.items():
+            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 6])
+    return out.getvalue()
+
+
+def _spread(per_call: PerCall | None) -> tuple[int | str, int | str, int | str]:
+    return ("", "", "") if per_call is None else (per_call.p10, per_call.median, per_call.p90)
