@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--allow-mismatch", is_flag=True, help="Join a run of another module all the same; the report says so.")
 @click.option("--all", "all_ops", is_flag=True, help="List all ops in the table, not only the most expensive.")
 @click.option("--force", is_flag=True, help="Replace outputs that exist.")
-def command(
+def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument of its own
     runs: tuple[Path, ...],
     map_path: Path | None,
     rule: str,

@@ -43,13 +43,13 @@ def find_bundle(run: Run, path: Path) -> Path:
     resolved = path.resolve()
     if resolved.parent.name == RUNS_FOLDER and (resolved.parent.parent / MAP_NAME).is_file():
         return resolved.parent.parent
-    beside = Path(".") if str(path) == "-" else path.parent
+    beside = Path() if str(path) == "-" else path.parent
     if run.header.bundle is not UNKNOWN:
         named = Path(run.header.bundle)
         for candidate in (named, beside / named.name, Path(named.name)):
             if (candidate / MAP_NAME).is_file():
                 return candidate
-    found = sorted({*beside.glob(f"*{SUFFIX}"), *Path(".").glob(f"*{SUFFIX}")}, key=str)
+    found = sorted({*beside.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)
     bundles = [folder for folder in found if (folder / MAP_NAME).is_file()]
     distinct = {folder.resolve(): folder for folder in bundles}
     if len(distinct) == 1:
