@@ -26,6 +26,7 @@ EXPORT_SCHEMA_VERSION: Final = 15
 """The version of ireeperf-jsonl whose fields are read here."""
 
 _FILE_HEADER_BYTES = 24
+_FILE_LENGTH_OFFSET = 16
 _ONE_SHOT_BIT = 1
 
 # The fields that are read, of all record types together; each record has some of them, the rest is NULL.
@@ -94,14 +95,23 @@ class Profile:
     diagnostics: tuple[RunDiagnostic, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class WholeRecords:
+    """How many bytes of an `.ireeprof` are whole records, its size, and whether its writer finished it."""
+
+    end: int
+    size: int
+    finished: bool
+
+
 def is_profile(path: Path) -> bool:
     """Whether a file begins as an `.ireeprof` does."""
     with path.open("rb") as file:
         return file.read(len(PROFILE_MAGIC)) == PROFILE_MAGIC
 
 
-def whole_records(profile: Path) -> tuple[int, int]:
-    """How many bytes of an `.ireeprof` are whole records, and its size; they differ when its writer was killed.
+def whole_records(profile: Path) -> WholeRecords:
+    """Walk an `.ireeprof` from record to record.
 
     Raises:
         RunEmpty: not one record is whole.
@@ -124,26 +134,29 @@ def whole_records(profile: Path) -> tuple[int, int]:
             file.seek(end)
     if end == _FILE_HEADER_BYTES:
         raise RunEmpty(f"{profile}: the profile holds no record: nothing was recorded, or the device cannot profile")
-    return end, size
+    (declared,) = struct.unpack_from("<Q", head, _FILE_LENGTH_OFFSET)
+    return WholeRecords(end, size, finished=declared == end == size)
 
 
 def copy_whole_records(profile: Path, target: Path) -> RunDiagnostic | None:
-    """Copy the whole records of a truncated profile; None, and no copy, if nothing is cut off.
+    """Copy the whole records of a profile that its writer did not finish; None, and no copy, if it did.
 
     Raises:
         RunEmpty: not one record is whole.
         RunInvalid: it is no `.ireeprof`.
     """
-    end, size = whole_records(profile)
-    if end == size:
+    whole = whole_records(profile)
+    if whole.finished:
         return None
     shutil.copyfile(profile, target)
     with target.open("r+b") as file:
-        file.truncate(end)
+        file.truncate(whole.end)
+        file.seek(_FILE_LENGTH_OFFSET)
+        file.write(struct.pack("<Q", whole.end))
     return RunDiagnostic(
         "run-truncated",
-        f"the profile ends in the middle of a record: the last {plural(size - end, 'byte')} were cut off, "
-        "events after that are missing",
+        "the program that wrote the profile did not finish it: events after its last whole record are missing, "
+        f"{plural(whole.size - whole.end, 'byte')} of half a record were cut off",
     )
 
 

@@ -1,0 +1,60 @@
+"""What the tests of recording share: sample models compiled plainly, and requests to record them."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from tests.support import PLAIN_FLAGS, SAMPLES, made_once
+from tracemap.capture.abi import declared_types
+from tracemap.capture.inputs import ArgumentType, EntryPoint
+from tracemap.capture.record import RecordRequest
+from tracemap.measurements.model import COLUMNS
+from tracemap.measurements.runfile import events_sql, read_run
+from tracemap.toolchain import find_tool
+
+Row = dict[str, Any]
+
+
+def compiled(folder: Path, model: Path, *flags: str) -> Path:
+    """Compile a model as a plain iree-compile does, once."""
+    module = folder / f"{model.stem}.vmfb"
+    with made_once(module) as missing:
+        if missing:
+            arguments = [find_tool("iree-compile"), model, *(flags or PLAIN_FLAGS), "-o", module]
+            subprocess.run([str(argument) for argument in arguments], check=True, capture_output=True)
+    return module
+
+
+def sample(folder: Path, name: str) -> Path:
+    """A sample's compiled module."""
+    return compiled(folder, SAMPLES / "models" / f"{name}.mlir")
+
+
+def entry_points(module: Path, loop_bounds: tuple[str, ...] = ()) -> tuple[EntryPoint, ...]:
+    """A module's functions; arguments whose type is in `loop_bounds` bound loops."""
+    return tuple(
+        EntryPoint(
+            name, tuple(ArgumentType(f"%{place}", kind, kind in loop_bounds) for place, kind in enumerate(kinds))
+        )
+        for name, kinds in declared_types(module).items()
+    )
+
+
+def request(module: Path, output: Path, **options: Any) -> RecordRequest:  # noqa: ANN401 - as many types as the request has fields
+    """A request to record a module."""
+    functions = options.pop("functions", None) or entry_points(module)
+    sha256 = hashlib.sha256(module.read_bytes()).hexdigest()
+    return RecordRequest(module, sha256, "sample", functions, output, **options)
+
+
+def events(path: Path) -> list[Row]:
+    """The rows of a run, by column name."""
+    run = read_run(path)
+    names = [*COLUMNS, *(metric.name for metric in run.metrics if metric.name not in COLUMNS)]
+    with duckdb.connect() as connection:
+        return [dict(zip(names, row, strict=True)) for row in connection.execute(events_sql(run)).fetchall()]

@@ -1,0 +1,292 @@
+"""Recording with the real runtime: how often, what is marked, what survives, and what is said when it fails."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.recording import compiled, entry_points, events, request, sample
+from tests.support import ROOT, SAMPLES
+from tracemap.capture.inputs import ArgumentType, EntryPoint
+from tracemap.capture.peaks import measure_peaks
+from tracemap.capture.record import Recorded, profile_path, record
+from tracemap.errors import (
+    FunctionUnknown,
+    InputInvalid,
+    ProgramFailed,
+    TargetExists,
+    TargetUnwritable,
+    TracemapError,
+    UsageInvalid,
+)
+from tracemap.measurements.header import header_to_json
+from tracemap.measurements.model import Clock
+from tracemap.measurements.runfile import read_run
+
+LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
+
+
+def slugs(recorded: Recorded) -> list[str]:
+    return [item.slug for item in recorded.header.diagnostics]
+
+
+def refused(made: Path, tmp_path: Path, model: str, **options: object) -> str:
+    """What `record` says when it refuses; nothing must be left.
+
+    Raises:
+        AssertionError: it did not refuse.
+    """
+    with pytest.raises(TracemapError) as caught:
+        record(request(sample(made, model), tmp_path / "run.csv", **options))
+    assert list(tmp_path.iterdir()) == []
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_every_call_and_its_warmup(serial: bool, made: Path, tmp_path: Path) -> None:
+    asked = request(sample(made, "hand_mlp"), tmp_path / "run.parquet", serial=serial, iterations=7, warmup=2)
+    recorded = record(asked)
+    rows = events(recorded.path)
+    dispatches = [row for row in rows if row["kind"] == "dispatch"]
+    calls = Counter((row["command_buffer_id"], row["command_index"]) for row in dispatches)
+    assert len(calls) == 4
+    assert set(calls.values()) == {9}
+    assert {row["invocation"] for row in rows} == set(range(9))
+    assert all(row["warmup"] == (row["invocation"] < 2) for row in rows)
+    assert all(row["call"] == row["invocation"] for row in dispatches)
+    assert [row["workgroup_x"] for row in dispatches[:4]] == [
+        command.workgroups[0] for command in recorded.header.programs[0] if command.kind == "dispatch"
+    ]
+    assert all(row["cpu_ns"] is None for row in rows if row["kind"] != "dispatch")
+    assert all(row["cpu_ns"] > 0 and row["duration_ns"] > 0 for row in dispatches)
+    header = recorded.header
+    assert (header.iterations, header.warmup, header.function, header.device) == (7, 2, "mlp", "local-task")
+    assert header.clock is Clock.HOST
+    assert header.workers == 1 if serial else isinstance(header.workers, int)
+    assert read_run(recorded.path).header == header
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def test_elapsed_covers_the_measured_calls_only(made: Path, tmp_path: Path) -> None:
+    recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=5, warmup=5))
+    rows = [row for row in events(recorded.path) if not row["warmup"]]
+    span = max(row["start_ns"] + row["duration_ns"] for row in rows) - min(row["start_ns"] for row in rows)
+    elapsed = recorded.header.elapsed_ns
+    assert isinstance(elapsed, int)
+    # What is left beside the rows: submitting the first, fetching the result of the last.
+    assert span <= elapsed < 2 * span + 5_000_000
+
+
+def test_the_header_is_as_its_schema_says(made: Path, tmp_path: Path) -> None:
+    recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=1, warmup=0))
+    schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
+    beside = json.loads((tmp_path / "run.csv.json").read_text(encoding="utf-8"))
+    jsonschema.validate(beside, schema)
+    assert beside == header_to_json(recorded.header)
+    assert any(tool.startswith("iree-base-runtime 3.") for tool in recorded.header.tools)
+
+
+def test_a_loop_has_several_submissions_in_an_invocation(made: Path, tmp_path: Path) -> None:
+    asked = request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=(*LOOP, "6"), iterations=4, warmup=1)
+    recorded = record(asked)
+    dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+    per_invocation = Counter(row["invocation"] for row in dispatches)
+    assert set(per_invocation) == set(range(5))
+    assert len(set(per_invocation.values())) == 1
+    first = [row for row in dispatches if row["command_buffer_id"] == dispatches[0]["command_buffer_id"]]
+    assert [row["call"] for row in first if row["command_index"] == first[0]["command_index"]] == list(
+        range(len(first))
+    )
+    assert slugs(recorded) == []
+
+
+def test_buffers_made_per_call_share_a_program(made: Path, tmp_path: Path) -> None:
+    recorded = record(request(sample(made, "hand_dynamic"), tmp_path / "run.csv", dim=16, iterations=3, warmup=1))
+    assert len(recorded.header.programs) == 1
+    assert [(buffer.one_shot, buffer.program) for buffer in recorded.header.buffers] == [(True, 0)] * 4
+    dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+    assert [row["call"] for row in dispatches if row["command_index"] == 0] == [0, 1, 2, 3]
+    assert recorded.header.inputs[0] == "16x16xf32: random in [0, 0.1), seed 0 (made up)"
+
+
+def test_a_function_without_dispatches(made: Path, tmp_path: Path) -> None:
+    asked = request(sample(made, "hand_multifunc"), tmp_path / "run.csv", function="no_compute")
+    recorded = record(asked)
+    assert events(recorded.path) == []
+    assert slugs(recorded) == ["no-events"]
+    assert recorded.header.iterations == 20
+    assert isinstance(recorded.header.elapsed_ns, int)
+    assert read_run(recorded.path).has_header
+
+
+def test_a_module_that_opens_no_device(tmp_path: Path) -> None:
+    model = tmp_path / "identity.mlir"
+    model.write_text("func.func @identity(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
+    recorded = record(request(compiled(tmp_path, model), tmp_path / "run.csv"))
+    assert recorded.events == 0
+    assert slugs(recorded) == ["no-events"]
+
+
+def test_local_sync_knows_no_command_index(made: Path, tmp_path: Path) -> None:
+    asked = request(sample(made, "hand_mlp"), tmp_path / "run.csv", device="local-sync", iterations=3, warmup=1)
+    recorded = record(asked)
+    dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+    assert len(dispatches) == 4 * 4
+    assert all(row["command_index"] is None and row["cpu_ns"] > 0 for row in dispatches)
+    assert [row["call"] for row in dispatches[::4]] == [0, 1, 2, 3]
+    assert recorded.header.workers == 1
+    assert recorded.header.buffers == ()
+
+
+def test_records_that_were_lost(made: Path, tmp_path: Path) -> None:
+    """Far more events in a call than the profiler's buffers hold: it is run again, flushing on a timer."""
+    asked = request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=(*LOOP, "1500"), iterations=2, warmup=1)
+    recorded = record(asked)
+    assert "--device_profiling_flush_interval_ms=2" in recorded.header.command
+    lost = [item.message for item in recorded.header.diagnostics if item.slug == "records-lost"]
+    if not lost:  # on a machine with other work the timer may be late
+        rows = events(recorded.path)
+        assert Counter(row["invocation"] for row in rows) == dict.fromkeys(range(3), len(rows) // 3)
+    assert all("lost" in message for message in lost)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["run.csv", "run.csv.json"]
+
+
+def test_flag_files_say_function_inputs_and_device(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "inner.flags").write_text("--input=32x64xf32=0.5\n\n# weights\n--input=64x64xf32=0.01\n")
+    flags = tmp_path / "x.flags"
+    flags.write_text(
+        f"--function=encode\n--module=other.vmfb\n--flagfile={tmp_path / 'inner.flags'}\n"
+        "--device=local-sync\n--task_worker_spin_us=1\n"
+    )
+    asked = request(sample(made, "hand_multifunc"), tmp_path / "run.csv", flagfile=flags, iterations=1)
+    header = record(asked).header
+    assert (header.function, header.device) == ("encode", "local-sync")
+    assert header.inputs == ("32x64xf32=0.5", "64x64xf32=0.01")
+    assert "--task_worker_spin_us=1" in header.command
+    assert "--module=other.vmfb" not in header.command
+
+
+def test_the_command_line_goes_before_the_flag_file(made: Path, tmp_path: Path) -> None:
+    flags = tmp_path / "x.flags"
+    flags.write_text("--function=encode\n--input=32x64xf32=0.5\n--input=64x64xf32=0.01\n")
+    asked = request(
+        sample(made, "hand_multifunc"),
+        tmp_path / "run.csv",
+        flagfile=flags,
+        function="no_compute",
+        inputs=("32x64xf32=1",),
+        iterations=1,
+    )
+    assert record(asked).header.inputs == ("32x64xf32=1",)
+
+
+def test_every_type_of_input_that_iree_takes(tmp_path: Path) -> None:
+    types = (
+        "tensor<2x3xbf16>", "tensor<2xf16>", "tensor<2xf64>", "tensor<2xi1>", "tensor<2xi8>", "tensor<f32>", "f32",
+        "index", "i64", "tensor<2xf8E4M3FN>", "tensor<2xcomplex<f32>>", "tensor<4xi4>", "f64", "i1", "tensor<2xui32>",
+        "tensor<0x4xf32>",
+    )  # fmt: skip
+    arguments = ", ".join(f"%a{place}: {kind}" for place, kind in enumerate(types))
+    names = ", ".join(f"%a{place}" for place in range(len(types)))
+    model = tmp_path / "types.mlir"
+    model.write_text(f"func.func @f({arguments}) -> ({', '.join(types)}) {{ return {names} : {', '.join(types)} }}")
+    recorded = record(request(compiled(tmp_path, model), tmp_path / "run.csv", iterations=1))
+    assert recorded.header.inputs[:4] == (
+        "2x3xbf16: random in [0, 0.1), seed 0 (made up)",
+        "2xf16: random in [0, 0.1), seed 1 (made up)",
+        "2xf32: random in [0, 0.1), seed 2 (made up)",  # the compiler turns f64 into f32
+        "2xi1: zeros (made up)",
+    )
+
+
+def test_inputs_that_do_not_fit(made: Path, tmp_path: Path) -> None:
+    said = refused(made, tmp_path, "hand_mlp", inputs=("32x784xf32",))
+    assert said.startswith("InputInvalid: mlp takes 7 inputs (tensor<32x784xf32>, ")
+    assert "1 given" in said
+    said = refused(made, tmp_path, "hand_dynamic")
+    assert said.startswith("InputInvalid")
+    assert "%0 (tensor<?x?xf32>)" in said
+    assert "--dim" in said
+    functions = entry_points(sample(made, "hand_loop"), loop_bounds=("i32",))
+    said = refused(made, tmp_path, "hand_loop", functions=functions)
+    assert said.startswith("InputInvalid")
+    assert "%2 (i32)" in said
+    assert "--input=64x64xf32=0.5 --input=64x64xf32=0.5 --input=VALUE" in said
+
+
+def test_functions_that_are_not_there(made: Path, tmp_path: Path) -> None:
+    for options in ({}, {"function": "absent"}):
+        said = refused(made, tmp_path, "hand_multifunc", **options)
+        assert said.startswith("FunctionUnknown")
+        assert "encode, decode, roundtrip, no_compute" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"inputs": ("32x784xf32=@absent.bin",) * 7}, InputInvalid, "absent.bin"),
+        ({"runtime_flags": ("--parameters=model=absent.irpa",)}, InputInvalid, "absent.irpa"),
+        ({"flagfile": Path("absent.flags")}, UsageInvalid, "absent.flags"),
+        ({"runtime_flags": ("--module=a", "--module=b")}, UsageInvalid, "several modules"),
+        ({"iterations": 0}, UsageInvalid, "at least one"),
+        ({"inputs": ("2x2xf32=1",) * 7}, ProgramFailed, "expected shape `32x784`"),
+        ({"device": "no-such-device"}, ProgramFailed, "no-such-device"),
+    ],
+)
+def test_what_is_refused_or_fails(
+    options: dict[str, object], kind: type[TracemapError], words: str, made: Path, tmp_path: Path
+) -> None:
+    said = refused(made, tmp_path, "hand_mlp", **options)
+    assert said.startswith(kind.__name__)
+    assert words in said
+
+
+@pytest.mark.parametrize("line", ["function=x", "--flagfile=SELF"])
+def test_flag_files_that_make_no_sense(line: str, made: Path, tmp_path: Path) -> None:
+    flags = tmp_path / "x.flags"
+    flags.write_text(line.replace("SELF", str(flags)))
+    with pytest.raises(UsageInvalid, match=r"x\.flags"):
+        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", flagfile=flags))
+
+
+def test_targets_are_looked_at_before_the_run(made: Path, tmp_path: Path) -> None:
+    module = sample(made, "hand_mlp")
+    with pytest.raises(TargetUnwritable, match="absent"):
+        record(request(module, tmp_path / "absent" / "run.csv"))
+    left_behind = profile_path(tmp_path / "run.csv")
+    left_behind.write_bytes(b"IRPF")
+    with pytest.raises(TargetExists, match="left behind"):
+        record(request(module, tmp_path / "run.csv"))
+    assert left_behind.read_bytes() == b"IRPF"
+    record(request(module, tmp_path / "run.csv", force=True, iterations=1))
+    assert not left_behind.exists()
+    with pytest.raises(TargetExists, match="--force"):
+        record(request(module, tmp_path / "run.csv"))
+
+
+def test_parameters_of_a_sample(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's modules declare no types; those of the request are used, and paths start at the working folder."""
+    monkeypatch.chdir(SAMPLES)
+    module = sample(made, "torch_mlp")
+    functions = (EntryPoint("main", (ArgumentType("%arg0", "!torch.vtensor<[32,784],f32>", False),)),)
+    flags = SAMPLES / "flags" / "torch_mlp.flags"
+    parameters = [line for line in flags.read_text().splitlines() if line.startswith("--parameters")]
+    said = record(request(module, tmp_path / "a.csv", functions=functions, iterations=2, flagfile=flags))
+    made_up = request(module, tmp_path / "b.csv", functions=functions, iterations=2, runtime_flags=tuple(parameters))
+    assert record(made_up).events == said.events > 0
+
+
+def test_unknown_function_is_an_error_of_its_own(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(FunctionUnknown):
+        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", function="mlp2"))
+
+
+def test_peaks_are_those_of_a_machine() -> None:
+    peaks = measure_peaks()
+    assert peaks.source == "measured"
+    assert 10**8 < peaks.bytes_per_second < 10**13
+    assert 10**8 < peaks.operations_per_second < 10**14

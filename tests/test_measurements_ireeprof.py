@@ -1,0 +1,208 @@
+"""Profiles of the real runtime: which call an event belongs to, what was lost, and what a killed writer leaves."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.recording import events, sample
+from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, benchmark_command, profiling_flags, run_benchmark
+from tracemap.capture.profile import load_profile, open_run
+from tracemap.errors import RunEmpty, RunInvalid, RunVersion
+from tracemap.measurements.ireeprof import Profile, read_export, whole_records
+from tracemap.measurements.model import Clock
+from tracemap.units import UNKNOWN, Integer
+
+LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
+MLP = ("32x784xf32=0.1", "784x256xf32=0.1", "256xf32=0.1", "256x128xf32=0.1", "128xf32=0.1", "128x10xf32=0.1",
+       "10xf32=0.1")  # fmt: skip
+
+
+def profiled(module: Path, function: str, inputs: tuple[str, ...], calls: int, target: Path, *flags: str) -> Path:
+    """Run a function under the profiler; the profile goes to `target`."""
+    command = benchmark_command(module, function, inputs, "local-task", calls, flags)
+    ending = run_benchmark([*command, *profiling_flags("local-task", target)])
+    assert ending.status == 0, ending.said
+    return target
+
+
+@pytest.fixture(scope="module")
+def mlp_profile(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five calls of the perceptron."""
+    target = tmp_path_factory.mktemp("profile") / "mlp.ireeprof"
+    return profiled(sample(made, "hand_mlp"), "mlp", MLP, 5, target)
+
+
+def read(profile: Path, invocations: Integer = UNKNOWN, *, warmup: int = 0, timed: bool = False) -> Profile:
+    connection = duckdb.connect()
+    return load_profile(profile, connection, invocations=invocations, warmup=warmup, timed_flushes=timed)
+
+
+def invocations_of(profile: Profile) -> Counter[object]:
+    return Counter(row[0] for row in profile.events.project("invocation").fetchall())
+
+
+def export(folder: Path, *lines: str) -> Path:
+    path = folder / "export.jsonl"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_calls_are_told_apart_whether_or_not_their_number_is_known(mlp_profile: Path) -> None:
+    for known in (5, UNKNOWN):
+        profile = read(mlp_profile, known)
+        assert profile.invocations == 5
+        assert invocations_of(profile) == dict.fromkeys(range(5), 8)
+        assert profile.diagnostics == ()
+    assert profile.clock is Clock.HOST
+    assert [command.kind for command in profile.programs[0]] == ["dispatch", "barrier"] * 4
+    assert not profile.buffers[0].one_shot
+
+
+def test_a_wrong_number_of_calls_is_not_believed(mlp_profile: Path) -> None:
+    profile = read(mlp_profile, 3, warmup=1)
+    assert profile.invocations is UNKNOWN
+    assert invocations_of(profile) == {None: 40}
+    (told,) = profile.diagnostics
+    assert told.slug == "invocation-unknown"
+    assert "1 warm-up call" in told.message
+
+
+def test_repetition_tells_calls_apart_where_flushes_do_not(mlp_profile: Path) -> None:
+    assert invocations_of(read(mlp_profile, 5, timed=True)) == dict.fromkeys(range(5), 8)
+
+
+def test_timed_flushes_cut_calls_but_lose_nothing(made: Path, tmp_path: Path) -> None:
+    inputs = (*LOOP, "400")
+    path = profiled(sample(made, "hand_loop"), "loop", inputs, 3, tmp_path / "loop.ireeprof", TIMED_FLUSH_FLAG)
+    profile = read(path, 3, timed=True)
+    assert profile.lost_records == 0
+    assert invocations_of(profile) == dict.fromkeys(range(3), profile.event_count // 3)
+
+
+def test_lost_records_are_counted(made: Path, tmp_path: Path) -> None:
+    inputs = (*LOOP, "1500")
+    profile = read(profiled(sample(made, "hand_loop"), "loop", inputs, 2, tmp_path / "loop.ireeprof"), 2)
+    assert profile.lost_records > 1000
+    lost = [item for item in profile.diagnostics if item.slug == "records-lost"]
+    assert [item.message.partition(":")[0] for item in lost] == [
+        "truncated_chunk (host-execution-events)",
+        "truncated_chunk (queue-events)",
+    ]
+    assert all("records lost" in item.message for item in lost)
+
+
+def test_a_profile_made_elsewhere_is_a_run(mlp_profile: Path, tmp_path: Path) -> None:
+    run = open_run(mlp_profile, tmp_path)
+    assert not run.has_header
+    assert run.header.iterations == 5
+    assert len(run.header.buffers) == 1
+    assert [metric.name for metric in run.metrics] == ["duration_ns", "cpu_ns"]
+    dispatches = [row for row in events(run.table) if row["kind"] == "dispatch"]
+    assert [row["command_index"] for row in dispatches] == [0, 2, 4, 6] * 5
+
+
+def test_a_profile_cut_anywhere_is_read_up_to_its_last_whole_record(mlp_profile: Path, tmp_path: Path) -> None:
+    content = mlp_profile.read_bytes()
+    before = 40
+    for size in range(len(content) - 1, 4000, -797):
+        cut = tmp_path / "cut.ireeprof"
+        cut.write_bytes(content[:size])
+        whole = whole_records(cut)
+        assert whole.size == size
+        assert 0 <= size - whole.end < 4096
+        assert not whole.finished
+        profile = read(cut)
+        assert profile.diagnostics[0].slug == "run-truncated"
+        assert f" {size - whole.end:,} byte" in profile.diagnostics[0].message
+        assert profile.event_count <= before
+        before = profile.event_count
+    assert 0 < before < 40
+    assert cut.read_bytes() == content[:size]
+
+
+@pytest.mark.parametrize("size", [0, 24, 30])
+def test_a_profile_without_a_whole_record(size: int, mlp_profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "short.ireeprof"
+    path.write_bytes(mlp_profile.read_bytes()[:size])
+    with pytest.raises(RunEmpty, match="short"):
+        open_run(path, tmp_path)
+
+
+def test_a_profile_without_events(mlp_profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "short.ireeprof"
+    path.write_bytes(mlp_profile.read_bytes()[:541])
+    with pytest.raises(RunEmpty, match="no event"):
+        open_run(path, tmp_path)
+
+
+def test_what_is_no_profile(mlp_profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.ireeprof"
+    path.write_bytes(b"kernel,cpu_ns\nk,1\n")
+    with pytest.raises(RunInvalid, match=r"x\.ireeprof"):
+        open_run(path, tmp_path)
+    content = bytearray(mlp_profile.read_bytes())
+    content[60:100] = bytes(40)
+    path.write_bytes(content)
+    shutil.copy(path, tmp_path / "damaged.ireeprof")
+    with pytest.raises((RunInvalid, RunEmpty), match="damaged"):
+        open_run(tmp_path / "damaged.ireeprof", tmp_path)
+
+
+def test_exports_of_another_version_or_kind(tmp_path: Path) -> None:
+    with duckdb.connect() as connection:
+        with pytest.raises(RunVersion, match=r"version 16.*version 15"):
+            read_export(export(tmp_path, '{"schema_version":16,"record_type":"schema"}'), connection)
+        with pytest.raises(RunInvalid, match="schema_version"):
+            read_export(export(tmp_path, '{"a":1}'), connection)
+        with pytest.raises(RunInvalid, match=r"export\.jsonl"):
+            read_export(export(tmp_path, "kernel,cpu_ns"), connection)
+        with pytest.raises(RunEmpty, match=r"export\.jsonl"):
+            read_export(export(tmp_path), connection)
+
+
+DEVICE = (
+    '{"schema_version":15,"record_type":"queue_event","source_record_index":1,"event_id":1,"op":"execute",'
+    '"submission_id":1,"physical_device_ordinal":0,"queue_ordinal":0,"host_time_ns":1000,"operation_count":1}',
+    '{"schema_version":15,"record_type":"dispatch_event","source_record_index":2,"physical_device_ordinal":0,'
+    '"queue_ordinal":0,"event_id":1,"submission_id":1,"command_buffer_id":1,"command_index":0,"key":"k",'
+    '"workgroup_count":[2,3,4],"valid":true,"start_driver_host_cpu_time_ns":5000,"duration_ns":70}',
+    '{"schema_version":15,"record_type":"dispatch_event","source_record_index":2,"physical_device_ordinal":0,'
+    '"queue_ordinal":0,"event_id":2,"submission_id":1,"command_buffer_id":1,"command_index":2,"key":"l",'
+    '"workgroup_count":[1,1,1],"valid":false,"duration_ns":0}',
+    '{"schema_version":15,"record_type":"queue_device_event","source_record_index":3,"physical_device_ordinal":0,'
+    '"queue_ordinal":0,"event_id":1,"submission_id":1,"command_buffer_id":1,"op":"execute","valid":true,'
+    '"start_driver_host_cpu_time_ns":4000,"duration_ns":90}',
+)
+"""Rows as the Vulkan driver gives them, shortened to the fields that matter; the second has no valid times."""
+
+
+def test_events_of_a_device_are_on_its_own_clock(tmp_path: Path) -> None:
+    with duckdb.connect() as connection:
+        profile = read_export(export(tmp_path, *DEVICE), connection, invocations=1)
+        assert profile.clock is Clock.DEVICE
+        assert "cpu_ns" not in profile.events.columns
+        found = profile.events.project(
+            "kind, kernel, command_index, duration_ns, start_ns, invocation, workgroup_x, workgroup_y, workgroup_z"
+        ).fetchall()
+    assert found == [
+        ("dispatch", "k", 0, 70, 5000, 0, 2, 3, 4),
+        ("dispatch", "l", 2, None, None, 0, 1, 1, 1),
+        ("execute", None, None, 90, 4000, 0, None, None, None),
+    ]
+    assert [item.slug for item in profile.diagnostics] == ["times-invalid"]
+
+
+def test_clocks_are_not_mixed(tmp_path: Path) -> None:
+    host = (
+        '{"schema_version":15,"record_type":"host_execution_event","source_record_index":4,"event_id":1,"op":"alloca",'
+        '"valid":true,"duration_ns":5,"start_host_time_ns":1,"end_host_time_ns":6}'
+    )
+    with duckdb.connect() as connection:
+        profile = read_export(export(tmp_path, *DEVICE, host), connection, invocations=1)
+        assert profile.event_count == 3
+    assert "clock-mixed" in [item.slug for item in profile.diagnostics]
