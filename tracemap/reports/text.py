@@ -107,8 +107,8 @@ def _table(title: str, *columns: tuple[str, str]) -> Table:
 
     table = Table(title=Text(title, style="bold"), title_justify="left", box=None, pad_edge=False, header_style="dim")
     for heading, kind in columns:
-        justify = "right" if kind == "number" else "left"
-        table.add_column(heading, justify=justify, no_wrap=kind == "number", overflow="fold")
+        number = kind == "number"
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
     return table
 
 

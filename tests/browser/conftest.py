@@ -1,0 +1,80 @@
+"""A headless Chromium, and pages opened in it that must stay silent and within their file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SWITCHES = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1500,900",
+)
+
+Open = Callable[..., Chrome]
+"""Path of a page, anchor -> the browser that shows it."""
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """One browser for all tests, with a profile of its own."""
+    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    driver = shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed; tests/browser/setup.sh installs them")
+    options = Options()
+    options.binary_location = program
+    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = Chrome(options=options, service=Service(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture
+def open_page(browser: Chrome) -> Iterator[Open]:
+    """Opens pages anew; afterwards: no message on the console, no request but for the page itself."""
+    opened: list[str] = []
+
+    def show(path: Path, anchor: str = "") -> Chrome:
+        browser.get("about:blank")  # a changed anchor alone would not load the page again
+        if not opened:
+            log(browser, "browser")
+            log(browser, "performance")
+        opened.append(path.as_uri())
+        browser.get(path.as_uri() + anchor)
+        return browser
+
+    yield show
+    if opened:
+        browser.execute_script("try { localStorage.clear() } catch {}")
+    assert [entry["message"] for entry in log(browser, "browser")] == []
+    assert {url.split("#")[0] for url in requests(browser)} <= {*opened, "about:blank"}
+
+
+def log(browser: Chrome, kind: str) -> list[dict[str, Any]]:
+    """Entries of a log since it was last read."""
+    return list(browser.get_log(kind))  # type: ignore[no-untyped-call]  # selenium leaves this one without types
+
+
+def requests(browser: Chrome) -> list[str]:
+    """Addresses that the browser asked for since the log was last read."""
+    events: list[dict[str, Any]] = [json.loads(entry["message"])["message"] for entry in log(browser, "performance")]
+    return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]

@@ -1,0 +1,146 @@
+"""The JSON forms: they obey their schemas, every key is there, unknown is null, and the schemas allow nothing else."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.builders import attribution, graph, op, site
+from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
+from tracemap.attribution.model import ResidualReason, Rule
+from tracemap.graph.model import Evidence, Fate, Kernel, Step
+from tracemap.reports.json import attribution_json, json_text, map_json, schema
+from tracemap.units import UNKNOWN
+
+Json = dict[str, Any]
+
+
+def validator(name: str) -> jsonschema.Draft202012Validator:
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+    return jsonschema.Draft202012Validator(schema(name))
+
+
+def objects(value: object) -> list[Json]:
+    """Every object in a JSON value, outermost first."""
+    if isinstance(value, dict):
+        return [value, *(found for entry in value.values() for found in objects(entry))]
+    return [found for entry in value for found in objects(entry)] if isinstance(value, list) else []
+
+
+MAP = map_json(GRAPH)
+COSTS = attribution_json(attribution(GRAPH, TOTALS, residual=RESIDUAL))
+
+
+@pytest.mark.parametrize(("name", "value"), [("show", MAP), ("attribution", COSTS)])
+def test_the_forms_obey_their_schemas(name: str, value: Json) -> None:
+    validator(name).validate(json.loads(json_text(value)))
+
+
+@pytest.mark.parametrize(("name", "value"), [("show", MAP), ("attribution", COSTS)])
+def test_the_schemas_allow_no_key_more_or_less(name: str, value: Json) -> None:
+    check = validator(name)
+    for index, entry in enumerate(objects(value)):
+        broken = copy.deepcopy(value)
+        target = objects(broken)[index]
+        target["surplus"] = {"unexpected": True}
+        assert not check.is_valid(broken), entry
+        fixed_keys = "cpu_ns" not in entry
+        if fixed_keys:
+            for key in entry:
+                broken = copy.deepcopy(value)
+                del objects(broken)[index][key]
+                assert not check.is_valid(broken), key
+
+
+def test_the_map_in_json() -> None:
+    found = MAP["ops"][3]
+    assert found == {
+        "id": "op3",
+        "name": "linalg.generic",
+        "function": "main",
+        "file": "model.mlir",
+        "line": 4,
+        "column": 5,
+        "scope": ["h0", "attn"],
+        "frames": [
+            {"file": "net.py", "line": 1, "column": None, "function": None},
+            {"file": "net.py", "line": 4, "column": None, "function": None},
+            {"file": "net.py", "line": 4, "column": None, "function": None},
+        ],
+        "fate": "dispatched",
+        "reason": {"slug": "dispatched", "text": "does work in a site"},
+        "sites": ["site0", "site1"],
+    }
+    assert MAP["sites"][3]["function"] is None
+    assert MAP["sites"][2]["path"] == ["op1"]
+    assert MAP["coverage"]["by_fate"]["unknown"] == 0
+    assert MAP["coverage"]["sites_with_members"] == 4
+
+
+def test_unknown_is_null() -> None:
+    value = map_json(graph((op(0, function=UNKNOWN, file=UNKNOWN),)))
+    entry = value["ops"][0]
+    assert [entry[key] for key in ("function", "file", "line", "column")] == [None] * 4
+    validator("show").validate(value)
+
+
+def test_steps_of_kernels() -> None:
+    kernel = Kernel("k", ("site0",), (Step(3, "arith.addf", ("op2",)),))
+    map_ = dataclasses.replace(GRAPH, kernels=(kernel,))
+    value = map_json(map_)
+    assert value["kernels"] == [
+        {"name": "k", "sites": ["site0"], "steps": [{"line": 3, "op_name": "arith.addf", "ops": ["op2"]}]}
+    ]
+    validator("show").validate(value)
+
+
+def test_the_attribution_in_json() -> None:
+    assert COSTS["metrics"][1] == {
+        "name": "cpu_ns",
+        "unit": "ns",
+        "aggregation": "sum",
+        "measured": 280,
+        "attributed": 271,
+        "residual": 9,
+    }
+    assert COSTS["run"] == {"elapsed_ns": 10_000, "iterations": 2, "workers": 1, "device": "local-task"}
+    by_op = {entry["op"]: entry for entry in COSTS["ops"]}
+    assert by_op["op3"]["calls"] == 4
+    assert by_op["op3"]["metrics"]["cpu_ns"] == {
+        "inclusive": 201,
+        "attributed": 150,
+        "low": 100,
+        "high": 201,
+        "per_call": {"median": 50, "p10": 50, "p90": 51},
+    }
+    assert COSTS["sites"][0]["metrics"]["cpu_ns"]["total"] == 101
+    assert COSTS["residual"][0] == {"reason": "runtime-overhead", "metrics": {"duration_ns": 5, "cpu_ns": 9}}
+
+
+def test_ops_that_never_ran_have_no_spread() -> None:
+    map_ = graph((op(0, 1),), (site(0, 0),))
+    value = attribution_json(attribution(map_, {"cpu_ns": {}}))
+    assert value["ops"][0]["metrics"]["cpu_ns"]["per_call"] is None
+    assert value["sites"][0]["metrics"]["cpu_ns"]["per_call"] is None
+    validator("attribution").validate(value)
+
+
+def test_the_schemas_list_the_words_of_the_code() -> None:
+    show, costs = schema("show"), schema("attribution")
+    assert show["$defs"]["op"]["properties"]["fate"]["enum"] == [fate.value for fate in Fate]
+    assert list(show["properties"]["coverage"]["properties"]["by_fate"]["properties"]) == [fate.value for fate in Fate]
+    evidence = show["$defs"]["member"]["properties"]["evidence"]["enum"]
+    assert evidence == [entry.value for entry in Evidence]
+    assert costs["properties"]["rule"]["enum"] == [rule.value for rule in Rule]
+    reasons = costs["properties"]["residual"]["items"]["properties"]["reason"]["enum"]
+    assert reasons == [reason.value for reason in ResidualReason]
+
+
+def test_the_same_value_gives_the_same_text() -> None:
+    assert json_text(MAP) == json_text(map_json(GRAPH))
+    assert json_text(MAP).endswith("}\n")

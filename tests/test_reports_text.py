@@ -1,0 +1,151 @@
+"""Terminal tables: complete when piped, exact balance, hostile names inert."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+from dataclasses import dataclass
+
+from tests.builders import attribution, graph, op, site
+from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
+from tracemap.graph.model import Diagnostic, Kernel, Op, Site
+from tracemap.reports import text
+
+LONG = "main$async_dispatch_7_" + "matmul_like_" * 30 + "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """A selection as a query makes it."""
+
+    ops: tuple[Op, ...] = ()
+    sites: tuple[Site, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+
+
+def rows_of(printed: str, title: str) -> list[list[str]]:
+    """Cells of the rows below a title, up to an empty line or the end."""
+    lines = printed.split("\n")
+    start = next(index for index, line in enumerate(lines) if line.startswith(title)) + 2
+    rows = []
+    for line in lines[start:]:
+        if not line.strip() or line.startswith("…"):
+            break
+        rows.append(line.split())
+    return rows
+
+
+def attributed_text(**options: bool) -> str:
+    out = io.StringIO()
+    costs = attribution(GRAPH, TOTALS, residual=RESIDUAL, diagnostics=[Diagnostic("odd-too", "and [red]this[/red]")])
+    text.attribute(GRAPH, costs, out, **options)
+    return out.getvalue()
+
+
+def test_piped_tables_are_plain_and_cut_nothing() -> None:
+    map_ = graph((op(0, 1, name="stablehlo." + "very_long_name_" * 20),), (site(0, 0, kernel=LONG),))
+    out = io.StringIO()
+    text.show(map_, map_, out, whole=True)
+    printed = out.getvalue()
+    assert "\x1b" not in printed
+    assert "…" not in printed
+    assert LONG in printed
+    assert map_.ops[0].name in printed
+
+
+def test_show_prints_ops_sites_members_and_kernels() -> None:
+    out = io.StringIO()
+    text.show(GRAPH, GRAPH, out, whole=True)
+    printed = out.getvalue()
+    assert "9 ops: 4 dispatched, 1 load_time, 1 host, 1 constant, 2 structural" in printed
+    assert "5 sites on 5 kernels, 4 with members" in printed
+    assert [row[0] for row in rows_of(printed, "Ops")] == [entry.id for entry in GRAPH.ops]
+    assert [row[0] for row in rows_of(printed, "Sites")] == [entry.id for entry in GRAPH.sites]
+    assert ["site0", "op3", "model.mlir:4", "linalg.generic", "located", "100", "64", "B"] in rows_of(
+        printed, "Members"
+    )
+    assert ["k2", "0", "site2"] in rows_of(printed, "Kernels")
+    assert "note [odd]: something is odd" in printed
+
+
+def test_show_prints_what_was_selected_only() -> None:
+    out = io.StringIO()
+    text.show(Some(sites=(GRAPH.sites[2],)), GRAPH, out)
+    printed = out.getvalue()
+    assert "site2" in printed
+    assert "site0" not in printed
+    assert "Kernels" not in printed
+
+
+def test_attribute_prints_ops_by_cost() -> None:
+    rows = rows_of(attributed_text(), "Ops by cpu_ns")
+    assert [row[0] for row in rows] == ["op3", "op2", "op5", "op6"]
+    expected = "op3 model.mlir:4 net.py:1 linalg.generic h0/attn 4 150 ns 53.6 % 201 ns 100 ns 201 ns 50 ns"
+    assert " ".join(rows[0]) == expected
+
+
+def test_attribute_balances_in_exact_numbers() -> None:
+    printed = attributed_text()
+    assert "cpu_ns: measured 280 = attributed 271 + residual 9 ns" in printed
+    assert "duration_ns: measured 36 = attributed 28 + residual 8 ns" in printed
+    rows = rows_of(printed, "Balance")
+    assert [row[:2] for row in rows[:4]] == [
+        ["attributed", "28"],
+        ["residual", "runtime-overhead"],
+        ["residual", "counted-in-dispatches"],
+        ["measured", "36"],
+    ]
+
+
+def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
+    printed = attributed_text()
+    assert "5 sites: 4 with members, 3 called, 1 run at load: not measured" in printed
+    assert "site3: runs once, at load: not measured" in printed
+    assert "note [odd-too]: and [red]this[/red]" in printed
+
+
+def test_hidden_ops_are_summed() -> None:
+    count = text.TOP_OPS + 3
+    map_ = graph([op(i, i + 1) for i in range(count)], [site(i, i) for i in range(count)])
+    costs = attribution(map_, {"cpu_ns": {f"site{i}": 10 for i in range(count)}})
+    out, everything = io.StringIO(), io.StringIO()
+    text.attribute(map_, costs, out)
+    text.attribute(map_, costs, everything, all_ops=True)
+    assert "… and 3 more ops: 30 ns, 7.0 %" in out.getvalue()
+    assert len(rows_of(everything.getvalue(), "Ops by cpu_ns")) == count
+
+
+def test_a_run_without_metrics_says_so() -> None:
+    out = io.StringIO()
+    text.attribute(GRAPH, attribution(GRAPH, {}), out)
+    assert "nothing to attribute" in out.getvalue()
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    map_ = graph((op(0, 1, name="a\x1b[31m\nb\u202e", reason="[bold]not markup[/bold] \x07"),))
+    out = io.StringIO()
+    text.show(map_, map_, out)
+    printed = out.getvalue()
+    assert "a\\x1b[31m\\nb\\u202e" in printed
+    assert "[bold]not markup[/bold] \\x07" in printed
+
+
+def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
+    map_ = graph((op(0, 1),), (site(0, 0, kernel=LONG),))
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as terminal:
+        terminal_columns = os.environ.get("COLUMNS")
+        os.environ["COLUMNS"] = "80"
+        try:
+            text.show(Some(kernels=map_.kernels), map_, terminal)
+        finally:
+            os.environ.pop("COLUMNS")
+            if terminal_columns is not None:
+                os.environ["COLUMNS"] = terminal_columns
+        terminal.flush()
+        printed = os.read(leader, 100_000).decode()
+    os.close(leader)
+    lines = printed.replace("\r", "").split("\n")
+    assert max(map(len, lines)) < 200
+    assert LONG in "".join(line.split(" ")[0] for line in lines)
