@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
 from pygments.lexer import Lexer
@@ -54,14 +53,14 @@ def lines_of(text: str) -> list[str]:
 
 def highlighted_lines(text: str, language: str) -> list[str]:
     """One string of escaped HTML per line of `text`; `language` as in `SourceFile`."""
-    lines = [""]
-    for token_class, value in _merged(_lexer(language).get_tokens_unprocessed(text)):
-        first, *rest = value.translate(_ESCAPES).split("\n")
-        lines[-1] += _span(token_class, first)
-        lines.extend(_span(token_class, piece) for piece in rest)
-    if lines[-1] == "":
-        lines.pop()
-    return lines
+    spans: dict[tuple[_TokenType, str], str] = {}  # models repeat themselves: most tokens are met again
+    pieces = []
+    for _, token_type, value in _lexer(language).get_tokens_unprocessed(text):
+        key = (token_type, value)
+        if key not in spans:
+            spans[key] = _span(_token_class(token_type), value.translate(_ESCAPES))
+        pieces.append(spans[key])
+    return lines_of("".join(pieces))
 
 
 def _lexer(language: str) -> Lexer:
@@ -84,20 +83,8 @@ def _token_class(token_type: _TokenType) -> str:
     return next((name for kind, name in _CLASSES if token_type is kind or kind in token_type.split()), "")
 
 
-def _merged(tokens: Iterable[tuple[int, _TokenType, str]]) -> Iterable[tuple[str, str]]:
-    """Neighbours of one class joined, white space with whatever precedes it: fewer elements make a quicker page."""
-    pending_class = ""
-    pending: list[str] = []
-    for _, token_type, value in tokens:
-        token_class = _token_class(token_type)
-        if token_class != pending_class and not (value.isspace() and "\n" not in value):
-            if pending:
-                yield pending_class, "".join(pending)
-            pending_class, pending = token_class, []
-        pending.append(value)
-    if pending:
-        yield pending_class, "".join(pending)
-
-
 def _span(token_class: str, escaped: str) -> str:
-    return f'<span class="{token_class}">{escaped}</span>' if token_class and escaped else escaped
+    """The token as an element; one per line where it spans several, for lines are elements too."""
+    if not token_class:
+        return escaped
+    return "\n".join(f'<span class="{token_class}">{line}</span>' if line else "" for line in escaped.split("\n"))

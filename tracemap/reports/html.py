@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 CHUNK_LINES = 100
 """Lines of source per block; browsers lay out only the blocks that are in view."""
 
-_JSON_ESCAPES = str.maketrans(
-    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-)
+_JSON_ESCAPES = (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
 
 
 def write_page(page: PageData, target: Path, *, force: bool) -> None:
@@ -87,7 +85,10 @@ def render_page(page: PageData) -> str:
 
 def embedded_json(value: object) -> str:
     """JSON that may stand inside a `script` element, whatever texts it holds."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_JSON_ESCAPES)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for char, escape in _JSON_ESCAPES:
+        text = text.replace(char, escape)
+    return text
 
 
 def _policy(style: str, *scripts: str) -> str:
