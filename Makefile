@@ -43,10 +43,7 @@ test: $(READY) browser ## run all tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 browser: # the page's tests run in a real Chromium; where it can be neither found nor installed they skip and say so
-	@command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 \
-		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 \
-			&& apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
-		|| echo "Chromium is not installed and cannot be installed from here: the tests of the page will be skipped" >&2
+	@sh tests/browser/setup.sh
 
 lint: $(READY) ## check style and types
 	$(BIN)/ruff check .

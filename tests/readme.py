@@ -46,12 +46,19 @@ def _replaced(text: str, name: str, content: str) -> str:
     return f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->\n{after}"
 
 
+def demo_excerpt(table: str, ops: int = 10) -> str:
+    """Of the demo's table: what it says of the run, the most expensive ops, and the balance."""
+    about, costly, *_, balance = re.split(r"\n\s*\n", table.strip())
+    lines = [*about.splitlines(), "", *costly.splitlines()[: ops + 2], "…", "", *balance.splitlines()]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def main() -> None:
     """Write the parts anew; the worked example only where `make demo` has left its table."""
     text = README.read_text(encoding="utf-8")
     parts = {"errors": error_table(), "residual": residual_table()}
     if DEMO_TABLE.exists():
-        parts["demo"] = f"```text\n{DEMO_TABLE.read_text(encoding='utf-8').rstrip()}\n```"
+        parts["demo"] = f"```text\n{demo_excerpt(DEMO_TABLE.read_text(encoding='utf-8'))}\n```"
     for name, content in parts.items():
         text = _replaced(text, name, content)
     README.write_text(text, encoding="utf-8")

@@ -19,9 +19,9 @@ from tracemap.graph.model import Evidence, Fate
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # Written in two pieces, so that this file does not name what it forbids.
-MACHINE_PATHS = re.compile(
-    r"(?<![\w.])/(?:" + "|".join(["wor" + "k", "roo" + "t", "hom" + "e", "Use" + "rs"]) + r")/\w"
-)
+FOLDERS = "|".join(["wor" + "k", "roo" + "t", "hom" + "e", "Use" + "rs"])
+MACHINE_PATHS = re.compile(rf"(?<![\w.])/(?:{FOLDERS})/\w\w")  # names of one letter are examples
+
 REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "index" + "-url", "find" + "-links"]))
 
 
