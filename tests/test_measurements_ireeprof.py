@@ -190,9 +190,9 @@ def test_events_of_a_device_are_on_its_own_clock(tmp_path: Path) -> None:
             "kind, kernel, command_index, duration_ns, start_ns, invocation, workgroup_x, workgroup_y, workgroup_z"
         ).fetchall()
     assert found == [
+        ("execute", None, None, 90, 4000, 0, None, None, None),
         ("dispatch", "k", 0, 70, 5000, 0, 2, 3, 4),
         ("dispatch", "l", 2, None, None, 0, 1, 1, 1),
-        ("execute", None, None, 90, 4000, 0, None, None, None),
     ]
     assert [item.slug for item in profile.diagnostics] == ["times-invalid"]
 

@@ -202,7 +202,8 @@ def _profile(connection: duckdb.DuckDBPyConnection, invocations: Integer, warmup
     count = _integer(connection, "SELECT count(*) FROM profile_events")
     unknown = _invocation_diagnostics(count, told_apart, warmup)
     return Profile(
-        events=connection.sql("SELECT * EXCLUDE row FROM profile_events ORDER BY row"),
+        # Workers report in the order in which they get to it, which need not be that of the work.
+        events=connection.sql("SELECT * EXCLUDE row FROM profile_events ORDER BY start_ns, row"),
         event_count=count,
         programs=programs,
         buffers=buffers,
@@ -322,7 +323,7 @@ def _shape_events(connection: duckdb.DuckDBPyConnection, clock: Clock, warmup: i
             CAST(NULL AS VARCHAR) AS site,
             row_number() OVER (
                 PARTITION BY kind, key, coalesce(program, events.command_buffer_id::VARCHAR), command_index
-                ORDER BY row) - 1 AS call,
+                ORDER BY {start}, row) - 1 AS call,
             invocation,
             coalesce(invocation < {warmup}, false) AS warmup,
             {start} AS start_ns,
@@ -336,7 +337,6 @@ def _shape_events(connection: duckdb.DuckDBPyConnection, clock: Clock, warmup: i
             ON s.device = physical_device_ordinal AND s.queue = queue_ordinal
             AND s.submission_id = events.submission_id
         LEFT JOIN profile_one_shot ON profile_one_shot.id = events.command_buffer_id
-        ORDER BY row
     """)
 
 
