@@ -67,7 +67,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     force: bool,
     runtime_flags: tuple[str, ...],
 ) -> None:
-    r"""Run the module of BUNDLE under IREE's profiler, an exact number of times, and write a run.
+    """Run the module of BUNDLE under IREE's profiler, an exact number of times, and write a run.
 
     Inputs that are not given are made up from the declared types: zeros for integers, small random floats.
     What stands after -- goes to iree-benchmark-module. The path of the run is printed.
@@ -88,7 +88,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
         request = RecordRequest(
             module=opened.module_path,
             module_sha256=opened.graph.module.sha256,
-            bundle=opened.path.name,
+            bundle=str(opened.path.resolve()),
             functions=_entry_points(opened),
             output=target,
             function=function or UNKNOWN,

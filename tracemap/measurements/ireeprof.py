@@ -201,6 +201,9 @@ def _profile(connection: duckdb.DuckDBPyConnection, invocations: Integer, warmup
     lost, losses = _losses(connection)
     count = _integer(connection, "SELECT count(*) FROM profile_events")
     unknown = _invocation_diagnostics(count, told_apart, warmup)
+    if invocations is UNKNOWN and told_apart is not UNKNOWN:
+        # The last call of a killed program may have been submitted and never reported.
+        told_apart = _integer(connection, "SELECT max(invocation) + 1 FROM profile_events")
     return Profile(
         # Workers report in the order in which they get to it, which need not be that of the work.
         events=connection.sql("SELECT * EXCLUDE row FROM profile_events ORDER BY start_ns, row"),

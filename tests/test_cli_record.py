@@ -1,0 +1,157 @@
+"""`tracemap record` as a user meets it: what it prints and writes, and what is left when something is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.recording import events
+from tests.support import check_cli, command_line, run_cli
+from tracemap.capture.profile import open_run
+from tracemap.measurements.runfile import read_run
+
+ENDLESS = 10_000_000
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def multifunc(built: Built, tmp_path: Path) -> Path:
+    """A copy of a bundle, to record into."""
+    return Path(shutil.copytree(built("hand_multifunc"), tmp_path / "m.tracemap"))
+
+
+def waited_for(what: Callable[[], object]) -> None:
+    """Wait until something holds.
+
+    Raises:
+        AssertionError: it did not within a minute.
+    """
+    end = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def recording(bundle: Path, output: Path) -> subprocess.Popen[str]:
+    """An endless recording that has written a good deal of its profile."""
+    command = command_line("record", bundle, "--function", "encode", "--iterations", str(ENDLESS), "-o", output)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=output.parent)
+    profile = output.with_name(output.name + ".ireeprof")
+    waited_for(lambda: profile.exists() and profile.stat().st_size > 100_000)
+    return process
+
+
+def test_runs_are_numbered_in_the_bundle(multifunc: Path, tmp_path: Path) -> None:
+    for number in (1, 2):
+        done = run_cli("record", multifunc, "--function", "encode", "--iterations", "2", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"{multifunc}/runs/run-00{number}.parquet\n"
+        assert done.stderr.startswith("encode: 2 iterations in ")
+    header = read_run(multifunc / "runs" / "run-001.parquet").header
+    assert (header.iterations, header.warmup, header.function) == (2, 3, "encode")
+    assert header.bundle == str(multifunc)
+    assert header.module_sha256 != "unknown"
+
+
+def test_a_refused_recording_leaves_no_folder_for_runs(multifunc: Path, tmp_path: Path) -> None:
+    shutil.rmtree(multifunc / "runs", ignore_errors=True)
+    assert run_cli("record", multifunc, cwd=tmp_path).returncode == 2
+    assert not (multifunc / "runs").exists()
+
+
+def test_options_reach_the_program(multifunc: Path, tmp_path: Path) -> None:
+    options = ("--serial", "--iterations", "4", "--warmup", "1", "--input", "32x64xf32=1", "--input", "64x64xf32=2")
+    check_cli(
+        "record", multifunc, "--function", "encode", *options, "-o", "run.csv", "--", "--task_worker_spin_us=1",
+        cwd=tmp_path,
+    )  # fmt: skip
+    header = read_run(tmp_path / "run.csv").header
+    assert (header.iterations, header.warmup, header.workers) == (4, 1, 1)
+    assert header.inputs == ("32x64xf32=1", "64x64xf32=2")
+    assert "--task_worker_spin_us=1" in header.command
+    assert "--benchmark_min_time=5x" in header.command
+    assert {row["invocation"] for row in events(tmp_path / "run.csv")} == set(range(5))
+
+
+def test_a_run_without_events_says_so(multifunc: Path, tmp_path: Path) -> None:
+    done = run_cli("record", multifunc, "--function", "no_compute", "-o", "run.csv", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == "run.csv\n"
+    assert "[no-events]" in done.stderr
+
+
+def test_force_replaces(multifunc: Path, tmp_path: Path) -> None:
+    command = ("record", multifunc, "--function", "encode", "-o", "run.csv", "--iterations")
+    check_cli(*command, "2", cwd=tmp_path)
+    check_cli(*command, "3", "--force", cwd=tmp_path)
+    assert read_run(tmp_path / "run.csv").header.iterations == 3
+
+
+def test_a_killed_program_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run.parquet"
+    process = recording(multifunc, output)
+    for child in children_of(process.pid):
+        os.kill(child, signal.SIGKILL)
+    out, err = process.communicate()
+    assert process.returncode == 1
+    assert out == ""
+    assert "SIGKILL" in err
+    assert str(output) in err
+    assert err.endswith("[program-failed]\n")
+    check_salvaged(output)
+
+
+def test_ctrl_c_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run.csv"
+    process = recording(multifunc, output)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "interrupted" in err
+    check_salvaged(output)
+
+
+def check_salvaged(output: Path) -> None:
+    """The run of a program that died: whole calls, warm-up marked, and it says what happened."""
+    run = read_run(output)
+    slugs = [item.slug for item in run.header.diagnostics]
+    assert slugs[0] == "program-killed"
+    assert isinstance(run.header.iterations, int)
+    assert 0 < run.header.iterations < ENDLESS
+    assert isinstance(run.header.elapsed_ns, int)
+    rows = events(output)
+    assert {row["invocation"] for row in rows if row["warmup"]} == {0, 1, 2}
+    assert max(row["invocation"] for row in rows) + 1 == run.header.iterations + 3
+    assert not output.with_name(output.name + ".ireeprof").exists()
+
+
+def test_a_killed_tracemap_leaves_a_readable_profile(multifunc: Path, tmp_path: Path) -> None:
+    process = recording(multifunc, tmp_path / "run.parquet")
+    children = children_of(process.pid)
+    process.kill()
+    process.communicate()
+    assert len(children) == 1
+    waited_for(lambda: not alive(children[0]))
+    assert not (tmp_path / "run.parquet").exists()
+    run = open_run(tmp_path / "run.parquet.ireeprof", tmp_path)
+    assert [item.slug for item in run.header.diagnostics] == ["run-truncated"]
+    assert len(events(run.table)) > 1000
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
