@@ -7,7 +7,7 @@ walked in parallel, so that every op has the line and column of its name whateve
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from tracemap.errors import ModelInvalid
@@ -17,6 +17,7 @@ from tracemap.ir.parsing import (
     MlirParser,
     Module,
     Operation,
+    Value,
     is_scalar_like,
     nested,
     string_attribute,
@@ -56,13 +57,26 @@ _TEXT_FILE = "-"
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from: result `number` of the operation `maker`, or argument `number` of its region.
+
+    Arguments of functions are arguments of the function operation.
+    """
+
+    maker: int
+    number: int
+    argument: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOperation:
     """One operation of the parsed module, op or part.
 
     `index`: its pre-order place over all operations; `owner`: the index of the op whose part it is (its own index for
     ops); `function`: the symbol of the enclosing function; `line`, `column`: of its name in the text;
-    `operands`: for each operand the index of the operation that made it (-1 for block arguments);
-    `symbol`: the name it defines, or the callee of a call.
+    `operands`: where each operand comes from; `results`: the printed types of its results;
+    `symbol`: the name it defines, or the callee of a call;
+    `twin`: the index of the first operation in its block that computes the very same (-1: none).
     """
 
     index: int
@@ -73,8 +87,10 @@ class SourceOperation:
     location: Location
     line: Integer
     column: Integer
-    operands: tuple[int, ...]
+    operands: tuple[Source, ...]
+    results: tuple[str, ...]
     symbol: str
+    twin: int
 
     @property
     def is_op(self) -> bool:
@@ -186,9 +202,20 @@ class _Describer:
         self.operations: list[SourceOperation] = []
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
         self._index_of: dict[Operation, int] = {}
+        self._first_of_kind: dict[Hashable, int] = {}
 
-    def describe(self, operation: Operation, parent: int = -1, owner: int = -1, function: Text = UNKNOWN) -> None:
-        """Record an operation and all below it. `owner`: the op it is a part of, -1 if it is an op itself."""
+    def describe(
+        self,
+        operation: Operation,
+        parent: int = -1,
+        owner: int = -1,
+        function: Text = UNKNOWN,
+        block: Hashable = None,
+    ) -> None:
+        """Record an operation and all below it.
+
+        `owner`: the op it is a part of, -1 if it is an op itself; `block` stands for the block that it is in.
+        """
         index = len(self.operations)
         self._index_of[operation] = index
         name = operation.name
@@ -197,6 +224,7 @@ class _Describer:
             function = symbol
         location = self._written[index]
         line, column = self._position(index, name)
+        operands = tuple(self._source(operand) for operand in operation.operands)
         self.operations.append(
             SourceOperation(
                 index=index,
@@ -207,8 +235,10 @@ class _Describer:
                 location=UnknownLocation() if self._is_made_up(location, line, column) else location,
                 line=line,
                 column=column,
-                operands=tuple(self._producer(operand) for operand in operation.operands),
+                operands=operands,
+                results=tuple(str(result.type) for result in operation.results),
                 symbol=symbol,
+                twin=self._twin(operation, index, operands, block),
             )
         )
         if name in FUNCTIONS:
@@ -216,8 +246,10 @@ class _Describer:
         child_owner = owner
         if owner < 0 and name not in CONTROL_FLOW and name not in FUNCTIONS:
             child_owner = index
-        for child in nested(operation):
-            self.describe(child, index, child_owner, function)
+        for number, region in enumerate(operation.regions):
+            for place, inside in enumerate(region.blocks):
+                for child in inside.operations:
+                    self.describe(child.operation, index, child_owner, function, (index, number, place))
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
         """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""
@@ -236,9 +268,36 @@ class _Describer:
             return False
         return (location.line, location.column) == (line, column) or location.line == 0
 
-    def _producer(self, operand: object) -> int:
-        owner = getattr(operand, "owner", None)
-        return self._index_of.get(getattr(owner, "operation", owner), -1)
+    def _source(self, operand: Value) -> Source:
+        if hasattr(operand, "arg_number"):
+            return Source(self._index_of[operand.owner.owner.operation], operand.arg_number, argument=True)
+        return Source(self._index_of[operand.owner.operation], operand.result_number, argument=False)
+
+    def _twin(self, operation: Operation, index: int, operands: tuple[Source, ...], block: Hashable) -> int:
+        """The first operation of the block with the same name, attributes, operands (twins count as one) and types.
+
+        Operations with regions, without results, or without operands (but for constants) are never called twins: what
+        they do may depend on more than that.
+        """
+        attributes = operation.attributes
+        if len(operation.regions) or not len(operation.results) or not (operands or "value" in attributes):
+            return -1
+        same = tuple(self._first(operand) for operand in operands)
+        try:
+            values = tuple((name, attributes[name]) for name in attributes)
+        except TypeError:  # the bindings cannot hand out attributes that are locations
+            return -1
+        types = tuple(str(result.type) for result in operation.results)
+        first = self._first_of_kind.setdefault((operation.name, values, same, types, block), index)
+        return first if first != index else -1
+
+    def _first(self, source: Source) -> Source:
+        """The value that a value's maker shares with its first twin; constants of the same value are the same."""
+        if source.argument:
+            return source
+        maker = self.operations[source.maker] if source.maker < len(self.operations) else None
+        twin = -1 if maker is None else maker.twin
+        return source if twin < 0 else Source(twin, source.number, argument=False)
 
 
 def _operator_name(operation: Operation, name: str) -> str:
