@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tracemap.attribution.model import Attribution
+    from tracemap.attribution.model import Attribution, Rule
     from tracemap.graph.bundle import Bundle
 
 
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 @click.argument("runs", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "--output", "target", metavar="PAGE.html", type=click.Path(path_type=Path), required=True)
 @click.option(
-    "--rule", type=click.Choice(["model", "root", "equal"]), help="How a kernel's cost is split over its ops."
+    "--rule",
+    type=click.Choice(["model", "root", "equal"]),
+    default="model",
+    show_default=True,
+    help="How a site's cost is split over its ops.",
 )
+@click.option("--allow-mismatch", is_flag=True, help="Join a run of another module all the same; the page says so.")
 @click.option("--force", is_flag=True, help="Replace PAGE.html if it exists.")
-def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str | None, force: bool) -> None:
-    r"""Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and sites.
+def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str, allow_mismatch: bool, force: bool) -> None:
+    """Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and sites.
 
     With RUNs the page carries their costs on the lines of the model and of its Python files; without, it shows where
     each op went. The page needs no network and no other file.
@@ -30,6 +35,7 @@ def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str | None
     Example:
       tracemap report model.tracemap run.parquet -o page.html
     """
+    from tracemap.attribution.model import Rule
     from tracemap.cli.progress import phases_shown
     from tracemap.graph.bundle import load
     from tracemap.reports.html import check_target, write_page
@@ -40,15 +46,13 @@ def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str | None
         progress("reading the map")
         loaded = load(bundle)
         progress("attributing")
-        attribution = _attribution(loaded, runs, rule) if runs else None
+        attribution = _attribution(loaded, runs, Rule(rule), allow_mismatch) if runs else None
         progress("writing the page")
         write_page(build_page(loaded.graph, attribution, loaded.source_text), target, force=force)
 
 
-def _attribution(bundle: Bundle, paths: tuple[Path, ...], rule: str | None) -> Attribution:
+def _attribution(bundle: Bundle, paths: tuple[Path, ...], rule: Rule, allow_mismatch: bool) -> Attribution:
     from tracemap.attribution.engine import Request, attribute
-    from tracemap.attribution.model import Rule
-    from tracemap.measurements.runfile import read_run
+    from tracemap.cli.runs import open_runs
 
-    runs = [read_run(path) for path in paths]
-    return attribute(Request(bundle.graph, bundle.map_sha256, runs, Rule(rule) if rule else Rule.MODEL))
+    return attribute(Request(bundle.graph, bundle.map_sha256, open_runs(paths), rule, allow_mismatch))
