@@ -147,7 +147,7 @@ def test_a_killed_tracemap_leaves_a_readable_profile(multifunc: Path, tmp_path: 
     assert not (tmp_path / "run.parquet").exists()
     run = open_run(tmp_path / "run.parquet.ireeprof", tmp_path)
     assert [item.slug for item in run.header.diagnostics] == ["run-truncated"]
-    assert len(events(run.table)) > 1000
+    assert len(events(run.table)) > 100
 
 
 def alive(pid: int) -> bool:
