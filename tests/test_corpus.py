@@ -100,8 +100,10 @@ def test_python_sources_and_scopes_are_kept(built: Built) -> None:
     roots = {root_of(site) for site in shown["sites"]}
     scopes = {"/".join(op["scope"]) for op in shown["ops"] if op["id"] in roots}
     assert {f"h{layer}/{half}" for layer in range(4) for half in ("attn", "ffn")} <= scopes
-    kept = [path.name for path in (built("jax_gpt2_4l") / "source").rglob("*.py")]
-    assert kept == ["jax_models.py"]
+    sources = json.loads((built("jax_gpt2_4l") / "map.json").read_text(encoding="utf-8"))["sources"]
+    kept = {source["name"]: built("jax_gpt2_4l") / "source" / source["path"] for source in sources}
+    assert list(kept) == ["jax_gpt2_4l.mlir", "jax_models.py"]
+    assert kept["jax_models.py"].read_bytes() == (SAMPLES / "sources" / "jax_models.py").read_bytes()
 
 
 def test_building_twice_gives_the_same_bytes(built: Built, samples: Corpus, tmp_path: Path) -> None:
