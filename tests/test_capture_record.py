@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 from collections import Counter
 from pathlib import Path
@@ -26,6 +27,7 @@ from tracemap.errors import (
 from tracemap.measurements.header import header_to_json
 from tracemap.measurements.model import Clock
 from tracemap.measurements.runfile import read_run
+from tracemap.units import UNKNOWN
 
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
 
@@ -140,6 +142,20 @@ def test_local_sync_knows_no_command_index(made: Path, tmp_path: Path) -> None:
     assert [row["call"] for row in dispatches[::4]] == [0, 1, 2, 3]
     assert recorded.header.workers == 1
     assert recorded.header.buffers == ()
+
+
+@pytest.mark.skipif(ctypes.util.find_library("vulkan") is None, reason="no Vulkan loader is installed")
+def test_a_device_has_a_clock_of_its_own(tmp_path: Path) -> None:
+    flags = ("--iree-hal-target-device=vulkan", "--iree-vulkan-target=vp_android_baseline_2022")
+    module = compiled(tmp_path, SAMPLES / "models" / "hand_mlp.mlir", *flags)
+    recorded = record(request(module, tmp_path / "run.csv", device="vulkan", iterations=2, warmup=1))
+    assert recorded.header.clock is Clock.DEVICE
+    assert recorded.header.workers is UNKNOWN
+    assert [metric.name for metric in read_run(recorded.path).metrics] == ["duration_ns"]
+    dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+    assert [row["command_index"] for row in dispatches] == [0, 2, 4, 6] * 3
+    assert [row["invocation"] for row in dispatches[::4]] == [0, 1, 2]
+    assert all(row["duration_ns"] > 0 for row in dispatches)
 
 
 def test_records_that_were_lost(made: Path, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ DEFAULT_ITERATIONS = 20
 DEFAULT_WARMUP = 3
 DEFAULT_DEVICE = "local-task"
 
+_RUNTIME = "iree-base-runtime"
+
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
@@ -251,12 +253,16 @@ def _header(plan: _Plan, command: list[str], ending: Ending, profile: Profile) -
         peaks=measure_peaks(),
         programs=profile.programs,
         buffers=profile.buffers,
-        tools=(
-            f"tracemap {__version__}",
-            f"iree-base-runtime {importlib.metadata.version('iree-base-runtime')}",
-        ),
+        tools=(f"tracemap {__version__}", f"{_RUNTIME} {_runtime_version()}"),
         diagnostics=(*about, *profile.diagnostics),
     )
+
+
+def _runtime_version() -> str:
+    try:
+        return importlib.metadata.version(_RUNTIME)
+    except importlib.metadata.PackageNotFoundError:  # the programs were found on PATH
+        return "of unknown version"
 
 
 def _iterations(plan: _Plan, ending: Ending, profile: Profile) -> Integer:
