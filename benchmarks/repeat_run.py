@@ -24,6 +24,11 @@ def repeat(recorded: Path, target: Path, events: int) -> None:
         ((count, span, *steps),) = connection.execute(query).fetchall()
         shifts = {"start_ns": span, **dict(zip(_COUNTERS, steps, strict=True))}
         moved = ", ".join(f"{name} + copy * {shift or 0} AS {name}" for name, shift in shifts.items())
+        # Real calls differ: without this the ten million values would be a few thousand.
+        moved += "".join(
+            f", CASE kind WHEN 'dispatch' THEN greatest({name} - copy % 97, 1) ELSE {name} END AS {name}"
+            for name in ("cpu_ns", "duration_ns")
+        )
         copies = f"range({-(-events // count)}) AS copies(copy)"
         repeated = f"SELECT run.* REPLACE ({moved}) FROM {copies}, {rows} AS run LIMIT {events}"
         metadata = f"SELECT decode(value) FROM parquet_kv_metadata('{recorded}') WHERE decode(key) = 'tracemap'"
