@@ -61,11 +61,21 @@ class HostFunction:
 
 
 @dataclass(frozen=True, slots=True)
+class HostOp:
+    """An operation of the host program in the flow phase that is no dispatch. `function` is empty in initializers."""
+
+    function: str
+    name: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
 class FlowProgram:
-    """The flow phase: kernels and call sites in order, functions, and the functions that initializers call."""
+    """The flow phase: kernels, call sites and other host operations in order, functions, and what initializers call."""
 
     kernels: tuple[str, ...]
     dispatches: tuple[FlowDispatch, ...]
+    host_ops: tuple[HostOp, ...]
     functions: tuple[HostFunction, ...]
     called_by_initializers: frozenset[str]
 
@@ -116,13 +126,18 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
         if executable.name == "flow.executable":
             exports = (op for op in nested(executable) if op.name == "flow.executable.export")
             kernels += [string_attribute(export, "sym_name") for export in exports]
-    dispatches = [
-        FlowDispatch(function, parser.location(operation), symbol_path(_entry_points(operation))[-1])
-        for function, operation in _walk_hosts(module)
-        if operation.name == "flow.dispatch"
-    ]
+    dispatches: list[FlowDispatch] = []
+    host_ops: list[HostOp] = []
+    for function, operation in _walk_hosts(module):
+        location = parser.location(operation)
+        if operation.name == "flow.dispatch":
+            dispatches.append(FlowDispatch(function, location, symbol_path(_entry_points(operation))[-1]))
+        else:
+            host_ops.append(HostOp(function, operation.name, location))
     functions = [_host_function(op) for op in nested(module.operation) if op.name == "util.func"]
-    return FlowProgram(tuple(kernels), tuple(dispatches), tuple(functions), _called_by_initializers(module))
+    return FlowProgram(
+        tuple(kernels), tuple(dispatches), tuple(host_ops), tuple(functions), _called_by_initializers(module)
+    )
 
 
 def read_hal(parser: MlirParser, module: Module) -> HalProgram:

@@ -108,12 +108,16 @@ class SourceArgument:
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """The model: its text, its operations in pre-order, the arguments of its functions by symbol, its name."""
+    """The model: its name, text, operations in pre-order, and its functions' arguments by symbol.
+
+    `private`: the functions that only the module itself can call.
+    """
 
     name: str
     text: str
     operations: tuple[SourceOperation, ...]
     arguments: dict[str, tuple[SourceArgument, ...]]
+    private: frozenset[str]
     positions_known: bool
 
 
@@ -162,6 +166,7 @@ def describe(
         text=text,
         operations=tuple(describer.operations),
         arguments=describer.arguments,
+        private=frozenset(describer.private),
         positions_known=known,
     )
 
@@ -201,6 +206,7 @@ class _Describer:
         self._written = written
         self.operations: list[SourceOperation] = []
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
+        self.private: set[str] = set()
         self._index_of: dict[Operation, int] = {}
         self._first_of_kind: dict[Hashable, int] = {}
 
@@ -243,6 +249,8 @@ class _Describer:
         )
         if name in FUNCTIONS:
             self.arguments[symbol] = _arguments(operation)
+            if string_attribute(operation, "sym_visibility") == "private":
+                self.private.add(symbol)
         child_owner = owner
         if owner < 0 and name not in CONTROL_FLOW and name not in FUNCTIONS:
             child_owner = index

@@ -9,6 +9,7 @@ from functools import lru_cache
 from tracemap.units import UNKNOWN, Integer
 
 _SHAPED = re.compile(r"(?:tensor|memref|vector)<((?:(?:\d+|\?)x)*)([^<>,]+(?:<[^<>]*>)?)")
+_TORCH_TENSOR = re.compile(r"!torch\.v?tensor<\[([\d,?]*)\],([^<>]+(?:<[^<>]*>)?)>")
 _BIT_WIDTH = re.compile(r"^(?:[su]?i|f|bf|tf)(\d+)|^f(\d+)E", re.IGNORECASE)
 
 
@@ -52,11 +53,13 @@ def add(left: Integer, right: Integer) -> Integer:
 
 @lru_cache(maxsize=8192)
 def shape_of(type_text: str) -> Shape:
-    """The shape of the first tensor, memref or vector type in a type's text (dispatch tensors wrap one)."""
-    match = _SHAPED.search(type_text)
+    """The shape of the first tensor, memref, vector or torch tensor in a type's text (dispatch tensors wrap one)."""
+    match, separator = _SHAPED.search(type_text), "x"
+    if match is None:
+        match, separator = _TORCH_TENSOR.search(type_text), ","
     if match is None:
         return SCALAR
-    extents = tuple(UNKNOWN if extent == "?" else int(extent) for extent in match.group(1).split("x") if extent)
+    extents = tuple(UNKNOWN if extent == "?" else int(extent) for extent in match.group(1).split(separator) if extent)
     return Shape(extents, element_bits(match.group(2).strip()))
 
 

@@ -6,8 +6,9 @@ The compiler runs in a process of its own; while it generates code, the model an
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,21 +17,33 @@ from tracemap.graph import bundle
 from tracemap.graph.model import (
     Argument,
     Diagnostic,
+    Fate,
     Frame,
     Function,
     ModuleInfo,
     Op,
     Part,
+    Reason,
     Site,
     SourceFile,
     TraceGraph,
 )
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.phases import FlowProgram, read_dispatch_creation, read_flow, read_hal
-from tracemap.ir.source import SourceModel, SourceOperation, describe, read_model, tag_operations, written_locations
+from tracemap.ir.source import (
+    CONTROL_FLOW,
+    SourceModel,
+    SourceOperation,
+    describe,
+    read_model,
+    tag_operations,
+    written_locations,
+)
 from tracemap.locations import CodeFrame, Tags, frames, scope
 from tracemap.mapping import fates
+from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed
 from tracemap.mapping.compiling import Compilation, compile_flags, compilers_own_message
+from tracemap.mapping.dataflow import Dataflow, is_call
 from tracemap.mapping.members import TagOwners
 from tracemap.mapping.sites import SiteBuilder, kernels_of, place_commands
 from tracemap.mapping.sources import FoundSource, find_sources
@@ -120,19 +133,23 @@ class _Build:
     def _graph(
         self, compilation: Compilation, model: SourceModel, tags: Tags, found: Sequence[FoundSource]
     ) -> TraceGraph:
-        members = {op.index for op in model.operations if op.is_op and fates.can_be_member(op)}
-        owner_of = {op.index: f"op{op.owner}" for op in model.operations if op.owner in members}
-        calls = {op.index: f"op{op.index}" for op in model.operations if op.is_op and op.name.endswith(".call")}
-        builder = SiteBuilder(TagOwners(tags, owner_of), calls)
+        owner_of = {op.index: op.owner for op in model.operations}
+        able = {op.index for op in model.operations if op.is_op and fates.can_be_member(op)}
+        calls = {op.index: f"op{op.index}" for op in model.operations if op.is_op and is_call(op)}
+        members = TagOwners(tags, {index: f"op{owner}" for index, owner in owner_of.items() if owner in able})
+        alive = self._alive_after_input(compilation, tags, owner_of)
+        dataflow = Dataflow(model)
         regions = read_dispatch_creation(self._parser, self._parser.parse(compilation.wait_for("dispatch-creation")))
         flow = read_flow(self._parser, self._parser.parse(compilation.wait_for("flow")))
-        sites, diagnostics = builder.sites(regions, flow)
+        located, diagnostics = SiteBuilder(members, calls).sites(regions, flow)
         self._diagnostics += diagnostics
+        sites = self._with_absorbed(located, model, dataflow, alive)
+        host_names = _host_names(flow, tags, owner_of)
         hal = read_hal(self._parser, self._parser.parse(compilation.wait_for("hal")))
         placed, buffers, diagnostics = place_commands(sites, flow, hal)
         self._diagnostics += diagnostics
         self._note_positions(model)
-        ops = self._ops(model, placed)
+        ops = self._ops(model, dataflow, placed, host_names)
         compilation.wait()
         return TraceGraph(
             module=self._module_info(compilation.module, model),
@@ -145,28 +162,70 @@ class _Build:
             diagnostics=tuple(self._diagnostics),
         )
 
+    @staticmethod
+    def _alive_after_input(compilation: Compilation, tags: Tags, owner_of: Mapping[int, int]) -> frozenset[int]:
+        """The ops that the compiler's input phase kept: what vanished there was simplified, not raised."""
+        found = re.findall(rf'"{re.escape(tags.prefix)}(\d+)"', compilation.wait_for("input"))
+        return frozenset(owner_of[int(index)] for index in found if int(index) in owner_of)
+
+    @staticmethod
+    def _with_absorbed(
+        located: Sequence[Site], model: SourceModel, dataflow: Dataflow, alive: frozenset[int]
+    ) -> tuple[Site, ...]:
+        sites_of: dict[int, set[str]] = {}
+        for site in located:
+            for member in site.members:
+                sites_of.setdefault(int(member.op.removeprefix("op")), set()).add(site.id)
+        parts = _part_names(model)
+        ops = [op for op in model.operations if op.is_op and op.index not in sites_of]
+        passable = {
+            op.index
+            for op in ops
+            if fates.only_moves(op, parts.get(op.index, ()))
+            or is_call(op)
+            or op.name in CONTROL_FLOW
+            or (fates.is_structural(op) and op.name.endswith((".return", ".yield")))
+        }
+        candidates = {
+            op.index
+            for op in ops
+            if op.index in alive
+            and op.index not in passable
+            and op.index not in dataflow.constant
+            and fates.can_be_absorbed(op)
+        }
+        absorbed = AbsorbedFinder(dataflow, sites_of, candidates, passable).find()
+        return add_absorbed(located, model, absorbed)
+
     def _note_positions(self, model: SourceModel) -> None:
         if not model.positions_known:
             text = "the model's text without its locations does not parse: lines of ops are unknown"
             self._diagnostics.append(Diagnostic("positions-unknown", text))
 
-    def _ops(self, model: SourceModel, sites: Sequence[Site]) -> tuple[Op, ...]:
-        sites_of: dict[str, list[Site]] = {}
+    def _ops(
+        self,
+        model: SourceModel,
+        dataflow: Dataflow,
+        sites: Sequence[Site],
+        host_names: Mapping[int, frozenset[str]],
+    ) -> tuple[Op, ...]:
+        sites_of: dict[int, list[Site]] = {}
         for site in sites:
             for member in site.members:
-                sites_of.setdefault(member.op, []).append(site)
+                sites_of.setdefault(int(member.op.removeprefix("op")), []).append(site)
         parts: dict[int, list[SourceOperation]] = {}
         for operation in model.operations:
             if not operation.is_op:
                 parts.setdefault(operation.owner, []).append(operation)
+        around = fates.Surroundings(model, dataflow, sites_of, host_names, _part_names(model))
+        judged = fates.Judge(around).fates()
         return tuple(
-            self._op(operation, parts.get(operation.index, ()), sites_of.get(f"op{operation.index}", ()))
+            self._op(operation, parts.get(operation.index, ()), *judged[operation.index])
             for operation in model.operations
             if operation.is_op and operation.name != "builtin.module"
         )
 
-    def _op(self, operation: SourceOperation, parts: Sequence[SourceOperation], sites: Sequence[Site]) -> Op:
-        fate, reason = fates.decide(operation, sites)
+    def _op(self, operation: SourceOperation, parts: Sequence[SourceOperation], fate: Fate, reason: Reason) -> Op:
         return Op(
             id=f"op{operation.index}",
             name=operation.name,
@@ -200,6 +259,25 @@ class _Build:
 
         digest = hashlib.sha256(module.read_bytes()).hexdigest()
         return ModuleInfo(model.name, digest, version.VERSION, self._flags)
+
+
+def _part_names(model: SourceModel) -> dict[int, list[str]]:
+    """The names of the parts of each op that has any."""
+    names: dict[int, list[str]] = {}
+    for operation in model.operations:
+        if not operation.is_op:
+            names.setdefault(operation.owner, []).append(operation.name)
+    return names
+
+
+def _host_names(flow: FlowProgram, tags: Tags, owner_of: Mapping[int, int]) -> dict[int, frozenset[str]]:
+    """For each op the names of the host operations of the flow phase that carry its tag."""
+    names: dict[int, set[str]] = {}
+    for host_op in flow.host_ops:
+        for index in tags.of(host_op.location):
+            if index in owner_of:
+                names.setdefault(owner_of[index], set()).add(host_op.name)
+    return {index: frozenset(found) for index, found in names.items()}
 
 
 def unused_prefix(model: bytes) -> str:

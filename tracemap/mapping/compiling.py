@@ -10,8 +10,17 @@ from pathlib import Path
 from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
 from tracemap.toolchain import find_tool, run_tool
 
-PHASES = {"dispatch-creation": 5, "flow": 6, "hal": 11}
-"""The phases that are read, and their numbers in the names of the dumps."""
+PHASES = {
+    "input": 1,
+    "abi": 2,
+    "preprocessing": 3,
+    "global-optimization": 4,
+    "dispatch-creation": 5,
+    "flow": 6,
+    "stream": 7,
+    "hal": 11,
+}
+"""The phases that are read, in order, and their numbers in the names of the dumps."""
 
 _DEVICE_FLAGS = {
     "local": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"),

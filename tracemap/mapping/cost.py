@@ -13,6 +13,22 @@ from tracemap.ir.bodies import BodyOp
 from tracemap.ir.types import add, product
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
+_SOURCE_NAMES = {
+    "cosine": "math.cos",
+    "div": "arith.divf",
+    "divide": "arith.divf",
+    "exponential": "math.exp",
+    "exponential_minus_one": "math.expm1",
+    "log_plus_one": "math.log1p",
+    "logistic": "math.tanh",
+    "pow": "math.powf",
+    "power": "math.powf",
+    "remainder": "arith.remf",
+    "sigmoid": "math.tanh",
+    "sine": "math.sin",
+}
+"""Frontends' names for what MLIR's math and arith dialects call otherwise."""
+
 Owners = Callable[[BodyOp], tuple[str, ...]]
 """The model ops that a body op came from; never empty."""
 
@@ -67,6 +83,12 @@ _OPERATIONS_PER_ELEMENT = {
     "iree_linalg_ext.sort": 16,
     "iree_linalg_ext.fft": 10,
 }
+
+
+def operations_of_source(name: str) -> int:
+    """Scalar operations per element of a frontend's op: `stablehlo.exponential`, `torch.aten.tanh`, `onnx.Exp`."""
+    short = name.rsplit(".", 1)[-1].lower()
+    return _OPERATIONS_OF.get(_SOURCE_NAMES.get(short, f"math.{short}"), 1)
 
 
 class CostModel:

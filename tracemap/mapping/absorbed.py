@@ -1,0 +1,106 @@
+"""Members that no location tells: ops that the compiler raised into another op.
+
+JAX's softmax (maximum, subtract, exponential, sum, divide) becomes one op that carries the location of the divide
+alone. The model's def-use graph still tells: an op that survived the input phase, is found in no site, and whose every
+use ends in members of sites, was absorbed there. Never constants, and never ops that only move elements.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence, Set
+
+from tracemap.graph.model import Evidence, Membership, Site
+from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.ir.types import product, shape_of
+from tracemap.mapping.cost import operations_of_source
+from tracemap.mapping.dataflow import Dataflow, Node
+from tracemap.units import UNKNOWN, Integer
+
+
+class AbsorbedFinder:
+    """Finds, for ops without a site, the sites that absorbed them.
+
+    `sites_of`: op index -> ids of sites with evidence; `candidates`: indices of ops that can be absorbed;
+    `passable`: indices of ops that values flow through on their way (moves of elements, calls, control flow).
+    """
+
+    def __init__(
+        self,
+        dataflow: Dataflow,
+        sites_of: Mapping[int, Set[str]],
+        candidates: Set[int],
+        passable: Set[int],
+    ) -> None:
+        self._flow = dataflow
+        self._sites_of = sites_of
+        self._candidates = candidates
+        self._passable = passable
+        self._ends: dict[Node, frozenset[str] | None] = {}
+
+    def find(self) -> dict[int, frozenset[str]]:
+        """Op index -> ids of the sites that absorbed it."""
+        found = {}
+        for index in sorted(self._candidates):
+            sites = self._uses_end_in(index)
+            if sites:
+                found[index] = sites
+        return found
+
+    def _uses_end_in(self, start: Node) -> frozenset[str] | None:
+        """The sites that all uses of a value end in; None if a use ends elsewhere. Without recursion: models are deep.
+
+        A loop's values may flow back to where they came from; what is being looked at already adds nothing new.
+        """
+        sites: set[str] = set()
+        seen: set[Node] = {start}
+        stack = list(self._flow.graph.successors(start))
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, int) and node in self._sites_of:
+                sites |= self._sites_of[node]
+            elif isinstance(node, tuple) or node in self._passable or node in self._candidates:
+                stack += self._flow.graph.successors(node)
+            else:
+                return None
+        return frozenset(sites)
+
+
+def add_absorbed(sites: Sequence[Site], model: SourceModel, absorbed: Mapping[int, frozenset[str]]) -> tuple[Site, ...]:
+    """The sites with their absorbed members behind the others, in the order of the model.
+
+    What they cost is taken from the root's estimate, in which the raised op's work was counted: the sum stays.
+    """
+    by_site: dict[str, list[SourceOperation]] = {}
+    for index in sorted(absorbed):
+        for site in absorbed[index]:
+            by_site.setdefault(site, []).append(model.operations[index])
+    return tuple(_with_absorbed(site, by_site.get(site.id, ())) for site in sites)
+
+
+def _with_absorbed(site: Site, operations: Sequence[SourceOperation]) -> Site:
+    root = site.root
+    if root is None or not operations:
+        return site
+    left = root.operations
+    added = []
+    for operation in operations:
+        estimate = _estimate(operation)
+        cost: Integer = UNKNOWN
+        if left is not UNKNOWN and estimate is not UNKNOWN:
+            cost = min(estimate, left)
+            left -= cost
+        added.append(Membership(f"op{operation.index}", Evidence.ABSORBED, False, cost, 0))
+    members = [dataclasses.replace(member, operations=left) if member.root else member for member in site.members]
+    return dataclasses.replace(site, members=(*members, *added))
+
+
+def _estimate(operation: SourceOperation) -> Integer:
+    """Operations of an op as written: per element of its result; reductions read more than they write, which the
+    root keeps.
+    """
+    sizes = [shape_of(result).elements for result in operation.results]
+    return product((sizes[0], operations_of_source(operation.name))) if sizes else 0

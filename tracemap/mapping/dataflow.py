@@ -1,0 +1,141 @@
+"""Def-use over the model as written: who uses what, through calls and control flow, as a graph of ops.
+
+Nodes are the indices of ops; parts stand for their op. Edges lead from an op to the ops that use its results. Arguments
+of functions are nodes of their own, so that a value handed to a call flows to its uses in the callee, and what the
+callee returns to the uses of the call. Operations that hold regions (loops, branches) stand for all values that enter
+or leave their regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import networkx
+
+from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Source, SourceModel, SourceOperation
+
+Node = int | tuple[int, int]
+"""An op's index, or (function's index, number) of an argument."""
+
+_RETURNS = ("func.return", "util.return", "ml_program.return")
+_TERMINATORS = (".yield", ".condition", ".return")
+
+
+class Dataflow:
+    """The graph, and what can be read off it."""
+
+    def __init__(self, model: SourceModel) -> None:
+        self._model = model
+        self._operations = model.operations
+        self._functions = {op.symbol: op.index for op in model.operations if op.name in FUNCTIONS}
+        self.graph: networkx.DiGraph[Node] = networkx.DiGraph()
+        self.graph.add_nodes_from(op.index for op in model.operations if op.is_op)
+        for operation in model.operations:
+            self.graph.add_edges_from(self._edges(operation))
+
+    def users(self, index: int) -> list[Node]:
+        """What uses the results of an op, in order; arguments of functions among it."""
+        return sorted(self.graph.successors(index), key=_order)
+
+    def makers(self, index: int) -> list[Node]:
+        """What an op uses, in order."""
+        return sorted(self.graph.predecessors(index), key=_order)
+
+    @cached_property
+    def live(self) -> frozenset[Node]:
+        """The nodes that something seen from outside depends on."""
+        reached: set[Node] = set()
+        stack: list[Node] = [op.index for op in self._operations if op.is_op and self._is_effect(op)]
+        while stack:
+            node = stack.pop()
+            if node not in reached:
+                reached.add(node)
+                stack += self.graph.predecessors(node)
+        return frozenset(reached)
+
+    @cached_property
+    def constant(self) -> frozenset[int]:
+        """Ops that depend on constants only, and so can be computed by the compiler; those without operands excepted.
+
+        Argument nodes and region holders are never constant: what enters them is not followed.
+        """
+        found: set[int] = set()
+        for operation in self._operations:  # makers come before their users
+            if not operation.is_op or operation.name in CONTROL_FLOW or operation.name in FUNCTIONS:
+                continue
+            makers = list(self.graph.predecessors(operation.index))
+            own = not makers and not operation.operands and is_constant_like(operation)
+            if own or (makers and all(maker in found for maker in makers)):
+                found.add(operation.index)
+        return frozenset(found)
+
+    def _edges(self, operation: SourceOperation) -> Iterator[tuple[Node, Node]]:
+        user = operation.owner
+        callee = self._functions.get(operation.symbol) if is_call(operation) else None
+        for place, source in enumerate(operation.operands):
+            maker = self._maker(source)
+            target: Node = user if callee is None else (callee, place)
+            if maker is not None and maker != target:
+                yield maker, target
+        if operation.is_op and operation.name.endswith(_TERMINATORS):
+            yield from self._leaving(operation)
+
+    def _leaving(self, terminator: SourceOperation) -> Iterator[tuple[Node, Node]]:
+        """What a terminator hands on: to the op around it, or to the calls of its function."""
+        if terminator.name not in _RETURNS:
+            yield terminator.index, terminator.parent
+            return
+        for operation in self._operations:
+            if is_call(operation) and self._functions.get(operation.symbol) == terminator.parent:
+                yield terminator.index, operation.index
+
+    def _maker(self, source: Source) -> Node | None:
+        """The node that a value comes from; None for arguments of an op's own region of parts."""
+        maker = self._operations[source.maker]
+        if not source.argument:
+            return maker.owner
+        if maker.name in FUNCTIONS:
+            return (maker.index, source.number)
+        return maker.index if maker.name in CONTROL_FLOW else None
+
+    def _is_effect(self, operation: SourceOperation) -> bool:
+        """Whether an op can be seen from outside: a public function's return, a store, or anything without results."""
+        if operation.name in FUNCTIONS or operation.name == "builtin.module":
+            return False
+        if operation.name in _RETURNS:
+            return self._operations[operation.parent].symbol not in self._model.private
+        if operation.name.endswith(_TERMINATORS):
+            return False
+        return not operation.results and not is_call(operation)
+
+
+def is_call(operation: SourceOperation) -> bool:
+    """Whether an op calls a function of the module."""
+    return operation.name in ("func.call", "util.call")
+
+
+def is_constant_like(operation: SourceOperation) -> bool:
+    """Whether an op without operands makes the same value each time."""
+    name = operation.name
+    endings = ("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant")
+    return name.endswith(endings) or name.startswith("torch.constant.")
+
+
+def _order(node: Node) -> tuple[int, int]:
+    return node if isinstance(node, tuple) else (node, -1)
+
+
+def nearest(dataflow: Dataflow, start: int, wanted: Sequence[int] | frozenset[int], *, downwards: bool) -> int | None:
+    """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
+    goal = frozenset(wanted)
+    step = dataflow.graph.successors if downwards else dataflow.graph.predecessors
+    level: set[Node] = {start}
+    seen: set[Node] = {start}
+    while level:
+        level = {node for each in level for node in step(each)} - seen
+        seen |= level
+        hits = [node for node in level if isinstance(node, int) and node in goal]
+        if hits:
+            return min(hits)
+    return None
