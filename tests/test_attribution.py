@@ -100,7 +100,8 @@ def slugs(result: Attribution) -> set[str]:
 
 INDEXED = """
 SELECT 'dispatch' AS kind, kernel, 7::BIGINT AS command_buffer_id, i::BIGINT AS command_index,
-       1::BIGINT AS submission_id, c::BIGINT AS cpu_ns FROM (VALUES ('k0', 0, 400), ('k0', 2, 50), ('k1', 3, 9), ('k0', 0, 402)) AS t(kernel, i, c)
+       1::BIGINT AS submission_id, c::BIGINT AS cpu_ns
+FROM (VALUES ('k0', 0, 400), ('k0', 2, 50), ('k1', 3, 9), ('k0', 0, 402)) AS t(kernel, i, c)
 """
 
 
