@@ -59,6 +59,40 @@ def test_iterations_are_exact(recorded: Recorded) -> None:
     assert count_of_run(recorded("hand_repeat12"), "kind = 'dispatch'") == 3 * 12
 
 
+@pytest.fixture(scope="module")
+def foreign_profile(built: Built, samples: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile that somebody made with the stock tool, five calls of twelve dispatches, without tracemap."""
+    profile = tmp_path_factory.mktemp("foreign") / "run.ireeprof"
+    arguments = [
+        *(find_tool("iree-benchmark-module"), "--device=local-task", "--benchmark_min_time=5x"),
+        *(f"--module={built('hand_repeat12') / 'module.vmfb'}", f"--flagfile={samples.flag_files()['hand_repeat12']}"),
+        "--device_profiling_mode=queue-events,host-execution,executable-metadata",
+        f"--device_profiling_output={profile}",
+    ]
+    subprocess.run([str(argument) for argument in arguments], check=True, capture_output=True)
+    return profile
+
+
+def test_a_profile_made_elsewhere_is_attributed(foreign_profile: Path, built: Built) -> None:
+    attribution = json_cli("attribute", foreign_profile, "--map", built("hand_repeat12"))
+    assert [site["calls"] for site in attribution["sites"]] == [5] * 12
+    assert "run-unverified" in {diagnostic["slug"] for diagnostic in attribution["diagnostics"]}
+    assert not {"unmatched-event", "compiler-made"} & {row["reason"] for row in attribution["residual"]}
+
+
+def test_a_profile_that_was_cut_is_read_up_to_its_last_record(
+    foreign_profile: Path, built: Built, tmp_path: Path
+) -> None:
+    """As a killed program leaves it; what is missing is said, and what is there is attributed."""
+    cut = tmp_path / "cut.ireeprof"
+    data = foreign_profile.read_bytes()
+    cut.write_bytes(data[: len(data) * 2 // 3])
+    attribution = json_cli("attribute", cut, "--map", built("hand_repeat12"))
+    calls = sum(site["calls"] for site in attribution["sites"])
+    assert 0 < calls < 5 * 12
+    assert attribution["diagnostics"]
+
+
 def test_shared_kernel_sites_name_their_own_layer(built: Built, samples: Corpus) -> None:
     shown = json_cli("show", built("hand_repeat12"))
     ops = {op["id"]: op for op in shown["ops"]}
