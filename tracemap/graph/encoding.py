@@ -45,7 +45,7 @@ def graph_to_json(graph: TraceGraph) -> Json:
             {**op_to_json(op, graph.sites_of_op.get(op.id, ())), "parts": [_part_to_json(part) for part in op.parts]}
             for op in graph.ops
         ],
-        "sites": [site_to_json(site) for site in graph.sites],
+        "sites": [_site_with_paths(site) for site in graph.sites],
         "kernels": [kernel_to_json(kernel) for kernel in graph.kernels],
         "coverage": coverage_to_json(graph),
         "command_buffers": [_buffer_to_json(buffer) for buffer in graph.command_buffers],
@@ -106,6 +106,14 @@ def site_to_json(site: Site) -> Json:
             for member in site.members
         ],
     }
+
+
+def _site_with_paths(site: Site) -> Json:
+    """A site as `map.json` keeps it: beside what is shown, the calls that lead to each member."""
+    encoded = site_to_json(site)
+    for member, item in zip(site.members, encoded["members"], strict=True):
+        item["path"] = list(member.path)
+    return encoded
 
 
 def kernel_to_json(kernel: Kernel) -> Json:
@@ -232,6 +240,7 @@ def _member_from_json(item: Json) -> Membership:
         root=item["root"],
         operations=integer_from_json(item["operations"]),
         bytes=integer_from_json(item["bytes"]),
+        path=tuple(item["path"]),
     )
 
 

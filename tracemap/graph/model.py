@@ -101,6 +101,7 @@ class Membership:
 
     `operations` counts scalar arithmetic operations, `bytes` the site's memory traffic that is this op's;
     both are `UNKNOWN` where shapes are dynamic. `root` marks the op that gave the kernel its name and shape.
+    `path` are the call ops that lead to the op in this site, outermost first.
     """
 
     op: str
@@ -108,6 +109,7 @@ class Membership:
     root: bool
     operations: Integer
     bytes: Integer
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import QueryInvalid
 from tracemap.graph.model import Kernel, Op, Site, TraceGraph
+from tracemap.graph.trail import scope_of
 
 if TYPE_CHECKING:
     import networkx
@@ -51,14 +52,25 @@ def select(graph: TraceGraph, what: str) -> Selection:
         ops = ops_at(graph, place["file"], int(place["line"]))
         if ops:
             return _connected(graph, [op.id for op in ops])
-    scope = tuple(component for component in what.split("/") if component)
-    ops = [op for op in graph.ops if scope and op.scope[: len(scope)] == scope]
-    if ops:
-        return _connected(graph, [op.id for op in ops])
+    names = ops_in_scope(graph, tuple(component for component in what.split("/") if component))
+    if names:
+        return _connected(graph, names)
     raise QueryInvalid(
         f"{what}: no op, site, kernel, line or scope of the map is called so; ask for FILE:LINE, op12, site3, "
         "a kernel's name or a scope"
     )
+
+
+def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
+    """The ids of the ops in a scope or below it, also of those that a call leads there in one of their sites."""
+    if not scope:
+        return []
+    found = {op.id for op in graph.ops if op.scope[: len(scope)] == scope}
+    for site in graph.sites:
+        for member in site.members:
+            if member.path and scope_of(graph, graph.op_by_id[member.op], member.path)[: len(scope)] == scope:
+                found.add(member.op)
+    return [op.id for op in graph.ops if op.id in found]
 
 
 def ops_at(graph: TraceGraph, file: str, line: int) -> list[Op]:

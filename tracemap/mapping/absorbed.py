@@ -93,7 +93,7 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation]) -> Site:
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        added.append(Membership(f"op{operation.index}", Evidence.ABSORBED, False, cost, 0))
+        added.append(Membership(f"op{operation.index}", Evidence.ABSORBED, False, cost, 0, root.path))
     members = [dataclasses.replace(member, operations=left) if member.root else member for member in site.members]
     return dataclasses.replace(site, members=(*members, *added))
 

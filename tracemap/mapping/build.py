@@ -136,12 +136,12 @@ class _Build:
         owner_of = {op.index: op.owner for op in model.operations}
         able = {op.index for op in model.operations if op.is_op and fates.can_be_member(op)}
         calls = {op.index: f"op{op.index}" for op in model.operations if op.is_op and is_call(op)}
-        members = TagOwners(tags, {index: f"op{owner}" for index, owner in owner_of.items() if owner in able})
+        members = TagOwners(tags, {index: f"op{owner}" for index, owner in owner_of.items() if owner in able}, calls)
         alive = self._alive_after_input(compilation, tags, owner_of)
         dataflow = Dataflow(model)
         regions = read_dispatch_creation(self._parser, self._parser.parse(compilation.wait_for("dispatch-creation")))
         flow = read_flow(self._parser, self._parser.parse(compilation.wait_for("flow")))
-        located, diagnostics = SiteBuilder(members, calls).sites(regions, flow)
+        located, diagnostics = SiteBuilder(members).sites(regions, flow)
         self._diagnostics += diagnostics
         sites = self._with_absorbed(located, model, dataflow, alive)
         host_names = _host_names(flow, tags, owner_of)

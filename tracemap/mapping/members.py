@@ -35,11 +35,17 @@ class TagOwners:
 
     tags: Tags
     op_of_index: Mapping[int, str]
+    call_of_index: Mapping[int, str]
 
     def of(self, location: Location) -> tuple[str, ...]:
         """The ids of the ops whose tags a location carries, in order, each once."""
         indices = self.tags.of(location)
         return tuple(dict.fromkeys(self.op_of_index[index] for index in indices if index in self.op_of_index))
+
+    def path(self, location: Location) -> tuple[str, ...]:
+        """The ids of the call ops that led to what stands at a location, outermost first."""
+        indices = self.tags.callers(location)
+        return tuple(self.call_of_index[index] for index in indices if index in self.call_of_index)
 
 
 def find_members(region: DispatchRegion, owners: TagOwners) -> tuple[Membership, ...]:
@@ -47,36 +53,43 @@ def find_members(region: DispatchRegion, owners: TagOwners) -> tuple[Membership,
 
     A site in which only fills carry tags belongs to what they fill; one in which nothing does, to its own location.
     """
-    evidence = _evidence([op for op in region.body if op.name not in _NO_EVIDENCE], owners)
-    if not evidence:
-        evidence = _evidence([op for op in region.body if op.name == "linalg.fill"], owners)
-    if not evidence:
-        evidence = _strength({}, owners.of(region.location))
+    places = [op.location for op in region.body if op.name not in _NO_EVIDENCE]
+    fills = [op.location for op in region.body if op.name == "linalg.fill"]
+    evidence: dict[str, Evidence] = {}
+    for locations in (places, fills, [region.location]):
+        evidence = evidence or _evidence(locations, owners)
     if not evidence:
         return ()
+    paths = _paths([*places, *fills, region.location], owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), "")
     costs = CostModel(region.body, _BodyOwners(region.body, owners, evidence, root_by_location))
     root = root_by_location or _costliest(evidence, costs)
     return tuple(
-        Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0))
+        Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])
         for op, kind in evidence.items()
     )
 
 
-def _evidence(body: Sequence[BodyOp], owners: TagOwners) -> dict[str, Evidence]:
+def _evidence(locations: Sequence[Location], owners: TagOwners) -> dict[str, Evidence]:
+    """The ops that the locations name: alone on one of them is stronger than one of several."""
     found: dict[str, Evidence] = {}
-    for op in body:
-        _strength(found, owners.of(op.location))
+    for location in locations:
+        ops = owners.of(location)
+        for op in ops:
+            if len(ops) == 1:
+                found[op] = Evidence.LOCATED
+            else:
+                found.setdefault(op, Evidence.FUSED)
     return found
 
 
-def _strength(found: dict[str, Evidence], ops: tuple[str, ...]) -> dict[str, Evidence]:
-    """Note that these ops stand together on one location: alone is stronger than one of several."""
-    for op in ops:
-        if len(ops) == 1:
-            found[op] = Evidence.LOCATED
-        else:
-            found.setdefault(op, Evidence.FUSED)
+def _paths(locations: Sequence[Location], owners: TagOwners) -> dict[str, tuple[str, ...]]:
+    """The calls that lead to each op, as the first location that names it tells."""
+    found: dict[str, tuple[str, ...]] = {}
+    for location in locations:
+        for op in owners.of(location):
+            if op not in found:
+                found[op] = owners.path(location)
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tracemap.graph.model import Command, CommandBuffer, Diagnostic, Kernel, Membership, Site
 from tracemap.ir.phases import DispatchRegion, FlowDispatch, FlowProgram, HalBuffer, HalCommand, HalProgram
-from tracemap.locations import Location, Tags
+from tracemap.locations import Location
 from tracemap.mapping.members import TagOwners, find_members
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -34,10 +34,8 @@ def pair_regions(
 class SiteBuilder:
     """Makes the sites of a module, one per flow dispatch, in order."""
 
-    def __init__(self, owners: TagOwners, call_op_of_index: Mapping[int, str]) -> None:
+    def __init__(self, owners: TagOwners) -> None:
         self._owners = owners
-        self._tags: Tags = owners.tags
-        self._call_op_of_index = call_op_of_index
 
     def sites(self, regions: Sequence[DispatchRegion], flow: FlowProgram) -> tuple[list[Site], list[Diagnostic]]:
         """Sites without their commands yet, and what could not be read."""
@@ -64,17 +62,13 @@ class SiteBuilder:
             id=f"site{ordinal}",
             ordinal=ordinal,
             function=UNKNOWN if at_load else callers.get(dispatch.function, dispatch.function),
-            path=self._path(dispatch.location),
+            path=self._owners.path(dispatch.location),
             kernel=dispatch.kernel,
             initializer=at_load,
             command_buffer=UNKNOWN,
             command_index=UNKNOWN,
             members=members,
         )
-
-    def _path(self, location: Location) -> tuple[str, ...]:
-        indices = self._tags.callers(location)
-        return tuple(self._call_op_of_index[index] for index in indices if index in self._call_op_of_index)
 
 
 def public_callers(flow: FlowProgram) -> dict[str, str]:

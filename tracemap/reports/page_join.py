@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, PerCall, SiteResult
-from tracemap.graph.model import Op, Site, TraceGraph
+from tracemap.graph.model import Frame, Op, Site, TraceGraph
+from tracemap.graph.trail import frames_of, scope_of
 from tracemap.reports.page_model import Amount, Spread
 from tracemap.units import Integer, Text, Unknown, format_quantity, format_share
 
@@ -46,6 +47,17 @@ def place_text(file: Text, line: Integer) -> str:
 def text_or_dash(value: Text | Integer) -> str:
     """The value as it is, `–` where unknown."""
     return "–" if isinstance(value, Unknown) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """An op in one of its sites: scope and frames joined across the calls that lead there, its share by metric name."""
+
+    op: Op
+    site: Site
+    scope: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    attributed: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,36 @@ class Joined:
         """Sum of the whole costs of sites."""
         results = self.site_results
         return sum(results[site].metrics[metric].total for site in sites if site in results)
+
+    @cached_property
+    def reached(self) -> tuple[Reached, ...]:
+        """Every membership of a site that runs on calls, with the scope and frames of its op as reached there."""
+        found = []
+        for site in self.graph.sites:
+            result = self.site_results.get(site.id)
+            shares = {share.op: share.attributed for share in result.shares} if result else {}
+            for member in site.members:
+                op = self.graph.op_by_id[member.op]
+                scope, frames = scope_of(self.graph, op, member.path), frames_of(self.graph, op, member.path)
+                found.append(Reached(op, site, scope, frames, shares.get(op.id, {})))
+        return tuple(found)
+
+    @cached_property
+    def _reached_by_op(self) -> Mapping[str, tuple[Reached, ...]]:
+        found: dict[str, list[Reached]] = {}
+        for each in self.reached:
+            found.setdefault(each.op.id, []).append(each)
+        return {op: tuple(several) for op, several in found.items()}
+
+    def scope_of(self, op: Op) -> str:
+        """The scope of an op for tables; of one that several calls lead to, the first, and how many more there are."""
+        scopes = list(dict.fromkeys(each.scope for each in self._reached_by_op.get(op.id, ()))) or [op.scope]
+        more = f" +{len(scopes) - 1}" if len(scopes) > 1 else ""
+        return "/".join(scopes[0]) + more
+
+    def frames_of(self, op: Op) -> tuple[Frame, ...]:
+        """The frames of an op, those of the first calls that lead to it included."""
+        return next((each.frames for each in self._reached_by_op.get(op.id, ())), op.frames)
 
     def amounts(self, values: Mapping[str, int]) -> dict[str, Amount]:
         """Values by metric name as amounts, in the order of the metrics."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.graph.model import Fate, SourceFile
+from tracemap.graph.model import Fate, Frame, SourceFile
 from tracemap.reports.highlight import highlighted_lines, lines_of
 from tracemap.reports.page_join import Joined, amount, heat, short_name
 from tracemap.reports.page_model import LineCost, SourceLine, SourcePage
@@ -20,13 +20,16 @@ NOT_MEASURED = "not_measured"
 class _Use:
     """What a line has to do with; dicts instead of sets, because their order is not left to chance.
 
-    `own` are the ops whose cost is the line's own; `ops` all that name the line.
+    `own` are the ops whose cost is a model line's own; `ops` all that name the line; `self` and `inclusive` are the
+    costs of a Python line by metric name.
     """
 
     ops: dict[str, None] = field(default_factory=dict)
     own: dict[str, None] = field(default_factory=dict)
     part_ops: dict[str, None] = field(default_factory=dict)
     sites: dict[str, None] = field(default_factory=dict)
+    self: dict[str, int] = field(default_factory=dict)
+    inclusive: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +80,42 @@ def _model_uses(joined: Joined, index: int) -> dict[int, _Use]:
 
 
 def _python_uses(joined: Joined, index: int) -> dict[int, _Use]:
+    """Lines of frames: of every membership as it is reached, and of the ops that work in no site."""
     uses: dict[int, _Use] = {}
+    for reached in joined.reached:
+        for position, frame in enumerate(_kept(joined, reached.frames)):
+            if joined.source_index[frame.file] == index:
+                use = uses.setdefault(frame.line, _Use())
+                use.ops[reached.op.id] = use.sites[reached.site.id] = None
+                _add(use.inclusive, reached.attributed)
+                if position == 0:
+                    _add(use.self, reached.attributed)
     for op in joined.graph.ops:
-        kept = [frame for frame in op.frames if frame.file in joined.source_index]
-        for position, frame in enumerate(kept):
-            if joined.source_index[frame.file] != index:
-                continue
-            use = uses.setdefault(frame.line, _Use())
-            use.ops[op.id] = None
-            use.sites.update(dict.fromkeys(joined.graph.sites_of_op.get(op.id, ())))
-            if position == 0:
-                use.own[op.id] = None
+        if op.id not in joined.graph.sites_of_op:
+            for frame in _kept(joined, op.frames):
+                if joined.source_index[frame.file] == index:
+                    uses.setdefault(frame.line, _Use()).ops[op.id] = None
     return uses
+
+
+def _kept(joined: Joined, frames: Sequence[Frame]) -> list[Frame]:
+    """The frames whose file is on the page; a line that a recursion passes more than once counts once."""
+    kept = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in joined.source_index}
+    return list(reversed(kept.values()))
+
+
+def _add(sums: dict[str, int], values: Mapping[str, int]) -> None:
+    for name, value in values.items():
+        sums[name] = sums.get(name, 0) + value
 
 
 def _sums(joined: Joined, use: _Use, *, python: bool) -> _Sums:
     names = [metric.name for metric in joined.metrics]
-    attributed = {name: joined.attributed(use.own, name) for name in names}
     if python:
-        return _Sums(attributed, {name: joined.attributed(use.ops, name) for name in names})
+        return _Sums(
+            {name: use.self.get(name, 0) for name in names}, {name: use.inclusive.get(name, 0) for name in names}
+        )
+    attributed = {name: joined.attributed(use.own, name) for name in names}
     return _Sums(attributed, {name: joined.inclusive(use.sites, name) for name in names})
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tracemap.attribution.model import MetricTotal, OpCost, SiteResult
-from tracemap.graph.model import Membership, Op, Site
-from tracemap.reports.page_join import Joined, amount, heat, place_text, spread, text_or_dash
+from tracemap.graph.model import Frame, Membership, Op, Site
+from tracemap.reports.page_join import Joined, Reached, amount, heat, place_text, spread, text_or_dash
 from tracemap.reports.page_model import (
     Amount,
     MemberRow,
@@ -46,9 +47,9 @@ class _Places:
             return Place(text, "")
         return Place(text, f"F{index}L{line}")
 
-    def of_python(self, op: Op) -> Place:
+    def of_python(self, stack: Sequence[Frame]) -> Place:
         """The innermost frame whose file is kept, else the innermost."""
-        frames = [frame for frame in op.frames if frame.file in self._index] or op.frames
+        frames = [frame for frame in stack if frame.file in self._index] or stack
         return self.of(frames[0].file, frames[0].line) if frames else Place("", "")
 
 
@@ -59,9 +60,9 @@ def _op_row(joined: Joined, op: Op, places: _Places) -> OpRow:
         id=op.id,
         name=op.name,
         place=places.of(op.file, op.line),
-        python=places.of_python(op),
+        python=places.of_python(joined.frames_of(op)),
         function=text_or_dash(op.function),
-        scope="/".join(op.scope),
+        scope=joined.scope_of(op),
         fate=op.fate.value,
         reason_slug=op.reason.slug,
         reason=op.reason.text,
@@ -135,43 +136,65 @@ def _site_costs(joined: Joined, result: SiteResult) -> dict[str, SiteCostRow]:
     return rows
 
 
+@dataclass(slots=True)
+class _Scope:
+    """What stands directly in a scope: ops, and their cost by metric name."""
+
+    ops: dict[str, None] = field(default_factory=dict)
+    attributed: dict[str, int] = field(default_factory=dict)
+
+
 def scope_rows(joined: Joined) -> tuple[ScopeRow, ...]:
     """The tree of scopes in program order; empty when no op has a scope.
 
-    Ops without a scope that work in a site stand in a row of their own (the empty path), so that the rows add up.
+    An op that is reached through several calls stands in each scope that they lead to. Ops without a scope that work in
+    a site stand in a row of their own (the empty path), so that the rows add up.
     """
-    own = _ops_by_scope(joined)
+    own = _scopes(joined)
     if not any(own):
         return ()
-    below: dict[tuple[str, ...], list[str]] = {path: [] for path in own}
-    for path, ops in own.items():
-        for depth in range(1, len(path) + 1):
-            below[path[:depth]].extend(ops)
-    below[()] = own.get((), [])
+    below: dict[tuple[str, ...], _Scope] = {path: _Scope() for path in own}
+    for path, scope in own.items():
+        for depth in range(1 if path else 0, len(path) + 1):
+            around = below[path[:depth]]
+            around.ops.update(scope.ops)
+            for name, value in scope.attributed.items():
+                around.attributed[name] = around.attributed.get(name, 0) + value
     names = [metric.name for metric in joined.metrics]
-    attributed = {path: {name: joined.attributed(ops, name) for name in names} for path, ops in own.items()}
-    peaks = {name: max(values[name] for values in attributed.values()) for name in names}
+    peaks = {name: max(scope.attributed.get(name, 0) for scope in own.values()) for name in names}
     return tuple(
         ScopeRow(
             path=path,
-            ops=len(below[path]),
-            attributed=joined.amounts(attributed[path]),
-            inclusive=joined.amounts({name: joined.attributed(below[path], name) for name in names}),
-            heat={name: heat(attributed[path][name], peaks[name]) for name in names},
+            ops=len(below[path].ops),
+            attributed=joined.amounts({name: own[path].attributed.get(name, 0) for name in names}),
+            inclusive=joined.amounts({name: below[path].attributed.get(name, 0) for name in names}),
+            heat={name: heat(own[path].attributed.get(name, 0), peaks[name]) for name in names},
         )
         for path in _tree_order(own)
     )
 
 
-def _ops_by_scope(joined: Joined) -> dict[tuple[str, ...], list[str]]:
-    own: dict[tuple[str, ...], list[str]] = {}
+def _scopes(joined: Joined) -> dict[tuple[str, ...], _Scope]:
+    """Every scope and those around it, in the order of the model's ops."""
+    reached: dict[str, list[Reached]] = {}
+    for each in joined.reached:
+        reached.setdefault(each.op.id, []).append(each)
+    own: dict[tuple[str, ...], _Scope] = {}
     for op in joined.graph.ops:
-        if not op.scope and op.id not in joined.graph.sites_of_op:
-            continue
-        for depth in range(1, len(op.scope)):
-            own.setdefault(op.scope[:depth], [])
-        own.setdefault(op.scope, []).append(op.id)
+        for each in reached.get(op.id, ()):
+            scope = _scope(own, each.scope)
+            scope.ops[op.id] = None
+            for name, value in each.attributed.items():
+                scope.attributed[name] = scope.attributed.get(name, 0) + value
+        if op.scope and op.id not in reached:
+            _scope(own, op.scope).ops[op.id] = None
     return own
+
+
+def _scope(own: dict[tuple[str, ...], _Scope], path: tuple[str, ...]) -> _Scope:
+    for depth in range(1, len(path)):
+        own.setdefault(path[:depth], _Scope())
+    return own.setdefault(path, _Scope())
 
 
 def _tree_order(paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:

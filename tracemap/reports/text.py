@@ -265,13 +265,13 @@ def _cost_table(joined: Joined, results: Iterable[OpResult], metric: MetricTotal
     for result in results:
         op = joined.graph.op_by_id[result.op]
         numbers = _cost_cells(result.metrics[metric.name], metric)
-        _row(table, op.id, _place(joined, op), op.name, "/".join(op.scope), format_count(result.calls), *numbers)
+        _row(table, op.id, _place(joined, op), op.name, joined.scope_of(op), format_count(result.calls), *numbers)
     return table
 
 
 def _place(joined: Joined, op: Op) -> str:
     """The line in the model, and that of the innermost Python frame where its file is kept."""
-    kept = next((frame for frame in op.frames if frame.file in joined.source_index), None)
+    kept = next((frame for frame in joined.frames_of(op) if frame.file in joined.source_index), None)
     model = place_text(op.file, op.line)
     return f"{model} {place_text(kept.file, kept.line)}" if kept else model
 
