@@ -234,7 +234,7 @@ def _declared_arguments(declaration: str) -> tuple[str, ...]:
     end = declaration.rfind(") -> ")
     inside = declaration[begin + 1 : end if end > 0 else declaration.rfind(")")]
     starts = list(_DECLARED_ARGUMENT.finditer(inside))
-    ends = [match.start() for match in starts[1:]] + [len(inside)]
+    ends = [*(match.start() for match in starts[1:]), len(inside)][: len(starts)]
     return tuple(
         inside[match.end() : stop].split(" {", 1)[0].rstrip(" ,") for match, stop in zip(starts, ends, strict=True)
     )
