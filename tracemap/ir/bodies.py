@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg
 
 from tracemap.ir.parsing import MlirParser, Operation, Region, Value
 from tracemap.ir.types import Shape, product, shape_of
@@ -131,6 +130,9 @@ _MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
 
 def _indexing_maps(operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
     """The number of loops, and for each operand the loop that each of its dimensions runs over (-1: a computed one)."""
+    # Imported late: the module takes a tenth of a second, which is better spent while the compiler runs.
+    from iree.compiler.dialects import linalg
+
     attribute = linalg.get_indexing_maps(operation)
     if attribute is None:
         return None

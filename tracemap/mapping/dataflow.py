@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-
-import networkx
+from typing import TYPE_CHECKING
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Source, SourceModel, SourceOperation
+
+if TYPE_CHECKING:
+    import networkx
 
 Node = int | tuple[int, int]
 """An op's index, or (function's index, number) of an argument."""
@@ -26,6 +28,8 @@ class Dataflow:
     """The graph, and what can be read off it."""
 
     def __init__(self, model: SourceModel) -> None:
+        import networkx  # a tenth of a second, which is better spent while the compiler runs
+
         self._model = model
         self._operations = model.operations
         self._functions = {op.symbol: op.index for op in model.operations if op.name in FUNCTIONS}
