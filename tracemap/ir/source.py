@@ -75,7 +75,7 @@ class SourceOperation:
     `index`: its pre-order place over all operations; `owner`: the index of the op whose part it is (its own index for
     ops); `function`: the symbol of the enclosing function; `line`, `column`: of its name in the text;
     `operands`: where each operand comes from; `results`: the printed types of its results;
-    `symbol`: the name it defines, or the callee of a call;
+    `symbol`: the name it defines, or the one it refers to: the callee of a call, the global of a load;
     `twin`: the index of the first operation in its block that computes the very same (-1: none).
     """
 
@@ -225,7 +225,7 @@ class _Describer:
         index = len(self.operations)
         self._index_of[operation] = index
         name = operation.name
-        symbol = string_attribute(operation, "sym_name") or string_attribute(operation, "callee").removeprefix("@")
+        symbol = _symbol(operation)
         if name in FUNCTIONS:
             function = symbol
         location = self._written[index]
@@ -306,6 +306,13 @@ class _Describer:
         maker = self.operations[source.maker] if source.maker < len(self.operations) else None
         twin = -1 if maker is None else maker.twin
         return source if twin < 0 else Source(twin, source.number, argument=False)
+
+
+def _symbol(operation: Operation) -> str:
+    for name in ("sym_name", "callee", "global"):
+        if name in operation.attributes:
+            return string_attribute(operation, name).removeprefix("@").strip('"')
+    return ""
 
 
 def _operator_name(operation: Operation, name: str) -> str:

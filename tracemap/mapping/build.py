@@ -39,12 +39,13 @@ from tracemap.ir.source import (
     tag_operations,
     written_locations,
 )
-from tracemap.locations import CodeFrame, Tags, frames, scope
+from tracemap.locations import CodeFrame, Tags, frames
 from tracemap.mapping import fates
 from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed
 from tracemap.mapping.compiling import Compilation, compile_flags, compilers_own_message
 from tracemap.mapping.dataflow import Dataflow, is_call
 from tracemap.mapping.members import TagOwners
+from tracemap.mapping.scopes import scopes_of
 from tracemap.mapping.sites import SiteBuilder, kernels_of, place_commands
 from tracemap.mapping.sources import FoundSource, find_sources
 from tracemap.toolchain import Progress, no_progress
@@ -92,6 +93,7 @@ class _Build:
         self._progress = progress
         self._parser = MlirParser()
         self._diagnostics: list[Diagnostic] = []
+        self._scopes: Mapping[int, tuple[str, ...]] = {}
 
     def run(self) -> bundle.Bundle:
         self._progress("reading the model")
@@ -217,6 +219,7 @@ class _Build:
         for operation in model.operations:
             if not operation.is_op:
                 parts.setdefault(operation.owner, []).append(operation)
+        self._scopes = scopes_of(model)
         around = fates.Surroundings(model, dataflow, sites_of, host_names, _part_names(model))
         judged = fates.Judge(around).fates()
         return tuple(
@@ -233,7 +236,7 @@ class _Build:
             file=UNKNOWN if operation.line is UNKNOWN else self._request.file_name,
             line=operation.line,
             column=operation.column,
-            scope=scope(operation.location),
+            scope=self._scopes[operation.index],
             frames=tuple(_frame(frame) for frame in frames(operation.location)),
             fate=fate,
             reason=reason,
