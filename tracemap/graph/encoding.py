@@ -51,6 +51,7 @@ def graph_to_json(graph: TraceGraph) -> Json:
         "command_buffers": [_buffer_to_json(buffer) for buffer in graph.command_buffers],
         "sources": [{"name": s.name, "path": s.path, "language": s.language} for s in graph.sources],
         "diagnostics": [{"slug": d.slug, "message": d.message} for d in graph.diagnostics],
+        "library": list(graph.library),
     }
 
 
@@ -182,6 +183,7 @@ def graph_from_json(data: Json) -> TraceGraph:
             command_buffers=tuple(_buffer_from_json(item) for item in data["command_buffers"]),
             sources=tuple(SourceFile(item["name"], item["path"], item["language"]) for item in data["sources"]),
             diagnostics=tuple(Diagnostic(item["slug"], item["message"]) for item in data["diagnostics"]),
+            library=tuple(data["library"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleInvalid(f"map.json is damaged ({type(error).__name__}: {error}); build the bundle again") from error

@@ -231,6 +231,10 @@ class Diagnostic:
     message: str
 
 
+LIBRARY = ("*site-packages/*", "*dist-packages/*", "*/lib/python3*", "<*")
+"""File name patterns (as of a shell) of frames in libraries and generated code, where nothing else was asked for."""
+
+
 @dataclass(frozen=True)
 class TraceGraph:
     """All that `tracemap build` found out about a model: the content of a bundle's `map.json`."""
@@ -243,6 +247,8 @@ class TraceGraph:
     command_buffers: tuple[CommandBuffer, ...]
     sources: tuple[SourceFile, ...]
     diagnostics: tuple[Diagnostic, ...] = field(default=())
+    library: tuple[str, ...] = LIBRARY
+    """Patterns of files that are not the user's own; frames of the user's come first."""
 
     @cached_property
     def op_by_id(self) -> Mapping[str, Op]:

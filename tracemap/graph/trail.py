@@ -7,6 +7,7 @@ bare names, and the calls the rest. A membership keeps the calls that lead to it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from tracemap.graph.model import Frame, Op, TraceGraph
 
@@ -27,3 +28,13 @@ def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ..
     """The op's own frames, then those of the calls that lead to it, innermost first; each frame once."""
     stacks = [op.frames, *(graph.op_by_id[call].frames for call in reversed(path))]
     return tuple(dict.fromkeys(frame for stack in stacks for frame in stack))
+
+
+def is_library(graph: TraceGraph, frame: Frame) -> bool:
+    """Whether a frame is in a library, by the map's patterns: not where a user looks for a cost first."""
+    return any(fnmatchcase(frame.file, pattern) for pattern in graph.library)
+
+
+def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames of the user's own files, innermost first, then those of libraries."""
+    return tuple(sorted(frames, key=lambda frame: is_library(graph, frame)))

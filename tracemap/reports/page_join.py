@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, PerCall, SiteResult
 from tracemap.graph.model import Frame, Op, Site, TraceGraph
-from tracemap.graph.trail import frames_of, scope_of
+from tracemap.graph.trail import frames_of, scope_of, users_first
 from tracemap.reports.page_model import Amount, Spread
 from tracemap.units import Integer, Text, Unknown, format_quantity, format_share
 
@@ -134,7 +134,8 @@ class Joined:
             shares = {share.op: share.attributed for share in result.shares} if result else {}
             for member in site.members:
                 op = self.graph.op_by_id[member.op]
-                scope, frames = scope_of(self.graph, op, member.path), frames_of(self.graph, op, member.path)
+                scope = scope_of(self.graph, op, member.path)
+                frames = users_first(self.graph, frames_of(self.graph, op, member.path))
                 found.append(Reached(op, site, scope, frames, shares.get(op.id, {})))
         return tuple(found)
 
@@ -152,8 +153,9 @@ class Joined:
         return "/".join(scopes[0]) + more
 
     def frames_of(self, op: Op) -> tuple[Frame, ...]:
-        """The frames of an op, those of the first calls that lead to it included."""
-        return next((each.frames for each in self._reached_by_op.get(op.id, ())), op.frames)
+        """The frames of an op, those of the first calls that lead to it included; the user's own come first."""
+        reached = next((each.frames for each in self._reached_by_op.get(op.id, ())), None)
+        return users_first(self.graph, op.frames) if reached is None else reached
 
     def amounts(self, values: Mapping[str, int]) -> dict[str, Amount]:
         """Values by metric name as amounts, in the order of the metrics."""

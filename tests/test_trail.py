@@ -1,0 +1,107 @@
+"""Scopes and frames as people think of them: joined across calls, the user's own before libraries, from parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.builders import graph, op, site
+from tests.conftest import Built, Recorded
+from tests.support import check_cli, json_cli
+from tracemap.graph.bundle import load
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.query import select
+from tracemap.graph.trail import frames_of, scope_of, users_first
+from tracemap.ir.parsing import MlirParser
+from tracemap.ir.source import describe, read_model, written_locations
+from tracemap.mapping.scopes import scopes_of
+
+
+def called_twice() -> TraceGraph:
+    """op3, of a function that op1 and op2 call, works in a site of each call."""
+    ops = [
+        op(1, 1, name="func.call", scope=("h0", "attn"), frames=[("m.py", 10), ("main.py", 1)]),
+        op(2, 2, name="func.call", scope=("h1", "attn"), frames=[("m.py", 20), ("main.py", 1)]),
+        op(3, 9, scope=("var",), frames=[("site-packages/jax/numpy.py", 5)]),
+    ]
+    sites = [site(0, 3, path=[1]), site(1, 3, path=[2])]
+    with_paths = [
+        dataclasses.replace(each, members=(dataclasses.replace(each.members[0], path=each.path),)) for each in sites
+    ]
+    return graph(ops, with_paths)
+
+
+def test_a_scope_is_that_of_the_calls_and_the_ops_own() -> None:
+    made = called_twice()
+    assert scope_of(made, made.op_by_id["op3"], ["op1"]) == ("h0", "attn", "var")
+    assert scope_of(made, made.op_by_id["op3"], []) == ("var",)
+    repeating = dataclasses.replace(made.op_by_id["op3"], scope=("h0", "attn", "var"))
+    assert scope_of(made, repeating, ["op1"]) == ("h0", "attn", "var")
+
+
+def test_frames_go_on_with_those_of_the_calls_and_libraries_come_last() -> None:
+    made = called_twice()
+    frames = frames_of(made, made.op_by_id["op3"], ["op2"])
+    assert [(frame.file, frame.line) for frame in frames] == [
+        ("site-packages/jax/numpy.py", 5),
+        ("m.py", 20),
+        ("main.py", 1),
+    ]
+    assert [frame.file for frame in users_first(made, frames)] == ["m.py", "main.py", "site-packages/jax/numpy.py"]
+    mine = dataclasses.replace(made, library=("m.py",))
+    assert [frame.file for frame in users_first(mine, frames)] == ["site-packages/jax/numpy.py", "main.py", "m.py"]
+
+
+def test_a_scope_finds_the_ops_that_a_call_leads_there() -> None:
+    assert [each.id for each in select(called_twice(), "h1/attn").ops] == ["op2", "op3"]
+
+
+def test_nested_jits_cost_on_the_lines_that_call_them(built: Built, recorded: Recorded) -> None:
+    """`jnp.var` and `jnp.where` become functions whose ops have bare names; the page's scopes have them all."""
+    bundle = load(built("jax_gpt2_4l"))
+    for site_ in bundle.graph.sites:
+        for member in site_.members:
+            found = bundle.graph.op_by_id[member.op]
+            assert scope_of(bundle.graph, found, member.path), (site_.id, found)
+    text = check_cli("attribute", recorded("jax_gpt2_4l"), "--map", built("jax_gpt2_4l"), "--all")
+    assert "jax_models.py:93" in text  # v = jnp.var(x, -1, keepdims=True)
+
+
+def test_scan_bodies_stand_in_the_scope_of_the_scan(built: Built) -> None:
+    graph_ = load(built("jax_gpt2_4l_scan")).graph
+    scopes = {scope_of(graph_, graph_.op_by_id[m.op], m.path) for s in graph_.sites for m in s.members}
+    assert any(scope[0] == "scan_blocks" and scope[-1] == "ffn" for scope in scopes)
+    assert all(scopes)
+
+
+@pytest.mark.parametrize(
+    ("model", "scope"),
+    [
+        ("torch_bert_tiny", ["m", "encoder", "layer", "1", "attention", "self", "query"]),
+        ("torch_resnet18_small", ["layer2", "0", "downsample", "0"]),
+        ("onnx_tinygpt", ["h", "3", "down"]),
+    ],
+)
+def test_module_paths_come_from_parameter_names(model: str, scope: list[str], built: Built) -> None:
+    assert scope in [each["scope"] for each in json_cli("show", built(model))["ops"]]
+
+
+def test_parameters_of_different_modules_share_what_they_have_in_common() -> None:
+    text = """
+    module {
+      util.global private @a.x.weight : tensor<4xf32>
+      util.global private @a.y.weight : tensor<4xf32>
+      func.func @f() -> tensor<4xf32> {
+        %0 = util.global.load @a.x.weight : tensor<4xf32>
+        %1 = util.global.load @a.y.weight : tensor<4xf32>
+        %2 = stablehlo.add %0, %1 : tensor<4xf32>
+        %3 = stablehlo.add %2, %1 : tensor<4xf32>
+        return %3 : tensor<4xf32>
+      }
+    }"""
+    parser = MlirParser()
+    module, kept = read_model(parser, text.encode())
+    model = describe(parser, module, kept, written_locations(module), is_text=True)
+    scopes = scopes_of(model)
+    assert [scopes[each.index] for each in model.operations if each.name == "stablehlo.add"] == [("a",), ("a", "y")]
