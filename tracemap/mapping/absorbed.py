@@ -14,7 +14,7 @@ from tracemap.graph.model import Evidence, Membership, Site
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.types import product, shape_of
 from tracemap.mapping.cost import operations_of_source
-from tracemap.mapping.dataflow import Dataflow, Node
+from tracemap.mapping.dataflow import Dataflow, Node, is_call
 from tracemap.units import UNKNOWN, Integer
 
 
@@ -74,14 +74,39 @@ def add_absorbed(sites: Sequence[Site], model: SourceModel, absorbed: Mapping[in
 
     What they cost is taken from the root's estimate, in which the raised op's work was counted: the sum stays.
     """
+    calls = _Calls(model)
     by_site: dict[str, list[SourceOperation]] = {}
     for index in sorted(absorbed):
         for site in absorbed[index]:
             by_site.setdefault(site, []).append(model.operations[index])
-    return tuple(_with_absorbed(site, by_site.get(site.id, ())) for site in sites)
+    return tuple(_with_absorbed(site, by_site.get(site.id, ()), calls) for site in sites)
 
 
-def _with_absorbed(site: Site, operations: Sequence[SourceOperation]) -> Site:
+class _Calls:
+    """The calls that lead to ops which no location places."""
+
+    def __init__(self, model: SourceModel) -> None:
+        self._operations = model.operations
+        self._calls_of: dict[str, list[SourceOperation]] = {}
+        for operation in model.operations:
+            if is_call(operation):
+                self._calls_of.setdefault(operation.symbol, []).append(operation)
+
+    def path(self, operation: SourceOperation, site: Site) -> tuple[str, ...]:
+        """As for a member of the same function in the site, else the only chain of calls that there is."""
+        for member in site.members:
+            if self._operations[int(member.op.removeprefix("op"))].function == operation.function:
+                return member.path
+        chain: list[str] = []
+        while isinstance(operation.function, str) and len(self._calls_of.get(operation.function, ())) == 1:
+            operation = self._calls_of[operation.function][0]
+            if f"op{operation.index}" in chain:
+                break
+            chain.append(f"op{operation.index}")
+        return tuple(reversed(chain))
+
+
+def _with_absorbed(site: Site, operations: Sequence[SourceOperation], calls: _Calls) -> Site:
     root = site.root
     if root is None or not operations:
         return site
@@ -93,7 +118,7 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation]) -> Site:
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        added.append(Membership(f"op{operation.index}", Evidence.ABSORBED, False, cost, 0, root.path))
+        added.append(Membership(f"op{operation.index}", Evidence.ABSORBED, False, cost, 0, calls.path(operation, site)))
     members = [dataclasses.replace(member, operations=left) if member.root else member for member in site.members]
     return dataclasses.replace(site, members=(*members, *added))
 
