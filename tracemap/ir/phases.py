@@ -16,12 +16,12 @@ from tracemap.ir.parsing import (
     MlirParser,
     Module,
     Operation,
-    Value,
     nested,
     string_attribute,
     symbol_path,
     walk,
 )
+from tracemap.ir.queues import HalFunction, constant, read_queues
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -104,10 +104,11 @@ class HalBuffer:
 
 @dataclass(frozen=True, slots=True)
 class HalProgram:
-    """The hal phase: command buffers in order, and the functions that initializers call."""
+    """The hal phase: command buffers in order, the functions that initializers call, and what functions submit."""
 
     buffers: tuple[HalBuffer, ...]
     called_by_initializers: frozenset[str]
+    functions: tuple[HalFunction, ...] = ()
 
 
 def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[DispatchRegion, ...]:
@@ -143,12 +144,14 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
 def read_hal(parser: MlirParser, module: Module) -> HalProgram:
     """Command buffers of phase 11, in order of creation in the text."""
     buffers: list[HalBuffer] = []
+    ordinals: dict[Operation, int] = {}
     for function, operation in _walk_hosts(module):
         if operation.name == "hal.command_buffer.create":
             one_shot = "OneShot" in str(operation.attributes["modes"])
             commands = _read_commands(parser, operation)
+            ordinals[operation] = len(buffers)
             buffers.append(HalBuffer(function, one_shot, commands))
-    return HalProgram(tuple(buffers), _called_by_initializers(module))
+    return HalProgram(tuple(buffers), _called_by_initializers(module), read_queues(parser, module, ordinals))
 
 
 def _walk_hosts(module: Module) -> Iterator[tuple[str, Operation]]:
@@ -317,13 +320,5 @@ def _command(parser: MlirParser, operation: Operation) -> HalCommand:
     symbol = _function_symbol(operation)
     workgroups: tuple[Integer, ...] = (UNKNOWN, UNKNOWN, UNKNOWN)
     if operation.name == "hal.command_buffer.dispatch":
-        workgroups = tuple(_constant(operation.operands[place]) for place in (3, 4, 5))
+        workgroups = tuple(constant(operation.operands[place]) for place in (3, 4, 5))
     return HalCommand(kind, symbol[-1] if symbol else UNKNOWN, parser.location(operation), workgroups)
-
-
-def _constant(value: Value) -> Integer:
-    """The number that a value is, if it is a constant."""
-    owner = getattr(value.owner, "operation", value.owner)
-    if getattr(owner, "name", "") != "arith.constant":
-        return UNKNOWN
-    return int(owner.attributes["value"].value)
