@@ -21,10 +21,13 @@ from tracemap.graph.model import (
     Op,
     Part,
     Reason,
+    Schedule,
     Site,
     SourceFile,
     Step,
+    Submission,
     TraceGraph,
+    Transfer,
 )
 from tracemap.units import integer_from_json, text_from_json, to_json
 
@@ -49,6 +52,8 @@ def graph_to_json(graph: TraceGraph) -> Json:
         "kernels": [kernel_to_json(kernel) for kernel in graph.kernels],
         "coverage": coverage_to_json(graph),
         "command_buffers": [_buffer_to_json(buffer) for buffer in graph.command_buffers],
+        "transfers": [_transfer_to_json(transfer) for transfer in graph.transfers],
+        "schedules": [_schedule_to_json(schedule) for schedule in graph.schedules],
         "sources": [{"name": s.name, "path": s.path, "language": s.language} for s in graph.sources],
         "diagnostics": [{"slug": d.slug, "message": d.message} for d in graph.diagnostics],
         "library": list(graph.library),
@@ -157,6 +162,8 @@ def _buffer_to_json(buffer: CommandBuffer) -> Json:
                 "kernel": to_json(command.kernel),
                 "site": to_json(command.site),
                 "workgroups": [to_json(count) for count in command.workgroups],
+                "merged": list(command.merged),
+                "ops": list(command.ops),
             }
             for command in buffer.commands
         ],
@@ -184,6 +191,8 @@ def graph_from_json(data: Json) -> TraceGraph:
             sources=tuple(SourceFile(item["name"], item["path"], item["language"]) for item in data["sources"]),
             diagnostics=tuple(Diagnostic(item["slug"], item["message"]) for item in data["diagnostics"]),
             library=tuple(data["library"]),
+            transfers=tuple(_transfer_from_json(item) for item in data["transfers"]),
+            schedules=tuple(_schedule_from_json(item) for item in data["schedules"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleInvalid(f"map.json is damaged ({type(error).__name__}: {error}); build the bundle again") from error
@@ -267,4 +276,45 @@ def _command_from_json(item: Mapping[str, Any]) -> Command:
         kernel=text_from_json(item["kernel"]),
         site=text_from_json(item["site"]),
         workgroups=tuple(integer_from_json(count) for count in item["workgroups"]),
+        merged=tuple(item["merged"]),
+        ops=tuple(item["ops"]),
     )
+
+
+def _transfer_to_json(transfer: Transfer) -> Json:
+    return {
+        "id": transfer.id,
+        "kind": transfer.kind,
+        "function": to_json(transfer.function),
+        "ops": list(transfer.ops),
+        "bytes": to_json(transfer.bytes),
+    }
+
+
+def _transfer_from_json(item: Json) -> Transfer:
+    return Transfer(
+        id=item["id"],
+        kind=item["kind"],
+        function=text_from_json(item["function"]),
+        ops=tuple(item["ops"]),
+        bytes=integer_from_json(item["bytes"]),
+    )
+
+
+def _schedule_to_json(schedule: Schedule) -> Json:
+    return {
+        "function": schedule.function,
+        "first": list(schedule.first),
+        "submissions": [
+            {"buffers": list(s.buffers), "transfer": to_json(s.transfer), "next": list(s.next), "last": s.last}
+            for s in schedule.submissions
+        ],
+    }
+
+
+def _schedule_from_json(item: Json) -> Schedule:
+    submissions = tuple(
+        Submission(tuple(s["buffers"]), text_from_json(s["transfer"]), tuple(s["next"]), s["last"])
+        for s in item["submissions"]
+    )
+    return Schedule(item["function"], tuple(item["first"]), submissions)

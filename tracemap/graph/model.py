@@ -160,13 +160,16 @@ class Command:
     """One command of a static command buffer, in recording order.
 
     `kind` is dispatch, barrier, copy, fill or update; `kernel` and `site` are `UNKNOWN` for all but dispatches;
-    `workgroups` has three entries for dispatches (`UNKNOWN` where computed at run time), none for others.
+    `workgroups` has three entries for dispatches (`UNKNOWN` where computed at run time), none for others; `merged` are
+    further sites that the compiler made one command with `site`; `ops` are those that a copy, fill or update is of.
     """
 
     kind: str
     kernel: Text
     site: Text
     workgroups: tuple[Integer, ...] = ()
+    merged: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,48 @@ class CommandBuffer:
     memoized: bool
     initializer: bool
     commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy, fill or update that the host program submits by itself, outside of command buffers.
+
+    `id` is `transfer<N>`; `ops` are those that it is of, none where the compiler made it up; `bytes` is how much it
+    moves.
+    """
+
+    id: str
+    kind: str
+    function: Text
+    ops: tuple[str, ...]
+    bytes: Integer
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A place in the host program that hands work to the device's queue.
+
+    `buffers` are the ordinals of the command buffers that it may execute (several where the program chooses);
+    `transfer` is the id of a transfer, `UNKNOWN` for executions; `next` are the places in `Schedule.submissions` that
+    may follow, and `last` says whether the call may return after it.
+    """
+
+    buffers: tuple[int, ...]
+    transfer: Text
+    next: tuple[int, ...]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All ways that a call of an entry point may take, as its submissions show them; `first` are those that may begin.
+
+    Functions that it calls are part of it, once for each call.
+    """
+
+    function: str
+    first: tuple[int, ...]
+    submissions: tuple[Submission, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +294,9 @@ class TraceGraph:
     diagnostics: tuple[Diagnostic, ...] = field(default=())
     library: tuple[str, ...] = LIBRARY
     """Patterns of files that are not the user's own; frames of the user's come first."""
+    transfers: tuple[Transfer, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    """Of the entry points whose ways could be told."""
 
     @cached_property
     def op_by_id(self) -> Mapping[str, Op]:
@@ -259,6 +307,11 @@ class TraceGraph:
     def site_by_id(self) -> Mapping[str, Site]:
         """Sites by id."""
         return {site.id: site for site in self.sites}
+
+    @cached_property
+    def transfer_by_id(self) -> Mapping[str, Transfer]:
+        """Transfers by id."""
+        return {transfer.id: transfer for transfer in self.transfers}
 
     @cached_property
     def kernel_by_name(self) -> Mapping[str, Kernel]:
