@@ -76,7 +76,8 @@ class SourceOperation:
     ops); `function`: the symbol of the enclosing function; `line`, `column`: of its name in the text;
     `operands`: where each operand comes from; `results`: the printed types of its results;
     `symbol`: the name it defines, or the one it refers to: the callee of a call, the global of a load;
-    `twin`: the index of the first operation in its block that computes the very same (-1: none).
+    `signature`: equal for operations that compute the same from equal operands; `block`: the number of the block that
+    it stands in, unique in the model.
     """
 
     index: int
@@ -90,7 +91,8 @@ class SourceOperation:
     operands: tuple[Source, ...]
     results: tuple[str, ...]
     symbol: str
-    twin: int
+    signature: int
+    block: int
 
     @property
     def is_op(self) -> bool:
@@ -208,7 +210,8 @@ class _Describer:
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
         self.private: set[str] = set()
         self._index_of: dict[Operation, int] = {}
-        self._first_of_kind: dict[Hashable, int] = {}
+        self._signatures: dict[Hashable, int] = {}
+        self._blocks = 0
 
     def describe(
         self,
@@ -216,11 +219,11 @@ class _Describer:
         parent: int = -1,
         owner: int = -1,
         function: Text = UNKNOWN,
-        block: Hashable = None,
+        block: int = 0,
     ) -> None:
         """Record an operation and all below it.
 
-        `owner`: the op it is a part of, -1 if it is an op itself; `block` stands for the block that it is in.
+        `owner`: the op it is a part of, -1 if it is an op itself; `block`: the number of the block that it is in.
         """
         index = len(self.operations)
         self._index_of[operation] = index
@@ -231,6 +234,7 @@ class _Describer:
         location = self._written[index]
         line, column = self._position(index, name)
         operands = tuple(self._source(operand) for operand in operation.operands)
+        results = tuple(str(result.type) for result in operation.results)
         self.operations.append(
             SourceOperation(
                 index=index,
@@ -242,9 +246,10 @@ class _Describer:
                 line=line,
                 column=column,
                 operands=operands,
-                results=tuple(str(result.type) for result in operation.results),
+                results=results,
                 symbol=symbol,
-                twin=self._twin(operation, index, operands, block),
+                signature=self._signature(operation, name, results),
+                block=block,
             )
         )
         if name in FUNCTIONS:
@@ -254,10 +259,12 @@ class _Describer:
         child_owner = owner
         if owner < 0 and name not in CONTROL_FLOW and name not in FUNCTIONS:
             child_owner = index
-        for number, region in enumerate(operation.regions):
-            for place, inside in enumerate(region.blocks):
+        for region in operation.regions:
+            for inside in region.blocks:
+                self._blocks += 1
+                number = self._blocks
                 for child in inside.operations:
-                    self.describe(child.operation, index, child_owner, function, (index, number, place))
+                    self.describe(child.operation, index, child_owner, function, number)
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
         """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""
@@ -281,31 +288,41 @@ class _Describer:
             return Source(self._index_of[operand.owner.owner.operation], operand.arg_number, argument=True)
         return Source(self._index_of[operand.owner.operation], operand.result_number, argument=False)
 
-    def _twin(self, operation: Operation, index: int, operands: tuple[Source, ...], block: Hashable) -> int:
-        """The first operation of the block with the same name, attributes, operands (twins count as one) and types.
+    def _signature(self, operation: Operation, name: str, results: tuple[str, ...]) -> int:
+        """A number for what the operation computes from its operands; see `SourceOperation.signature`."""
+        content = (name, self._attributes(operation), results, self._regions(operation))
+        return self._signatures.setdefault(content, len(self._signatures))
 
-        Operations with regions, without results, or without operands (but for constants) are never called twins: what
-        they do may depend on more than that.
-        """
+    def _attributes(self, operation: Operation) -> Hashable:
         attributes = operation.attributes
-        if len(operation.regions) or not len(operation.results) or not (operands or "value" in attributes):
-            return -1
-        same = tuple(self._first(operand) for operand in operands)
         try:
-            values = tuple((name, attributes[name]) for name in attributes)
-        except TypeError:  # the bindings cannot hand out attributes that are locations
-            return -1
-        types = tuple(str(result.type) for result in operation.results)
-        first = self._first_of_kind.setdefault((operation.name, values, same, types, block), index)
-        return first if first != index else -1
+            return tuple((name, attributes[name]) for name in attributes)
+        except TypeError:  # the bindings cannot hand out attributes that are locations: like no other
+            return len(self.operations)
 
-    def _first(self, source: Source) -> Source:
-        """The value that a value's maker shares with its first twin; constants of the same value are the same."""
-        if source.argument:
-            return source
-        maker = self.operations[source.maker] if source.maker < len(self.operations) else None
-        twin = -1 if maker is None else maker.twin
-        return source if twin < 0 else Source(twin, source.number, argument=False)
+    def _regions(self, operation: Operation) -> Hashable:
+        """What stands in an operation's regions: names, attributes, types, and where values come from within it."""
+        if not len(operation.regions):
+            return ()
+        inside = _walk_all(operation)[1:]
+        place = {each: number for number, each in enumerate(inside)}
+
+        def source(value: Value) -> Hashable:
+            if hasattr(value, "arg_number"):
+                return ("argument", value.arg_number, place.get(value.owner.owner.operation, -1))
+            owner = value.owner.operation
+            outside = ("outside", self._index_of.get(owner, -1), value.result_number)
+            return (place[owner], value.result_number) if owner in place else outside
+
+        return tuple(
+            (
+                each.name,
+                self._attributes(each),
+                tuple(map(source, each.operands)),
+                tuple(str(r.type) for r in each.results),
+            )
+            for each in inside
+        )
 
 
 def _symbol(operation: Operation) -> str:

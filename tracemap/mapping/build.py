@@ -45,9 +45,11 @@ from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed
 from tracemap.mapping.compiling import Compilation, compile_flags, compilers_own_message
 from tracemap.mapping.dataflow import Dataflow, is_call
 from tracemap.mapping.members import TagOwners
+from tracemap.mapping.schedules import find_schedules, find_transfers
 from tracemap.mapping.scopes import scopes_of
-from tracemap.mapping.sites import SiteBuilder, kernels_of, place_commands
+from tracemap.mapping.sites import SiteBuilder, kernels_of, place_commands, public_callers
 from tracemap.mapping.sources import FoundSource, find_sources
+from tracemap.mapping.twins import find_twins
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Text
 
@@ -148,20 +150,26 @@ class _Build:
         sites = self._with_absorbed(located, model, dataflow, alive)
         host_names = _host_names(flow, tags, owner_of)
         hal = read_hal(self._parser, self._parser.parse(compilation.wait_for("hal")))
-        placed, buffers, diagnostics = place_commands(sites, flow, hal)
+        movers = {op.index for op in model.operations if op.is_op and not fates.is_structural(op)}
+        moving = TagOwners(tags, {index: f"op{owner}" for index, owner in owner_of.items() if owner in movers}, calls)
+        placed, buffers, diagnostics = place_commands(sites, flow, hal, moving)
+        transfers, transfer_ids = find_transfers(hal, moving, public_callers(flow))
         self._diagnostics += diagnostics
         self._note_positions(model)
         ops = self._ops(model, dataflow, placed, host_names)
         compilation.wait()
+        functions = entry_points(flow, model)
         return TraceGraph(
             module=self._module_info(compilation.module, model),
-            functions=entry_points(flow, model),
+            functions=functions,
             ops=ops,
             sites=placed,
             kernels=kernels_of(flow, placed),
             command_buffers=buffers,
             sources=(self._model_source(), *(each.source for each in found)),
             diagnostics=tuple(self._diagnostics),
+            transfers=transfers,
+            schedules=find_schedules(hal, [function.name for function in functions], transfer_ids),
         )
 
     @staticmethod
@@ -220,7 +228,7 @@ class _Build:
             if not operation.is_op:
                 parts.setdefault(operation.owner, []).append(operation)
         self._scopes = scopes_of(model)
-        around = fates.Surroundings(model, dataflow, sites_of, host_names, _part_names(model))
+        around = fates.Surroundings(model, dataflow, sites_of, host_names, _part_names(model), find_twins(model))
         judged = fates.Judge(around).fates()
         return tuple(
             self._op(operation, parts.get(operation.index, ()), *judged[operation.index])

@@ -51,6 +51,15 @@ _MOVES = frozenset(
 )
 """Ops that only move or rename elements: they become indexing or layout, and are never absorbed."""
 
+_RENAMES = frozenset(
+    """
+    onnx.Identity stablehlo.optimization_barrier tensor.cast torch.aten.alias torch.aten.clone torch.aten.contiguous
+    torch.aten.detach torch.aten.lift_fresh_copy torch_c.from_builtin_tensor torch_c.to_builtin_tensor
+    util.optimization_barrier
+    """.split()
+)
+"""Those of `_MOVES` that leave every element where it is."""
+
 _TRANSFERS = (
     "flow.tensor.splat",
     "flow.tensor.slice",
@@ -71,7 +80,8 @@ REASONS: Mapping[str, str] = {
     "computed-at-compile-time": "computed at compile time: depends on constants only",
     "folded-indexing": "folded into the indexing or layout of the {where}",
     "folded-initial": "became the initial value or the destination of the {where}",
-    "folded-renaming": "only renames or hands on elements; nothing is left to run",
+    "folded-renaming": "only hands its operand on, to the {where}",
+    "passed-through": "only renames or moves elements; nothing is left to run",
     "simplified": "simplified away into the {where}",
     "simplified-away": "simplified away by the compiler; its uses were folded too",
     "global-access": "hands the buffer of a global on; nothing is computed",
@@ -91,6 +101,7 @@ INFERRED = frozenset(
         "folded-indexing",
         "folded-initial",
         "folded-renaming",
+        "passed-through",
         "simplified",
         "simplified-away",
         "used-by-removed",
@@ -138,7 +149,8 @@ class Surroundings:
     """What the fates of a model's ops are decided from.
 
     `sites_of`: op index -> sites that it is a member of; `host_names`: op index -> names of the flow phase's host
-    operations that carry its tag; `part_names`: op index -> names of its parts.
+    operations that carry its tag; `part_names`: op index -> names of its parts; `twins`: op index -> an earlier op that
+    computes the very same.
     """
 
     model: SourceModel
@@ -146,6 +158,7 @@ class Surroundings:
     sites_of: Mapping[int, Sequence[Site]]
     host_names: Mapping[int, frozenset[str]]
     part_names: Mapping[int, Sequence[str]]
+    twins: Mapping[int, int]
 
 
 class Judge:
@@ -216,11 +229,11 @@ class Judge:
         return None
 
     def _by_reasoning(self, operation: SourceOperation) -> tuple[Fate, Reason] | None:
-        twin = operation.twin
+        twin = self._around.twins.get(operation.index, -1)
         if twin >= 0 and (twin in self._members or not self._moves(operation)):
             return Fate.REMOVED, _reason("twin", self._place(twin))
         if self._moves(operation):
-            return self._folded(operation, "folded-indexing")
+            return self._folded(operation, "folded-renaming" if operation.name in _RENAMES else "folded-indexing")
         users = [user for user in self._flow.users(operation.index) if isinstance(user, int)]
         fates = [self._found[user][0] for user in users if user in self._found]
         if users and len(fates) == len(users) and all(fate in (Fate.REMOVED, Fate.CONSTANT) for fate in fates):
@@ -233,7 +246,7 @@ class Judge:
         if member is None:
             member = nearest(self._flow, operation.index, self._members, downwards=False)
         if member is None:
-            return Fate.FOLDED, _reason("simplified-away" if slug == "simplified" else "folded-renaming")
+            return Fate.FOLDED, _reason("simplified-away" if slug == "simplified" else "passed-through")
         return Fate.FOLDED, _reason(slug, f"{self._operations[member].name} at {self._place(member)}")
 
     def _moves(self, operation: SourceOperation) -> bool:
