@@ -10,7 +10,7 @@ from tracemap.graph.model import Command, CommandBuffer, Diagnostic, Kernel, Mem
 from tracemap.ir.phases import DispatchRegion, FlowDispatch, FlowProgram, HalBuffer, HalCommand, HalProgram
 from tracemap.locations import Location
 from tracemap.mapping.members import TagOwners, find_members
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text, plural
 
 _ASYNC_SUFFIX = "$async"
 
@@ -122,53 +122,87 @@ class CommandJoin:
     """Joins flow dispatches to commands of the hal phase by kernel and location.
 
     Both phases keep each site's own root location, so the pair is nearly always unique; among equals the order, which
-    the phases keep within a function, decides.
+    the phases keep within a function, decides. `merged` has, by site, those that have no command of their own any more
+    because the compiler made them one with it (equal arms of a branch).
     """
 
-    def __init__(self, sites: Sequence[Site], dispatches: Sequence[FlowDispatch]) -> None:
-        self._waiting: dict[tuple[Text, Location], list[Site]] = defaultdict(list)
-        for site, dispatch in reversed(list(zip(sites, dispatches, strict=True))):
-            self._waiting[dispatch.kernel, dispatch.location].append(site)
-        self._by_kernel: dict[Text, list[Site]] = defaultdict(list)
-        self._taken: set[str] = set()
-        for site in sites:
-            self._by_kernel[site.kernel].append(site)
-        self.inexact = 0
+    def __init__(
+        self, sites: Sequence[Site], dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]
+    ) -> None:
+        self._sites = sites
+        self._site_of: dict[int, str] = {}
+        self._by_location(dispatches, commands)
+        self._by_order(commands)
+        taken = set(self._site_of.values())
+        lost = [site for site in sites if site.id not in taken]
+        self.merged: dict[str, tuple[str, ...]] = {
+            site.id: tuple(other.id for other in lost if _could_be_one(site, other))
+            for site in sites
+            if site.id in taken
+        }
 
-    def take(self, command: HalCommand) -> Text:
+    def of(self, command: HalCommand) -> Text:
         """The id of the site that a command is; `UNKNOWN` where none of its kernel is left."""
-        exact = self._waiting[command.kernel, command.location]
-        if exact:
-            return self._mark(exact.pop())
-        left = [site for site in self._by_kernel[command.kernel] if site.id not in self._taken]
-        self.inexact += 1
-        return self._mark(left[0]) if left else UNKNOWN
+        return self._site_of.get(id(command), UNKNOWN)
 
-    def _mark(self, site: Site) -> str:
-        self._taken.add(site.id)
-        return site.id
+    def _by_location(self, dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]) -> None:
+        waiting: dict[tuple[Text, Location], list[str]] = defaultdict(list)
+        for site, dispatch in reversed(list(zip(self._sites, dispatches, strict=True))):
+            waiting[dispatch.kernel, dispatch.location].append(site.id)
+        for command in commands:
+            found = waiting.get((command.kernel, command.location), [])
+            if found:
+                # The last one stays: a command that the compiler duplicated is the same site again.
+                self._site_of[id(command)] = found.pop() if len(found) > 1 else found[0]
+
+    def _by_order(self, commands: Sequence[HalCommand]) -> None:
+        self.inexact = 0
+        taken = set(self._site_of.values())
+        left: dict[str, list[str]] = defaultdict(list)
+        for site in self._sites:
+            if site.id not in taken:
+                left[site.kernel].append(site.id)
+        for command in commands:
+            if id(command) not in self._site_of:
+                self.inexact += 1
+                waiting = left.get(str(command.kernel), [])
+                if waiting:
+                    self._site_of[id(command)] = waiting.pop(0)
+
+
+def _could_be_one(site: Site, lost: Site) -> bool:
+    return (site.kernel, site.function, site.initializer) == (lost.kernel, lost.function, lost.initializer)
 
 
 def place_commands(
-    sites: Sequence[Site], flow: FlowProgram, hal: HalProgram
+    sites: Sequence[Site], flow: FlowProgram, hal: HalProgram, owners: TagOwners
 ) -> tuple[tuple[Site, ...], tuple[CommandBuffer, ...], list[Diagnostic]]:
-    """Sites with their command buffer and index, the static command buffers, and what could not be joined exactly."""
-    join = CommandJoin(sites, flow.dispatches)
+    """Sites with their command buffer and index, the static command buffers, and what could not be joined exactly.
+
+    `owners` translates tags to the ops that a copy or fill can be of.
+    """
+    dispatches = [command for buffer in hal.buffers for command in buffer.commands if command.kind == "dispatch"]
+    join = CommandJoin(sites, flow.dispatches, dispatches)
     callers = public_callers(flow)
     by_id = {site.id: site for site in sites}
     places: dict[str, tuple[Integer, Integer]] = {}
     buffers: list[CommandBuffer] = []
     for ordinal, buffer in enumerate(hal.buffers):
-        commands = []
-        for index, command in enumerate(buffer.commands):
-            site = join.take(command) if command.kind == "dispatch" else UNKNOWN
-            commands.append(Command(command.kind, command.kernel, site, command.workgroups))
-            if site is not UNKNOWN:
-                places[site] = (ordinal, index)
+        commands = [_static_command(command, join, owners) for command in buffer.commands]
+        for index, command in enumerate(commands):
+            if command.site is not UNKNOWN:
+                places.setdefault(command.site, (ordinal, index))
         in_buffer = [by_id[command.site] for command in commands if command.site is not UNKNOWN]
         buffers.append(_static_buffer(ordinal, buffer, hal, commands, in_buffer, callers))
     placed = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
     return placed, tuple(buffers), _join_diagnostics(join, placed)
+
+
+def _static_command(command: HalCommand, join: CommandJoin, owners: TagOwners) -> Command:
+    site = join.of(command)
+    merged = () if site is UNKNOWN else join.merged.get(site, ())
+    ops = () if command.kind in ("dispatch", "barrier") else owners.of(command.location)
+    return Command(command.kind, command.kernel, site, command.workgroups, merged, ops)
 
 
 def _static_buffer(
@@ -199,7 +233,11 @@ def _join_diagnostics(join: CommandJoin, sites: Sequence[Site]) -> list[Diagnost
     if join.inexact:
         text = f"{join.inexact} commands of the hal phase were joined to sites by kernel and order only"
         found.append(Diagnostic("commands-by-order", text))
-    lost = sum(1 for site in sites if site.command_buffer is UNKNOWN)
+    merged = {site for sites_of_one in join.merged.values() for site in sites_of_one}
+    if merged:
+        text = f"{plural(len(merged), 'site')} became one command with another: which of them ran cannot be told"
+        found.append(Diagnostic("sites-merged", text))
+    lost = sum(1 for site in sites if site.command_buffer is UNKNOWN and site.id not in merged)
     if lost:
-        found.append(Diagnostic("sites-without-command", f"{lost} sites have no command in the hal phase"))
+        found.append(Diagnostic("sites-without-command", f"{plural(lost, 'site')} without a command in the hal phase"))
     return found
