@@ -15,6 +15,11 @@ Recorded = Callable[..., Path]
 """Flag file, suffix (`.csv` or `.parquet`) -> its run."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-gold`: write golden files anew instead of comparing with them."""
+    parser.addoption("--update-gold", action="store_true", help="write the golden files anew")
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The folder of what tests share; parallel workers have the same."""

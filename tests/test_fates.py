@@ -1,0 +1,137 @@
+"""Fates: one per op, with a reason; small programs for each, and the counts of every sample as golden files.
+
+`pytest tests/test_fates.py --update-gold` writes the golden files anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import SAMPLES, Corpus
+from tracemap.graph.model import Fate, Op, TraceGraph
+from tracemap.mapping.build import BuildRequest, build
+from tracemap.mapping.fates import INFERRED, REASONS
+
+GOLD = Path(__file__).parent / "gold" / "fates"
+MODELS = sorted(Corpus(SAMPLES).models())
+
+
+def counts(built_map: Path) -> dict[str, int]:
+    """`fate reason name` -> how many ops."""
+    ops = json.loads(built_map.read_text(encoding="utf-8"))["ops"]
+    found = Counter(f"{op['fate']} {op['reason']['slug']} {op['name']}" for op in ops)
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_op_of_every_sample_has_its_known_fate(model: str, built: Built, request: pytest.FixtureRequest) -> None:
+    found = counts(built(model) / "map.json")
+    gold = GOLD / f"{model}.json"
+    if request.config.getoption("--update-gold"):
+        gold.parent.mkdir(parents=True, exist_ok=True)
+        gold.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    assert found == json.loads(gold.read_text(encoding="utf-8"))
+    assert not [key for key in found if key.startswith("unknown")]
+
+
+def built_graph(text: str, tmp_path: Path) -> TraceGraph:
+    target = tmp_path / "m.tracemap"
+    return build(BuildRequest(text.encode(), "m.mlir", target, (), force=True)).graph
+
+
+def at_line(graph: TraceGraph, line: int) -> Op:
+    return next(op for op in graph.ops if op.line == line)
+
+
+PROGRAM = """\
+func.func @main(%x: tensor<8x16xf32>, %i: tensor<i32>) -> (tensor<8x16xf32>, tensor<16x8xf32>) {
+  %c = stablehlo.constant dense<2.0> : tensor<8x16xf32>
+  %d = stablehlo.add %c, %c : tensor<8x16xf32>
+  %a = stablehlo.multiply %x, %d : tensor<8x16xf32>
+  %dead = stablehlo.sine %a : tensor<8x16xf32>
+  %e = stablehlo.exponential %a : tensor<8x16xf32>
+  %again = stablehlo.exponential %a : tensor<8x16xf32>
+  %s = stablehlo.add %e, %again : tensor<8x16xf32>
+  %r = stablehlo.reshape %s : (tensor<8x16xf32>) -> tensor<16x8xf32>
+  %t = call @helper(%s) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %t, %r : tensor<8x16xf32>, tensor<16x8xf32>
+}
+func.func private @helper(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %h = stablehlo.tanh %x : tensor<8x16xf32>
+  return %h : tensor<8x16xf32>
+}
+func.func private @nobody(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %n = stablehlo.tanh %x : tensor<8x16xf32>
+  return %n : tensor<8x16xf32>
+}
+"""
+
+
+def test_each_kind_of_fate_and_its_reason(tmp_path: Path) -> None:
+    graph = built_graph(PROGRAM, tmp_path)
+    found = {op.line: (op.fate, op.reason.slug) for op in graph.ops}
+    assert found == {
+        1: (Fate.STRUCTURAL, "is-structure"),
+        2: (Fate.CONSTANT, "is-constant"),
+        3: (Fate.CONSTANT, "computed-at-compile-time"),
+        4: (Fate.DISPATCHED, "in-sites"),
+        5: (Fate.REMOVED, "dead"),
+        6: (Fate.DISPATCHED, "in-sites"),
+        7: (Fate.REMOVED, "twin"),
+        8: (Fate.DISPATCHED, "in-sites"),
+        9: (Fate.FOLDED, "folded-indexing"),
+        10: (Fate.HOST, "call"),
+        11: (Fate.STRUCTURAL, "is-structure"),
+        13: (Fate.STRUCTURAL, "is-structure"),
+        14: (Fate.DISPATCHED, "in-sites"),
+        15: (Fate.STRUCTURAL, "is-structure"),
+        17: (Fate.STRUCTURAL, "is-structure"),
+        18: (Fate.REMOVED, "dead-function"),
+        19: (Fate.STRUCTURAL, "is-structure"),
+    }
+    assert at_line(graph, 7).reason.text == "removed: same as 6:8"
+    assert at_line(graph, 9).reason.text.startswith("folded into the indexing or layout of the stablehlo.")
+
+
+SOFTMAX = """\
+func.func @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  %ninf = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %m = stablehlo.reduce(%x init: %ninf) applies stablehlo.maximum across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+  %mb = stablehlo.broadcast_in_dim %m, dims = [0] : (tensor<8xf32>) -> tensor<8x64xf32>
+  %s = stablehlo.subtract %x, %mb : tensor<8x64xf32>
+  %e = stablehlo.exponential %s : tensor<8x64xf32>
+  %z = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+  %zb = stablehlo.broadcast_in_dim %z, dims = [0] : (tensor<8xf32>) -> tensor<8x64xf32>
+  %r = stablehlo.divide %e, %zb : tensor<8x64xf32>
+  return %r : tensor<8x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_a_raised_softmax_absorbs_its_parts_and_costs_stay_whole(tmp_path: Path) -> None:
+    graph = built_graph(SOFTMAX, tmp_path)
+    (site,) = graph.sites
+    evidence = {graph.op_by_id[member.op].line: member.evidence.value for member in site.members}
+    assert evidence == {10: "located", 4: "absorbed", 6: "absorbed", 7: "absorbed", 8: "absorbed"}
+    assert sum(member.operations for member in site.members if isinstance(member.operations, int)) == 8 * 64 * 17
+    assert {at_line(graph, line).fate for line in (4, 6, 7, 8, 10)} == {Fate.DISPATCHED}
+    assert {at_line(graph, line).fate for line in (5, 9)} == {Fate.FOLDED}
+
+
+def test_twins_across_calls_are_found(built: Built) -> None:
+    """JAX's layer norm takes the mean twice: in the model, and in the variance that it calls."""
+    ops = json.loads((built("jax_gpt2_4l") / "map.json").read_text(encoding="utf-8"))["ops"]
+    twins = [op for op in ops if op["reason"]["slug"] == "twin" and op["name"] == "stablehlo.subtract"]
+    assert len(twins) == 9
+    assert {op["reason"]["text"] for op in twins} == {"removed: same as 561:10"}
+
+
+def test_reasons_are_sentences_and_inferred_ones_are_known() -> None:
+    assert set(REASONS) >= INFERRED
+    assert all(text and not text.endswith(".") for text in REASONS.values())
