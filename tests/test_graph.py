@@ -82,7 +82,7 @@ def test_maps_of_other_versions_and_damaged_ones_are_refused(tmp_path: Path) -> 
         ({**data, "schema_version": 99}, BundleVersion),
         ({key: value for key, value in data.items() if key != "sites"}, BundleInvalid),
         ({**data, "ops": [{"id": 3}]}, BundleInvalid),
-        ([], BundleVersion),
+        ([], BundleInvalid),
     ]:
         (bundle.path / "map.json").write_text(json.dumps(spoilt))
         with pytest.raises(error):

@@ -152,7 +152,15 @@ def test_tags_count_in_pre_order() -> None:
     tag_operations(module, tags)
     model = describe(parser, module, text, written, is_text=True)
     found = [tags.of(parser.location_of(attribute)) for attribute in written_locations(module)]
-    assert found == [(operation.index,) for operation in model.operations]
+    assert found == [(), *((operation.index,) for operation in model.operations[1:])]
+
+
+def test_the_module_keeps_its_name_for_the_compiler() -> None:
+    """IREE names libraries after the module's location, which the parser makes up for text without a name."""
+    for text, expected in [("module {}", '"m.mlir":0:0'), ('module {} loc("mine.py":3:1)', '"mine.py":3:1')]:
+        module, _ = read_model(MlirParser(), text.encode())
+        tag_operations(module, Tags("tm.op."), "m.mlir")
+        assert str(module.operation.location) == f"loc({expected})"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How a site's cost is split over its ops.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "csv"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write there instead of standard output.")
 @click.option("--html", "page", metavar="PAGE", type=click.Path(path_type=Path), help="Write the annotated page too.")
 @click.option("--allow-mismatch", is_flag=True, help="Join a run of another module all the same; the report says so.")

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.argument("runs", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-o", "--output", "target", metavar="PAGE.html", type=click.Path(path_type=Path), required=True)
+@click.option(
+    "-o", "--output", "target", metavar="PAGE.html", type=click.Path(path_type=Path), required=True, help="The page."
+)
 @click.option(
     "--rule",
     type=click.Choice(["model", "root", "equal"]),

@@ -11,7 +11,9 @@ import click
 @click.command("show")
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.argument("what", metavar="[WHAT]", required=False, default="")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
+)
 def command(bundle: Path, what: str, form: str) -> None:
     """Print the map of BUNDLE: ops, sites, kernels and what links them.
 

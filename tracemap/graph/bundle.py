@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracemap.errors import BundleInvalid, TargetExists, TargetUnwritable
+from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
 from tracemap.graph.encoding import graph_from_json, graph_to_json
 from tracemap.graph.model import SourceFile, TraceGraph
 
@@ -160,4 +160,8 @@ def load(path: Path) -> Bundle:
         data = json.loads(encoded)
     except ValueError as error:
         raise BundleInvalid(f"{file}: not JSON ({error}); build the bundle again") from error
-    return Bundle(path, graph_from_json(data), hashlib.sha256(encoded).hexdigest())
+    try:
+        graph = graph_from_json(data)
+    except (BundleInvalid, BundleVersion) as error:
+        raise type(error)(f"{path}: {error}") from error
+    return Bundle(path, graph, hashlib.sha256(encoded).hexdigest())

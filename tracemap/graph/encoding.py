@@ -177,7 +177,9 @@ def graph_from_json(data: Json) -> TraceGraph:
         BundleVersion: it is of another version.
         BundleInvalid: a key is missing or a value is of the wrong kind.
     """
-    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or "schema_version" not in data:
+        raise BundleInvalid("map.json is no map of tracemap; build the bundle again")
+    version = data["schema_version"]
     if version != MAP_VERSION:
         raise BundleVersion(f"map.json is of version {version}; this tracemap reads version {MAP_VERSION}")
     try:

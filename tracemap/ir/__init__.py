@@ -1,1 +1,12 @@
 """Phase dumps of iree-compile and input models, read with `iree.compiler.ir` into typed records."""
+
+import importlib.util
+
+from tracemap.errors import ToolMissing
+
+try:
+    _BINDINGS = importlib.util.find_spec("iree.compiler")
+except ModuleNotFoundError:
+    _BINDINGS = None
+if _BINDINGS is None:
+    raise ToolMissing("IREE's compiler is not installed; install it with: pip install iree-base-compiler")

@@ -10,6 +10,8 @@ import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from iree.compiler import ir
+
 from tracemap.errors import ModelInvalid
 from tracemap.ir.parsing import (
     BYTECODE_MAGIC,
@@ -423,10 +425,15 @@ def written_locations(module: Module) -> list[Attribute]:
     return [operation.location.attr for operation in _walk_all(module.operation)]
 
 
-def tag_operations(module: Module, tags: Tags) -> None:
-    """Set every operation's location to `fused[old, tag]`; tags count operations in pre-order from 0."""
-    from iree.compiler import ir
+def tag_operations(module: Module, tags: Tags, file_name: str = _TEXT_FILE) -> None:
+    """Set every operation's location to `fused[old, tag]`; tags count operations in pre-order from 0.
 
+    The module's own keeps its location (IREE names libraries after it); one that the parser made up gets the file's
+    name, as iree-compile would have given it.
+    """
+    root, *operations = _walk_all(module.operation)
     with module.context:
-        for index, operation in enumerate(_walk_all(module.operation)):
+        if root.location == ir.Location.file(_TEXT_FILE, 0, 0):
+            root.location = ir.Location.file(file_name, 0, 0)
+        for index, operation in enumerate(operations, start=1):
             operation.location = ir.Location.fused([operation.location, ir.Location.name(tags.name(index))])

@@ -102,7 +102,7 @@ class _Build:
         module, text = self._read()
         written = written_locations(module)
         tags = Tags(unused_prefix(self._request.model))
-        tag_operations(module, tags)
+        tag_operations(module, tags, self._request.file_name)
         bytecode = self._folder / "model.mlirbc"
         with bytecode.open("wb") as file:
             module.operation.write_bytecode(file)
