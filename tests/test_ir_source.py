@@ -157,7 +157,11 @@ def test_tags_count_in_pre_order() -> None:
 
 def test_the_module_keeps_its_name_for_the_compiler() -> None:
     """IREE names libraries after the module's location, which the parser makes up for text without a name."""
-    for text, expected in [("module {}", '"m.mlir":0:0'), ('module {} loc("mine.py":3:1)', '"mine.py":3:1')]:
+    for text, expected in [
+        ("func.func @f() { return }", '"m.mlir":0:0'),
+        ("module {}", '"m.mlir":1:1'),
+        ('module {} loc("mine.py":3:1)', '"mine.py":3:1'),
+    ]:
         module, _ = read_model(MlirParser(), text.encode())
         tag_operations(module, Tags("tm.op."), "m.mlir")
         assert str(module.operation.location) == f"loc({expected})"

@@ -24,7 +24,7 @@ from tracemap.ir.parsing import (
     nested,
     string_attribute,
 )
-from tracemap.locations import FileRange, Location, Tags, UnknownLocation
+from tracemap.locations import FileRange, Location, Tags, UnknownLocation, parse_location
 from tracemap.units import UNKNOWN, Integer, Text
 
 CONTROL_FLOW = frozenset(
@@ -433,7 +433,8 @@ def tag_operations(module: Module, tags: Tags, file_name: str = _TEXT_FILE) -> N
     """
     root, *operations = _walk_all(module.operation)
     with module.context:
-        if root.location == ir.Location.file(_TEXT_FILE, 0, 0):
-            root.location = ir.Location.file(file_name, 0, 0)
+        made_up = parse_location(str(root.location))
+        if isinstance(made_up, FileRange) and made_up.file == _TEXT_FILE:
+            root.location = ir.Location.file(file_name, made_up.line, made_up.column)
         for index, operation in enumerate(operations, start=1):
             operation.location = ir.Location.fused([operation.location, ir.Location.name(tags.name(index))])
