@@ -22,6 +22,11 @@ from tests.oracle.program import Extents, Loops
 from tests.support import PLAIN_FLAGS
 from tracemap.toolchain import find_tool
 
+Operation = Any
+"""An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""
+Value = Any
+"""An `iree.compiler.ir.Value`."""
+
 SOFTMAX = "linalg.softmax"
 _PASSES_ON = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice")
 _STORE = "iree_tensor_ext.dispatch.tensor.store"
@@ -112,7 +117,7 @@ def _kernels(sources: str) -> dict[str, KernelGraph]:
     return {str(each.attributes["sym_name"].value): _Reader(each).graph() for each in functions}
 
 
-def _walk(operation: Any) -> Iterator[Any]:  # the bindings' stubs do not pass strict checking
+def _walk(operation: Operation) -> Iterator[Operation]:
     yield operation
     for region in operation.regions:
         for block in region.blocks:
@@ -124,12 +129,12 @@ def _walk(operation: Any) -> Iterator[Any]:  # the bindings' stubs do not pass s
 class _Reader:
     """Follows values through a kernel: of each, the node that computes it, or the number that it is."""
 
-    function: Any
+    function: Operation
     nodes: list[Node] = field(default_factory=list)
     moves: list[Loops] = field(default_factory=list)
     stores: set[Extents] = field(default_factory=set)
-    made_by: dict[Any, int] = field(default_factory=dict)
-    numbers: dict[Any, float] = field(default_factory=dict)
+    made_by: dict[Value, int] = field(default_factory=dict)
+    numbers: dict[Value, float] = field(default_factory=dict)
 
     def graph(self) -> KernelGraph:
         for block in self.function.regions[0].blocks:
@@ -138,7 +143,7 @@ class _Reader:
         name = str(self.function.attributes["sym_name"].value)
         return KernelGraph(name, tuple(self.nodes), tuple(self.moves), frozenset(self.stores))
 
-    def _read(self, operation: Any) -> None:
+    def _read(self, operation: Operation) -> None:
         name = operation.name
         if name == "arith.constant":
             self._number(operation)
@@ -152,20 +157,20 @@ class _Reader:
         elif name.startswith("linalg.") and name != "linalg.fill" and linalg.get_indexing_maps(operation) is not None:
             self._structured(operation)
 
-    def _number(self, operation: Any) -> None:
+    def _number(self, operation: Operation) -> None:
         value = operation.attributes["value"]
         if isinstance(value, ir.FloatAttr):
             self.numbers[operation.results[0]] = value.value
         elif isinstance(value, ir.DenseElementsAttr) and value.is_splat and str(value.type).endswith("f32>"):
             self.numbers[operation.results[0]] = ir.FloatAttr(value.get_splat_value()).value
 
-    def _same(self, result: Any, operand: Any) -> None:
+    def _same(self, result: Value, operand: Value) -> None:
         if operand in self.made_by:
             self.made_by[result] = self.made_by[operand]
         if operand in self.numbers:
             self.numbers[result] = self.numbers[operand]
 
-    def _structured(self, operation: Any) -> None:
+    def _structured(self, operation: Operation) -> None:
         block = operation.regions[0].blocks[0]
         for argument, operand in zip(block.arguments, operation.operands, strict=True):
             self._same(argument, operand)
@@ -185,14 +190,14 @@ class _Reader:
         if len(self.nodes) == before:
             self.moves.append(loops)
 
-    def _node(self, scalar: str, operands: Sequence[Any], loops: Loops, *, reducing: bool) -> int:
+    def _node(self, scalar: str, operands: Sequence[Value], loops: Loops, *, reducing: bool) -> int:
         constants = tuple(self.numbers[operand] for operand in operands if operand in self.numbers)
         makers = tuple(self.made_by.get(operand) for operand in operands)
         self.nodes.append(Node(len(self.nodes), scalar, reducing, makers, constants, loops))
         return len(self.nodes) - 1
 
 
-def _extents(value: Any) -> Extents:
+def _extents(value: Value) -> Extents:
     shaped = ir.ShapedType(value.type)
     sizes = range(shaped.rank)
     return tuple(None if shaped.is_dynamic_dim(size) else int(shaped.get_dim_size(size)) for size in sizes)
@@ -202,7 +207,7 @@ def _known(extents: Extents) -> Loops:
     return Loops(prod(extent for extent in extents if extent is not None), 1, sum(extent is None for extent in extents))
 
 
-def _loops(operation: Any) -> Loops:
+def _loops(operation: Operation) -> Loops:
     """Of a structured op: dimensions that its first result does not have are the reducing ones."""
     maps = [attribute.value for attribute in linalg.get_indexing_maps(operation)]
     extents: dict[int, int | None] = {}
@@ -216,5 +221,5 @@ def _loops(operation: Any) -> Loops:
     return Loops(parallel, reducing, sum(extent is None for extent in extents.values()))
 
 
-def _is_shaped(value: Any) -> bool:
+def _is_shaped(value: Value) -> bool:
     return isinstance(value.type, ir.ShapedType)

@@ -1,0 +1,125 @@
+"""The accuracy table, in Markdown, with the targets beside what was measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.oracle.compare import Result, Score
+from tests.support import ROOT
+
+README = ROOT / "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is promised: a key of a result's scores, which of the two numbers, and its least value."""
+
+    where: str
+    key: str
+    number: str
+    least: float
+
+    def value(self, result: Result) -> float:
+        """What was measured."""
+        scores = result.fates if self.where == "fates" else result.members
+        return float(getattr(scores.get(self.key, Score()), self.number))
+
+
+TARGETS = (
+    Target("members", "all", "precision", 0.995),
+    Target("members", "all", "recall", 0.99),
+    Target("members", "beyond locations", "recall", 0.95),
+    Target("fates", "all", "precision", 0.98),
+)
+_ROWS = {
+    "all": "**all memberships**",
+    "hard": "of hard ops: idioms, shared, in functions, equal layers",
+    "easy": "of the other ops",
+    "evidence located": "by evidence: located",
+    "evidence fused": "by evidence: fused",
+    "evidence absorbed": "by evidence: absorbed",
+    "beyond locations": "told by no location",
+}
+
+
+def contradicted(result: Result) -> int:
+    """Memberships that a location tells and the truth denies."""
+    keys = ("evidence located", "evidence fused")
+    return sum(result.members[key].wrong for key in keys if key in result.members)
+
+
+def misses(result: Result) -> list[str]:
+    """The targets that are not met."""
+    found = [
+        f"{target.number} of {target.where} ({target.key}): {target.value(result):.4f} < {target.least}"
+        for target in TARGETS
+        if target.value(result) < target.least
+    ]
+    denied = contradicted(result)
+    return [*found, f"{denied} memberships by location contradict the truth"] if denied else found
+
+
+def table(result: Result, seeds: str) -> str:
+    """All that was measured."""
+    kinds = sorted(key for key in result.members if key.startswith("kind "))
+    rows = [(_ROWS[key], key) for key in _ROWS if key in result.members]
+    rows += [(f"kind: {key.removeprefix('kind ')}", key) for key in kinds]
+    members = [_member_row(name, key, result.members[key]) for name, key in rows]
+    fates = [_fate_row(name, score) for name, score in sorted(result.fates.items())]
+    head = ["| memberships (op, site) | right | wrong | missing | precision | recall |", "|---|--:|--:|--:|--:|--:|"]
+    fate_head = ["| fates | right | wrong | precision |", "|---|--:|--:|--:|"]
+    return "\n".join([_about(result, seeds), "", *head, *members, "", *fate_head, *fates])
+
+
+def _about(result: Result, seeds: str) -> str:
+    counts = result.counts
+    return (
+        f"{counts['programs']} programs ({seeds}), {counts['sites']:,} sites; {counts['ops']:,} ops that compute, of "
+        f"them {counts['hard ops']:,} hard ({counts['hard ops'] / max(1, counts['ops']):.0%}).\n"
+        f"{contradicted(result)} memberships that a location tells are contradicted; "
+        f"{counts['undecided']:,} could not be decided and are left out."
+    )
+
+
+def _member_row(name: str, key: str, score: Score) -> str:
+    precision = _with_target(score.precision, _target("members", key, "precision"))
+    recall = "" if key.startswith("evidence") else _with_target(score.recall, _target("members", key, "recall"))
+    if key == "beyond locations":
+        precision = ""
+    missing = "" if key.startswith("evidence") else f"{score.missing:,}"
+    return f"| {name} | {score.right:,} | {score.wrong:,} | {missing} | {precision} | {recall} |"
+
+
+def _fate_row(name: str, score: Score) -> str:
+    shown = "**all fates**" if name == "all" else f"`{name}`"
+    precision = _with_target(score.precision, _target("fates", name, "precision"))
+    return f"| {shown} | {score.right:,} | {score.wrong:,} | {precision} |"
+
+
+def _target(where: str, key: str, number: str) -> float | None:
+    fitting = [each.least for each in TARGETS if (each.where, each.key, each.number) == (where, key, number)]
+    return fitting[0] if fitting else None
+
+
+def _with_target(value: float, target: float | None) -> str:
+    """Cut, not rounded: 1.0000 means that nothing is wrong."""
+    shown = f"{int(value * 10_000) / 10_000:.4f}"
+    return shown if target is None else f"{shown} (≥ {target})"
+
+
+def write_readme(text: str) -> None:
+    """Put the table between its comments in README.md.
+
+    Raises:
+        AssertionError: the README has no place for it.
+    """
+    old = README.read_text(encoding="utf-8")
+    new, found = re.subn(
+        r"(<!-- accuracy -->\n).*?(<!-- /accuracy -->)",
+        lambda match: f"{match[1]}{text}\n{match[2]}",
+        old,
+        flags=re.DOTALL,
+    )
+    assert found == 1, "README.md has no part 'accuracy'"
+    README.write_text(new, encoding="utf-8")
