@@ -88,17 +88,6 @@ class MlirParser:
         except ir.MLIRError as error:
             raise ModelInvalid(_first_diagnostic(error)) from error
 
-    def parse_strictly(self, text: str | bytes) -> Module:
-        """As `parse`, but operations of unknown dialects are errors, as they are for iree-compile.
-
-        Handed over as bytecode, the compiler would take them for known and crash.
-        """
-        self.context.allow_unregistered_dialects = False
-        try:
-            return self.parse(text)
-        finally:
-            self.context.allow_unregistered_dialects = True
-
     def location(self, operation: Operation) -> Location:
         """The location of an operation; one of a form that we cannot read is unknown."""
         return self.location_of(operation.location.attr)

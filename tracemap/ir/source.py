@@ -137,7 +137,7 @@ def read_model(parser: MlirParser, data: bytes) -> tuple[Module, str]:
         ModelInvalid: it does not parse, or is text in another encoding than UTF-8.
     """
     if is_bytecode(data):
-        module = parser.parse_strictly(data)
+        module = parser.parse(data)
         text = module.operation.get_asm(enable_debug_info=False)
         return module, text if text.endswith("\n") else text + "\n"
     try:
@@ -145,7 +145,7 @@ def read_model(parser: MlirParser, data: bytes) -> tuple[Module, str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ModelInvalid(f"line {line}: not UTF-8 text, and not MLIR bytecode either") from error
-    return parser.parse_strictly(text), text
+    return parser.parse(text), text
 
 
 def describe(
