@@ -110,7 +110,10 @@ class _Build:
             self._progress("compiling")
             model = describe(self._parser, module, text, written, is_text=not self._is_bytecode)
             found = self._find_sources(model)
-            graph = self._graph(compilation, model, tags, found)
+            try:
+                graph = self._graph(compilation, model, tags, found)
+            except ModelInvalid as error:
+                raise ModelInvalid(self._own_message(str(error))) from error
             self._progress("writing the bundle")
             texts = self._texts(model, found)
             return bundle.store(self._request.target, graph, compilation.module, texts, force=self._request.force)
@@ -126,13 +129,13 @@ class _Build:
             raise ModelInvalid(self._own_message(str(error))) from error
 
     def _own_message(self, ours: str) -> str:
-        """iree-compile's own words about a model that does not parse; ours where it has none."""
+        """iree-compile's own words about the model as it stands in its file; ours where it has none to say."""
         copy = self._folder / _safe_name(self._request.file_name)
         copy.write_bytes(self._request.model)
-        said = compilers_own_message(copy, self._flags)
+        said = compilers_own_message(copy, self._flags, self._folder / "unused.vmfb")
         said = said.replace(str(copy), self._request.file_name)
         message = said or ours.replace("-:", f"{self._request.file_name}:", 1)
-        return f"{self._request.file_name}: iree-compile does not accept the model:\n{message}"
+        return f"{self._request.file_name}: cannot be compiled: {message}"
 
     def _graph(
         self, compilation: Compilation, model: SourceModel, tags: Tags, found: Sequence[FoundSource]

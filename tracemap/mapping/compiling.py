@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ DEVICES = tuple(_DEVICE_FLAGS)
 
 _OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
 _POLL_S = 0.005
+_MAX_LINE = 400
+_STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
 
 
 def compile_flags(device: str, user_flags: Sequence[str]) -> tuple[str, ...]:
@@ -116,14 +119,22 @@ class Compilation:
         status = self._process.wait()
         said = self._stderr.read_text(encoding="utf-8", errors="replace").strip()
         if status != 0:
-            raise ModelInvalid(f"iree-compile failed (status {status}):\n{said}")
+            raise ModelInvalid(failure(status, said))
         return said
 
     def _dump(self, number: int) -> Path | None:
         return next(iter(sorted(self._phases.glob(f"*.{number}.*.mlir"))), None)
 
 
-def compilers_own_message(model: Path, flags: Sequence[str]) -> str:
+def failure(status: int, said: str) -> str:
+    """A sentence on how the compiler ended, and its own words without the stack of a crash."""
+    lines = [line for line in said.splitlines() if not _STACK_LINE.match(line)]
+    words = "\n".join(line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " …" for line in lines).strip()
+    ended = f"was ended by signal {-status}" if status < 0 else f"failed (status {status})"
+    return f"iree-compile {ended}:\n{words or 'it printed nothing'}"
+
+
+def compilers_own_message(model: Path, flags: Sequence[str], output: Path) -> str:
     """What iree-compile itself says of a model that it does not accept, with line and caret; "" if it accepts it."""
-    done = run_tool([find_tool("iree-compile"), model, *flags, "--compile-to=input", "-o", "-"])
-    return "" if done.returncode == 0 else done.stderr.strip()
+    done = run_tool([find_tool("iree-compile"), model, *flags, "-o", output])
+    return "" if done.returncode == 0 else failure(done.returncode, done.stderr)
