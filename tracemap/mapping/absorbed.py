@@ -22,7 +22,8 @@ class AbsorbedFinder:
     """Finds, for ops without a site, the sites that absorbed them.
 
     `sites_of`: op index -> ids of sites with evidence; `candidates`: indices of ops that can be absorbed;
-    `passable`: indices of ops that values flow through on their way (moves of elements, calls, control flow).
+    `passable`: indices of ops that values flow through on their way (moves of elements, calls, control flow);
+    `indifferent`: indices of ops that use no element of what they are handed (queries of shapes).
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class AbsorbedFinder:
         sites_of: Mapping[int, Set[str]],
         candidates: Set[int],
         passable: Set[int],
+        indifferent: Set[int],
     ) -> None:
         self._flow = dataflow
         self._sites_of = sites_of
         self._candidates = candidates
         self._passable = passable
+        self._indifferent = indifferent
         self._ends: dict[Node, frozenset[str] | None] = {}
 
     def find(self) -> dict[int, frozenset[str]]:
@@ -57,7 +60,7 @@ class AbsorbedFinder:
         stack = list(self._flow.graph.successors(start))
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in seen or node in self._indifferent:
                 continue
             seen.add(node)
             if isinstance(node, int) and node in self._sites_of:

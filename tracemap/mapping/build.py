@@ -43,7 +43,7 @@ from tracemap.locations import CodeFrame, Tags, frames
 from tracemap.mapping import fates
 from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed
 from tracemap.mapping.compiling import Compilation, compile_flags, compilers_own_message
-from tracemap.mapping.dataflow import Dataflow, is_call
+from tracemap.mapping.dataflow import Dataflow, asks_for_shape, is_call
 from tracemap.mapping.members import TagOwners
 from tracemap.mapping.schedules import find_schedules, find_transfers
 from tracemap.mapping.scopes import scopes_of
@@ -207,7 +207,8 @@ class _Build:
             and op.index not in dataflow.constant
             and fates.can_be_absorbed(op)
         }
-        absorbed = AbsorbedFinder(dataflow, sites_of, candidates, passable).find()
+        indifferent = {op.index for op in ops if asks_for_shape(op)}
+        absorbed = AbsorbedFinder(dataflow, sites_of, candidates, passable, indifferent).find()
         return add_absorbed(located, model, absorbed)
 
     def _note_positions(self, model: SourceModel) -> None:

@@ -126,6 +126,26 @@ def is_constant_like(operation: SourceOperation) -> bool:
     return name.endswith(endings) or name.startswith("torch.constant.")
 
 
+_SHAPE_QUERIES = (
+    "tensor.dim",
+    "tensor.rank",
+    "shape.shape_of",
+    "stablehlo.get_dimension_size",
+    "torch.aten.size",
+    "torch.aten.size.int",
+    "torch.aten.dim",
+    "torch.aten.numel",
+    "tosa.shape_of",
+    "onnx.Shape",
+    "onnx.Size",
+)
+
+
+def asks_for_shape(operation: SourceOperation) -> bool:
+    """Whether an op reads the extents of its operand and none of its elements."""
+    return operation.name in _SHAPE_QUERIES
+
+
 def _order(node: Node) -> tuple[int, int]:
     return node if isinstance(node, tuple) else (node, -1)
 
