@@ -34,7 +34,8 @@ USES: dict[str, frozenset[str]] = {
     "reports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations"}),
     "exports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations"}),
     "bench": _MAKING | _MEASURING | _BELOW,
-    "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports", "exports", "bench"}),
+    "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"bench"}),
+    "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports", "exports", "bench", "session"}),
 }
 # The Python API and `python -m tracemap`; nothing imports them.
 ENTRANCES: dict[str, frozenset[str]] = {"__init__": frozenset(USES) - {"cli"}, "__main__": frozenset({"cli"})}

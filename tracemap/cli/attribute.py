@@ -59,20 +59,17 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
       tracemap attribute run.csv --html page.html
       tracemap attribute profile.ireeprof --map model.tracemap --format json
     """
-    from tracemap.attribution.engine import Request, attribute
     from tracemap.attribution.model import Rule
     from tracemap.cli.output import check_output
-    from tracemap.cli.runs import find_bundle, open_runs
     from tracemap.graph.bundle import load
+    from tracemap.session import attribute
 
     for target in (output, page):
         check_output(target, force=force)
     with phases_shown("attribute") as progress:
-        progress("opening the runs")
-        opened = open_runs(runs)
-        bundle = load(map_path or find_bundle(opened[0], runs[0]))
-        progress("joining events to sites")
-        result = attribute(Request(bundle.graph, bundle.map_sha256, opened, Rule(rule), allow_mismatch))
+        named = load(map_path) if map_path is not None else None
+        joined = attribute(runs, named, Rule(rule), allow_mismatch=allow_mismatch, progress=progress)
+        bundle, result = joined.bundle, joined.attribution
         if page is not None:
             progress("writing the page")
             _write_page(bundle, result, page, force)

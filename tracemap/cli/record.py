@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from tracemap.capture.inputs import EntryPoint
     from tracemap.capture.record import Recorded
-    from tracemap.graph.bundle import Bundle
-    from tracemap.units import Text
-
-_DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
-_TARGET_FLAG = "--iree-hal-target-device="
 
 
 @click.command(name="record")
@@ -78,80 +69,27 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
       tracemap record model.tracemap --function decode --dim 128
       tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
     """
-    from tracemap.capture.record import RecordRequest, record
     from tracemap.cli.progress import phases_shown
     from tracemap.graph.bundle import load
+    from tracemap.session import RunOptions, record
     from tracemap.units import UNKNOWN
 
+    options = RunOptions(
+        function=function or UNKNOWN,
+        inputs=inputs,
+        dim=UNKNOWN if dim is None else dim,
+        flagfile=flagfile,
+        serial=serial,
+        iterations=iterations,
+        warmup=warmup,
+        runtime_flags=runtime_flags,
+        force=force,
+    )
     opened = load(bundle)
-    with _target(opened, output) as target, phases_shown("record") as progress:
-        request = RecordRequest(
-            module=opened.module_path,
-            module_sha256=opened.graph.module.sha256,
-            bundle=str(opened.path.resolve()),
-            functions=_entry_points(opened),
-            output=target,
-            function=function or UNKNOWN,
-            inputs=inputs,
-            dim=UNKNOWN if dim is None else dim,
-            flagfile=flagfile,
-            serial=serial,
-            iterations=iterations,
-            warmup=warmup,
-            device=_device(opened, runtime_flags),
-            runtime_flags=runtime_flags,
-            force=force,
-        )
-        recorded = record(request, progress)
+    with phases_shown("record") as progress:
+        recorded = record(opened, output, options, progress)
     click.echo(_summary(recorded), err=True)
     click.echo(recorded.path)
-
-
-@contextmanager
-def _target(bundle: Bundle, output: Path | None) -> Iterator[Path]:
-    """Where the run goes: the output that was asked for, or the next free number in the bundle."""
-    if output is not None:
-        yield output
-        return
-    from tracemap.errors import TargetUnwritable
-
-    try:
-        bundle.runs_path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise TargetUnwritable(f"{bundle.runs_path}: cannot be made ({error.strerror}); name a run with -o") from error
-    try:
-        yield _next_run(bundle.runs_path)
-    finally:
-        with suppress(OSError):  # not empty: the usual case
-            bundle.runs_path.rmdir()
-
-
-def _next_run(folder: Path) -> Path:
-    taken = {path.name.partition(".")[0] for path in folder.iterdir()}
-    number = next(number for number in itertools.count(1) if f"run-{number:03}" not in taken)
-    return folder / f"run-{number:03}.parquet"
-
-
-def _entry_points(bundle: Bundle) -> tuple[EntryPoint, ...]:
-    from tracemap.capture.inputs import ArgumentType, EntryPoint
-
-    return tuple(
-        EntryPoint(
-            function.name,
-            tuple(ArgumentType(item.name, item.type, item.loop_bound) for item in function.arguments),
-        )
-        for function in bundle.graph.functions
-    )
-
-
-def _device(bundle: Bundle, runtime_flags: tuple[str, ...]) -> Text:
-    """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
-    from tracemap.units import UNKNOWN
-
-    if any(flag.startswith("--device=") for flag in runtime_flags):
-        return UNKNOWN
-    targets = [flag.removeprefix(_TARGET_FLAG) for flag in bundle.graph.module.flags if flag.startswith(_TARGET_FLAG)]
-    return _DEVICES.get(targets[-1], UNKNOWN) if targets else UNKNOWN
 
 
 def _summary(recorded: Recorded) -> str:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from tracemap.attribution.model import Attribution, Rule
-    from tracemap.graph.bundle import Bundle
 
 
 @click.command()
@@ -42,19 +37,15 @@ def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str, allow
     from tracemap.graph.bundle import load
     from tracemap.reports.html import check_target, write_page
     from tracemap.reports.page import build_page
+    from tracemap.session import attribute
 
     check_target(target, force=force)
     with phases_shown("report") as progress:
         progress("reading the map")
         loaded = load(bundle)
-        progress("attributing")
-        attribution = _attribution(loaded, runs, Rule(rule), allow_mismatch) if runs else None
+        attribution = None
+        if runs:
+            joined = attribute(runs, loaded, Rule(rule), allow_mismatch=allow_mismatch, progress=progress)
+            attribution = joined.attribution
         progress("writing the page")
         write_page(build_page(loaded.graph, attribution, loaded.source_text), target, force=force)
-
-
-def _attribution(bundle: Bundle, paths: tuple[Path, ...], rule: Rule, allow_mismatch: bool) -> Attribution:
-    from tracemap.attribution.engine import Request, attribute
-    from tracemap.cli.runs import open_runs
-
-    return attribute(Request(bundle.graph, bundle.map_sha256, open_runs(paths), rule, allow_mismatch))

@@ -1,0 +1,250 @@
+"""What the commands do, without printing: bundles and runs opened, recorded and joined.
+
+The command line and the Python API stand on these functions, so that both do the same.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracemap.errors import BundleMissing, ModelUnreadable, TargetUnwritable, UsageInvalid
+from tracemap.toolchain import Progress, no_progress
+from tracemap.units import UNKNOWN, Integer, Text
+
+if TYPE_CHECKING:
+    from tracemap.attribution.model import Attribution, Rule
+    from tracemap.capture.inputs import EntryPoint
+    from tracemap.capture.record import Recorded
+    from tracemap.graph.bundle import Bundle
+    from tracemap.measurements.model import Run
+
+_DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
+_TARGET_FLAG = "--iree-hal-target-device="
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How to build a bundle: see `mapping.build.BuildRequest`, which this fills from a file."""
+
+    device: str = "local"
+    flags: tuple[str, ...] = ()
+    source_roots: tuple[Path, ...] = ()
+    keep_sources: bool = True
+    force: bool = False
+
+
+def build(model: str, output: Path | None, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
+    """Compile a model's file (`-`: standard input) and write its bundle, by default under the model's name.
+
+    Python files of frames are looked for below the given roots, then below the model's own folder.
+
+    Raises:
+        TracemapError: as `mapping.build.build` does.
+        ModelUnreadable: the file cannot be read.
+        UsageInvalid: a model from standard input has no name for its bundle.
+    """
+    from tracemap.mapping.build import BuildRequest
+    from tracemap.mapping.build import build as build_request
+
+    data, name = _model_file(model)
+    own_folder = () if model == "-" else (Path(model).parent,)
+    request = BuildRequest(
+        model=data,
+        file_name=name,
+        target=output or _default_bundle(model),
+        source_roots=(*options.source_roots, *own_folder),
+        device=options.device,
+        flags=options.flags,
+        keep_sources=options.keep_sources,
+        force=options.force,
+    )
+    return build_request(request, progress)
+
+
+def _model_file(model: str) -> tuple[bytes, str]:
+    if model == "-":
+        return sys.stdin.buffer.read(), "<stdin>"
+    try:
+        return Path(model).read_bytes(), Path(model).name
+    except OSError as error:
+        raise ModelUnreadable(f"{model}: cannot be read: {error.strerror}") from error
+
+
+def _default_bundle(model: str) -> Path:
+    if model == "-":
+        raise UsageInvalid("a model from standard input needs a name for its bundle: pass -o")
+    return Path(Path(model).stem + ".tracemap")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run a module: see `capture.record.RecordRequest`, which this fills from a bundle."""
+
+    function: Text = UNKNOWN
+    inputs: tuple[str, ...] = ()
+    dim: Integer = UNKNOWN
+    flagfile: Path | None = None
+    """None: no flag file."""
+    serial: bool = False
+    iterations: int = 20
+    warmup: int = 3
+    runtime_flags: tuple[str, ...] = ()
+    force: bool = False
+
+
+def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: Progress = no_progress) -> Recorded:
+    """Run a bundle's module under the profiler; without an output the run gets the next free number in the bundle.
+
+    Raises:
+        TracemapError: as `capture.record.record` does.
+    """
+    from tracemap.capture.record import RecordRequest
+    from tracemap.capture.record import record as record_request
+
+    with _target(bundle, output) as target:
+        request = RecordRequest(
+            module=bundle.module_path,
+            module_sha256=bundle.graph.module.sha256,
+            bundle=str(bundle.path.resolve()),
+            functions=_entry_points(bundle),
+            output=target,
+            function=options.function,
+            inputs=options.inputs,
+            dim=options.dim,
+            flagfile=options.flagfile,
+            serial=options.serial,
+            iterations=options.iterations,
+            warmup=options.warmup,
+            device=_device(bundle, options.runtime_flags),
+            runtime_flags=options.runtime_flags,
+            force=options.force,
+        )
+        return record_request(request, progress)
+
+
+@contextmanager
+def _target(bundle: Bundle, output: Path | None) -> Iterator[Path]:
+    """Where the run goes: the output that was asked for, or the next free number in the bundle."""
+    if output is not None:
+        yield output
+        return
+    try:
+        bundle.runs_path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise TargetUnwritable(f"{bundle.runs_path}: cannot be made ({error.strerror}); name a run with -o") from error
+    try:
+        yield _next_run(bundle.runs_path)
+    finally:
+        with suppress(OSError):  # not empty: the usual case
+            bundle.runs_path.rmdir()
+
+
+def _next_run(folder: Path) -> Path:
+    taken = {path.name.partition(".")[0] for path in folder.iterdir()}
+    number = next(number for number in itertools.count(1) if f"run-{number:03}" not in taken)
+    return folder / f"run-{number:03}.parquet"
+
+
+def _entry_points(bundle: Bundle) -> tuple[EntryPoint, ...]:
+    from tracemap.capture.inputs import ArgumentType, EntryPoint
+
+    return tuple(
+        EntryPoint(
+            function.name,
+            tuple(ArgumentType(item.name, item.type, item.loop_bound) for item in function.arguments),
+        )
+        for function in bundle.graph.functions
+    )
+
+
+def _device(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
+    """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
+    if any(flag.startswith("--device=") for flag in runtime_flags):
+        return UNKNOWN
+    targets = [flag.removeprefix(_TARGET_FLAG) for flag in bundle.graph.module.flags if flag.startswith(_TARGET_FLAG)]
+    return _DEVICES.get(targets[-1], UNKNOWN) if targets else UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Attributed:
+    """An attribution and the bundle that it speaks of."""
+
+    bundle: Bundle
+    attribution: Attribution
+
+
+def attribute(
+    runs: Sequence[Path],
+    bundle: Bundle | None,
+    rule: Rule,
+    *,
+    allow_mismatch: bool = False,
+    progress: Progress = no_progress,
+) -> Attributed:
+    """Join runs (tables or `.ireeprof`) onto their bundle; without one it is found from the first run.
+
+    Raises:
+        TracemapError: as `open_runs`, `find_bundle`, `graph.bundle.load` and `attribution.engine.attribute` do.
+    """
+    from tracemap.attribution import engine
+    from tracemap.graph.bundle import load
+
+    progress("opening the runs")
+    opened = open_runs(runs)
+    joined = bundle or load(find_bundle(opened[0], runs[0]))
+    progress("joining events to sites")
+    request = engine.Request(joined.graph, joined.map_sha256, opened, rule, allow_mismatch)
+    return Attributed(joined, engine.attribute(request))
+
+
+def open_runs(paths: Sequence[Path]) -> list[Run]:
+    """Open runs; what has to be converted (`.ireeprof`) lies in a temporary folder until the program ends."""
+    from tracemap.capture.profile import open_run
+
+    folder = Path(tempfile.mkdtemp(prefix="tracemap-runs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    opened = []
+    for number, path in enumerate(paths):
+        place = folder / str(number)
+        place.mkdir()
+        opened.append(open_run(path, place))
+    return opened
+
+
+def find_bundle(run: Run, path: Path) -> Path:
+    """The bundle of a run: the one that its header names, else the only one beside it or in the working folder.
+
+    A run that lies in a bundle's `runs/` belongs to that bundle.
+
+    Raises:
+        BundleMissing: there is none, or more than one.
+    """
+    from tracemap.graph.bundle import MAP_NAME, RUNS_FOLDER, SUFFIX
+
+    resolved = path.resolve()
+    if resolved.parent.name == RUNS_FOLDER and (resolved.parent.parent / MAP_NAME).is_file():
+        return resolved.parent.parent
+    beside = Path() if str(path) == "-" else path.parent
+    if run.header.bundle is not UNKNOWN:
+        named = Path(run.header.bundle)
+        for candidate in (named, beside / named.name, Path(named.name)):
+            if (candidate / MAP_NAME).is_file():
+                return candidate
+    found = sorted({*beside.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)
+    bundles = [folder for folder in found if (folder / MAP_NAME).is_file()]
+    distinct = {folder.resolve(): folder for folder in bundles}
+    if len(distinct) == 1:
+        return bundles[0]
+    if not distinct:
+        raise BundleMissing(f"{path}: no bundle was named and none lies beside it; name it with --map")
+    listed = ", ".join(str(folder) for folder in distinct.values())
+    raise BundleMissing(f"{path}: which bundle does it belong to? Name it with --map; there are: {listed}")
