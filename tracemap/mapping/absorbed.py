@@ -23,7 +23,9 @@ class AbsorbedFinder:
 
     `sites_of`: op index -> ids of sites with evidence; `candidates`: indices of ops that can be absorbed;
     `passable`: indices of ops that values flow through on their way (moves of elements, calls, control flow);
-    `indifferent`: indices of ops that use no element of what they are handed (queries of shapes).
+    `indifferent`: indices of ops that use no element of what they are handed (queries of shapes);
+    `twins`: op index -> an earlier op that computes the very same. Only the first of such ops is ever absorbed, and
+    then by all that uses any of them, for the compiler keeps one.
     """
 
     def __init__(
@@ -33,18 +35,26 @@ class AbsorbedFinder:
         candidates: Set[int],
         passable: Set[int],
         indifferent: Set[int],
+        twins: Mapping[int, int],
     ) -> None:
         self._flow = dataflow
         self._sites_of = sites_of
         self._candidates = candidates
         self._passable = passable
         self._indifferent = indifferent
+        self._first = twins
+        self._copies: dict[int, list[int]] = {}
+        for copy, first in twins.items():
+            self._copies.setdefault(first, []).append(copy)
         self._ends: dict[Node, frozenset[str] | None] = {}
 
     def find(self) -> dict[int, frozenset[str]]:
         """Op index -> ids of the sites that absorbed it."""
         found = {}
         for index in sorted(self._candidates):
+            copies = self._copies.get(index, ())
+            if index in self._first or any(copy in self._sites_of for copy in copies):
+                continue
             sites = self._uses_end_in(index)
             if sites:
                 found[index] = sites
@@ -57,19 +67,34 @@ class AbsorbedFinder:
         """
         sites: set[str] = set()
         seen: set[Node] = {start}
-        stack = list(self._flow.graph.successors(start))
+        stack = self._users(start)
         while stack:
             node = stack.pop()
             if node in seen or node in self._indifferent:
                 continue
             seen.add(node)
-            if isinstance(node, int) and node in self._sites_of:
-                sites |= self._sites_of[node]
+            kept = self._kept(node)
+            if kept in self._sites_of:
+                sites |= self._sites_of[kept]
             elif isinstance(node, tuple) or node in self._passable or node in self._candidates:
-                stack += self._flow.graph.successors(node)
+                stack += self._users(node)
             else:
                 return None
         return frozenset(sites)
+
+    def _kept(self, node: Node) -> int:
+        """The op that the compiler kept of those that are the same; -1 for arguments."""
+        if isinstance(node, tuple):
+            return -1
+        return node if node in self._sites_of else self._first.get(node, node)
+
+    def _users(self, node: Node) -> list[Node]:
+        """What uses a value or, of an op with twins, any of them."""
+        same: list[Node] = [node]
+        if not isinstance(node, tuple):
+            first = self._first.get(node, node)
+            same = [first, *self._copies.get(first, ())]
+        return [user for each in same for user in self._flow.graph.successors(each)]
 
 
 def add_absorbed(sites: Sequence[Site], model: SourceModel, absorbed: Mapping[int, frozenset[str]]) -> tuple[Site, ...]:

@@ -150,7 +150,8 @@ class _Build:
         flow = read_flow(self._parser, self._parser.parse(compilation.wait_for("flow")))
         located, diagnostics = SiteBuilder(members).sites(regions, flow)
         self._diagnostics += diagnostics
-        sites = self._with_absorbed(located, model, dataflow, alive)
+        twins = find_twins(model)
+        sites = self._with_absorbed(located, model, dataflow, alive, twins)
         host_names = _host_names(flow, tags, owner_of)
         hal = read_hal(self._parser, self._parser.parse(compilation.wait_for("hal")))
         movers = {op.index for op in model.operations if op.is_op and not fates.is_structural(op)}
@@ -159,7 +160,7 @@ class _Build:
         transfers, transfer_ids = find_transfers(hal, moving, public_callers(flow))
         self._diagnostics += diagnostics
         self._note_positions(model)
-        ops = self._ops(model, dataflow, placed, host_names)
+        ops = self._ops(model, dataflow, placed, host_names, twins)
         compilation.wait()
         functions = entry_points(flow, model)
         return TraceGraph(
@@ -183,7 +184,11 @@ class _Build:
 
     @staticmethod
     def _with_absorbed(
-        located: Sequence[Site], model: SourceModel, dataflow: Dataflow, alive: frozenset[int]
+        located: Sequence[Site],
+        model: SourceModel,
+        dataflow: Dataflow,
+        alive: frozenset[int],
+        twins: Mapping[int, int],
     ) -> tuple[Site, ...]:
         sites_of: dict[int, set[str]] = {}
         for site in located:
@@ -208,7 +213,7 @@ class _Build:
             and fates.can_be_absorbed(op)
         }
         indifferent = {op.index for op in ops if asks_for_shape(op)}
-        absorbed = AbsorbedFinder(dataflow, sites_of, candidates, passable, indifferent).find()
+        absorbed = AbsorbedFinder(dataflow, sites_of, candidates, passable, indifferent, twins).find()
         return add_absorbed(located, model, absorbed)
 
     def _note_positions(self, model: SourceModel) -> None:
@@ -222,6 +227,7 @@ class _Build:
         dataflow: Dataflow,
         sites: Sequence[Site],
         host_names: Mapping[int, frozenset[str]],
+        twins: Mapping[int, int],
     ) -> tuple[Op, ...]:
         sites_of: dict[int, list[Site]] = {}
         for site in sites:
@@ -232,7 +238,7 @@ class _Build:
             if not operation.is_op:
                 parts.setdefault(operation.owner, []).append(operation)
         self._scopes = scopes_of(model)
-        around = fates.Surroundings(model, dataflow, sites_of, host_names, _part_names(model), find_twins(model))
+        around = fates.Surroundings(model, dataflow, sites_of, host_names, _part_names(model), twins)
         judged = fates.Judge(around).fates()
         return tuple(
             self._op(operation, parts.get(operation.index, ()), *judged[operation.index])
