@@ -216,7 +216,7 @@ class _Comparison:
         if op.kind is Kind.HOST:
             return frozenset({Fate.HOST})
         if op.kind is Kind.CONSTANT:
-            return frozenset({Fate.CONSTANT})
+            return frozenset({Fate.CONSTANT, Fate.REMOVED} if op.purpose is Purpose.DEAD else {Fate.CONSTANT})
         if op.purpose is Purpose.DEAD:
             return frozenset({Fate.REMOVED})
         if op.kind is Kind.DESTINATION or op.purpose is Purpose.NEUTRAL:
