@@ -43,6 +43,7 @@ from tracemap.locations import CodeFrame, Tags, frames
 from tracemap.mapping import fates
 from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed
 from tracemap.mapping.compiling import Compilation, compile_flags, compilers_own_message
+from tracemap.mapping.conversions import conversions_read
 from tracemap.mapping.dataflow import Dataflow, asks_for_shape, is_call
 from tracemap.mapping.members import TagOwners
 from tracemap.mapping.schedules import find_schedules, find_transfers
@@ -143,7 +144,10 @@ class _Build:
         owner_of = {op.index: op.owner for op in model.operations}
         able = {op.index for op in model.operations if op.is_op and fates.can_be_member(op)}
         calls = {op.index: f"op{op.index}" for op in model.operations if op.is_op and is_call(op)}
-        members = TagOwners(tags, {index: f"op{owner}" for index, owner in owner_of.items() if owner in able}, calls)
+        parts = _part_names(model)
+        moves = {op.index for op in model.operations if op.is_op and fates.only_moves(op, parts.get(op.index, ()))}
+        ids = {index: f"op{owner}" for index, owner in owner_of.items() if owner in able}
+        members = TagOwners(tags, ids, calls, conversions_read(model, parts, moves))
         alive = self._alive_after_input(compilation, tags, owner_of)
         dataflow = Dataflow(model)
         regions = read_dispatch_creation(self._parser, self._parser.parse(compilation.wait_for("dispatch-creation")))

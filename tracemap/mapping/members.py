@@ -7,12 +7,13 @@ of the body, parts included, votes with its tags; only the callee side of call s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracemap.graph.model import Evidence, Membership
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.phases import DispatchRegion
 from tracemap.locations import Location, Tags
+from tracemap.mapping.conversions import is_scalar_conversion
 from tracemap.mapping.cost import CostModel
 from tracemap.units import UNKNOWN, Integer
 
@@ -36,6 +37,8 @@ class TagOwners:
     tags: Tags
     op_of_index: Mapping[int, str]
     call_of_index: Mapping[int, str]
+    conversions: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Op id -> place of an operand -> id of the op that converts the element type of this operand."""
 
     def of(self, location: Location) -> tuple[str, ...]:
         """The ids of the ops whose tags a location carries, in order, each once."""
@@ -62,12 +65,36 @@ def find_members(region: DispatchRegion, owners: TagOwners) -> tuple[Membership,
         return ()
     paths = _paths([*places, *fills, region.location], owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), "")
-    costs = CostModel(region.body, _BodyOwners(region.body, owners, evidence, root_by_location))
+    folded = _folded_conversions(region.body, owners, evidence)
+    for index, op in folded.items():
+        evidence.setdefault(op, Evidence.ABSORBED)
+        paths.setdefault(op, owners.path(region.body[region.body[index].parent].location))
+    costs = CostModel(region.body, _BodyOwners(region.body, owners, evidence, root_by_location, folded))
     root = root_by_location or _costliest(evidence, costs)
     return tuple(
         Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])
         for op, kind in evidence.items()
     )
+
+
+def _folded_conversions(body: Sequence[BodyOp], owners: TagOwners, evidence: Mapping[str, Evidence]) -> dict[int, str]:
+    """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
+
+    A conversion folded into a matrix product is done again in each product that uses it, and no location tells so: the
+    operand of the product that is converted in the region is the one that the model converts.
+    """
+    found: dict[int, str] = {}
+    for op in body:
+        if op.parent < 0 or not is_scalar_conversion(op.name) or not op.operands:
+            continue
+        around = owners.of(body[op.parent].location)
+        if not set(owners.of(op.location)) <= set(around):
+            continue
+        made = (owners.conversions.get(owner, {}).get(op.operands[0].argument, "") for owner in around)
+        conversion = next(filter(None, made), "")
+        if conversion and conversion not in evidence:
+            found[op.index] = conversion
+    return found
 
 
 def _evidence(locations: Sequence[Location], owners: TagOwners) -> dict[str, Evidence]:
@@ -94,16 +121,29 @@ def _paths(locations: Sequence[Location], owners: TagOwners) -> dict[str, tuple[
 
 
 class _BodyOwners:
-    """The owners of each body op for the cost model: its own tags, else those of the op around it, else the root."""
+    """The owners of each body op for the cost model: its own tags, else those of the op around it, else the root.
 
-    def __init__(self, body: Sequence[BodyOp], owners: TagOwners, evidence: Mapping[str, Evidence], root: str) -> None:
+    `folded`: the owners of body ops that no location tells.
+    """
+
+    def __init__(
+        self,
+        body: Sequence[BodyOp],
+        owners: TagOwners,
+        evidence: Mapping[str, Evidence],
+        root: str,
+        folded: Mapping[int, str],
+    ) -> None:
         self._body = body
         self._owners = owners
         self._evidence = evidence
+        self._folded = folded
         self._fallback = (root or next(iter(evidence)),)
 
     def __call__(self, op: BodyOp) -> tuple[str, ...]:
         while True:
+            if op.index in self._folded:
+                return (self._folded[op.index],)
             own = tuple(owner for owner in self._owners.of(op.location) if owner in self._evidence)
             if own:
                 return own
