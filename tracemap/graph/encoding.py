@@ -44,10 +44,7 @@ def graph_to_json(graph: TraceGraph) -> Json:
         "kind": "map",
         "module": module_to_json(graph.module),
         "functions": [_function_to_json(function) for function in graph.functions],
-        "ops": [
-            {**op_to_json(op, graph.sites_of_op.get(op.id, ())), "parts": [_part_to_json(part) for part in op.parts]}
-            for op in graph.ops
-        ],
+        "ops": [_kept_op(op, graph.sites_of_op.get(op.id, ())) for op in graph.ops],
         "sites": [_site_with_paths(site) for site in graph.sites],
         "kernels": [kernel_to_json(kernel) for kernel in graph.kernels],
         "coverage": coverage_to_json(graph),
@@ -87,6 +84,16 @@ def op_to_json(op: Op, sites: Sequence[str]) -> Json:
         "fate": op.fate.value,
         "reason": {"slug": op.reason.slug, "text": op.reason.text},
         "sites": list(sites),
+    }
+
+
+def _kept_op(op: Op, sites: Sequence[str]) -> Json:
+    """An op as `map.json` keeps it: beside what is shown, its parts and where its location came from and went."""
+    return {
+        **op_to_json(op, sites),
+        "parts": [_part_to_json(part) for part in op.parts],
+        "own_location": op.own_location,
+        "last_phase": to_json(op.last_phase),
     }
 
 
@@ -225,6 +232,8 @@ def _op_from_json(item: Json) -> Op:
             Part(part["name"], integer_from_json(part["line"]), integer_from_json(part["column"]))
             for part in item["parts"]
         ),
+        own_location=item["own_location"],
+        last_phase=text_from_json(item["last_phase"]),
     )
 
 

@@ -11,7 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracemap.units import Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text
+
+
+PHASES = (
+    "input",
+    "abi",
+    "preprocessing",
+    "global-optimization",
+    "dispatch-creation",
+    "flow",
+    "stream",
+    "hal",
+)
+"""The phases of the compiler in which ops are looked for, in order."""
+
+SOURCE = "source"
+"""Stands before the first phase: the model as written."""
 
 
 class Fate(enum.StrEnum):
@@ -80,6 +96,9 @@ class Op:
     """An operation of the model as the user wrote it.
 
     `line` and `column` point at the op's name in `file`, the model's text kept in the bundle's `source/`.
+    `own_location`: whether the model itself says where the op comes from, which tracemap's tags do not count for.
+    `last_phase`: the last of `PHASES` after which the op is still located, by its own place or by a part of it
+    (`SOURCE`: not even after the first; `UNKNOWN`: nobody looked).
     """
 
     id: str
@@ -93,6 +112,8 @@ class Op:
     fate: Fate
     reason: Reason
     parts: tuple[Part, ...] = ()
+    own_location: bool = True
+    last_phase: Text = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
