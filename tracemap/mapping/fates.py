@@ -7,13 +7,14 @@ Reasons that rest on such reasoning alone are in `INFERRED`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.graph.model import Fate, Reason, Site
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
-from tracemap.mapping.dataflow import Dataflow, is_call, is_constant_like, nearest
+from tracemap.mapping.dataflow import Dataflow, Node, is_call, is_constant_like, nearest
 from tracemap.units import plural
 
 _STRUCTURAL = FUNCTIONS | {
@@ -224,9 +225,30 @@ class Judge:
             return self._folded(operation, "folded-initial")
         if operation.index in self._flow.constant:
             return Fate.CONSTANT, _reason("computed-at-compile-time")
-        if all(_is_host_type(result) for result in operation.results):
+        if all(_is_host_type(result) for result in operation.results) or self._counts_for_control(operation):
             return Fate.HOST, _reason("host-work")
         return None
+
+    def _counts_for_control(self, operation: SourceOperation) -> bool:
+        """Whether an op only makes numbers by which loops and branches decide: their counters and conditions."""
+        seen: set[Node] = set()
+        stack: list[Node] = [operation.index]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, tuple):
+                return False
+            user = self._operations[node]
+            if user.name in CONTROL_FLOW or user.name.endswith((".yield", ".condition")):
+                continue
+            if user.name == "stablehlo.return" and self._operations[user.parent].name in CONTROL_FLOW:
+                continue
+            if not user.results or not all(_is_count(result) for result in user.results):
+                return False
+            stack += self._flow.graph.successors(node)
+        return len(seen) > 1
 
     def _by_reasoning(self, operation: SourceOperation) -> tuple[Fate, Reason] | None:
         twin = self._around.twins.get(operation.index, -1)
@@ -268,6 +290,11 @@ def _is_host_type(type_text: str) -> bool:
     if "tensor<" in type_text or "memref<" in type_text or "vector<" in type_text:
         return False
     return shape_of(type_text).extents == ()
+
+
+def _is_count(type_text: str) -> bool:
+    """Whether a value is one whole number or truth value, as a tensor of rank 0 or by itself."""
+    return _is_host_type(type_text) or re.fullmatch(r"tensor<[su]?i\d+>", type_text) is not None
 
 
 def _reason(slug: str, where: str = "") -> Reason:
