@@ -1,7 +1,6 @@
 """Attribution: SQL over a run's events joined to targets, then whole-number splitting over sites and members.
 
-One scan reads each run's file and groups it by target; what comes back is a few rows per site. Percentiles of ops that
-are members of several sites need the single values, which then are kept in a table of the engine.
+What comes back from SQL (`scan`) is a few rows per target; the rest is arithmetic on whole numbers that balances.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tracemap.attribution.join import Join, Target, join_run
+from tracemap.attribution.join import Target
 from tracemap.attribution.model import (
     Attribution,
     MemberShare,
@@ -26,32 +25,26 @@ from tracemap.attribution.model import (
     RunSummary,
     SiteCost,
     SiteResult,
+    TransferResult,
 )
 from tracemap.attribution.rules import weights
-from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
-from tracemap.graph.model import Diagnostic, Site, TraceGraph
-from tracemap.measurements.model import TIME_METRICS, Metric, Peaks, Run
-from tracemap.measurements.runfile import events_sql, explain_bad_cell
-from tracemap.measurements.sql import quoted
-from tracemap.units import UNKNOWN, Integer, plural, split_by_largest_remainder
+from tracemap.attribution.scan import EXECUTE, MEMORY, TRANSFER, UNMATCHED, Group, Scan
+from tracemap.errors import RunMismatch, UsageInvalid
+from tracemap.graph.model import Diagnostic, Site, TraceGraph, Transfer
+from tracemap.measurements.model import Metric, Peaks, Run
+from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
 if TYPE_CHECKING:
     import duckdb
 
-Row = tuple[Any, ...]
-"""A row as the engine hands it out: what it holds depends on the query."""
-
-MILLIONTHS = 1_000_000
-"""Metrics that are not whole numbers are attributed in millionths, so that they balance exactly too."""
-
 _MEMORY_LIMIT = "700MB"
+_MOST_NAMED = 5
+"""Ambiguous targets that a diagnostic names."""
 
-# Residual classes as they stand in the column `target` of grouped rows; sites' targets count from 0.
-_UNMATCHED, _TRANSFER, _MEMORY, _EXECUTE = -1, -2, -3, -4
 _REASON_OF = {
-    _UNMATCHED: ResidualReason.UNMATCHED,
-    _TRANSFER: ResidualReason.TRANSFER,
-    _MEMORY: ResidualReason.MEMORY,
+    UNMATCHED: ResidualReason.UNMATCHED,
+    TRANSFER: ResidualReason.TRANSFER,
+    MEMORY: ResidualReason.MEMORY,
 }
 
 
@@ -76,7 +69,7 @@ def attribute(request: Request) -> Attribution:
     """
     diagnostics = [*_check_runs(request), *_run_diagnostics(request.runs)]
     with _connection() as connection:
-        scan = _Scan(connection, request)
+        scan = Scan(connection, request.graph, request.runs)
         scan.load()
         sites = _SiteTotals(request.graph, scan)
         return _Assembly(request, scan, sites, diagnostics).result()
@@ -119,229 +112,12 @@ def _run_diagnostics(runs: Sequence[Run]) -> list[Diagnostic]:
     return [Diagnostic(each.slug, each.message) for run in runs for each in run.header.diagnostics]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Grouped events of one target: how many, and per metric the sum and the percentiles of the single values."""
-
-    events: int
-    sums: Mapping[str, int]
-    per_call: Mapping[str, PerCall]
-
-
-@dataclass
-class _Scan:
-    """The SQL side: resolves targets, scans the runs' files, groups."""
-
-    connection: duckdb.DuckDBPyConnection
-    request: Request
-    metrics: tuple[Metric, ...] = ()
-    targets: list[Target] = field(default_factory=list)
-    groups: dict[int, Group] = field(default_factory=dict)
-    execute_covered: dict[str, int] = field(default_factory=dict)
-    unknown_values: dict[str, int] = field(default_factory=dict)
-    _target_ids: dict[Target, int] = field(default_factory=dict)
-
-    def load(self) -> None:
-        self.metrics = _common_metrics(self.request.runs)
-        resolved = [self._resolved_sql(index, run) for index, run in enumerate(self.request.runs)]
-        union = " UNION ALL BY NAME ".join(resolved)
-        if self._needs_values():
-            self._execute(f"CREATE TEMP TABLE resolved AS {union}")
-            union = "SELECT * FROM resolved"
-        self._group(union)
-        self._cover_executes()
-
-    def pooled_per_call(self, target_sets: Sequence[frozenset[int]]) -> list[dict[str, PerCall]]:
-        """The percentiles over all events of each set of targets."""
-        if not target_sets:
-            return []
-        rows = [(number, target) for number, targets in enumerate(target_sets) for target in sorted(targets)]
-        self._table("pools", "pool INTEGER, target INTEGER", rows)
-        lists = ", ".join(_percentiles(metric) for metric in self.metrics)
-        found = self._execute(
-            f"SELECT pool, {lists} FROM resolved JOIN pools USING (target) GROUP BY pool ORDER BY pool"
-        )
-        return [self._per_call(row[1:]) for row in found]
-
-    def _needs_values(self) -> bool:
-        """Whether percentiles over several targets can be asked for, so that single values must be kept."""
-        seen: set[str] = set()
-        for target in self.targets:
-            for site in target.sites:
-                for member in self.request.graph.site_by_id[site].members:
-                    if member.op in seen:
-                        return True
-                seen.update(member.op for member in self.request.graph.site_by_id[site].members)
-        return False
-
-    def _resolved_sql(self, index: int, run: Run) -> str:
-        """One run's events, warm-up left out, as target and metric values."""
-        joined = join_run(self.request.graph, run.header)
-        events = f"(SELECT * FROM ({events_sql(run)}) WHERE NOT warmup)"
-        joins, found = self._joins(index, run, joined, events)
-        kind = (
-            f"CASE kind WHEN 'dispatch' THEN coalesce({found}, {_UNMATCHED}) WHEN 'execute' THEN {_EXECUTE} "
-            f"WHEN 'copy' THEN {_TRANSFER} WHEN 'fill' THEN {_TRANSFER} WHEN 'update' THEN {_TRANSFER} "
-            f"WHEN 'alloca' THEN {_MEMORY} WHEN 'dealloca' THEN {_MEMORY} ELSE {_UNMATCHED} END"
-        )
-        values = ", ".join(_value(metric) for metric in self.metrics)
-        return f"SELECT CAST({kind} AS INTEGER) AS target, {values} FROM {events} AS event {joins}"
-
-    def _joins(self, index: int, run: Run, joined: Join, events: str) -> tuple[str, str]:
-        """The joins that find an event's target, the exact ones first; only those that the run's columns allow."""
-        names = {name.strip().lower() for name in run.columns}
-        joins: list[str] = []
-        found: list[str] = []
-        if "site" in names:
-            self._table(f"sites_{index}", "site VARCHAR, by_site INTEGER", self._site_rows(joined))
-            joins.append(f"LEFT JOIN sites_{index} USING (site)")
-            found.append("by_site")
-        if {"command_buffer_id", "command_index"} <= names and joined.by_command:
-            self._command_tables(index, joined)
-            joins.append(f"LEFT JOIN buffers_{index} USING (command_buffer_id)")
-            joins.append(f"LEFT JOIN commands_{index} USING (buffer_group, command_index, kernel)")
-            found.append("by_command")
-        if {"submission_id", "command_index", "start_ns"} <= names and run.has_header:
-            rows = self._sequence_rows(events, joined)
-            if rows:
-                self._table(f"places_{index}", "submission_id BIGINT, start_ns BIGINT, by_place INTEGER", rows)
-                joins.append(f"LEFT JOIN places_{index} USING (submission_id, start_ns)")
-                found.append("by_place")
-        self._table(f"kernels_{index}", "kernel VARCHAR, by_kernel INTEGER", self._kernel_rows(joined))
-        joins.append(f"LEFT JOIN kernels_{index} USING (kernel)")
-        found.append("by_kernel")
-        return " ".join(joins), f"coalesce({', '.join(found)})" if len(found) > 1 else found[0]
-
-    def _command_tables(self, index: int, joined: Join) -> None:
-        self._table(
-            f"buffers_{index}",
-            "command_buffer_id BIGINT, buffer_group INTEGER",
-            list(joined.group_of_buffer.items()),
-        )
-        self._table(
-            f"commands_{index}",
-            "buffer_group INTEGER, command_index BIGINT, kernel VARCHAR, by_command INTEGER",
-            [(key.group, key.command_index, key.kernel, self._id(target)) for key, target in joined.by_command.items()],
-        )
-
-    def _sequence_rows(self, events: str, joined: Join) -> list[tuple[int, int, int]]:
-        """Targets of dispatches without a command index, by their place in their submission."""
-        submissions = self._execute(
-            f"SELECT submission_id, list(kernel ORDER BY start_ns), list(start_ns ORDER BY start_ns) FROM {events} "
-            "WHERE kind = 'dispatch' AND command_index IS NULL AND submission_id IS NOT NULL GROUP BY submission_id"
-        )
-        rows = []
-        for submission, kernels, starts in submissions:
-            for start, target in zip(starts, joined.by_sequence.get(tuple(kernels), ()), strict=False):
-                rows.append((submission, start, self._id(target)))
-        return rows
-
-    def _site_rows(self, joined: Join) -> list[tuple[str, int]]:
-        return [(site, self._id(target)) for site, target in joined.by_site.items()]
-
-    def _kernel_rows(self, joined: Join) -> list[tuple[str, int]]:
-        return [(kernel, self._id(target)) for kernel, target in joined.by_kernel.items()]
-
-    def _id(self, target: Target) -> int:
-        if target not in self._target_ids:
-            self._target_ids[target] = len(self.targets)
-            self.targets.append(target)
-        return self._target_ids[target]
-
-    def _group(self, resolved: str) -> None:
-        sums = ", ".join(f"CAST(sum({quoted(m.name)}) AS HUGEINT), count({quoted(m.name)})" for m in self.metrics)
-        lists = ", ".join(_percentiles(metric) for metric in self.metrics)
-        rows = self._execute(f"SELECT target, count(*), {sums}, {lists} FROM ({resolved}) GROUP BY target")
-        count = len(self.metrics)
-        for target, events, *values in sorted(rows):
-            metric_sums = {m.name: int(values[2 * n] or 0) for n, m in enumerate(self.metrics)}
-            self.groups[target] = Group(events, metric_sums, self._per_call(values[2 * count :]))
-            if target >= 0:
-                for n, metric in enumerate(self.metrics):
-                    absent = events - values[2 * n + 1]
-                    self.unknown_values[metric.name] = self.unknown_values.get(metric.name, 0) + absent
-
-    def _per_call(self, lists: Sequence[Sequence[int] | None]) -> dict[str, PerCall]:
-        found = {}
-        for metric, values in zip(self.metrics, lists, strict=True):
-            if values is not None and values[0] is not None:
-                p10, median, p90 = values
-                found[metric.name] = PerCall(median=median, p10=p10, p90=p90)
-        return found
-
-    def _cover_executes(self) -> None:
-        """How much of the submissions' wall time their dispatches cover, where there are submissions."""
-        self.execute_covered = {metric.name: 0 for metric in self.metrics}
-        if _EXECUTE not in self.groups or "duration_ns" not in self.execute_covered:
-            return
-        for run in self.request.runs:
-            rows = self._execute(_COVERED_SQL.format(events=events_sql(run)))
-            self.execute_covered["duration_ns"] += int(rows[0][0] or 0)
-
-    def _table(self, name: str, columns: str, rows: Sequence[Row]) -> None:
-        """A temporary table of the engine's own, bound column by column."""
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
-        if rows:
-            types = [column.split()[1] for column in columns.split(", ")]
-            lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in types)
-            cells = [list(column) for column in zip(*rows, strict=True)]
-            self.connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
-
-    def _execute(self, query: str) -> list[Row]:
-        import duckdb
-
-        try:
-            return self.connection.execute(query).fetchall()
-        except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.OutOfRangeException) as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: Exception) -> RunInvalid:
-        for run in self.request.runs:
-            explained = explain_bad_cell(run, error)
-            if "line " in str(explained) or "row " in str(explained) or len(self.request.runs) == 1:
-                return explained
-        return RunInvalid(f"a run cannot be read: {error}")
-
-
-# The union of a submission's dispatch intervals, clipped to the submission: dispatches overlap on several workers.
-_COVERED_SQL = """
-WITH event AS (SELECT kind, submission_id, start_ns, start_ns + duration_ns AS end_ns FROM ({events})
-               WHERE NOT warmup AND submission_id IS NOT NULL AND start_ns IS NOT NULL AND duration_ns IS NOT NULL),
-     span AS (SELECT submission_id, start_ns AS span_start, end_ns AS span_end FROM event WHERE kind = 'execute'),
-     part AS (SELECT submission_id, greatest(start_ns, span_start) AS s, least(end_ns, span_end) AS e
-              FROM event JOIN span USING (submission_id) WHERE kind = 'dispatch'),
-     ordered AS (SELECT s, e, max(e) OVER (PARTITION BY submission_id ORDER BY s, e
-                                           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached FROM part)
-SELECT CAST(sum(greatest(0, e - greatest(s, coalesce(reached, s)))) AS BIGINT) FROM ordered
-"""
-
-
-def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
-    """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file."""
-    names = set.intersection(*({metric.name for metric in run.metrics} for run in runs))
-    common = [metric for metric in runs[0].metrics if metric.name in names]
-    times = [metric for name in TIME_METRICS for metric in common if metric.name == name]
-    found = (*times, *(metric for metric in common if metric not in times))
-    if not found:
-        raise UsageInvalid("the runs have no metric in common: attribute them one at a time")
-    return found
-
-
-def _value(metric: Metric) -> str:
-    name = quoted(metric.name)
-    return f"CAST(round({name} * {MILLIONTHS}) AS BIGINT) AS {name}" if metric.type == "DOUBLE" else name
-
-
-def _percentiles(metric: Metric) -> str:
-    return f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9])"
-
-
 @dataclass
 class _SiteTotals:
     """Calls and metric sums per site; targets of several sites are split evenly."""
 
     graph: TraceGraph
-    scan: _Scan
+    scan: Scan
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sums: dict[str, dict[str, int]] = field(default_factory=dict)
     targets_of: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -375,7 +151,7 @@ class _Assembly:
     """Puts the result together from site totals."""
 
     request: Request
-    scan: _Scan
+    scan: Scan
     sites: _SiteTotals
     diagnostics: list[Diagnostic]
     _per_call: dict[frozenset[int], dict[str, PerCall]] = field(init=False)
@@ -386,7 +162,10 @@ class _Assembly:
     def result(self) -> Attribution:
         graph = self.request.graph
         sites = tuple(self._site(site) for site in graph.sites if not site.initializer or self.sites.calls.get(site.id))
-        ops = self._ops(sites)
+        transfers = tuple(
+            self._transfer(each) for each in graph.transfers if each.ops and self.sites.calls.get(each.id)
+        )
+        ops = self._ops(sites, transfers)
         residual = self._residual()
         self._note(sites)
         return Attribution(
@@ -398,6 +177,7 @@ class _Assembly:
             sites=sites,
             residual=residual,
             diagnostics=tuple(self.diagnostics),
+            transfers=transfers,
         )
 
     @property
@@ -409,6 +189,9 @@ class _Assembly:
         for site in self.request.graph.sites:
             for member in site.members:
                 found[member.op] |= self.sites.targets_of.get(site.id, set())
+        for transfer in self.request.graph.transfers:
+            for op in transfer.ops:
+                found[op] |= self.sites.targets_of.get(transfer.id, set())
         return {op: frozenset(targets) for op, targets in found.items()}
 
     def _pooled(self) -> dict[frozenset[int], dict[str, PerCall]]:
@@ -420,12 +203,30 @@ class _Assembly:
             pooled[frozenset({number})] = dict(group.per_call)
         return pooled
 
-    def _site(self, site: Site) -> SiteResult:
-        sums = self.sites.sums.get(site.id, {})
-        per_call = self._per_call.get(frozenset(self.sites.targets_of.get(site.id, ())), {})
-        metrics = {
+    def _costs(self, place: str) -> dict[str, SiteCost]:
+        """The costs of a site or transfer, by metric name."""
+        sums = self.sites.sums.get(place, {})
+        per_call = self._per_call.get(frozenset(self.sites.targets_of.get(place, ())), {})
+        return {
             metric.name: SiteCost(sums.get(metric.name, 0), per_call.get(metric.name)) for metric in self.scan.metrics
         }
+
+    def _transfer(self, transfer: Transfer) -> TransferResult:
+        metrics = self._costs(transfer.id)
+        even = [1] * len(transfer.ops)
+        parts = {name: split_by_largest_remainder(cost.total, even) for name, cost in metrics.items()}
+        return TransferResult(
+            transfer=transfer.id,
+            calls=self.sites.calls.get(transfer.id, 0),
+            metrics=metrics,
+            shares=tuple(
+                MemberShare(op, {name: parts[name][place] for name in metrics}) for place, op in enumerate(transfer.ops)
+            ),
+            split_evenly=self.sites.is_split(transfer.id),
+        )
+
+    def _site(self, site: Site) -> SiteResult:
+        metrics = self._costs(site.id)
         shares, equal = self._shares(site, metrics)
         return SiteResult(
             site=site.id,
@@ -447,11 +248,13 @@ class _Assembly:
         )
         return shares, split.equal
 
-    def _ops(self, sites: Sequence[SiteResult]) -> tuple[OpResult, ...]:
-        """Costs per op, for ops that are members of a site that can run, in the order of the model."""
+    def _ops(self, sites: Sequence[SiteResult], transfers: Sequence[TransferResult]) -> tuple[OpResult, ...]:
+        """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model."""
         sums = _OpSums(self.request.graph, [metric.name for metric in self.scan.metrics])
         for site in sites:
             sums.add(site)
+        for transfer in transfers:
+            sums.add(transfer)
         targets = self._targets_of_op()
         return tuple(
             sums.result(op.id, self._per_call.get(targets.get(op.id, frozenset()), {}))
@@ -464,14 +267,15 @@ class _Assembly:
         for number, group in sorted(self.scan.groups.items(), reverse=True):
             if number in _REASON_OF:
                 rows[_REASON_OF[number]] = (group.events, dict(group.sums))
-        if _EXECUTE in self.scan.groups:
-            group = self.scan.groups[_EXECUTE]
+        if EXECUTE in self.scan.groups:
+            group = self.scan.groups[EXECUTE]
             covered = self.scan.execute_covered
             rows[ResidualReason.OVERHEAD] = (
                 group.events,
                 {name: total - covered[name] for name, total in group.sums.items()},
             )
             rows[ResidualReason.COUNTED_IN_DISPATCHES] = (group.events, dict(covered))
+        self._add_ownerless_transfers(rows)
         made = self._compiler_made()
         if made is not None:
             rows[ResidualReason.COMPILER_MADE] = made
@@ -480,6 +284,15 @@ class _Assembly:
             for reason in ResidualReason
             if reason in rows and (any(rows[reason][1].values()) or reason is ResidualReason.UNMATCHED)
         )
+
+    def _add_ownerless_transfers(self, rows: dict[ResidualReason, tuple[int, dict[str, int]]]) -> None:
+        """Transfers of the map that are of no op are residual as those that the map does not have."""
+        for transfer in self.request.graph.transfers:
+            sums = self.sites.sums.get(transfer.id)
+            if sums and not transfer.ops:
+                events, known = rows.get(ResidualReason.TRANSFER, (0, dict.fromkeys(sums, 0)))
+                total = {name: known[name] + sums[name] for name in known}
+                rows[ResidualReason.TRANSFER] = (events + self.sites.calls[transfer.id], total)
 
     def _compiler_made(self) -> tuple[int, dict[str, int]] | None:
         """Sites that ran and have no member."""
@@ -511,9 +324,13 @@ class _Assembly:
             self.diagnostics.append(Diagnostic("load-time-not-measured", text))
         if self.sites.split_events:
             text = (
-                f"{plural(self.sites.split_events, 'event')} could be of several sites and were split evenly over them"
+                f"{plural(self.sites.split_events, 'event')} could be of several sites and were split evenly over "
+                f"them: {self._ambiguous()}"
             )
             self.diagnostics.append(Diagnostic("split-evenly", text))
+        if any(joined.surplus for joined in self.scan.joins):
+            text = "more command buffers were recorded than the map has of their kind: another module has the same"
+            self.diagnostics.append(Diagnostic("modules-alike", text))
         equal = sum(1 for site in sites if site.equal_members and site.calls)
         if equal:
             text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
@@ -524,6 +341,17 @@ class _Assembly:
                 self.diagnostics.append(Diagnostic("values-unknown", text))
         if not self.scan.groups:
             self.diagnostics.append(Diagnostic("no-events", "the run has no events: nothing was measured"))
+
+    def _ambiguous(self) -> str:
+        """The candidates of ambiguous events, the most frequent first."""
+        several = [
+            (self.scan.groups[number].events, target)
+            for number, target in enumerate(self.scan.targets)
+            if not target.exact and number in self.scan.groups
+        ]
+        several.sort(key=lambda each: -each[0])
+        named = [f"{format_count(events)} of {' or '.join(target.sites)}" for events, target in several[:_MOST_NAMED]]
+        return "; ".join((*named, "…") if len(several) > _MOST_NAMED else named)
 
 
 @dataclass
@@ -536,8 +364,9 @@ class _OpSums:
     sums: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     """(op, metric) -> inclusive, attributed, low."""
 
-    def add(self, site: SiteResult) -> None:
-        sole = len(site.shares) == 1
+    def add(self, site: SiteResult | TransferResult) -> None:
+        """Events that could be of other sites prove nothing of this one's."""
+        sole = len(site.shares) == 1 and not site.split_evenly
         for share in site.shares:
             self.calls[share.op] = self.calls.get(share.op, 0) + site.calls
             for name in self.names:

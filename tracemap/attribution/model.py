@@ -72,7 +72,7 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class OpResult:
-    """An op that is a member of at least one site: how often its sites ran, and its cost by metric name."""
+    """An op that is a member of a site, or has a transfer that ran: how often they did, and its cost by metric name."""
 
     op: str
     calls: int
@@ -109,6 +109,20 @@ class SiteResult:
     shares: tuple[MemberShare, ...]
     split_evenly: bool
     equal_members: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """A copy, fill or update of its own that ran: how often, its cost by metric name, even shares of its ops.
+
+    `split_evenly`: the events could be of several transfers, so calls and costs are this one's even share.
+    """
+
+    transfer: str
+    calls: int
+    metrics: Mapping[str, SiteCost]
+    shares: tuple[MemberShare, ...]
+    split_evenly: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +178,15 @@ class Attribution:
     sites: tuple[SiteResult, ...]
     residual: tuple[ResidualRow, ...]
     diagnostics: tuple[Diagnostic, ...]
+    transfers: tuple[TransferResult, ...] = ()
+    """Those that are of an op; the others are residual."""
 
     def __post_init__(self) -> None:
         for total in self.metrics:
             attributed = sum(op.metrics[total.name].attributed for op in self.ops)
             residual = sum(row.metrics[total.name] for row in self.residual)
-            shares = sum(share.attributed[total.name] for site in self.sites for share in site.shares)
+            parts = [*(site.shares for site in self.sites), *(each.shares for each in self.transfers)]
+            shares = sum(share.attributed[total.name] for part in parts for share in part)
             balanced = attributed == total.attributed == shares and residual == total.residual
             if not balanced or attributed + residual != total.measured:
                 raise BalanceError(

@@ -52,6 +52,7 @@ _FIELDS = {
     "start_driver_host_cpu_time_ns": "BIGINT",
     "duration_ns": "BIGINT",
     "tile_duration_sum_ns": "BIGINT",
+    "payload_length": "UBIGINT",
     "category": "VARCHAR",
     "content_type": "VARCHAR",
     "message": "VARCHAR",
@@ -197,6 +198,7 @@ def _profile(connection: duckdb.DuckDBPyConnection, invocations: Integer, warmup
     clock, mixed = _clock(connection)
     told_apart = _number_invocations(connection, invocations, timed_flushes)
     _shape_events(connection, clock, warmup)
+    _cover_executes(connection)
     programs, buffers = _programs(connection)
     lost, losses = _losses(connection)
     count = _integer(connection, "SELECT count(*) FROM profile_events")
@@ -334,13 +336,37 @@ def _shape_events(connection: duckdb.DuckDBPyConnection, clock: Clock, warmup: i
             {cpu if on_host else ""}
             CAST(NULL AS VARCHAR) AS thread,
             CAST(NULL AS BIGINT) AS cpu,
-            {_workgroups()}
+            {_workgroups()},
+            CASE WHEN kind IN ('copy', 'fill', 'update') THEN CAST(payload_length AS BIGINT) END AS payload_bytes,
+            CAST(NULL AS BIGINT) AS covered_ns
         FROM events
         LEFT JOIN (SELECT DISTINCT ON (device, queue, submission_id) * FROM profile_submissions ORDER BY place) AS s
             ON s.device = physical_device_ordinal AND s.queue = queue_ordinal
             AND s.submission_id = events.submission_id
         LEFT JOIN profile_one_shot ON profile_one_shot.id = events.command_buffer_id
     """)
+
+
+def _cover_executes(connection: duckdb.DuckDBPyConnection) -> None:
+    """Set `covered_ns`: the union of a submission's dispatches, clipped to it; on several workers they overlap."""
+    connection.execute("""
+        CREATE OR REPLACE TEMP TABLE profile_covered AS
+        WITH span AS (SELECT row, submission_id, start_ns, start_ns + duration_ns AS end_ns FROM profile_events
+                      WHERE kind = 'execute' AND duration_ns IS NOT NULL),
+             part AS (SELECT span.row, greatest(event.start_ns, span.start_ns) AS s,
+                             least(event.start_ns + event.duration_ns, span.end_ns) AS e
+                      FROM span LEFT JOIN profile_events AS event
+                      ON event.submission_id = span.submission_id AND event.kind = 'dispatch'),
+             ordered AS (SELECT row, s, e, max(e) OVER (PARTITION BY row ORDER BY s, e
+                                                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached
+                         FROM part)
+        SELECT row, CAST(coalesce(sum(greatest(0, e - greatest(s, coalesce(reached, s)))), 0) AS BIGINT) AS covered
+        FROM ordered GROUP BY row
+    """)
+    connection.execute(
+        "UPDATE profile_events SET covered_ns = covered FROM profile_covered "
+        "WHERE profile_covered.row = profile_events.row"
+    )
 
 
 def _workgroups() -> str:

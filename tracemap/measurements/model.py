@@ -51,11 +51,14 @@ COLUMNS: dict[str, str] = {
     "workgroup_x": "BIGINT",
     "workgroup_y": "BIGINT",
     "workgroup_z": "BIGINT",
+    "payload_bytes": "BIGINT",
+    "covered_ns": "BIGINT",
 }
 """The columns that have a meaning of their own, with their SQL types; NULL is unknown.
 
 `kind` defaults to dispatch; `call` is the k-th execution of its site or command; `invocation` counts calls of the
-entry point from 0, warm-up included; `start_ns` is on the run's clock.
+entry point from 0, warm-up included; `start_ns` is on the run's clock; `payload_bytes` is how much a copy, fill or
+update moves; `covered_ns` is the part of an execute's duration in which a dispatch of it ran.
 """
 
 TIME_METRICS = ("cpu_ns", "duration_ns")

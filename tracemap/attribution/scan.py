@@ -1,0 +1,290 @@
+"""The SQL side of attribution: finds the target of every event, and groups events by target.
+
+Each run's file is read once, into a table of (target, values) of the engine's own, which may spill to disk. Sums and
+percentiles of single targets are aggregates of it; those of several targets together are found in two steps, so that
+only the values near a percentile are ever sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tracemap.attribution.join import Join, Target, join_run
+from tracemap.attribution.model import PerCall
+from tracemap.attribution.submissions import Submissions
+from tracemap.errors import RunInvalid, UsageInvalid
+from tracemap.graph.model import TraceGraph
+from tracemap.measurements.model import TIME_METRICS, Metric, Run
+from tracemap.measurements.runfile import events_sql, explain_bad_cell
+from tracemap.measurements.sql import quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+Row = tuple[Any, ...]
+"""A row as the engine hands it out: what it holds depends on the query."""
+
+MILLIONTHS = 1_000_000
+"""Metrics that are not whole numbers are attributed in millionths, so that they balance exactly too."""
+
+# Residual classes as they stand in the column `target`; the targets of sites and transfers count from 0.
+UNMATCHED, TRANSFER, MEMORY, EXECUTE = -1, -2, -3, -4
+
+_COVERED = "covered_ns"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Grouped events of one target: how many, and per metric the sum and the percentiles of the single values."""
+
+    events: int
+    sums: Mapping[str, int]
+    per_call: Mapping[str, PerCall]
+
+
+@dataclass
+class Scan:
+    """Resolves targets, reads the runs' files, groups."""
+
+    connection: duckdb.DuckDBPyConnection
+    graph: TraceGraph
+    runs: Sequence[Run]
+    metrics: tuple[Metric, ...] = ()
+    targets: list[Target] = field(default_factory=list)
+    groups: dict[int, Group] = field(default_factory=dict)
+    joins: list[Join] = field(default_factory=list)
+    execute_covered: dict[str, int] = field(default_factory=dict)
+    unknown_values: dict[str, int] = field(default_factory=dict)
+    _target_ids: dict[Target, int] = field(default_factory=dict)
+
+    def load(self) -> None:
+        """Read all runs.
+
+        Raises:
+            RunInvalid: a cell is not what its column says.
+            UsageInvalid: the runs have no metric in common.
+        """
+        self.metrics = _common_metrics(self.runs)
+        resolved = " UNION ALL ".join(self._resolved_sql(index, run) for index, run in enumerate(self.runs))
+        self.query(f"CREATE TEMP TABLE resolved AS {resolved}")
+        self._group()
+        self._cover_executes()
+
+    # ---- targets of events
+
+    def _resolved_sql(self, index: int, run: Run) -> str:
+        """One run's events, warm-up left out, as target and metric values."""
+        joined = join_run(self.graph, run.header)
+        self.joins.append(joined)
+        names = {name.strip().lower() for name in run.columns}
+        events = f"(SELECT * FROM ({events_sql(run)}) WHERE NOT warmup)"
+        told = Submissions(self, index, run, joined).tell_apart() if run.header.programs or run.has_header else None
+        joins: list[str] = []
+        found: list[str] = []
+        if "site" in names:
+            rows = [(site, self._id(target)) for site, target in joined.by_site.items()]
+            self.table(f"sites_{index}", "site VARCHAR, by_site INTEGER", rows)
+            joins.append(f"LEFT JOIN sites_{index} USING (site)")
+            found.append("by_site")
+        if told is not None and told.table:
+            joins.append(f"LEFT JOIN {told.table} USING (submission_id)")
+        if {"command_buffer_id", "command_index"} <= names and joined.by_command:
+            found.append(self._by_command(index, joined, joins, bool(told and told.table)))
+        if told is not None and told.places:
+            joins.append(f"LEFT JOIN {told.places} USING (submission_id, start_ns)")
+            found.append("by_place")
+        if not (joined.trusts_buffers and run.has_header and joined.by_command):
+            found.append(self._by_kernel(index, joined, joins))
+        dispatch = f"coalesce({', '.join((*found, str(UNMATCHED)))})"
+        transfer = str(TRANSFER)
+        if told is not None and told.transfers:
+            joins.append(told.transfers)
+            transfer = f"coalesce(by_transfer, {TRANSFER})"
+        kind = (
+            f"CASE kind WHEN 'dispatch' THEN {dispatch} WHEN 'execute' THEN {EXECUTE} "
+            f"WHEN 'copy' THEN {transfer} WHEN 'fill' THEN {transfer} WHEN 'update' THEN {transfer} "
+            f"WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END"
+        )
+        values = ", ".join(_value(metric) for metric in self.metrics)
+        covered = f"CASE kind WHEN 'execute' THEN {_COVERED} END" if _COVERED in names else "CAST(NULL AS BIGINT)"
+        return (
+            f"SELECT CAST({kind} AS INTEGER) AS target, {values}, {covered} AS {quoted(_OWN_COVERED)} "
+            f"FROM {events} AS event {' '.join(joins)}"
+        )
+
+    def _by_command(self, index: int, joined: Join, joins: list[str], told: bool) -> str:
+        """The join by command buffer and index. One whole number for both is several times faster than two."""
+        stride = 1 + max(key.command_index for key in joined.by_command)
+        known = [(buffer.id, joined.group_of_buffer.get(buffer.id, -1)) for buffer in joined.header.buffers]
+        self.table(f"buffers_{index}", "command_buffer_id BIGINT, buffer_group INTEGER", known)
+        rows = [
+            (key.group * stride + key.command_index, key.kernel, self._id(target))
+            for key, target in joined.by_command.items()
+        ]
+        self.table(f"commands_{index}", "place BIGINT, expected VARCHAR, by_command INTEGER", rows)
+        joins.append(f"LEFT JOIN buffers_{index} USING (command_buffer_id)")
+        group = "coalesce(told_group, buffer_group)" if told else "buffer_group"
+        place = f"CASE WHEN command_index < {stride} AND {group} >= 0 THEN {group} * {stride} + command_index END"
+        joins.append(f"LEFT JOIN commands_{index} ON commands_{index}.place = {place}")
+        matched = "CASE WHEN expected = event.kernel THEN by_command END"
+        if not joined.trusts_buffers:
+            return matched
+        # A buffer that is known and has no such command is another module's, whatever its kernels are called.
+        return f"CASE WHEN buffer_group IS NOT NULL THEN coalesce({matched}, {UNMATCHED}) END"
+
+    def _by_kernel(self, index: int, joined: Join, joins: list[str]) -> str:
+        rows = [(kernel, self._id(target)) for kernel, target in joined.by_kernel.items()]
+        self.table(f"kernels_{index}", "kernel VARCHAR, by_kernel INTEGER", rows)
+        joins.append(f"LEFT JOIN kernels_{index} USING (kernel)")
+        return "by_kernel"
+
+    def target_id(self, target: Target) -> int:
+        """The number of a target in the column `target`."""
+        return self._id(target)
+
+    def _id(self, target: Target) -> int:
+        if target not in self._target_ids:
+            self._target_ids[target] = len(self.targets)
+            self.targets.append(target)
+        return self._target_ids[target]
+
+    # ---- sums and percentiles
+
+    def _group(self) -> None:
+        sums = ", ".join(f"CAST(sum({quoted(m.name)}) AS HUGEINT), count({quoted(m.name)})" for m in self.metrics)
+        lists = ", ".join(f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9])" for metric in self.metrics)
+        rows = self.query(f"SELECT target, count(*), {sums}, {lists} FROM resolved GROUP BY target")
+        count = len(self.metrics)
+        for target, events, *values in sorted(rows):
+            metric_sums = {m.name: int(values[2 * n] or 0) for n, m in enumerate(self.metrics)}
+            per_call = {
+                metric.name: PerCall(median=several[1], p10=several[0], p90=several[2])
+                for metric, several in zip(self.metrics, values[2 * count :], strict=True)
+                if several is not None and several[0] is not None
+            }
+            self.groups[target] = Group(events, metric_sums, per_call)
+            if target >= 0 and not self._is_transfer(target):
+                for n, metric in enumerate(self.metrics):
+                    absent = events - values[2 * n + 1]
+                    self.unknown_values[metric.name] = self.unknown_values.get(metric.name, 0) + absent
+
+    def _is_transfer(self, target: int) -> bool:
+        return self.targets[target].sites[0] in self.graph.transfer_by_id
+
+    def pooled_per_call(self, target_sets: Sequence[frozenset[int]]) -> list[dict[str, PerCall]]:
+        """The percentiles over all events of each set of targets."""
+        found: list[dict[str, PerCall]] = [{} for _ in target_sets]
+        if target_sets:
+            rows = [(number, target) for number, targets in enumerate(target_sets) for target in sorted(targets)]
+            self.table("pools", "pool INTEGER, target INTEGER", rows)
+            for metric in self.metrics:
+                query = _POOLED_SQL.format(value=quoted(metric.name), bucket=_BUCKET.format(quoted(metric.name)))
+                for pool, p10, median, p90 in self.query(query):
+                    found[pool][metric.name] = PerCall(median=median, p10=p10, p90=p90)
+        return found
+
+    def _cover_executes(self) -> None:
+        """How much of the submissions' wall time their dispatches cover, where there are submissions."""
+        self.execute_covered = {metric.name: 0 for metric in self.metrics}
+        if EXECUTE not in self.groups or "duration_ns" not in self.execute_covered:
+            return
+        told = self.query(f"SELECT sum({quoted(_OWN_COVERED)}) FROM resolved WHERE target = {EXECUTE}")
+        covered = int(told[0][0] or 0)
+        for run in self.runs:
+            if _COVERED not in {name.strip().lower() for name in run.columns}:
+                rows = self.query(_COVERED_SQL.format(events=events_sql(run)))
+                covered += int(rows[0][0] or 0)
+        self.execute_covered["duration_ns"] = covered
+
+    # ---- the engine
+
+    def table(self, name: str, columns: str, rows: Sequence[Row]) -> None:
+        """A temporary table of the engine's own, bound column by column."""
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
+        if rows:
+            types = [column.split()[1] for column in columns.split(", ")]
+            lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in types)
+            cells = [list(column) for column in zip(*rows, strict=True)]
+            self.connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
+
+    def query(self, text: str) -> list[Row]:
+        """All rows of a query.
+
+        Raises:
+            RunInvalid: a cell is not what its column says.
+        """
+        import duckdb
+
+        try:
+            return self.connection.execute(text).fetchall()
+        except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.OutOfRangeException) as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> RunInvalid:
+        for run in self.runs:
+            explained = explain_bad_cell(run, error)
+            if "line " in str(explained) or "row " in str(explained) or len(self.runs) == 1:
+                return explained
+        return RunInvalid(f"a run cannot be read: {error}")
+
+
+_OWN_COVERED = "covered by dispatches"
+"""Column of `resolved`; a name that no metric has, as metrics are named by files."""
+
+# Roots are rounded correctly, so that larger values never have smaller buckets; one is about a hundredth wide.
+_BUCKET = "CAST(sign({0}) * floor(sqrt(sqrt(abs({0}))) * 16) AS BIGINT)"
+
+# Percentiles over pools of targets. First counts by bucket, which tell the bucket of each percentile and its rank
+# there; then only values of these buckets are looked at one by one. Rank k of n is the least k with k/n >= p.
+_POOLED_SQL = """
+WITH member AS (SELECT DISTINCT target FROM pools),
+     counted AS MATERIALIZED (SELECT target, {bucket} AS bucket, count(*) AS n FROM resolved SEMI JOIN member
+                              USING (target) WHERE {value} IS NOT NULL GROUP BY ALL),
+     pooled AS (SELECT pool, bucket, sum(n) AS n FROM counted JOIN pools USING (target) GROUP BY ALL),
+     ranked AS (SELECT pool, bucket, n, sum(n) OVER (PARTITION BY pool ORDER BY bucket) AS upto,
+                       sum(n) OVER (PARTITION BY pool) AS total FROM pooled),
+     wanted AS MATERIALIZED (
+        SELECT pool, tenths, bucket, (total * tenths + 9) // 10 - (upto - n) AS place
+        FROM ranked, (VALUES (1), (5), (9)) AS percentile(tenths)
+        WHERE (total * tenths + 9) // 10 > upto - n AND (total * tenths + 9) // 10 <= upto),
+     needed AS (SELECT DISTINCT target, bucket FROM wanted JOIN pools USING (pool)),
+     value AS (SELECT target, {bucket} AS bucket, {value} AS value, count(*) AS n
+               FROM resolved SEMI JOIN needed ON resolved.target = needed.target AND {bucket} = needed.bucket
+               GROUP BY ALL),
+     placed AS (SELECT pool, tenths, value, place, sum(sum(n)) OVER (PARTITION BY pool, tenths ORDER BY value) AS upto
+                FROM value JOIN pools USING (target) JOIN wanted USING (pool, bucket)
+                GROUP BY pool, tenths, value, place)
+SELECT pool, min(value) FILTER (tenths = 1), min(value) FILTER (tenths = 5), min(value) FILTER (tenths = 9)
+FROM placed WHERE upto >= place GROUP BY pool ORDER BY pool
+"""
+
+# The union of a submission's dispatch intervals, clipped to the submission: dispatches overlap on several workers.
+_COVERED_SQL = """
+WITH event AS (SELECT kind, submission_id, start_ns, start_ns + duration_ns AS end_ns FROM ({events})
+               WHERE NOT warmup AND submission_id IS NOT NULL AND start_ns IS NOT NULL AND duration_ns IS NOT NULL
+               AND kind IN ('dispatch', 'execute')),
+     span AS (SELECT submission_id, start_ns AS span_start, end_ns AS span_end FROM event WHERE kind = 'execute'),
+     part AS (SELECT submission_id, greatest(start_ns, span_start) AS s, least(end_ns, span_end) AS e
+              FROM event JOIN span USING (submission_id) WHERE kind = 'dispatch'),
+     ordered AS (SELECT s, e, max(e) OVER (PARTITION BY submission_id ORDER BY s, e
+                                           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached FROM part)
+SELECT CAST(sum(greatest(0, e - greatest(s, coalesce(reached, s)))) AS BIGINT) FROM ordered
+"""
+
+
+def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
+    """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file."""
+    names = set.intersection(*({metric.name for metric in run.metrics} for run in runs))
+    common = [metric for metric in runs[0].metrics if metric.name in names]
+    times = [metric for name in TIME_METRICS for metric in common if metric.name == name]
+    found = (*times, *(metric for metric in common if metric not in times))
+    if not found:
+        raise UsageInvalid("the runs have no metric in common: attribute them one at a time")
+    return found
+
+
+def _value(metric: Metric) -> str:
+    name = quoted(metric.name)
+    return f"CAST(round({name} * {MILLIONTHS}) AS BIGINT) AS {name}" if metric.type == "DOUBLE" else name
