@@ -49,6 +49,7 @@ def command(
       tracemap build model.mlir -o model.tracemap -- --iree-opt-level=O2
     """
     from tracemap.mapping.build import BuildRequest, build
+    from tracemap.units import plural
 
     data, name = _read(model)
     target = output or _default_target(model)
@@ -67,10 +68,8 @@ def command(
         bundle = build(request, progress)
     graph = bundle.graph
     with_members = sum(1 for site in graph.sites if site.members)
-    click.echo(
-        f"{len(graph.ops)} ops, {len(graph.sites)} sites ({with_members} with members), {len(graph.kernels)} kernels",
-        err=True,
-    )
+    counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
+    click.echo(", ".join([*counts, plural(len(graph.kernels), "kernel")]), err=True)
     for diagnostic in graph.diagnostics:
         click.echo(f"tracemap: warning: {diagnostic.message} [{diagnostic.slug}]", err=True)
     click.echo(bundle.path)

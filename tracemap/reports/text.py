@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 10_000
 """Columns where the output is no terminal: enough for one line per row, which other programs can read."""
 
-TOP_OPS = 40
+TOP_OPS = 25
 """Rows of the table of ops, unless all are asked for."""
 
 
