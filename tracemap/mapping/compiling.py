@@ -6,7 +6,9 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
 from tracemap.toolchain import find_tool, run_tool
@@ -32,6 +34,11 @@ _DEVICE_FLAGS = {
 DEVICES = tuple(_DEVICE_FLAGS)
 
 _OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
+_PRINTING = (
+    "--mlir-print-debuginfo",
+    "--mlir-elide-elementsattrs-if-larger=16",
+    "--mlir-elide-resource-strings-if-larger=16",
+)
 _POLL_S = 0.005
 _MAX_LINE = 400
 _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
@@ -59,30 +66,58 @@ def _names(flags: Sequence[str], *names: str) -> bool:
     return any(flag.split("=", 1)[0] in names for flag in flags)
 
 
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """The program to run, and the flags that decide what is compiled."""
+
+    program: Path
+    flags: tuple[str, ...]
+
+    @classmethod
+    def installed(cls, flags: tuple[str, ...]) -> Compiler:
+        """The compiler that is installed beside tracemap.
+
+        Raises:
+            ToolMissing: there is none.
+        """
+        return cls(find_tool("iree-compile"), flags)
+
+    def with_printing(self) -> tuple[str, ...]:
+        """The flags, and those that make dumps complete and small, unless they are given already."""
+        own = [flag for flag in _PRINTING if not _names(self.flags, flag.split("=", 1)[0])]
+        return (*self.flags, *own)
+
+
+class Phases(Protocol):
+    """The dumps of a compilation's phases."""
+
+    def has(self, phase: str) -> bool:
+        """Whether there is, or will be, a dump of a phase."""
+
+    def wait_for(self, phase: str) -> str:
+        """The text of a phase's dump, once it is complete."""
+
+    def wait(self) -> str:
+        """Wait for the end of the compilation."""
+
+
 class Compilation:
     """One run of iree-compile over tagged bytecode, dumping its phases into a folder.
 
     A context manager: leaving it early ends the compiler.
     """
 
-    def __init__(self, bytecode: Path, folder: Path, flags: Sequence[str]) -> None:
+    def __init__(self, compiler: Compiler, bytecode: Path, folder: Path) -> None:
         self.module = folder / "module.vmfb"
         self._phases = folder / "phases"
         self._stderr = folder / "stderr.txt"
-        arguments = [
-            str(find_tool("iree-compile")),
-            str(bytecode),
-            *flags,
-            f"--dump-compilation-phases-to={self._phases}",
-            "--mlir-print-debuginfo",
-            "--mlir-elide-elementsattrs-if-larger=16",
-            "--mlir-elide-resource-strings-if-larger=16",
-            "-o",
-            str(self.module),
-        ]
+        dumping = f"--dump-compilation-phases-to={self._phases}"
+        arguments = [compiler.program, bytecode, *compiler.with_printing(), dumping, "-o", self.module]
         try:
             with self._stderr.open("wb") as stderr:
-                self._process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+                self._process = subprocess.Popen(
+                    [str(argument) for argument in arguments], stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
+                )
         except OSError as error:
             raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
 
@@ -93,6 +128,10 @@ class Compilation:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+
+    def has(self, phase: str) -> bool:
+        """Every phase is dumped."""
+        return phase in PHASES
 
     def wait_for(self, phase: str) -> str:
         """The text of a phase's dump, once it is complete: once the next phase's has begun, or the compiler ended.
@@ -134,7 +173,7 @@ def failure(status: int, said: str) -> str:
     return f"iree-compile {ended}:\n{words or 'it printed nothing'}"
 
 
-def compilers_own_message(model: Path, flags: Sequence[str], output: Path) -> str:
+def compilers_own_message(compiler: Compiler, model: Path, output: Path) -> str:
     """What iree-compile itself says of a model that it does not accept, with line and caret; "" if it accepts it."""
-    done = run_tool([find_tool("iree-compile"), model, *flags, "-o", output])
+    done = run_tool([compiler.program, model, *compiler.flags, "-o", output])
     return "" if done.returncode == 0 else failure(done.returncode, done.stderr)

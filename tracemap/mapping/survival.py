@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tracemap.graph.model import PHASES, SOURCE
-from tracemap.locations import FileRange, Location, Name
 from tracemap.locations import CallSite as CallSiteLocation
+from tracemap.locations import FileRange, Location, Name
 from tracemap.locations import Fused as FusedLocation
 
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
@@ -104,8 +104,8 @@ class Survival:
 def is_informative(location: Location) -> bool:
     """Whether a location says anything: a place in a file or a name, at any depth."""
     match location:
-        case FileRange(file=file):
-            return bool(file)
+        case FileRange(file=file, line=line):
+            return bool(file) and line > 0
         case Name(name=name, child=child):
             return bool(name) or is_informative(child)
         case CallSiteLocation(callee=callee, caller=caller):
