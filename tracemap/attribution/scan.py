@@ -83,7 +83,7 @@ class Scan:
         told = Submissions(self, index, run, joined).tell_apart() if run.header.programs or run.has_header else None
         joins: list[str] = []
         found: list[str] = []
-        if "site" in names:
+        if "site" in names and self._names_sites(run):
             rows = [(site, self._id(target)) for site, target in joined.by_site.items()]
             self.table(f"sites_{index}", "site VARCHAR, by_site INTEGER", rows)
             joins.append(f"LEFT JOIN sites_{index} USING (site)")
@@ -113,6 +113,12 @@ class Scan:
             f"SELECT CAST({kind} AS INTEGER) AS target, {values}, {covered} AS {quoted(_OWN_COVERED)} "
             f"FROM {events} AS event {' '.join(joins)}"
         )
+
+    def _names_sites(self, run: Run) -> bool:
+        """Whether a run's column `site` has any value; a CSV would have to be read for that."""
+        if run.format == "csv":
+            return True
+        return bool(self.query(f"SELECT site FROM ({events_sql(run)}) WHERE site IS NOT NULL LIMIT 1"))
 
     def _by_command(self, index: int, joined: Join, joins: list[str], told: bool) -> str:
         """The join by command buffer and index. One whole number for both is several times faster than two."""
