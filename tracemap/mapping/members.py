@@ -13,7 +13,7 @@ from tracemap.graph.model import Evidence, Membership
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.phases import DispatchRegion
 from tracemap.locations import Location, Tags
-from tracemap.mapping.conversions import is_scalar_conversion
+from tracemap.mapping.conversions import Conversion, is_scalar_conversion
 from tracemap.mapping.cost import CostModel
 from tracemap.units import UNKNOWN, Integer
 
@@ -37,8 +37,8 @@ class TagOwners:
     tags: Tags
     op_of_index: Mapping[int, str]
     call_of_index: Mapping[int, str]
-    conversions: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """Op id -> place of an operand -> id of the op that converts the element type of this operand."""
+    conversions: Mapping[str, Mapping[int, Conversion]] = field(default_factory=dict)
+    """Op id -> place of an operand -> the op that converts the element type of this operand."""
 
     def of(self, location: Location) -> tuple[str, ...]:
         """The ids of the ops whose tags a location carries, in order, each once."""
@@ -81,7 +81,7 @@ def _folded_conversions(body: Sequence[BodyOp], owners: TagOwners, evidence: Map
     """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
 
     A conversion folded into a matrix product is done again in each product that uses it, and no location tells so: the
-    operand of the product that is converted in the region is the one that the model converts.
+    operand of the product that is converted in the region is the one that the model converts, and is read as narrow.
     """
     found: dict[int, str] = {}
     for op in body:
@@ -90,10 +90,12 @@ def _folded_conversions(body: Sequence[BodyOp], owners: TagOwners, evidence: Map
         around = owners.of(body[op.parent].location)
         if not set(owners.of(op.location)) <= set(around):
             continue
-        made = (owners.conversions.get(owner, {}).get(op.operands[0].argument, "") for owner in around)
-        conversion = next(filter(None, made), "")
-        if conversion and conversion not in evidence:
-            found[op.index] = conversion
+        place = op.operands[0].argument
+        made = [owners.conversions[owner][place] for owner in around if place in owners.conversions.get(owner, ())]
+        if not made or made[0].op in evidence:
+            continue
+        if made[0].is_folded_into(body[op.parent].operands[place].shape.element_bits):
+            found[op.index] = made[0].op
     return found
 
 
