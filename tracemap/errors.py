@@ -58,6 +58,23 @@ class LocationInvalid(TracemapError):
     remedy = "report it, with the location's text"
 
 
+class DumpsInvalid(TracemapError):
+    """Dumps of a compilation made elsewhere cannot be used."""
+
+    slug = "dumps-invalid"
+    cause = "a dump that is needed is missing or has no locations, or the module is not that of the dumps"
+    remedy = "compile with --mlir-print-debuginfo and --dump-compilation-phases-to into an empty folder"
+
+
+class AuditFailed(TracemapError):
+    """Fewer ops have a location of their own than was asked for."""
+
+    slug = "audit-failed"
+    exit_code = 1
+    cause = "fewer ops of the model have a location of their own than --fail-under asks for"
+    remedy = "print the model with its locations (as_text(debug_info=True), --mlir-print-debuginfo)"
+
+
 class FunctionUnknown(TracemapError):
     """The module has no such function, or several and none was named."""
 

@@ -54,7 +54,7 @@ CONTROL_FLOW = frozenset(
 
 FUNCTIONS = frozenset({"func.func", "util.func", "ml_program.func"})
 
-_TEXT_FILE = "-"
+TEXT_FILE = "-"
 """The file name in locations that the parser makes for text that it is handed without a name."""
 
 
@@ -194,7 +194,7 @@ def _walk_all(operation: Operation) -> list[Operation]:
     return found
 
 
-_NO_PLACE = FileRange(_TEXT_FILE, 0, 0, 0, 0)
+_NO_PLACE = FileRange(TEXT_FILE, 0, 0, 0, 0)
 
 
 def _place(location: Location) -> FileRange:
@@ -281,7 +281,7 @@ class _Describer:
     @staticmethod
     def _is_made_up(location: Location, line: Integer, column: Integer) -> bool:
         """Whether the parser made the location up, for want of one in the text."""
-        if not isinstance(location, FileRange) or location.file != _TEXT_FILE:
+        if not isinstance(location, FileRange) or location.file != TEXT_FILE:
             return False
         return (location.line, location.column) == (line, column) or location.line == 0
 
@@ -425,7 +425,7 @@ def written_locations(module: Module) -> list[Attribute]:
     return [operation.location.attr for operation in _walk_all(module.operation)]
 
 
-def tag_operations(module: Module, tags: Tags, file_name: str = _TEXT_FILE) -> None:
+def tag_operations(module: Module, tags: Tags, file_name: str = TEXT_FILE) -> None:
     """Set every operation's location to `fused[old, tag]`; tags count operations in pre-order from 0.
 
     The module's own keeps its location (IREE names libraries after it); one that the parser made up gets the file's
@@ -434,7 +434,7 @@ def tag_operations(module: Module, tags: Tags, file_name: str = _TEXT_FILE) -> N
     root, *operations = _walk_all(module.operation)
     with module.context:
         made_up = parse_location(str(root.location))
-        if isinstance(made_up, FileRange) and made_up.file == _TEXT_FILE:
+        if isinstance(made_up, FileRange) and made_up.file == TEXT_FILE:
             root.location = ir.Location.file(file_name, made_up.line, made_up.column)
         for index, operation in enumerate(operations, start=1):
             operation.location = ir.Location.fused([operation.location, ir.Location.name(tags.name(index))])
