@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tracemap.cli.progress import phases_shown
 from tracemap.errors import ModelUnreadable, UsageInvalid
 
+if TYPE_CHECKING:
+    from tracemap.graph.bundle import Bundle
 
-@click.command("build", context_settings={"ignore_unknown_options": False})
-@click.argument("model")
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- IREE-COMPILE FLAGS]")
+_BEHIND_DASHES = "tracemap.cli.build.behind_dashes"
+
+
+class BuildCommand(click.Command):
+    """A command that keeps what stands behind the first `--` apart, whatever it is, and knows whether there is one."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before the first `--` only."""
+        if "--" in args:
+            place = args.index("--")
+            context.meta[_BEHIND_DASHES] = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(context, args)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        """The usage names what may stand behind the `--`."""
+        return [*super().collect_usage_pieces(context), "[-- IREE-COMPILE FLAGS]"]
+
+
+@click.command("build", cls=BuildCommand)
+@click.argument("model", required=False, default="")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle.  [default: MODEL's name .tracemap]")
 @click.option(
     "--device",
@@ -31,48 +52,123 @@ from tracemap.errors import ModelUnreadable, UsageInvalid
 )
 @click.option("--no-sources", is_flag=True, help="Keep no source text in the bundle.")
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
-def command(
+@click.option(
+    "--from-dumps",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read the phase dumps of a compilation made elsewhere from this folder, instead of compiling.",
+)
+@click.option(
+    "--module",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --from-dumps: the module that the compilation made.",
+)
+@click.pass_context
+def command(  # noqa: PLR0913 (one parameter for each option)
+    context: click.Context,
+    *,
     model: str,
-    flags: tuple[str, ...],
     output: Path | None,
     device: str,
     source_roots: tuple[Path, ...],
     no_sources: bool,
     force: bool,
+    from_dumps: Path | None,
+    module: Path | None,
 ) -> None:
     """Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
 
     Any dialect that iree-compile takes; its flags go after `--`.
 
+    Where a build system calls iree-compile, put `tracemap build --` before the command: it does what it did, and the
+    bundle lies beside its output.
+
+    With --from-dumps nothing is compiled: the dumps of a compilation made elsewhere, with --mlir-print-debuginfo and
+    --dump-compilation-phases-to=DIR, are read, and the map says how far ops are told apart by their own locations.
+
     \b
     Example:
       tracemap build model.mlir -o model.tracemap -- --iree-opt-level=O2
+      tracemap build -- iree-compile model.mlir --iree-hal-target-device=local -o model.vmfb
+      tracemap build --from-dumps dumps --module model.vmfb model.mlir
     """
     from tracemap.mapping.build import BuildRequest, build
-    from tracemap.units import plural
 
-    data, name = _read(model)
-    target = output or _default_target(model)
-    roots = (*source_roots, Path(model).parent) if model != "-" else source_roots
+    behind: tuple[str, ...] | None = context.meta.get(_BEHIND_DASHES)
+    if from_dumps is not None or module is not None:
+        if from_dumps is None or module is None or behind:
+            raise UsageInvalid("--from-dumps DIR and --module M.vmfb go together, and without flags for the compiler")
+        roots = (*source_roots, *_own_folder(model or str(from_dumps / "dump")))
+        _report(_from_dumps(from_dumps, module, model, output, roots, keep=not no_sources, force=force))
+        return
     request = BuildRequest(
-        model=data,
-        file_name=name,
-        target=target,
-        source_roots=roots,
+        model=b"",
+        file_name="",
+        target=Path(),
+        source_roots=source_roots,
         device=device,
-        flags=flags,
+        flags=behind or (),
         keep_sources=not no_sources,
         force=force,
     )
+    if model:
+        data, name = _read(model)
+        request = request.of_model(data, name, output or _default_target(model), _own_folder(model))
+        with phases_shown("build") as progress:
+            bundle = build(request, progress)
+        _report(bundle)
+    elif behind:
+        _run_wrapped(context, behind, request, output)
+    else:
+        raise UsageInvalid("name the MODEL to compile, or put a command of iree-compile after a leading `--`")
+
+
+def _run_wrapped(context: click.Context, words: tuple[str, ...], request: object, output: Path | None) -> None:
+    from tracemap.cli.wrapper import run_wrapped
+    from tracemap.mapping.build import BuildRequest
+
+    if context.get_parameter_source("device") is not click.core.ParameterSource.DEFAULT:
+        raise UsageInvalid("--device: the command after the `--` says itself what it compiles for; leave it out")
+    assert isinstance(request, BuildRequest)
+    bundle = run_wrapped(words, request, output)
+    if bundle is not None:
+        _report(bundle, quiet=True)
+
+
+def _from_dumps(
+    folder: Path, module: Path, model: str, output: Path | None, roots: tuple[Path, ...], *, keep: bool, force: bool
+) -> Bundle:
+    from tracemap.mapping.from_dumps import DumpsRequest, build_from_dumps
+
+    data, name = _read(model) if model else (b"", "")
+    request = DumpsRequest(
+        folder=folder,
+        module=module,
+        target=output or _default_target(model or str(module)),
+        model=data,
+        file_name=name,
+        source_roots=roots,
+        keep_sources=keep,
+        force=force,
+    )
     with phases_shown("build") as progress:
-        bundle = build(request, progress)
+        return build_from_dumps(request, progress)
+
+
+def _report(bundle: Bundle, *, quiet: bool = False) -> None:
+    """Say what was found; `quiet`: standard output belongs to somebody else."""
+    from tracemap.units import plural
+
     graph = bundle.graph
     with_members = sum(1 for site in graph.sites if site.members)
     counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
     click.echo(", ".join([*counts, plural(len(graph.kernels), "kernel")]), err=True)
     for diagnostic in graph.diagnostics:
         click.echo(f"tracemap: warning: {diagnostic.message} [{diagnostic.slug}]", err=True)
-    click.echo(bundle.path)
+    click.echo(bundle.path, err=quiet)
+
+
+def _own_folder(model: str) -> tuple[Path, ...]:
+    return () if model == "-" else (Path(model).parent,)
 
 
 def _read(model: str) -> tuple[bytes, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracemap.errors import ModelInvalid
@@ -31,6 +31,7 @@ class BuildRequest:
     """What to build: the model's bytes, its file name (shown, kept), where its Python files may lie, how to compile.
 
     `compiler`: the program and all its flags, as somebody else gives them; else they are made of `device` and `flags`.
+    `name_for_compiler`: what the compiler would call the model, if not by its file name (it names libraries so).
     """
 
     model: bytes
@@ -42,10 +43,16 @@ class BuildRequest:
     keep_sources: bool = True
     force: bool = False
     compiler: Compiler | None = None
+    name_for_compiler: str = ""
+
+    def of_model(self, data: bytes, file_name: str, target: Path, own_folder: tuple[Path, ...]) -> BuildRequest:
+        """The same request for a model; Python files are looked for in its own folder last."""
+        roots = (*self.source_roots, *own_folder)
+        return replace(self, model=data, file_name=file_name, target=target, source_roots=roots)
 
 
-def build(request: BuildRequest, progress: Progress = no_progress) -> bundle.Bundle:
-    """Compile a model and write its bundle.
+def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> bundle.Bundle:
+    """Compile a model and write its bundle; `hear` is told what the compiler said (warnings).
 
     Raises:
         ModelInvalid: the compiler does not accept the model; the message is its own.
@@ -56,17 +63,20 @@ def build(request: BuildRequest, progress: Progress = no_progress) -> bundle.Bun
     compiler = request.compiler or Compiler.installed(compile_flags(request.device, request.flags))
     bundle.check_target(request.target, force=request.force)
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
-        return _Build(request, compiler, Path(folder), progress).run()
+        return _Build(request, compiler, Path(folder), progress, hear).run()
 
 
 class _Build:
     """The steps of one build, in order."""
 
-    def __init__(self, request: BuildRequest, compiler: Compiler, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self, request: BuildRequest, compiler: Compiler, folder: Path, progress: Progress, hear: Progress
+    ) -> None:
         self._request = request
         self._compiler = compiler
         self._folder = folder
         self._progress = progress
+        self._hear = hear
         self._parser = MlirParser()
 
     def run(self) -> bundle.Bundle:
@@ -74,7 +84,8 @@ class _Build:
         module, text = self._read()
         written = written_locations(module)
         tags = Tags(unused_prefix(self._request.model))
-        bytecode = write_tagged(module, tags, self._request.file_name, self._folder)
+        name = self._request.name_for_compiler or self._request.file_name
+        bytecode = write_tagged(module, tags, name, self._folder)
         with Compilation(self._compiler, bytecode, self._folder) as compilation:
             self._progress("compiling")
             model = describe(self._parser, module, text, written, is_text=not is_bytecode(self._request.model))
@@ -87,6 +98,7 @@ class _Build:
                 graph = assembly.graph(lambda: self._module_info(compilation.module, model.name), kept.sources)
             except ModelInvalid as error:
                 raise ModelInvalid(self._own_message(str(error))) from error
+            self._hear(compilation.wait())
             self._progress("writing the bundle")
             return bundle.store(self._request.target, graph, compilation.module, kept.texts, force=self._request.force)
 
