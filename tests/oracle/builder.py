@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from math import prod
+from math import isfinite, prod
 from random import Random
 
-from tests.oracle.dialects import INITIAL, SCALAR, Dialect, Line, Tensor, tensor_type
+from tests.oracle.dialects import INITIAL, RESULT_ELEMENT, SCALAR, Dialect, Line, Tensor, tensor_type
 from tests.oracle.program import Extents, Idiom, Kind, Loops, Op, Pattern, Program, Purpose
 
 Buffer = list[tuple[str, int]]
@@ -71,6 +71,8 @@ class Settings:
     purpose: Purpose = Purpose.WORK
     hard: bool = False
     idiom: int = -1
+    repeated: int = 0
+    """How many ops back the ops stand of which these are copies; 0: they are none."""
 
 
 @dataclass
@@ -103,6 +105,7 @@ class Builder:
         purpose: Purpose | None = None,
         hard: bool | None = None,
         idiom: int | None = None,
+        repeated: int = 0,
     ) -> Iterator[None]:
         """Ops written inside are of this kind, purpose, idiom."""
         old = self.settings
@@ -111,6 +114,7 @@ class Builder:
             old.purpose if purpose is None else purpose,
             old.hard if hard is None else hard,
             old.idiom if idiom is None else idiom,
+            repeated,
         )
         yield
         self.settings = old
@@ -179,7 +183,8 @@ class Builder:
 
     def with_number(self, word: str, operand: Tensor, value: float, *, own: bool = True) -> Tensor:
         """An op with this constant; `own`: it is its fingerprint."""
-        name = self._constant(f"{value!r}", operand.extents, operand)
+        text = repr(value) if isfinite(value) else "0xFF800000"
+        name = self._constant(text, operand.extents)
         line_operands = (operand, Tensor(-1, name, ()))
         return self._elementwise(word, line_operands, operand.extents, value if own else None)
 
@@ -240,6 +245,12 @@ class Builder:
         result = (prod(extent for extent in operand.extents if extent is not None),)
         return self._move(self.dialect.merge(operand, result), operand, result)
 
+    def cut(self, operand: Tensor, last: int) -> Tensor:
+        """The first elements along the last dimension."""
+        result = (*operand.extents[:-1], last)
+        with self.marked(purpose=Purpose.NEUTRAL):
+            return self._move(self.dialect.cut(operand, result), operand, result)
+
     def _move(self, line: Line, operand: Tensor, result: Extents) -> Tensor:
         value = self.alias(self.value(result), operand)
         purpose = self.settings.purpose
@@ -250,9 +261,10 @@ class Builder:
         self, word: str, operands: Sequence[Tensor], result: Extents, constant: float | None, twin: int = -1
     ) -> Tensor:
         like = next(operand for operand in operands if operand.number >= 0)
-        line = self.dialect.elementwise(word, operands, result, self._destination(result, like, ""))
+        element = RESULT_ELEMENT.get(word, "f32")
+        line = self.dialect.elementwise(word, operands, result, self._destination(result, like, "", element))
         op = self._op(line, Kind.ELEMENTWISE, operands, Pattern(SCALAR[word]), _loops(result, ()), constant, twin)
-        value = self.value(result)
+        value = self.value(result, element)
         if op.purpose is Purpose.NEUTRAL:
             self.alias(value, like)
         return self._write(line, value, op)
@@ -268,6 +280,8 @@ class Builder:
         twin: int = -1,
     ) -> Op:
         now = self.settings
+        if now.repeated:
+            twin = len(self.ops) - now.repeated
         return Op(
             number=0,
             name=line.op,
@@ -294,7 +308,7 @@ class Builder:
         self.line(f"{name} = {line.text}", line.op, kind)
         return name
 
-    def _constant(self, value: str, extents: Extents, like: Tensor) -> str:
+    def _constant(self, value: str, extents: Extents) -> str:
         """The name of a constant: a scalar, or of a tensor's shape, as one line or as JAX writes it."""
         if self.dialect.scalars_in_line:
             return self._named(self.dialect.number(value, ()), Kind.CONSTANT)
@@ -303,13 +317,15 @@ class Builder:
         scalar = Tensor(-1, self._named(self.dialect.number(value, ()), Kind.CONSTANT), ())
         return self._named(self.dialect.broadcast(scalar, (), extents, ""), Kind.CONSTANT)
 
-    def _destination(self, extents: Extents, like: Tensor, initial: str) -> str:
+    def _destination(self, extents: Extents, like: Tensor, initial: str, element: str = "f32") -> str:
         """What an op writes into, or starts from."""
         if not self.dialect.needs_destination:
             return self._named(self.dialect.number(initial, ()), Kind.CONSTANT) if initial else ""
         empty = self.fresh("e")
         sizes = "".join(self._size(like, extent) for extent in extents if extent is None)
-        self.line(f"{empty} = tensor.empty({sizes}) : {tensor_type(extents)}", "tensor.empty", Kind.DESTINATION)
+        self.line(
+            f"{empty} = tensor.empty({sizes}) : {tensor_type(extents, element)}", "tensor.empty", Kind.DESTINATION
+        )
         if not initial:
             return empty
         number = self._named(self.dialect.number(initial, ()), Kind.CONSTANT)

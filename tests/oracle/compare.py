@@ -154,7 +154,6 @@ class _Comparison:
             if op.pattern is not None and op.twin < 0 and op.purpose is not Purpose.NEUTRAL:
                 counts["ops"] += 1
                 counts["hard ops"] += op.hard
-                counts["undecided"] += len(self._truth.undecided.get(op.number, ()))
                 self._score_members(op)
             elif op.kind is Kind.MOVE:
                 self._score_move(op)
@@ -169,6 +168,7 @@ class _Comparison:
         for twin in self._twins[op.number]:
             told |= self._told.get(self._mapped[twin].id, {})
         unclear = self._truth.undecided.get(op.number, frozenset())
+        self._result.counts["undecided"] += len(told.keys() & unclear - true)
         for site in sorted((true | told.keys()) - unclear):
             self._score_member(op, site, true=site in true, told=told.get(site))
 
@@ -213,10 +213,9 @@ class _Comparison:
         """The fates that the truth allows; None where it is not known."""
         if op.kind is Kind.STRUCTURE:
             return frozenset({Fate.STRUCTURAL})
-        if op.kind is Kind.HOST:
-            return frozenset({Fate.HOST})
-        if op.kind is Kind.CONSTANT:
-            return frozenset({Fate.CONSTANT, Fate.REMOVED} if op.purpose is Purpose.DEAD else {Fate.CONSTANT})
+        if op.kind in (Kind.HOST, Kind.CONSTANT):
+            fate = Fate.HOST if op.kind is Kind.HOST else Fate.CONSTANT
+            return frozenset({fate, Fate.REMOVED} if op.purpose is Purpose.DEAD else {fate})
         if op.purpose is Purpose.DEAD:
             return frozenset({Fate.REMOVED})
         if op.kind is Kind.DESTINATION or op.purpose is Purpose.NEUTRAL:
@@ -224,7 +223,7 @@ class _Comparison:
         return self._expected_move(op) if op.kind is Kind.MOVE else self._expected_work(op)
 
     def _expected_move(self, op: Op) -> frozenset[Fate] | None:
-        if op.purpose is Purpose.COMPILE_TIME:
+        if op.purpose is not Purpose.WORK:
             return None
         moved = self._truth.moved.get(op.number, frozenset())
         if moved:

@@ -40,15 +40,18 @@ STABLEHLO = {
     "mul": "multiply", "add": "add", "sub": "subtract", "div": "divide", "max": "maximum", "min": "minimum",
     "exp": "exponential", "tanh": "tanh", "sin": "sine", "cos": "cosine", "neg": "negate", "abs": "abs",
     "log1p": "log_plus_one", "expm1": "exponential_minus_one", "rsqrt": "rsqrt", "sqrt": "sqrt", "floor": "floor",
-    "log": "log",
+    "log": "log", "gt": "compare", "select": "select",
 }  # fmt: skip
 SCALAR = {
     "mul": "arith.mulf", "add": "arith.addf", "sub": "arith.subf", "div": "arith.divf", "max": "arith.maximumf",
     "min": "arith.minimumf", "exp": "math.exp", "tanh": "math.tanh", "sin": "math.sin", "cos": "math.cos",
     "neg": "arith.negf", "abs": "math.absf", "log1p": "math.log1p", "expm1": "math.expm1", "rsqrt": "math.rsqrt",
-    "sqrt": "math.sqrt", "floor": "math.floor", "log": "math.log", "extf": "arith.extf",
+    "sqrt": "math.sqrt", "floor": "math.floor", "log": "math.log", "extf": "arith.extf", "truncf": "arith.truncf",
+    "gt": "arith.cmpf", "select": "arith.select",
 }  # fmt: skip
 """What is computed, in each dialect's words, by our own short word."""
+RESULT_ELEMENT = {"truncf": "f16", "gt": "i1"}
+"""The element types of results that are not f32."""
 INITIAL = {"add": "0.0", "mul": "1.0", "max": "0xFF800000", "min": "0x7F800000"}
 
 
@@ -90,6 +93,10 @@ class Dialect(ABC):
         """A reshape that merges all dimensions into one."""
 
     @abstractmethod
+    def cut(self, operand: Tensor, result: Extents) -> Line:
+        """The first elements along the last dimension."""
+
+    @abstractmethod
     def number(self, value: str, extents: Extents) -> Line:
         """A constant of one value."""
 
@@ -101,8 +108,14 @@ class StableHlo(Dialect):
 
     def elementwise(self, word: str, operands: Sequence[Tensor], result: Extents, into: str) -> Line:
         names = ", ".join(operand.name for operand in operands)
-        if word == "extf":
-            return self._line("convert", f"{names} : ({operands[0].type}) -> {tensor_type(result)}")
+        if word in ("extf", "truncf"):
+            types = f"({operands[0].type}) -> {tensor_type(result, RESULT_ELEMENT.get(word, 'f32'))}"
+            return self._line("convert", f"{names} : {types}")
+        if word == "gt":
+            types = f"({tensor_type(result)}, {tensor_type(result)}) -> {tensor_type(result, 'i1')}"
+            return self._line("compare", f"GT, {names} : {types}")
+        if word == "select":
+            return self._line("select", f"{names} : {tensor_type(result, 'i1')}, {tensor_type(result)}")
         return self._line(STABLEHLO[word], f"{names} : {tensor_type(result)}")
 
     def reduce(self, word: str, operand: Tensor, over: Sequence[int], result: Extents, into: str) -> Line:
@@ -136,6 +149,10 @@ class StableHlo(Dialect):
     def merge(self, operand: Tensor, result: Extents) -> Line:
         return self._line("reshape", f"{operand.name} : ({operand.type}) -> {tensor_type(result)}")
 
+    def cut(self, operand: Tensor, result: Extents) -> Line:
+        ends = ", ".join(f"0:{extent}" for extent in result)
+        return self._line("slice", f"{operand.name} [{ends}] : ({operand.type}) -> {tensor_type(result)}")
+
     def number(self, value: str, extents: Extents) -> Line:
         return self._line("constant", f"dense<{value}> : {tensor_type(extents)}")
 
@@ -156,10 +173,12 @@ class Linalg(Dialect):
         rank = len(result)
         names = [f"%a{place}" if operand.number >= 0 else operand.name for place, operand in enumerate(operands)]
         arguments = [(f"%a{place}", each.element) for place, each in enumerate(operands) if each.number >= 0]
-        types = f"{operands[0].element} to f32" if word == "extf" else "f32"
-        body = f"%t = {SCALAR[word]} {', '.join(names)} : {types} linalg.yield %t : f32"
+        element = RESULT_ELEMENT.get(word, "f32")
+        types = f"{operands[0].element} to {element}" if word in ("extf", "truncf") else "f32"
+        how = "ogt, " if word == "gt" else ""
+        body = f"%t = {SCALAR[word]} {how}{', '.join(names)} : {types} linalg.yield %t : {element}"
         maps = [_all(rank)] * (len(tensors) + 1)
-        return _generic(maps, ["parallel"] * rank, tensors, arguments, into, result, body)
+        return _generic(maps, ["parallel"] * rank, tensors, arguments, into, result, body, element)
 
     def reduce(self, word: str, operand: Tensor, over: Sequence[int], result: Extents, into: str) -> Line:
         rank = len(operand.extents)
@@ -189,6 +208,12 @@ class Linalg(Dialect):
         types = f"{operand.type} into {tensor_type(result)}"
         return Line("tensor.collapse_shape", f"tensor.collapse_shape {operand.name} [[{places}]] : {types}")
 
+    def cut(self, operand: Tensor, result: Extents) -> Line:
+        zeros, ones = (", ".join(each for _ in result) for each in "01")
+        sizes = ", ".join(map(str, result))
+        text = f"{operand.name}[{zeros}] [{sizes}] [{ones}] : {operand.type} to {tensor_type(result)}"
+        return Line("tensor.extract_slice", f"tensor.extract_slice {text}")
+
     def number(self, value: str, extents: Extents) -> Line:
         if not extents:
             return Line("arith.constant", f"arith.constant {value} : f32")
@@ -202,7 +227,7 @@ class Linalg(Dialect):
         return Line(op, f"{op} ins({names} : {types}) outs({into} : {out}) -> {out}")
 
 
-def _generic(
+def _generic(  # noqa: PLR0917  # the parts of the text, in the order of the text
     maps: Sequence[str],
     kinds: Sequence[str],
     operands: Sequence[Tensor],
@@ -210,12 +235,13 @@ def _generic(
     into: str,
     result: Extents,
     body: str,
+    element: str = "f32",
 ) -> Line:
     names = ", ".join(operand.name for operand in operands)
     types = ", ".join(operand.type for operand in operands)
-    block = ", ".join(f"{name}: {element}" for name, element in [*arguments, ("%o", "f32")])
+    block = ", ".join(f"{name}: {kind}" for name, kind in [*arguments, ("%o", element)])
     iterators = ", ".join(f'"{kind}"' for kind in kinds)
-    out = tensor_type(result)
+    out = tensor_type(result, element)
     head = f"linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = [{iterators}]}}"
     return Line(
         "linalg.generic", f"{head} ins({names} : {types}) outs({into} : {out}) {{ ^bb0({block}): {body} }} -> {out}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 from tests.oracle.builder import Builder, Numbers
 from tests.oracle.dialects import Dialect, Linalg, StableHlo, Tensor
-from tests.oracle.program import Extents, Idiom, Kind, Loops, Op, Program, Purpose
+from tests.oracle.program import Extents, Idiom, Kind, Loops, Op, Pattern, Program, Purpose
 
 _BINARY = ("mul", "add", "sub", "div", "max", "min")
 _UNARY = ("exp", "tanh", "sin", "cos", "log1p", "expm1", "rsqrt", "sqrt", "floor", "log")
@@ -48,11 +49,14 @@ class _Generator:
     def _blocks(self) -> list[Callable[[], None]]:
         easy = [self._chain, self._chain, self._join, self._reduction, self._normalised, self._matmul, self._move]
         easy += [self._branching, self._shared, self._twins, self._dead, self._neutral]
+        easy += [self._chosen, self._turned_weights]
         hard = [self._softmax, self._softmax, self._layer_norm, self._shared, self._calls]
         if self._dynamic:
             return [*easy, *hard, self._loop]
         hard += [self._loop, self._converted, self._compile_time, self._equal_layers, self._attention]
-        return [*easy, *hard, self._convolution, self._batched, self._merged]
+        hard += [self._softmax_again, self._leaky_softmax, self._converted_weights]
+        hard += [self._transformer, self._narrowed, self._nested_calls]
+        return [*easy, *hard, self._convolution, self._batched, self._merged, self._cut]
 
     def _results(self) -> list[Tensor]:
         """Everything that nothing uses, and one more."""
@@ -159,15 +163,39 @@ class _Generator:
         first_op = len(self._b.ops)
         with self._b.marked(kind=Kind.SOFTMAX, idiom=number):
             highest = self._b.reduce("max", value, (last,))
+            if not self._b.dialect.scalars_in_line and value.number % 3 == 0:  # as JAX does
+                with self._b.marked(purpose=Purpose.NEUTRAL):
+                    highest = self._b.with_number("max", highest, -inf, own=False)
             less = self._b.elementwise("sub", value, self._b.broadcast(highest, range(last), value.extents, value))
             powers = self._b.elementwise("exp", less)
             total = self._b.reduce("add", powers, (last,))
             result = self._b.elementwise("div", powers, self._b.broadcast(total, range(last), value.extents, value))
-        ops = [op for op in self._b.ops[first_op:] if op.idiom == number and op.pattern is not None]
+        ops = [op for op in self._b.ops[first_op:] if op.idiom == number and op.purpose is Purpose.WORK]
+        if not ops:  # of a copy; the idiom is that of the first
+            return result
         self._b.idioms.append(
             Idiom(number, value.number, ops[-1].number, tuple(op.number for op in ops), _known(ops[-1]))
         )
         return result
+
+    def _softmax_again(self) -> None:
+        """The same softmax twice, written out twice, and used in different ways."""
+        value = self._b.scaled("mul", self._take((2,)))
+        before = len(self._b.ops)
+        first = self._softmax_of(value)
+        with self._b.marked(hard=True, repeated=len(self._b.ops) - before):
+            again = self._softmax_of(value)
+        self._put(self._b.scaled("mul", first))
+        self._put(self._b.scaled("add", again))
+
+    def _leaky_softmax(self) -> None:
+        """A softmax of which a part is used beside it."""
+        value = self._b.scaled("mul", self._take((2,)))
+        before = len(self._b.ops)
+        self._put(self._b.scaled("mul", self._softmax_of(value)))
+        inside = [op for op in self._b.ops[before:] if op.pattern in (Pattern("math.exp"), Pattern("arith.subf"))]
+        chosen = self._random.choice(inside)
+        self._put(self._b.scaled("add", Tensor(chosen.result, f"%v{chosen.result}", value.extents)))
 
     def _attention(self) -> None:
         """Scores of two products, a softmax, and the product of the weights with the values."""
@@ -179,9 +207,11 @@ class _Generator:
         self._put(self._b.matmul(weights, self._b.argument((weights.extents[1], numbers.extent()))))
 
     def _layer_norm(self) -> None:
+        self._put(self._layer_norm_of(self._take((2, 3))))
+
+    def _layer_norm_of(self, value: Tensor) -> Tensor:
         """Mean, variance, and the normalised value with a gain and an offset."""
         b = self._b
-        value = self._take((2, 3))
         last = len(value.extents) - 1
 
         def spread(each: Tensor) -> Tensor:
@@ -193,8 +223,84 @@ class _Generator:
             variance = b.scaled("mul", b.reduce("add", b.elementwise("mul", centred, centred), (last,)))
             scale = b.elementwise("rsqrt", b.scaled("add", variance))
             normal = b.elementwise("mul", centred, spread(scale))
-            result = b.scaled("add", b.scaled("mul", normal))
-        self._put(result)
+            return b.scaled("add", b.scaled("mul", normal))
+
+    def _chosen(self) -> None:
+        """A comparison, and a choice by it."""
+        value = self._b.scaled("mul", self._take())
+        other = self._b.scaled("mul", value)
+        bits = self._b.scaled("gt", value)
+        self._put(self._b.scaled("sub", self._b.elementwise("select", bits, value, other)))
+
+    def _turned_weights(self) -> None:
+        """A product with weights that stand the other way."""
+        left = self._take((2,))
+        weights = self._b.argument((self._b.numbers.extent(), left.extents[1]))
+        self._put(self._b.scaled("add", self._b.matmul(left, self._b.transpose(weights, (1, 0)))))
+
+    def _cut(self) -> None:
+        """The first half of something."""
+        value = self._take((2, 3))
+        assert value.extents[-1] is not None
+        self._put(self._b.scaled("mul", self._b.cut(value, value.extents[-1] // 2 + 1)))
+
+    def _narrowed(self) -> None:
+        """Operands made narrow for a product that adds up in f32."""
+        left = self._b.scaled("mul", self._take((2,)))
+        with self._b.marked(kind=Kind.CONVERT, hard=True):
+            narrow = self._b.elementwise("truncf", left)
+        right = self._b.argument((left.extents[1], self._b.numbers.extent()), "f16")
+        self._put(self._b.scaled("mul", self._b.matmul(narrow, right)))
+
+    def _transformer(self) -> None:
+        """Equal layers of norm, attention and feed-forward, with what is added around them."""
+        value = self._take((2,))
+        group = f"transformer{len(self._b.ops)}"
+        self._b.features.add("equal_layers")
+        for _ in range(2):
+            with self._b.numbers.layer(group), self._b.marked(hard=True):
+                value = self._transformer_layer(value)
+        self._put(value)
+
+    def _transformer_layer(self, value: Tensor) -> Tensor:
+        b, (_, width) = self._b, value.extents
+        normal = self._layer_norm_of(value)
+        inner = b.numbers.extent()
+        query = b.matmul(normal, b.argument((width, inner)))
+        keys = b.matmul(normal, b.argument((width, inner)))
+        scores = b.scaled("mul", b.matmul(query, b.transpose(keys, (1, 0))))
+        mixed = b.matmul(self._softmax_of(scores), b.matmul(normal, b.argument((width, b.numbers.extent()))))
+        added = b.elementwise("add", value, b.matmul(mixed, b.argument((mixed.extents[1], width))))
+        hidden = b.scaled(
+            "mul", b.elementwise("tanh", b.scaled("mul", b.matmul(added, b.argument((width, inner + 64)))))
+        )
+        return b.elementwise("add", added, b.scaled("mul", b.matmul(hidden, b.argument((inner + 64, width)))))
+
+    def _nested_calls(self) -> None:
+        """A function that calls another one, each called twice."""
+        b = self._b
+        value = self._take((2,))
+        outer, inner = b.value(value.extents), b.value(value.extents)
+        with b.marked(hard=True):
+            with b.function([inner], value.extents) as low:
+                low_end = self._layer_norm_of(b.scaled("mul", inner))
+                b.give_back([low_end])
+            with b.function([outer], value.extents) as high:
+                once = self._call(low, inner, low_end, b.scaled("add", outer))
+                twice = self._call(low, inner, low_end, b.scaled("mul", b.elementwise("sin", once)))
+                b.give_back([twice])
+        for _ in range(2):
+            value = b.scaled("max", self._call(high, outer, twice, value))
+        self._put(value)
+
+    def _call(self, name: str, argument: Tensor, returned: Tensor, value: Tensor) -> Tensor:
+        """A call of a function that has this argument and returns this."""
+        b = self._b
+        result = b.alias(b.value(value.extents), returned)
+        b.alias(argument, value)
+        types = f"({value.type}) -> {result.type}"
+        b.line(f"{result.name} = func.call @{name}({value.name}) : {types}", "func.call", Kind.HOST)
+        return result
 
     def _shared(self) -> None:
         """One cheap producer of several unlike consumers: may be computed again in each of them."""
@@ -218,6 +324,25 @@ class _Generator:
         self._put(self._b.scaled("mul", self._b.matmul(left, wide)))
         if self._random.random() < 0.7:
             self._put(self._b.scaled("add", wide))
+
+    def _converted_weights(self) -> None:
+        """Narrow weights made wide and turned around before each of two products; one in a function."""
+        b = self._b
+        left = self._take((2,))
+        width = left.extents[1]
+        with b.marked(kind=Kind.CONVERT, hard=True):
+            wide = b.elementwise("extf", b.argument((width, width), "f16"))
+        turned = b.transpose(wide, (1, 0)) if self._random.random() < 0.5 else wide
+        argument, weights = b.value(left.extents), b.value(wide.extents)
+        with b.function([argument, weights], left.extents) as name, b.marked(hard=True):
+            end = b.scaled("mul", b.matmul(argument, weights))
+            b.give_back([end])
+        result = b.alias(b.value(left.extents), end)
+        b.alias(argument, left)
+        b.alias(weights, turned)
+        types = f"({left.type}, {turned.type}) -> {result.type}"
+        b.line(f"{result.name} = func.call @{name}({left.name}, {turned.name}) : {types}", "func.call", Kind.HOST)
+        self._put(b.scaled("add", b.matmul(result, turned)))
 
     def _twins(self) -> None:
         """The same op written twice on the same operand, with users of each."""
@@ -293,11 +418,7 @@ class _Generator:
                 inside = self._softmax_of(inside)
             b.give_back([inside])
         for _ in range(self._random.randint(2, 3)):
-            result = b.alias(b.value(value.extents), inside)
-            b.alias(argument, value)
-            types = f"({value.type}) -> {result.type}"
-            b.line(f"{result.name} = func.call @{name}({value.name}) : {types}", "func.call", Kind.HOST)
-            value = b.scaled("mul", result)
+            value = b.scaled("mul", self._call(name, argument, inside, value))
         self._put(value)
 
     def _loop(self) -> None:
@@ -320,7 +441,7 @@ class _Generator:
         low, high, step = bounds
         head = f"scf.for {b.fresh('i')} = {low} to {high} step {step} iter_args({inside.name} = {start.name})"
         b.line(f"{result.name} = {head} -> ({start.type}) {{", "scf.for", Kind.HOST)
-        end = self._steps(inside, self._random, 2)
+        end = self._body(inside)
         b.line(f"scf.yield {end.name} : {end.type}", "scf.yield")
         b.line("}")
         return end
@@ -338,12 +459,25 @@ class _Generator:
         b.line(f"{ahead} = stablehlo.compare LT, {counter}, {limit} : {types}", "stablehlo.compare", Kind.HOST)
         b.line(f"stablehlo.return {ahead} : tensor<i1>", "stablehlo.return")
         b.line("} do {")
-        end = self._steps(inside, self._random, 2)
+        end = self._body(inside)
         b.line(f"{one} = stablehlo.constant dense<1> : tensor<i32>", "stablehlo.constant", Kind.CONSTANT)
         b.line(f"{following} = stablehlo.add {counter}, {one} : tensor<i32>", "stablehlo.add", Kind.HOST)
         b.line(f"stablehlo.return {following}, {end.name} : tensor<i32>, {end.type}", "stablehlo.return")
         b.line("}")
         return end
+
+    def _body(self, value: Tensor) -> Tensor:
+        """What a loop or branch does."""
+        value = self._steps(value, self._random, 2)
+        kind = self._random.random() if len(value.extents) == 2 else 0.0
+        if kind > 0.8:
+            return self._softmax_of(value)
+        if kind > 0.6:
+            return self._layer_norm_of(value)
+        if kind > 0.4:
+            weights = self._b.argument((value.extents[1], value.extents[1]))
+            return self._b.elementwise("tanh", self._b.matmul(value, weights))
+        return value
 
     def _branching(self) -> None:
         """One of two chains, by an argument."""
@@ -369,7 +503,7 @@ class _Generator:
         self._put(b.scaled("mul", result))
 
     def _branch(self, value: Tensor, terminator: str) -> Tensor:
-        end = self._steps(value, self._random, 1)
+        end = self._body(value)
         self._b.line(f"{terminator} {end.name} : {end.type}", terminator)
         return end
 

@@ -78,7 +78,7 @@ def _about(result: Result, seeds: str) -> str:
         f"{counts['programs']} programs ({seeds}), {counts['sites']:,} sites; {counts['ops']:,} ops that compute, of "
         f"them {counts['hard ops']:,} hard ({counts['hard ops'] / max(1, counts['ops']):.0%}).\n"
         f"{contradicted(result)} memberships that a location tells are contradicted; "
-        f"{counts['undecided']:,} could not be decided and are left out."
+        f"{counts['undecided']:,} memberships of the map could not be decided and are left out."
     )
 
 

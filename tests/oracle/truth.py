@@ -222,7 +222,7 @@ class _Matcher:
     def _by_volume(self, node: Node) -> None:
         if node.scalar == SOFTMAX:
             self._note_idiom(node, self._prints.idioms.get(node.loops.volume))
-        elif not node.reducing:
+        elif not node.reducing and node.loops.reducing == 1:  # in a product, its own operations repeat as often
             self._note(node, self._prints.by_volume.get((Pattern(node.scalar), node.loops.volume)))
 
     def _note(self, node: Node, op: int | None) -> None:
