@@ -24,7 +24,7 @@ MLP = ("32x784xf32=0.1", "784x256xf32=0.1", "256xf32=0.1", "256x128xf32=0.1", "1
 
 def profiled(module: Path, function: str, inputs: tuple[str, ...], calls: int, target: Path, *flags: str) -> Path:
     """Run a function under the profiler; the profile goes to `target`."""
-    command = benchmark_command(module, function, inputs, "local-task", calls, flags)
+    command = benchmark_command([module], function, inputs, "local-task", calls, flags)
     ending = run_benchmark([*command, *profiling_flags("local-task", target)])
     assert ending.status == 0, ending.said
     return target

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tracemap.attribution.creation import by_creation
 from tracemap.attribution.ways import Meanings, meanings_of, merged, told_apart
 from tracemap.graph.model import Command, CommandBuffer, Schedule, TraceGraph, Transfer
 from tracemap.measurements.model import RecordedBuffer, RecordedCommand, RunHeader
@@ -175,21 +176,18 @@ class Join:
             self.by_place.update(_place_targets(group, buffers))
 
     def _aligned(self) -> Iterable[tuple[RecordedBuffer, tuple[int, ...]]]:
-        """Each recorded buffer with the ordinals of the static ones that it may be.
-
-        Memoized buffers are all created at load, in the order of the text: where as many were recorded as the map has
-        with the same fingerprint, they pair in order.
-        """
+        """Each recorded buffer with the ordinals of the static ones that it may be."""
         matches = [
             [buffer for buffer in self.graph.command_buffers if _same(buffer.commands, program)]
             for program in self.header.programs
         ]
         runnable = {buffer.ordinal for buffer in self._runnable}
-        memoized = _in_creation_order(matches, self.header)
+        memoized = by_creation(self.graph.command_buffers, matches, self.header.buffers)
         for buffer in self.header.buffers:
             able = [candidate for candidate in matches[buffer.program] if candidate.ordinal in runnable]
             if buffer.id in memoized:
-                yield buffer, (memoized[buffer.id],)
+                found = [ordinal for ordinal in memoized[buffer.id] if ordinal in runnable]
+                yield buffer, tuple(found or memoized[buffer.id])
             elif able:
                 yield buffer, tuple(candidate.ordinal for candidate in _likeliest(able, buffer.one_shot))
 
@@ -242,19 +240,6 @@ def _runnable(graph: TraceGraph, function: Text, schedule: Schedule | None) -> l
         return [buffer for buffer in graph.command_buffers if buffer.ordinal in ordinals]
     own = [buffer for buffer in graph.command_buffers if function is not UNKNOWN and buffer.function == function]
     return own or list(graph.command_buffers)
-
-
-def _in_creation_order(matches: Sequence[Sequence[CommandBuffer]], header: RunHeader) -> dict[int, int]:
-    recorded: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for buffer in sorted(header.buffers, key=lambda each: each.id):
-        if not buffer.one_shot:
-            memoized = tuple(found.ordinal for found in matches[buffer.program] if found.memoized)
-            recorded[memoized].append(buffer.id)
-    paired: dict[int, int] = {}
-    for ordinals, ids in recorded.items():
-        if len(ordinals) == len(ids):
-            paired.update(zip(ids, ordinals, strict=True))
-    return paired
 
 
 def _likeliest(found: Sequence[CommandBuffer], one_shot: bool) -> list[CommandBuffer]:

@@ -58,13 +58,16 @@ class Ending:
 
 
 def benchmark_command(
-    module: Path, function: str, inputs: Sequence[str], device: str, iterations: int, flags: Sequence[str]
+    modules: Sequence[Path], function: str, inputs: Sequence[str], device: str, iterations: int, flags: Sequence[str]
 ) -> list[str]:
-    """The command line without its profiling. What tracemap decides comes last, where it counts."""
+    """The command line without its profiling. What tracemap decides comes last, where it counts.
+
+    `modules` are loaded in order; the function is one of the last.
+    """
     return [
         str(find_tool("iree-benchmark-module")),
         *flags,
-        f"--module={module}",
+        *(f"--module={module}" for module in modules),
         f"--function={function}",
         f"--device={device}",
         *(f"--input={spec}" for spec in inputs),

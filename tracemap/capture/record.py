@@ -87,6 +87,7 @@ class _Plan:
     device: str
     inputs: tuple[Input, ...]
     flags: tuple[str, ...]
+    modules: tuple[Path, ...]
 
     @property
     def calls(self) -> int:
@@ -100,7 +101,7 @@ class _Plan:
     def command(self, profile: Path, more: Sequence[str] = ()) -> list[str]:
         specs = [given.spec for given in self.inputs]
         flags = [*self.flags, *more]
-        plain = benchmark_command(self.request.module, self.entry.name, specs, self.device, self.calls, flags)
+        plain = benchmark_command(self.modules, self.entry.name, specs, self.device, self.calls, flags)
         return [*plain, *profiling_flags(self.device, profile)]
 
 
@@ -136,8 +137,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
 
 def _plan(request: RecordRequest, folder: Path) -> _Plan:
     flags = sorted_out([*(read_flags(request.flagfile) if request.flagfile else []), *request.runtime_flags])
-    if len(flags.modules) > 1:
-        raise UsageInvalid("the flags name several modules; a bundle has one, which takes the place of --module")
+    modules = _modules(request.module, flags.modules)
     if request.inputs:
         flags = replace(flags, inputs=request.inputs)
     check_files(flags)
@@ -145,7 +145,28 @@ def _plan(request: RecordRequest, folder: Path) -> _Plan:
     device = flags.device or DEFAULT_DEVICE if request.device is UNKNOWN else str(request.device)
     inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, request.dim, folder)
     serial = (SERIAL_FLAG,) if request.serial else ()
-    return _Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial))
+    return _Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial), modules)
+
+
+def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
+    """The modules to load: ours takes the place of the only `--module`, or of that one of several that is the same.
+
+    Raises:
+        UsageInvalid: one of several cannot be read, none of them is ours, or more than one.
+    """
+    if len(named) <= 1:
+        return (ours,)
+    content = ours.read_bytes()
+    try:
+        same = [Path(name).read_bytes() == content for name in named]
+    except OSError as error:
+        raise UsageInvalid(f"the flags name several modules; {error.filename}: {error.strerror}") from error
+    if sum(same) != 1:
+        raise UsageInvalid(
+            f"the flags name several modules, {sum(same) or 'none'} of them the bundle's; name its module.vmfb once "
+            "among them"
+        )
+    return tuple(ours if is_ours else Path(name) for name, is_ours in zip(named, same, strict=True))
 
 
 def _entry(request: RecordRequest, name: str) -> EntryPoint:

@@ -1,0 +1,64 @@
+"""Which memoized command buffer is which, by the order in which they were created.
+
+All of them are created once, when the module is loaded, in the order of the text, and numbers rise in that order. But a
+profile only lists those that ran, and hidden buffers take numbers as well. So the number alone tells nothing; that one
+lies before another, and that all between two of them must have found a number between theirs, often leaves one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from tracemap.graph.model import CommandBuffer
+from tracemap.measurements.model import RecordedBuffer
+
+
+def by_creation(
+    static: Sequence[CommandBuffer], matches: Sequence[Sequence[CommandBuffer]], recorded: Sequence[RecordedBuffer]
+) -> Mapping[int, Sequence[int]]:
+    """The ordinals that each recorded memoized buffer may be, by its id; those of which none fits are left out.
+
+    Args:
+        static: the map's command buffers, in the order of the text.
+        matches: for each recorded program the static buffers with its fingerprint.
+        recorded: the run's buffers.
+    """
+    at_load = [buffer.ordinal for buffer in static if buffer.memoized or buffer.initializer]
+    place_of = {ordinal: place for place, ordinal in enumerate(at_load)}
+    ids: list[int] = []
+    candidates: list[list[int]] = []
+    for buffer in sorted(recorded, key=lambda each: each.id):
+        places = [place_of[found.ordinal] for found in matches[buffer.program] if found.memoized]
+        if places and not buffer.one_shot:
+            ids.append(buffer.id)
+            candidates.append(sorted(places))
+    fitting = _fitting(ids, candidates) or _fitting(
+        [len(at_load) * (number + 1) for number in range(len(ids))], candidates
+    )
+    return {number: [at_load[place] for place in places] for number, places in zip(ids, fitting, strict=False)}
+
+
+def _fitting(ids: Sequence[int], candidates: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The places of each that belong to any way to number all of them; empty if there is none.
+
+    Places rise with ids, and no faster than these: what is created between two has an id between theirs.
+    """
+    kept: list[list[int]] = []
+    for number, places in enumerate(candidates):
+        if number == 0:
+            kept.append([place for place in places if place < ids[0]])
+        else:
+            gap = ids[number] - ids[number - 1]
+            kept.append([place for place in places if _any_between(kept[-1], place - gap, place)])
+    for number in range(len(kept) - 2, -1, -1):
+        gap = ids[number + 1] - ids[number]
+        after = kept[number + 1]
+        kept[number] = [place for place in kept[number] if _any_between(after, place + 1, place + gap + 1)]
+    return kept if all(kept) else []
+
+
+def _any_between(places: Sequence[int], begin: int, end: int) -> bool:
+    """Whether a sorted list has a value from `begin` up to but not including `end`."""
+    found = bisect_left(places, begin)
+    return found < len(places) and places[found] < end
