@@ -11,10 +11,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence, Set
 
 from tracemap.graph.model import Evidence, Membership, Site
+from tracemap.ir.phases import DispatchRegion
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.types import product, shape_of
 from tracemap.mapping.cost import operations_of_source
 from tracemap.mapping.dataflow import Dataflow, Node, is_call
+from tracemap.mapping.members import TagOwners
+from tracemap.mapping.raised import RAISED, SoftmaxFinder
 from tracemap.units import UNKNOWN, Integer
 
 
@@ -95,6 +98,25 @@ class AbsorbedFinder:
             first = self._first.get(node, node)
             same = [first, *self._copies.get(first, ())]
         return [user for each in same for user in self._flow.graph.successors(each)]
+
+
+def raised_in(
+    sites: Sequence[Site],
+    bodies: Sequence[DispatchRegion | None],
+    owners: TagOwners,
+    softmaxes: SoftmaxFinder,
+) -> dict[int, frozenset[str]]:
+    """Op index -> ids of the sites in which it is part of an idiom that was raised there and ends in a member."""
+    found: dict[int, set[str]] = {}
+    for site, body in zip(sites, bodies, strict=True):
+        paths = {member.op: member.path for member in site.members}
+        raised = [op for op in (() if body is None else body.body) if op.name in RAISED]
+        lasts = {owner for op in raised for owner in owners.of(op.location) if owner in paths}
+        for last in lasts:
+            for part in softmaxes.parts(int(last.removeprefix("op")), paths[last]):
+                if f"op{part}" not in paths:
+                    found.setdefault(part, set()).add(site.id)
+    return {op: frozenset(ids) for op, ids in found.items()}
 
 
 def add_absorbed(sites: Sequence[Site], model: SourceModel, absorbed: Mapping[int, frozenset[str]]) -> tuple[Site, ...]:

@@ -28,14 +28,16 @@ from tracemap.ir.phases import FlowProgram, read_dispatch_creation, read_flow, r
 from tracemap.ir.source import CONTROL_FLOW, SourceModel, SourceOperation
 from tracemap.locations import CodeFrame, Tags, frames
 from tracemap.mapping import fates
-from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed
+from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed, raised_in
 from tracemap.mapping.compiling import Phases
-from tracemap.mapping.conversions import conversions_read
+from tracemap.mapping.conversions import Conversions
 from tracemap.mapping.dataflow import Dataflow, asks_for_shape, is_call
 from tracemap.mapping.members import TagOwners
+from tracemap.mapping.origins import Origins
+from tracemap.mapping.raised import SoftmaxFinder
 from tracemap.mapping.schedules import find_schedules, find_transfers
 from tracemap.mapping.scopes import scopes_of
-from tracemap.mapping.sites import SiteBuilder, kernels_of, place_commands, public_callers
+from tracemap.mapping.sites import SiteBuilder, kernels_of, pair_regions, place_commands, public_callers
 from tracemap.mapping.survival import Survival, owners_in
 from tracemap.mapping.twins import find_twins
 from tracemap.units import UNKNOWN, Text, plural
@@ -112,7 +114,8 @@ class Assembly:
         parts = _part_names(model)
         moves = {op.index for op in model.operations if op.is_op and fates.only_moves(op, parts.get(op.index, ()))}
         ids = {index: f"op{owner}" for index, owner in owner_of.items() if owner in able}
-        members = TagOwners(tags, ids, calls, conversions_read(model, parts, moves))
+        origins = Origins(model, moves)
+        members = TagOwners(tags, ids, calls, Conversions(model, parts, origins))
         alive = self._identity.mentioned(self._look_at("input"))
         dataflow = Dataflow(model)
         for phase in ("abi", "preprocessing", "global-optimization"):
@@ -122,7 +125,9 @@ class Assembly:
         located, diagnostics = SiteBuilder(members).sites(regions, flow)
         self._diagnostics += diagnostics
         twins = find_twins(model)
-        sites = self._with_absorbed(located, model, dataflow, alive, twins)
+        bodies, _ = pair_regions(regions, flow.dispatches)
+        raised = raised_in(located, bodies, members, SoftmaxFinder(model, origins))
+        sites = self._with_absorbed(located, model, dataflow, alive, twins, raised)
         host_names = _host_names(flow, tags, owner_of)
         self._look_at("stream")
         hal = read_hal(self._parser, self._parser.parse(self._look_at("hal")))
@@ -163,6 +168,7 @@ class Assembly:
         dataflow: Dataflow,
         alive: frozenset[int],
         twins: Mapping[int, int],
+        raised: Mapping[int, frozenset[str]],
     ) -> tuple[Site, ...]:
         sites_of: dict[int, set[str]] = {}
         for site in located:
@@ -188,7 +194,8 @@ class Assembly:
         }
         indifferent = {op.index for op in ops if asks_for_shape(op)}
         absorbed = AbsorbedFinder(dataflow, sites_of, candidates, passable, indifferent, twins).find()
-        return add_absorbed(located, model, absorbed)
+        both = {op: absorbed.get(op, frozenset()) | raised.get(op, frozenset()) for op in absorbed.keys() | raised}
+        return add_absorbed(located, model, both)
 
     def _note_places(self, ops: Sequence[Op]) -> None:
         """Say what the model's text and locations do not tell."""

@@ -1,15 +1,16 @@
-"""Ops of the model that only change the element type, and which operands of other ops they make.
+"""Ops of the model that only change the element type, and what they make for other ops.
 
 The compiler folds them into the products that use them, where no location is left of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.ir.source import FUNCTIONS, Source, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
+from tracemap.mapping.origins import Origins
 from tracemap.units import Integer
 
 _CONVERSIONS = frozenset(
@@ -43,24 +44,25 @@ def is_scalar_conversion(name: str) -> bool:
     return name in _SCALAR_CONVERSIONS
 
 
-def conversions_read(
-    model: SourceModel, part_names: Mapping[int, Sequence[str]], moves: Set[int]
-) -> Mapping[str, Mapping[int, Conversion]]:
-    """Op id -> place of an operand -> the op that converts it; moves of elements (`moves`) may stand between."""
-    converting = {
-        op.index: _conversion(model, op)
-        for op in model.operations
-        if op.is_op and op.operands and _converts(op, part_names.get(op.index, ()))
-    }
-    found: dict[str, dict[int, Conversion]] = {}
-    for operation in model.operations:
-        if not operation.is_op:
-            continue
-        for place, source in enumerate(operation.operands):
-            maker = _maker(model, source, moves)
-            if maker in converting:
-                found.setdefault(f"op{operation.index}", {})[place] = converting[maker]
-    return found
+class Conversions:
+    """The conversions of a model, found from the ops that read what they make."""
+
+    def __init__(self, model: SourceModel, part_names: Mapping[int, Sequence[str]], origins: Origins) -> None:
+        self._model = model
+        self._origins = origins
+        self._found = {
+            op.index: _conversion(model, op)
+            for op in model.operations
+            if op.is_op and op.operands and _converts(op, part_names.get(op.index, ()))
+        }
+
+    def read_by(self, op: str, place: int, path: tuple[str, ...]) -> Conversion | None:
+        """What converts an operand of an op, when these calls led to it."""
+        operation = self._model.operations[int(op.removeprefix("op"))]
+        if not self._found or not 0 <= place < len(operation.operands):
+            return None
+        maker = self._origins.maker(self._origins.operands(operation, path)[place])
+        return None if maker is None else self._found.get(maker.index)
 
 
 def _converts(operation: SourceOperation, part_names: Sequence[str]) -> bool:
@@ -80,13 +82,3 @@ def _type_of(model: SourceModel, source: Source) -> str:
     if not source.argument:
         return maker.results[source.number]
     return model.arguments[maker.symbol][source.number].type if maker.name in FUNCTIONS else ""
-
-
-def _maker(model: SourceModel, source: Source, moves: Set[int]) -> int:
-    """The op that makes a value, looked for behind moves of elements; -1 for arguments."""
-    while not source.argument:
-        maker = model.operations[source.maker]
-        if maker.index not in moves or not maker.operands:
-            return maker.owner
-        source = maker.operands[0]
-    return -1

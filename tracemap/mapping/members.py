@@ -7,13 +7,13 @@ of the body, parts included, votes with its tags; only the callee side of call s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tracemap.graph.model import Evidence, Membership
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.phases import DispatchRegion
 from tracemap.locations import Location, Tags
-from tracemap.mapping.conversions import Conversion, is_scalar_conversion
+from tracemap.mapping.conversions import Conversions, is_scalar_conversion
 from tracemap.mapping.cost import CostModel
 from tracemap.units import UNKNOWN, Integer
 
@@ -37,8 +37,8 @@ class TagOwners:
     tags: Tags
     op_of_index: Mapping[int, str]
     call_of_index: Mapping[int, str]
-    conversions: Mapping[str, Mapping[int, Conversion]] = field(default_factory=dict)
-    """Op id -> place of an operand -> the op that converts the element type of this operand."""
+    conversions: Conversions | None = None
+    """The conversions of the model, to be looked for where they were folded into others; None: they are not."""
 
     def of(self, location: Location) -> tuple[str, ...]:
         """The ids of the ops whose tags a location carries, in order, each once."""
@@ -85,17 +85,17 @@ def _folded_conversions(body: Sequence[BodyOp], owners: TagOwners, evidence: Map
     """
     found: dict[int, str] = {}
     for op in body:
-        if op.parent < 0 or not is_scalar_conversion(op.name) or not op.operands:
+        if owners.conversions is None or op.parent < 0 or not is_scalar_conversion(op.name) or not op.operands:
             continue
-        around = owners.of(body[op.parent].location)
+        location = body[op.parent].location
+        around = owners.of(location)
         if not set(owners.of(op.location)) <= set(around):
             continue
         place = op.operands[0].argument
-        made = [owners.conversions[owner][place] for owner in around if place in owners.conversions.get(owner, ())]
-        if not made or made[0].op in evidence:
-            continue
-        if made[0].is_folded_into(body[op.parent].operands[place].shape.element_bits):
-            found[op.index] = made[0].op
+        made = [owners.conversions.read_by(owner, place, owners.path(location)) for owner in around]
+        conversion = next((each for each in made if each is not None and each.op not in evidence), None)
+        if conversion is not None and conversion.is_folded_into(body[op.parent].operands[place].shape.element_bits):
+            found[op.index] = conversion.op
     return found
 
 
