@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tracemap.attribution.join import Join, Target, join_run
+from tracemap.attribution.join import UNMATCHED_GROUP, Join, Target, join_run
 from tracemap.attribution.model import PerCall
 from tracemap.attribution.submissions import Submissions
 from tracemap.errors import RunInvalid, UsageInvalid
@@ -33,6 +33,8 @@ MILLIONTHS = 1_000_000
 UNMATCHED, TRANSFER, MEMORY, EXECUTE = -1, -2, -3, -4
 
 _COVERED = "covered_ns"
+_MOST_PLACES = 100_000
+"""Commands of all recorded buffers up to which they are listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Scan:
         joins: list[str] = []
         found: list[str] = []
         if "site" in names and self._names_sites(run):
-            rows = [(site, self._id(target)) for site, target in joined.by_site.items()]
+            rows = [(site, self.target_id(target)) for site, target in joined.by_site.items()]
             self.table(f"sites_{index}", "site VARCHAR, by_site INTEGER", rows)
             joins.append(f"LEFT JOIN sites_{index} USING (site)")
             found.append("by_site")
@@ -123,34 +125,41 @@ class Scan:
     def _by_command(self, index: int, joined: Join, joins: list[str], told: bool) -> str:
         """The join by command buffer and index. One whole number for both is several times faster than two."""
         stride = 1 + max(key.command_index for key in joined.by_command)
-        known = [(buffer.id, joined.group_of_buffer.get(buffer.id, -1)) for buffer in joined.header.buffers]
-        self.table(f"buffers_{index}", "command_buffer_id BIGINT, buffer_group INTEGER", known)
         rows = [
-            (key.group * stride + key.command_index, key.kernel, self._id(target))
+            (key.group * stride + key.command_index, key.kernel, self.target_id(target))
             for key, target in joined.by_command.items()
         ]
+        groups = joined.group_of_buffer
+        known = [(buffer.id, groups.get(buffer.id, UNMATCHED_GROUP)) for buffer in joined.header.buffers]
+        by_buffer = not told and joined.trusts_buffers and len(known) * stride <= _MOST_PLACES
+        if by_buffer:
+            # Few buffers: their commands are listed under the buffers' own numbers, which saves a join.
+            rows = [(id_ * stride + row[0] % stride, *row[1:]) for id_, group in known for row in rows
+                    if row[0] // stride == group]  # fmt: skip
+            number = "command_buffer_id"
+        else:
+            self.table(f"buffers_{index}", "command_buffer_id BIGINT, buffer_group INTEGER", known)
+            joins.append(f"LEFT JOIN buffers_{index} USING (command_buffer_id)")
+            number = "coalesce(told_group, buffer_group)" if told else "buffer_group"
         self.table(f"commands_{index}", "place BIGINT, expected VARCHAR, by_command INTEGER", rows)
-        joins.append(f"LEFT JOIN buffers_{index} USING (command_buffer_id)")
-        group = "coalesce(told_group, buffer_group)" if told else "buffer_group"
-        place = f"CASE WHEN command_index < {stride} AND {group} >= 0 THEN {group} * {stride} + command_index END"
+        place = f"CASE WHEN command_index < {stride} AND {number} >= 0 THEN {number} * {stride} + command_index END"
         joins.append(f"LEFT JOIN commands_{index} ON commands_{index}.place = {place}")
         matched = "CASE WHEN expected = event.kernel THEN by_command END"
+        if by_buffer:
+            return f"CASE WHEN command_buffer_id IS NOT NULL THEN coalesce({matched}, {UNMATCHED}) END"
         if not joined.trusts_buffers:
             return matched
         # A buffer that is known and has no such command is another module's, whatever its kernels are called.
         return f"CASE WHEN buffer_group IS NOT NULL THEN coalesce({matched}, {UNMATCHED}) END"
 
     def _by_kernel(self, index: int, joined: Join, joins: list[str]) -> str:
-        rows = [(kernel, self._id(target)) for kernel, target in joined.by_kernel.items()]
+        rows = [(kernel, self.target_id(target)) for kernel, target in joined.by_kernel.items()]
         self.table(f"kernels_{index}", "kernel VARCHAR, by_kernel INTEGER", rows)
         joins.append(f"LEFT JOIN kernels_{index} USING (kernel)")
         return "by_kernel"
 
     def target_id(self, target: Target) -> int:
         """The number of a target in the column `target`."""
-        return self._id(target)
-
-    def _id(self, target: Target) -> int:
         if target not in self._target_ids:
             self._target_ids[target] = len(self.targets)
             self.targets.append(target)
@@ -160,17 +169,13 @@ class Scan:
 
     def _group(self) -> None:
         sums = ", ".join(f"CAST(sum({quoted(m.name)}) AS HUGEINT), count({quoted(m.name)})" for m in self.metrics)
-        lists = ", ".join(f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9])" for metric in self.metrics)
-        rows = self.query(f"SELECT target, count(*), {sums}, {lists} FROM resolved GROUP BY target")
+        rows = self.query(
+            f"SELECT target, count(*), {sums}, {_percentiles(self.metrics)} FROM resolved GROUP BY target"
+        )
         count = len(self.metrics)
         for target, events, *values in sorted(rows):
             metric_sums = {m.name: int(values[2 * n] or 0) for n, m in enumerate(self.metrics)}
-            per_call = {
-                metric.name: PerCall(median=several[1], p10=several[0], p90=several[2])
-                for metric, several in zip(self.metrics, values[2 * count :], strict=True)
-                if several is not None and several[0] is not None
-            }
-            self.groups[target] = Group(events, metric_sums, per_call)
+            self.groups[target] = Group(events, metric_sums, self._per_call(values[2 * count :]))
             if target >= 0 and not self._is_transfer(target):
                 for n, metric in enumerate(self.metrics):
                     absent = events - values[2 * n + 1]
@@ -181,15 +186,38 @@ class Scan:
 
     def pooled_per_call(self, target_sets: Sequence[frozenset[int]]) -> list[dict[str, PerCall]]:
         """The percentiles over all events of each set of targets."""
-        found: list[dict[str, PerCall]] = [{} for _ in target_sets]
-        if target_sets:
-            rows = [(number, target) for number, targets in enumerate(target_sets) for target in sorted(targets)]
-            self.table("pools", "pool INTEGER, target INTEGER", rows)
-            for metric in self.metrics:
-                query = _POOLED_SQL.format(value=quoted(metric.name), bucket=_BUCKET.format(quoted(metric.name)))
-                for pool, p10, median, p90 in self.query(query):
-                    found[pool][metric.name] = PerCall(median=median, p10=p10, p90=p90)
+        if not target_sets:
+            return []
+        rows = [(number, target) for number, targets in enumerate(target_sets) for target in sorted(targets)]
+        self.table("pools", "pool INTEGER, target INTEGER", rows)
+        events = sum(group.events for group in self.groups.values())
+        pooled = sum(self.groups[target].events for _, target in rows if target in self.groups)
+        return self._pooled_at_once(len(target_sets)) if pooled <= events else self._pooled_in_steps(len(target_sets))
+
+    def _pooled_at_once(self, count: int) -> list[dict[str, PerCall]]:
+        """For few pools: all values of each."""
+        found: list[dict[str, PerCall]] = [{} for _ in range(count)]
+        for pool, *lists in self.query(
+            f"SELECT pool, {_percentiles(self.metrics)} FROM resolved JOIN pools USING (target) GROUP BY pool"
+        ):
+            found[pool] = self._per_call(lists)
         return found
+
+    def _pooled_in_steps(self, count: int) -> list[dict[str, PerCall]]:
+        """For pools that share many targets: only the values that lie near a percentile."""
+        found: list[dict[str, PerCall]] = [{} for _ in range(count)]
+        for metric in self.metrics:
+            query = _POOLED_SQL.format(value=quoted(metric.name), bucket=_BUCKET.format(quoted(metric.name)))
+            for pool, p10, median, p90 in self.query(query):
+                found[pool][metric.name] = PerCall(median=median, p10=p10, p90=p90)
+        return found
+
+    def _per_call(self, lists: Sequence[Sequence[int] | None]) -> dict[str, PerCall]:
+        return {
+            metric.name: PerCall(median=several[1], p10=several[0], p90=several[2])
+            for metric, several in zip(self.metrics, lists, strict=True)
+            if several is not None and several[0] is not None
+        }
 
     def _cover_executes(self) -> None:
         """How much of the submissions' wall time their dispatches cover, where there are submissions."""
@@ -289,6 +317,10 @@ def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     if not found:
         raise UsageInvalid("the runs have no metric in common: attribute them one at a time")
     return found
+
+
+def _percentiles(metrics: Sequence[Metric]) -> str:
+    return ", ".join(f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9])" for metric in metrics)
 
 
 def _value(metric: Metric) -> str:
