@@ -192,9 +192,9 @@ class Scan:
         self.table("pools", "pool INTEGER, target INTEGER", rows)
         events = sum(group.events for group in self.groups.values())
         pooled = sum(self.groups[target].events for _, target in rows if target in self.groups)
-        return self._pooled_at_once(len(target_sets)) if pooled <= events else self._pooled_in_steps(len(target_sets))
+        return self.pooled_at_once(len(target_sets)) if pooled <= events else self.pooled_in_steps(len(target_sets))
 
-    def _pooled_at_once(self, count: int) -> list[dict[str, PerCall]]:
+    def pooled_at_once(self, count: int) -> list[dict[str, PerCall]]:
         """For few pools: all values of each."""
         found: list[dict[str, PerCall]] = [{} for _ in range(count)]
         for pool, *lists in self.query(
@@ -203,7 +203,7 @@ class Scan:
             found[pool] = self._per_call(lists)
         return found
 
-    def _pooled_in_steps(self, count: int) -> list[dict[str, PerCall]]:
+    def pooled_in_steps(self, count: int) -> list[dict[str, PerCall]]:
         """For pools that share many targets: only the values that lie near a percentile."""
         found: list[dict[str, PerCall]] = [{} for _ in range(count)]
         for metric in self.metrics:
