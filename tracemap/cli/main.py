@@ -14,6 +14,7 @@ from tracemap.errors import TracemapError
 COMMANDS = {
     "build": "Compile MODEL and keep the trail from its ops to sites and kernels, as a bundle.",
     "show": "Print the map of a bundle: all of it, or one line, op, site, kernel or scope.",
+    "audit": "Say where each op went, and which phase of the compiler lost its location.",
     "record": "Run a bundle's module under the profiler and write a run.",
     "attribute": "Say which op costs what: join a run onto its bundle.",
     "report": "Write the annotated page of a bundle and its runs.",

@@ -13,7 +13,6 @@ from functools import cached_property
 
 from tracemap.units import UNKNOWN, Integer, Text
 
-
 PHASES = (
     "input",
     "abi",

@@ -43,7 +43,7 @@ class DumpText:
     def of_line(self, line: str) -> frozenset[int]:
         """The tags of the operation that a line of the text ends with, callee sides only."""
         start = line.rfind(" loc(")
-        if start < 0:
+        if start < 0 or line.startswith("#"):
             return frozenset()
         return self._own(line[start + len(" loc(") :].removesuffix(")"))
 
