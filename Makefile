@@ -6,6 +6,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 CORPUS ?= samples
 PYTEST_FLAGS ?= -n 2
+SEEDS ?= 200
+ACCURACY_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +18,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format bench corpus clean
+.PHONY: help venv demo test browser lint format bench corpus accuracy clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -59,6 +61,9 @@ bench: $(READY) ## measure tracemap itself: tables of medians, quartiles and rat
 
 corpus: $(READY) ## build, record, attribute and page every model and flag file below CORPUS (default: samples)
 	$(BIN)/python -m tests.run_corpus $(CORPUS)
+
+accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-readme" keeps the table
+	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
 
 clean: ## remove what these targets made, the virtual environment too
 	rm -rf $(VENV) $(DEMO) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual

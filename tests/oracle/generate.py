@@ -38,13 +38,16 @@ class _Generator:
         if self._dynamic:
             self._b.features.add("dynamic")
         self._new()
-        wanted = self._random.randint(20, 200)
+        wanted = self._random.randint(10, 70)  # with constants and destinations 20 to 200 ops
         blocks = self._blocks()
-        while len(self._b.ops) < wanted:
+        while len(self._b.ops) < 130 and self._computing() < wanted:
             block = self._random.choice(blocks)
             self._b.features.add(block.__name__.strip("_"))
             block()
         return self._b.finish(self._results())
+
+    def _computing(self) -> int:
+        return sum(op.pattern is not None or op.kind is Kind.MOVE for op in self._b.ops)
 
     def _blocks(self) -> list[Callable[[], None]]:
         easy = [self._chain, self._chain, self._join, self._reduction, self._normalised, self._matmul, self._move]
@@ -266,8 +269,8 @@ class _Generator:
         b, (_, width) = self._b, value.extents
         normal = self._layer_norm_of(value)
         inner = b.numbers.extent()
-        query = b.matmul(normal, b.argument((width, inner)))
-        keys = b.matmul(normal, b.argument((width, inner)))
+        query = b.scaled("add", b.matmul(normal, b.argument((width, inner))))
+        keys = b.scaled("add", b.matmul(normal, b.argument((width, inner))))
         scores = b.scaled("mul", b.matmul(query, b.transpose(keys, (1, 0))))
         mixed = b.matmul(self._softmax_of(scores), b.matmul(normal, b.argument((width, b.numbers.extent()))))
         added = b.elementwise("add", value, b.matmul(mixed, b.argument((mixed.extents[1], width))))
@@ -415,7 +418,7 @@ class _Generator:
         with b.function([argument], value.extents) as name, b.marked(hard=True):
             inside = self._steps(argument, self._random, 2)
             if self._random.random() < 0.5:
-                inside = self._softmax_of(inside)
+                inside = b.scaled("add", self._softmax_of(inside))
             b.give_back([inside])
         for _ in range(self._random.randint(2, 3)):
             value = b.scaled("mul", self._call(name, argument, inside, value))
@@ -471,7 +474,7 @@ class _Generator:
         value = self._steps(value, self._random, 2)
         kind = self._random.random() if len(value.extents) == 2 else 0.0
         if kind > 0.8:
-            return self._softmax_of(value)
+            return self._b.scaled("add", self._softmax_of(value))
         if kind > 0.6:
             return self._layer_norm_of(value)
         if kind > 0.4:
