@@ -16,7 +16,7 @@ PACKAGE = ROOT / "tracemap"
 
 _BELOW = frozenset({"errors", "units", "locations", "toolchain"})
 _MAKING = frozenset({"ir", "graph", "mapping"})
-_MEASURING = frozenset({"measurements", "capture"})
+_MEASURING = frozenset({"measurements", "hook", "capture"})
 _JOINING = frozenset({"attribution"})
 
 # Room -> the rooms that it may import, from the bottom up. CONTRIBUTING.md shows the same table to people.
@@ -29,7 +29,8 @@ USES: dict[str, frozenset[str]] = {
     "graph": frozenset({"errors", "units", "locations"}),
     "mapping": frozenset({"ir", "graph"}) | _BELOW,
     "measurements": frozenset({"errors", "units"}),
-    "capture": frozenset({"measurements"}) | _BELOW,
+    "hook": frozenset(),
+    "capture": frozenset({"measurements", "hook"}) | _BELOW,
     "attribution": frozenset({"graph", "measurements", "errors", "units", "locations"}),
     "reports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations"}),
     "exports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations"}),

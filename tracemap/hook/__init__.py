@@ -1,0 +1,118 @@
+"""The hook: a C library that records every call of a workgroup on the runtime that people already have.
+
+Three ways in, none of which needs a special build of IREE: preload the library (`library_path`, `environment`), load
+it as a plugin (`--executable_plugin=`), or `attach` it to the runtime inside a running Python. This package imports
+nothing of tracemap: it can be used alone in the program that is measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME, HookUnavailable, check_platform, find_compiler
+
+__all__ = ["HookSettings", "HookUnavailable", "attach", "environment", "library_path", "settings_environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """What to record; the defaults record every call.
+
+    `filter` is a glob over kernel names; `skip_ms` passes over the first milliseconds of each thread, counted from its
+    first call; `calls` limits what is recorded in all (0: no limit); `every` records one call in so many;
+    `thread_bytes` limits each thread's file; `events` are counters as `tracemap.capture.counters` writes them.
+    """
+
+    filter: str = ""
+    skip_ms: int = 0
+    calls: int = 0
+    every: int = 1
+    thread_bytes: int = 1 << 30
+    events: tuple[str, ...] = ()
+
+
+EVERYTHING = HookSettings()
+
+
+def library_path() -> Path:
+    """The library to preload.
+
+    Raises:
+        HookUnavailable: it was not built, or this platform has none.
+    """
+    check_platform()
+    path = FOLDER / LIBRARY_NAME
+    if not path.is_file():
+        find_compiler()  # says what to install where that is the cause
+        raise HookUnavailable("the hook's library was not built when tracemap was installed; install tracemap again")
+    return path
+
+
+def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> dict[str, str]:
+    """The variables that steer the hook; `output` is a folder that exists."""
+    return {
+        "TRACEMAP_HOOK_OUTPUT": str(output.resolve()),
+        "TRACEMAP_HOOK_FILTER": settings.filter,
+        "TRACEMAP_HOOK_SKIP_MS": str(settings.skip_ms),
+        "TRACEMAP_HOOK_CALLS": str(settings.calls),
+        "TRACEMAP_HOOK_EVERY": str(settings.every),
+        "TRACEMAP_HOOK_THREAD_BYTES": str(settings.thread_bytes),
+        "TRACEMAP_HOOK_EVENTS": " ".join(settings.events),
+    }
+
+
+def environment(output: Path, settings: HookSettings = EVERYTHING, preloaded: str = "") -> dict[str, str]:
+    """The variables with which a program is started to be recorded, `LD_PRELOAD` among them.
+
+    Args:
+        output: the folder of the record files; it must exist.
+        settings: what to record.
+        preloaded: what `LD_PRELOAD` holds already; it is kept.
+
+    Raises:
+        HookUnavailable: there is no library.
+    """
+    libraries = [str(library_path()), *preloaded.split()]
+    return {"LD_PRELOAD": " ".join(libraries), **settings_environment(output, settings)}
+
+
+def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: Path | None = None) -> None:
+    """Record the calls of what `iree.runtime` loads in this process from now on.
+
+    Call it once, before modules are loaded; what was loaded earlier is not recorded.
+
+    Args:
+        output: the folder of the record files; it must exist.
+        settings: what to record.
+        library: another build of the hook's library; None: the one that came with the package.
+
+    Raises:
+        HookUnavailable: there is no library, or `iree.runtime` is not installed or cannot be hooked.
+        NotADirectoryError: `output` is no folder.
+    """
+    folder = Path(output)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder}: is not a folder; make it first")
+    os.environ.update(settings_environment(folder, settings))
+    hook = ctypes.CDLL(str(library or library_path()))
+    if not hook.tracemap_hook_attach(os.fsencode(_runtime_path())):
+        raise HookUnavailable("this iree.runtime cannot be hooked: it imports none of the functions that load code")
+
+
+def _runtime_path() -> str:
+    """The shared object of `iree.runtime`, which must have been imported before its imports can be changed."""
+    if "iree.runtime" not in sys.modules:
+        raise HookUnavailable("import iree.runtime before tracemap.hook.attach is called")
+    objects = {path for module in list(sys.modules.values()) if (path := _shared_object(module))}
+    if len(objects) != 1:
+        raise HookUnavailable(f"cannot tell which shared object is IREE's runtime: {sorted(objects) or 'none'}")
+    return objects.pop()
+
+
+def _shared_object(module: object) -> str:
+    path = str(getattr(module, "__file__", None) or "")
+    return path if Path(path).name.startswith("_runtime") and path.endswith(".so") else ""

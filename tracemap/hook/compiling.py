@@ -1,0 +1,81 @@
+"""How the hook's C library is built: one call of the system's C compiler, by the package's build and by tests.
+
+This module stands alone, so that `setup.py` can use it before the package is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+LIBRARY_NAME = "libtracemap_hook.so"
+FLAGS = (
+    *("-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Werror", "-Wl,-z,relro"),
+)
+LIBRARIES = ("-lpthread", "-ldl")
+MACHINES = ("x86_64", "aarch64")
+
+
+class HookUnavailable(RuntimeError):
+    """The hook's library is not there or cannot be there; the message says why and what to do."""
+
+
+def check_platform() -> None:
+    """Raise HookUnavailable where the hook does not work."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in MACHINES:
+        raise HookUnavailable(
+            f"the hook is not supported on {sys.platform}/{machine}: it works on Linux, on {' and '.join(MACHINES)}"
+        )
+
+
+def sources() -> list[Path]:
+    """The C files of the library."""
+    return sorted(FOLDER.glob("*.c"))
+
+
+def find_compiler() -> list[str]:
+    """The C compiler's command: `CC` if it is set, else cc, gcc or clang.
+
+    Raises:
+        HookUnavailable: there is none.
+    """
+    if named := os.environ.get("CC"):
+        return shlex.split(named)
+    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if found is None:
+        raise HookUnavailable(
+            "the hook's library was not built: there is no C compiler; install one (Debian: apt-get install gcc "
+            "libc6-dev) and tracemap again"
+        )
+    return [found]
+
+
+def compile_library(target: Path, flags: Sequence[str] = ()) -> Path:
+    """Build the library, whole or not at all; `flags` come after the usual ones.
+
+    Raises:
+        HookUnavailable: wrong platform, no compiler, or the compiler fails; with its words.
+    """
+    check_platform()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    command = [*find_compiler(), *FLAGS, *flags, "-o", str(temporary), *map(str, sources()), *LIBRARIES]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise HookUnavailable(f"the hook's library cannot be built; {command[0]} says: {done.stderr.strip()}")
+        temporary.replace(target)
+    except OSError as error:
+        raise HookUnavailable(f"the hook's library cannot be built: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

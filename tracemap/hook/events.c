@@ -1,0 +1,141 @@
+/* Counters of the kernel's perf interface, opened per thread and left running: a call's count is a difference.
+ *
+ * Three ways of reading, the cheapest that fits an event:
+ *   ring    discrete software events: every event writes 8 bytes to a ring that overwrites itself, so the ring's head
+ *           counts them; no system call
+ *   rdpmc   hardware events where the kernel allows to read the counter from user space; no system call
+ *   group   everything else: one read of the whole group
+ */
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "hook.h"
+
+#define RING_RECORD 8u /* bytes: a sample of type 0 is its header alone */
+
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+static size_t pages_bytes(enum event_mode mode) { return page_bytes() * (mode == EVENT_RING ? 2 : 1); }
+
+static struct perf_event_attr attributes(const struct event_setting *event, bool leads) {
+  struct perf_event_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.size = sizeof attr;
+  attr.type = event->type;
+  attr.config = event->config;
+  attr.config1 = event->config1;
+  attr.exclude_kernel = event->exclude_kernel;
+  attr.exclude_hv = 1;
+  if (event->mode == EVENT_RING) attr.sample_period = 1;
+  if (event->mode == EVENT_GROUP)
+    attr.read_format = PERF_FORMAT_GROUP | PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+  attr.disabled = leads;
+  return attr;
+}
+
+static int perf_open(struct perf_event_attr *attr, int group) {
+  return (int)syscall(SYS_perf_event_open, attr, 0, -1, group, PERF_FLAG_FD_CLOEXEC);
+}
+
+/* Maps the page that tells a counter's state. A ring mapped read-only overwrites itself and never stops counting. */
+static bool map_pages(struct counters *counters, unsigned event, enum event_mode mode) {
+  void *mapped = real_mmap(NULL, pages_bytes(mode), PROT_READ, MAP_SHARED, counters->files[event], 0);
+  if (mapped == MAP_FAILED) return false;
+  counters->pages[event] = mapped;
+  return true;
+}
+
+static bool open_event(struct counters *counters, unsigned event) {
+  const struct event_setting *setting = &settings.events[event];
+  bool grouped = setting->mode == EVENT_GROUP, leads = grouped && counters->leader < 0;
+  struct perf_event_attr attr = attributes(setting, leads);
+  int file = perf_open(&attr, grouped ? counters->leader : -1);
+  if (file < 0) return false;
+  counters->files[event] = file;
+  if (grouped) {
+    if (leads) counters->leader = file;
+    counters->group[counters->group_count++] = event;
+    return true;
+  }
+  if (setting->mode == EVENT_RING) counters->ring[counters->ring_count++] = event;
+  else counters->user[counters->user_count++] = event;
+  return map_pages(counters, event, setting->mode);
+}
+
+/* All of the settings' events for the calling thread, or none. */
+bool counters_open(struct counters *counters) {
+  memset(counters, 0, sizeof *counters);
+  counters->leader = -1;
+  for (unsigned event = 0; event < EVENTS; event++) counters->files[event] = -1;
+  counters->count = settings.event_count;
+  for (unsigned event = 0; event < settings.event_count; event++) {
+    if (open_event(counters, event)) continue;
+    say("the event %s cannot be opened (%s): a thread is not recorded", settings.events[event].name, strerror(errno));
+    return false;
+  }
+  if (counters->leader >= 0) ioctl(counters->leader, PERF_EVENT_IOC_ENABLE, PERF_IOC_FLAG_GROUP);
+  return true;
+}
+
+void counters_close(struct counters *counters) {
+  for (unsigned event = 0; event < counters->count; event++) {
+    if (counters->pages[event])
+      real_munmap((void *)(uintptr_t)counters->pages[event], pages_bytes(settings.events[event].mode));
+    if (counters->files[event] >= 0) close(counters->files[event]);
+  }
+  counters->count = 0;
+}
+
+#if defined(__x86_64__)
+static uint64_t read_counter(uint32_t counter) {
+  uint32_t low, high;
+  __asm__ volatile("rdpmc" : "=a"(low), "=d"(high) : "c"(counter));
+  return (uint64_t)high << 32 | low;
+}
+#endif
+
+/* The protocol of perf_event_mmap_page: read again whenever the kernel changed the page meanwhile. */
+static uint64_t user_count(volatile struct perf_event_mmap_page *page) {
+  uint32_t sequence;
+  uint64_t count;
+  do {
+    sequence = page->lock;
+    __asm__ volatile("" ::: "memory");
+    count = (uint64_t)page->offset;
+#if defined(__x86_64__)
+    uint32_t index = page->index;
+    if (page->cap_user_rdpmc && index) {
+      unsigned unused = 64u - page->pmc_width;
+      count += (uint64_t)((int64_t)(read_counter(index - 1) << unused) >> unused);
+    }
+#endif
+    __asm__ volatile("" ::: "memory");
+  } while (page->lock != sequence);
+  return count;
+}
+
+static void read_group(struct counters *counters, uint64_t values[EVENTS]) {
+  uint64_t data[3 + EVENTS];
+  ssize_t size = read(counters->leader, data, (3 + counters->group_count) * sizeof(uint64_t));
+  if (size < (ssize_t)(3 * sizeof(uint64_t))) return;
+  counters->enabled = data[1];
+  counters->running = data[2];
+  for (unsigned place = 0; place < counters->group_count; place++) values[counters->group[place]] = data[3 + place];
+}
+
+void counters_read(struct counters *counters, uint64_t values[EVENTS]) {
+  for (unsigned place = 0; place < counters->ring_count; place++) {
+    unsigned event = counters->ring[place];
+    values[event] = counters->pages[event]->data_head / RING_RECORD;
+  }
+  for (unsigned place = 0; place < counters->user_count; place++) {
+    unsigned event = counters->user[place];
+    values[event] = user_count(counters->pages[event]);
+  }
+  if (counters->group_count) read_group(counters, values);
+}

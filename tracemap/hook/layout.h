@@ -1,0 +1,89 @@
+/* The layout of record files: the one place where it is said.
+ *
+ * Every file of calls carries this layout as text ("name type" lines, types as numpy writes them), so readers need no
+ * second copy: they know the preamble, read the description, and take the fields from it.
+ *
+ *   offset 0        preamble (struct preamble)
+ *   offset 64       description: the fields of `header` and `record`, one per line
+ *   offset 2048     header (HEADER_FIELDS), updated while the program runs
+ *   offset 4096     about: JSON, what thread this is and which events it counts
+ *   offset 65536    records (RECORD_FIELDS, then one u8 per event), `count` of them
+ *
+ * Whoever changes a field raises FORMAT_VERSION and adds a line here.
+ * 1: first.
+ */
+#ifndef TRACEMAP_HOOK_LAYOUT_H
+#define TRACEMAP_HOOK_LAYOUT_H
+
+#include <stdint.h>
+
+#define FORMAT_VERSION 1
+#define FORMAT_MAGIC "TMAPHOOK"
+
+#define DESCRIPTION_OFFSET 64
+#define HEADER_OFFSET 2048
+#define ABOUT_OFFSET 4096
+#define DATA_OFFSET 65536 /* a multiple of every page size in use */
+
+/* X(C type, numpy type, name). Fields stand in an order without gaps. */
+#define HEADER_FIELDS(X)                                                                 \
+  X(uint64_t, u8, count)            /* whole records */                                  \
+  X(uint64_t, u8, seen)             /* calls, recorded or not */                         \
+  X(uint64_t, u8, lost)             /* calls that should have been recorded: no room */  \
+  X(uint64_t, u8, in_flight)        /* 1 + the kernel that runs now; 0 between calls */  \
+  X(uint64_t, u8, first_ticks)      /* one moment on both clocks, at the thread's start */ \
+  X(uint64_t, u8, first_ns)                                                              \
+  X(uint64_t, u8, last_ticks)       /* the same, as late as known */                     \
+  X(uint64_t, u8, last_ns)                                                               \
+  X(uint64_t, u8, overhead_ticks)   /* what the hook adds to a call, measured here */    \
+  X(uint64_t, u8, empty_ticks)      /* the duration that an empty call reads */          \
+  X(uint64_t, u8, record_bytes)                                                          \
+  X(uint64_t, u8, closed)           /* 1: the thread ended and the file is complete */
+
+#define RECORD_FIELDS(X)                                                                 \
+  X(uint64_t, u8, start_ticks)                                                           \
+  X(uint64_t, u8, duration_ticks)                                                        \
+  X(uint32_t, u4, kernel)                                                                \
+  X(uint32_t, u4, workgroup_x)                                                           \
+  X(uint32_t, u4, workgroup_y)                                                           \
+  X(uint32_t, u4, workgroups_x)                                                          \
+  X(uint32_t, u4, workgroups_y)                                                          \
+  X(uint16_t, u2, workgroup_z)                                                           \
+  X(uint16_t, u2, workgroups_z)                                                          \
+  X(uint16_t, u2, cpu)                                                                   \
+  X(uint16_t, u2, node)                                                                  \
+  X(uint32_t, u4, flags)
+
+#define FLAG_NO_WORKGROUP 1u /* the runtime's own hook called: it does not tell the workgroup */
+#define FLAG_NOT_RUNNING 2u  /* the events' counters did not run all the time: counts are too small */
+
+#define LAYOUT_MEMBER(type, code, name) type name;
+#define LAYOUT_LINE(type, code, name) #name " " #code "\n"
+
+struct preamble {
+  char magic[8];
+  uint32_t version;
+  uint32_t description_bytes;
+  uint32_t about_bytes;
+  uint32_t header_offset;
+  uint32_t about_offset;
+  uint32_t data_offset;
+};
+
+struct header {
+  HEADER_FIELDS(LAYOUT_MEMBER)
+};
+
+struct record {
+  RECORD_FIELDS(LAYOUT_MEMBER)
+  uint64_t events[];
+};
+
+#define LAYOUT_DESCRIPTION "header\n" HEADER_FIELDS(LAYOUT_LINE) "record\n" RECORD_FIELDS(LAYOUT_LINE)
+
+#define LAYOUT_SIZE(type, code, name) +sizeof(type)
+_Static_assert(sizeof(struct header) == 0 HEADER_FIELDS(LAYOUT_SIZE), "the header has gaps");
+_Static_assert(sizeof(struct record) == 0 RECORD_FIELDS(LAYOUT_SIZE), "the record has gaps");
+_Static_assert(sizeof(LAYOUT_DESCRIPTION) - 1 <= HEADER_OFFSET - DESCRIPTION_OFFSET, "the description is too long");
+
+#endif

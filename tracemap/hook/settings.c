@@ -1,0 +1,121 @@
+/* The environment variables that steer the hook. They are read when the first executable is seen. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hook.h"
+
+struct settings settings;
+
+static void copy(char *target, size_t size, const char *name) {
+  const char *value = getenv(name);
+  if (snprintf(target, size, "%s", value ? value : "") >= (int)size) {
+    say("%s is too long and was ignored", name);
+    target[0] = '\0';
+  }
+}
+
+static uint64_t number(const char *name, uint64_t otherwise) {
+  const char *value = getenv(name);
+  if (!value || !*value) return otherwise;
+  char *end;
+  errno = 0;
+  unsigned long long parsed = strtoull(value, &end, 10);
+  if (errno || *end || *value == '-') {
+    say("%s=%s is not a whole number and was ignored", name, value);
+    return otherwise;
+  }
+  return parsed;
+}
+
+/* One event is NAME|TYPE|CONFIG|CONFIG1|MODE, as `tracemap hook env` writes it; events are parted by blanks. */
+static bool read_event(struct event_setting *event, char *text) {
+  char mode[16];
+  unsigned type;
+  unsigned long long config, config1;
+  if (sscanf(text, "%63[^|]|%u|%llx|%llx|%15s", event->name, &type, &config, &config1, mode) != 5) return false;
+  event->type = type;
+  event->config = config;
+  event->config1 = config1;
+  char *kernel = strchr(mode, '+');
+  event->exclude_kernel = kernel && !strcmp(kernel, "+user");
+  if (kernel) *kernel = '\0';
+  if (!strcmp(mode, "ring")) event->mode = EVENT_RING;
+  else if (!strcmp(mode, "group")) event->mode = EVENT_GROUP;
+  else if (!strcmp(mode, "rdpmc")) event->mode = EVENT_USER;
+  else return false;
+  return true;
+}
+
+static void read_events(void) {
+  char text[EVENTS * 160];
+  copy(text, sizeof text, "TRACEMAP_HOOK_EVENTS");
+  settings.event_count = 0;
+  char *rest = text, *word;
+  while ((word = strtok_r(rest, " ", &rest))) {
+    if (settings.event_count == EVENTS || !read_event(&settings.events[settings.event_count], word))
+      say("TRACEMAP_HOOK_EVENTS: %s was ignored: not an event that `tracemap hook env` writes, or too many", word);
+    else
+      settings.event_count++;
+  }
+}
+
+void settings_read(void) {
+  copy(settings.output, sizeof settings.output - 128, "TRACEMAP_HOOK_OUTPUT");
+  copy(settings.filter, sizeof settings.filter, "TRACEMAP_HOOK_FILTER");
+  settings.skip_ns = number("TRACEMAP_HOOK_SKIP_MS", 0) * 1000000;
+  settings.budget = number("TRACEMAP_HOOK_CALLS", 0);
+  settings.every = number("TRACEMAP_HOOK_EVERY", 1);
+  if (!settings.every) settings.every = 1;
+  settings.thread_bytes = number("TRACEMAP_HOOK_THREAD_BYTES", 1ull << 30);
+  read_events();
+}
+
+/* One [set] of a glob against a character; returns what follows it, NULL if the set is not closed. */
+static const char *match_set(const char *set, char character, bool *matches) {
+  bool negated = *set == '!' || *set == '^', found = false;
+  if (negated) set++;
+  for (const char *first = set; *set && (*set != ']' || set == first); set++) {
+    if (set[1] == '-' && set[2] && set[2] != ']') {
+      found |= set[0] <= character && character <= set[2];
+      set += 2;
+    } else {
+      found |= *set == character;
+    }
+  }
+  *matches = found != negated;
+  return *set ? set + 1 : NULL;
+}
+
+/* Like fnmatch, which may allocate. Backtracks to the last star only, so it takes no more than pattern times name. */
+bool settings_match(const char *pattern, const char *name) {
+  const char *star = NULL, *retry = NULL;
+  while (*name) {
+    bool matches = false;
+    const char *next = pattern + 1;
+    if (*pattern == '*') {
+      star = pattern++;
+      retry = name;
+      continue;
+    }
+    if (*pattern == '[') {
+      const char *after = match_set(pattern + 1, *name, &matches);
+      if (after) next = after;
+      else matches = *name == '[';
+    } else {
+      matches = *pattern && (*pattern == '?' || *pattern == *name);
+    }
+    if (matches) {
+      pattern = next;
+      name++;
+    } else if (star) {
+      pattern = star + 1;
+      name = ++retry;
+    } else {
+      return false;
+    }
+  }
+  while (*pattern == '*') pattern++;
+  return !*pattern;
+}

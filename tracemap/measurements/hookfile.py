@@ -1,0 +1,495 @@
+"""The hook's record files become tables: one row per call of a workgroup, or one per dispatch.
+
+A recording is a folder. Each process writes `hook-STAMP.jsonl` (what it is, its executables and kernels), each of its
+threads `hook-STAMP-N.calls`, whose layout stands in the file itself (`tracemap/hook/layout.h` says how). A killed
+program leaves files that are read like others. Files may come from anywhere: a bad one ends in an error.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.errors import RunEmpty, RunInvalid, RunVersion
+from tracemap.measurements.model import RunDiagnostic
+from tracemap.measurements.sql import quoted
+from tracemap.units import plural
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import numpy.typing as npt
+
+HOOK_FORMAT_VERSION: Final = 1
+"""The version of the record files that is read here. 1: first."""
+
+NO_WORKGROUP: Final = 1
+"""A record's flag: the runtime's own hook called, which does not tell the workgroup."""
+NOT_RUNNING: Final = 2
+"""A record's flag: the events' counters did not run all the time."""
+
+_MAGIC = b"TMAPHOOK"
+_PREAMBLE = struct.Struct("<8sIIIIII")
+_DESCRIPTION_OFFSET = 64
+_LARGEST_TEXT = 1 << 20
+_TYPES = {"u2": "<u2", "u4": "<u4", "u8": "<u8"}
+_MOST_EVENTS = 64
+_HEADER_NAMES = (
+    *("count", "seen", "lost", "in_flight", "first_ticks", "first_ns", "last_ticks", "last_ns"),
+    *("overhead_ticks", "empty_ticks", "record_bytes", "closed"),
+)
+_RECORD_NAMES = (
+    *("start_ticks", "duration_ticks", "kernel", "workgroup_x", "workgroup_y", "workgroup_z"),
+    *("workgroups_x", "workgroups_y", "workgroups_z", "cpu", "node", "flags"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HookKernel:
+    """An export of an executable that a process loaded.
+
+    `elf` is `embedded`, `system`, or `runtime` where the runtime's own hook told of it; addresses are in memory then.
+    """
+
+    name: str
+    executable: str
+    executable_id: int
+    elf: str
+    ordinal: int
+    address: int
+    base: int
+
+
+@dataclass(frozen=True)
+class HookThread:
+    """The calls of one thread, in the order in which they ended.
+
+    `calls` is a structured array with the fields of a record; `events` a matrix, calls by event names.
+    `overhead_ns` is what the hook added to each call, `empty_ns` the duration that an empty call reads: both measured
+    in this thread before its first call. `seen` counts all calls, `lost` those without room.
+    """
+
+    name: str
+    pid: int
+    tid: int
+    stamp: str
+    event_names: tuple[str, ...]
+    calls: npt.NDArray[Any]
+    events: npt.NDArray[np.uint64]
+    seen: int
+    lost: int
+    running: int
+    """The kernel that ran when the program was killed; -1: none."""
+    closed: bool
+    first: tuple[int, int]
+    """One moment as ticks and nanoseconds."""
+    last: tuple[int, int]
+    overhead_ticks: int
+    empty_ticks: int
+
+
+@dataclass(frozen=True)
+class HookProcess:
+    """A process: what it ran, its kernels by number, its threads, and the rate of its clock."""
+
+    stamp: str
+    pid: int
+    command: tuple[str, ...]
+    every: int
+    kernels: dict[int, HookKernel]
+    threads: tuple[HookThread, ...]
+    start: tuple[int, int]
+    """One moment as ticks and nanoseconds of CLOCK_MONOTONIC."""
+    ns_per_tick: float
+    ended: bool
+    """The program came to its end; otherwise it was killed."""
+
+
+@dataclass(frozen=True)
+class HookRecording:
+    """All processes of a folder, and what was lost."""
+
+    folder: Path
+    processes: tuple[HookProcess, ...]
+    event_names: tuple[str, ...]
+    diagnostics: tuple[RunDiagnostic, ...]
+
+    @property
+    def call_count(self) -> int:
+        """Recorded calls of workgroups."""
+        return sum(len(thread.calls) for process in self.processes for thread in process.threads)
+
+
+def read_recording(folder: Path) -> HookRecording:
+    """Read what the hook left in a folder.
+
+    Raises:
+        RunEmpty: there is no file of the hook, or no call in any.
+        RunInvalid: a file is damaged; the message names it.
+        RunVersion: a file is of another format version.
+    """
+    if not folder.is_dir():
+        raise RunInvalid(f"{folder}: is no folder of the hook's record files")
+    abouts = {about["stamp"]: about for about in map(_read_process, sorted(folder.glob("hook-*.jsonl")))}
+    if not abouts:
+        raise RunEmpty(f"{folder}: holds no record of the hook: no executable of IREE was loaded under it")
+    processes = tuple(_process(folder, about, abouts) for about in abouts.values())
+    processes = tuple(process for process in processes if process.threads)
+    names = {thread.event_names for process in processes for thread in process.threads}
+    if len(names) > 1:
+        raise RunInvalid(f"{folder}: its files count different events; record each set into a folder of its own")
+    if not any(len(thread.calls) for process in processes for thread in process.threads):
+        raise RunEmpty(f"{folder}: the hook recorded no call")
+    return HookRecording(folder, processes, names.pop(), tuple(_diagnostics(processes)))
+
+
+# ---- the process's file
+
+
+def _read_process(path: Path) -> dict[str, Any]:
+    """What a process wrote, with its executables and kernels by number; a last line that is cut off is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    about: dict[str, Any] = {"path": path, "executables": {}, "kernels": {}, "end": None}
+    for number, line in enumerate(lines, start=1):
+        try:
+            _add_line(about, json.loads(line.decode("utf-8", errors="replace")), first=number == 1)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
+    if "stamp" not in about:
+        raise RunInvalid(f"{path}: says nothing of the process: it was cut off before its first line ended")
+    return about
+
+
+def _add_line(about: dict[str, Any], line: dict[str, Any], *, first: bool) -> None:
+    kind = line["kind"]
+    if first != (kind == "process"):
+        raise ValueError("the first line, and only it, tells of the process")
+    if kind == "process":
+        _check_version(about["path"], int(line["version"]))
+        numbers = ("pid", "every", "ticks", "ns", "inherited_kernels")
+        about |= {name: _count(line[name]) for name in numbers}
+        about |= {name: str(line[name]) for name in ("stamp", "parent")}
+        about["command"] = tuple(str(word) for word in line["command"])
+    elif kind == "executable":
+        about["executables"][_count(line["id"])] = (str(line["name"]), str(line["elf"]), _address(line["base"]))
+    elif kind == "kernel":
+        name, elf, base = about["executables"][_count(line["executable"])]
+        about["kernels"][_count(line["id"])] = HookKernel(
+            str(line["name"]), name, line["executable"], elf, _count(line["ordinal"]), _address(line["address"]), base
+        )
+    elif kind == "end":
+        about["end"] = (_count(line["ticks"]), _count(line["ns"]))
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _address(text: object) -> int:
+    return 0 if text == "(nil)" else _count(int(str(text), 16))
+
+
+def _check_version(path: Path, version: int) -> None:
+    if version != HOOK_FORMAT_VERSION:
+        raise RunVersion(
+            f"{path}: the hook wrote format version {version}, this tracemap reads version {HOOK_FORMAT_VERSION}; "
+            "record again"
+        )
+
+
+def _process(folder: Path, about: dict[str, Any], abouts: dict[str, dict[str, Any]]) -> HookProcess:
+    kernels = _kernels(about, abouts)
+    paths = sorted(folder.glob(f"hook-{_glob_free(about)}-*.calls"), key=_number_of)
+    threads = tuple(thread for path in paths if (thread := _read_thread(path, about["stamp"])) is not None)
+    for thread in threads:
+        _check_kernels(folder, thread, kernels)
+    start = (about["ticks"], about["ns"])
+    moments = [start, *(moment for thread in threads for moment in (thread.first, thread.last))]
+    moments += [about["end"]] if about["end"] else []
+    rate = _rate(about["path"], moments)
+    every = max(1, about["every"])
+    command = about["command"]
+    return HookProcess(
+        about["stamp"], about["pid"], command, every, kernels, threads, start, rate, about["end"] is not None
+    )
+
+
+def _glob_free(about: dict[str, Any]) -> str:
+    """The stamp as it stands in file names; anything else would make a pattern or a path of it."""
+    stamp = str(about["stamp"])
+    if about["path"].name != f"hook-{stamp}.jsonl" or not all(mark.isalnum() or mark == "-" for mark in stamp):
+        raise RunInvalid(f"{about['path']}: its name is not the one that it tells, {stamp!r}; do not rename files")
+    return stamp
+
+
+def _number_of(path: Path) -> tuple[int, str]:
+    number = path.stem.rpartition("-")[2]
+    return (int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1, path.name)
+
+
+def _kernels(about: dict[str, Any], abouts: dict[str, dict[str, Any]]) -> dict[int, HookKernel]:
+    """A forked process's kernels: those of its parent that were there at the fork, and its own."""
+    chain = [about]
+    while (parent := abouts.get(chain[-1]["parent"])) is not None and parent not in chain:
+        chain.append(parent)
+    found: dict[int, HookKernel] = dict(about["kernels"])
+    limit = about["inherited_kernels"]
+    for ancestor in chain[1:]:
+        found |= {number: kernel for number, kernel in ancestor["kernels"].items() if number < limit}
+        limit = min(limit, ancestor["inherited_kernels"])
+    return found
+
+
+def _check_kernels(folder: Path, thread: HookThread, kernels: dict[int, HookKernel]) -> None:
+    import numpy as np
+
+    unknown = [int(number) for number in np.unique(thread.calls["kernel"]) if int(number) not in kernels]
+    if unknown:
+        raise RunInvalid(
+            f"{folder}: thread {thread.name!r} of process {thread.pid} called kernel {unknown[0]}, which the process's "
+            "file does not name; a file is damaged, or that of a parent process is missing"
+        )
+
+
+def _rate(path: Path, moments: list[tuple[int, int]]) -> float:
+    """Nanoseconds per tick, from the two moments that lie farthest apart."""
+    (first_ticks, first_ns), (last_ticks, last_ns) = min(moments), max(moments)
+    if last_ticks == first_ticks:
+        return 1.0
+    rate = (last_ns - first_ns) / (last_ticks - first_ticks)
+    if not 1e-3 < rate < 1e3:
+        raise RunInvalid(f"{path}: its clocks do not fit: {rate:g} ns per tick")
+    return rate
+
+
+# ---- a thread's file
+
+
+def _read_thread(path: Path, stamp: str) -> HookThread | None:
+    """None: the program was killed while the file was being set up."""
+    import numpy as np
+
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(_PREAMBLE.size)
+            if not any(start):
+                return None
+            head = start + file.read(_LARGEST_TEXT)
+        preamble = _preamble(path, head)
+        fields, about = _layout(path, head, preamble), _about(path, head, preamble)
+        header = dict(zip(_HEADER_NAMES, _header(path, head, preamble, fields["header"]), strict=True))
+        events = tuple(about["events"])
+        kind = np.dtype([*fields["record"], *([("events", "<u8", (len(events),))] if events else [])])
+        if header["record_bytes"] != kind.itemsize:
+            raise RunInvalid(f"{path}: its records have {header['record_bytes']} bytes, their fields {kind.itemsize}")
+        room = max(0, size - preamble["data_offset"]) // kind.itemsize
+        count = min(header["count"], room)
+        calls = np.fromfile(path, dtype=kind, count=count, offset=preamble["data_offset"])
+    except OSError as error:
+        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
+    return HookThread(
+        name=about["name"],
+        pid=about["pid"],
+        tid=about["tid"],
+        stamp=stamp,
+        event_names=events,
+        calls=calls,
+        events=counted,
+        seen=header["seen"],
+        lost=header["lost"] + header["count"] - len(calls),
+        running=header["in_flight"] - 1,
+        closed=bool(header["closed"]),
+        first=(header["first_ticks"], header["first_ns"]),
+        last=(header["last_ticks"], header["last_ns"]),
+        overhead_ticks=header["overhead_ticks"],
+        empty_ticks=header["empty_ticks"],
+    )
+
+
+def _preamble(path: Path, head: bytes) -> dict[str, int]:
+    if len(head) < _PREAMBLE.size:
+        raise RunInvalid(f"{path}: is cut off in its first bytes")
+    magic, version, *numbers = _PREAMBLE.unpack_from(head)
+    if magic != _MAGIC:
+        raise RunInvalid(f"{path}: is no record file of the hook")
+    _check_version(path, version)
+    names = ("description_bytes", "about_bytes", "header_offset", "about_offset", "data_offset")
+    return dict(zip(names, numbers, strict=True))
+
+
+def _slice(path: Path, head: bytes, offset: int, size: int) -> bytes:
+    if offset + size > len(head):
+        raise RunInvalid(f"{path}: is cut off: byte {offset + size} of its head is missing")
+    return head[offset : offset + size]
+
+
+def _layout(path: Path, head: bytes, preamble: dict[str, int]) -> dict[str, list[tuple[str, str]]]:
+    """The fields of header and record, as the file describes them."""
+    text = _slice(path, head, _DESCRIPTION_OFFSET, preamble["description_bytes"]).decode("ascii", errors="replace")
+    found: dict[str, list[tuple[str, str]]] = {"header": [], "record": []}
+    section = ""
+    for line in text.splitlines():
+        name, _, code = line.partition(" ")
+        if not code and name in found:
+            section = name
+        elif section and code in _TYPES:
+            found[section].append((name, _TYPES[code]))
+        else:
+            raise RunInvalid(f"{path}: describes its layout with {line[:60]!r}, which is not understood")
+    for part, wanted in (("header", _HEADER_NAMES), ("record", _RECORD_NAMES)):
+        if sorted(name for name, _ in found[part]) != sorted(wanted):
+            raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {HOOK_FORMAT_VERSION}")
+    return found
+
+
+def _about(path: Path, head: bytes, preamble: dict[str, int]) -> dict[str, Any]:
+    text = _slice(path, head, preamble["about_offset"], preamble["about_bytes"])
+    try:
+        about = json.loads(text.decode("utf-8", errors="replace"))
+        events = [str(event["name"]) for event in about["events"]]
+        parsed = {"pid": _count(about["pid"]), "tid": _count(about["tid"]), "name": str(about["name"])}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
+    if len(events) > _MOST_EVENTS or len(set(events)) != len(events):
+        raise RunInvalid(f"{path}: names {len(events)} events, too many or one of them twice")
+    return {**parsed, "events": events}
+
+
+def _header(path: Path, head: bytes, preamble: dict[str, int], fields: list[tuple[str, str]]) -> Iterator[int]:
+    import numpy as np
+
+    kind = np.dtype(fields)
+    row = np.frombuffer(_slice(path, head, preamble["header_offset"], kind.itemsize), dtype=kind)[0]
+    for name in _HEADER_NAMES:
+        value = int(row[name])
+        if value >= 1 << 63:
+            raise RunInvalid(f"{path}: {name} is {value}, which cannot be")
+        yield value
+
+
+def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[RunDiagnostic]:
+    for process in processes:
+        if not process.ended:
+            running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
+            where = f"; it was running {', '.join(running)}" if running else ""
+            yield RunDiagnostic("program-killed", f"process {process.pid} did not come to its end{where}")
+        lost = sum(thread.lost for thread in process.threads)
+        if lost:
+            text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a thread's file was full"
+            yield RunDiagnostic("calls-lost", text)
+        stopped = sum(int((thread.calls["flags"] & NOT_RUNNING != 0).sum()) for thread in process.threads)
+        if stopped:
+            text = (
+                f"process {process.pid}: in {plural(stopped, 'call')} the counters did not run all the time: more "
+                "events than the processor has counters; counts are too small, record fewer events at a time"
+            )
+            yield RunDiagnostic("events-multiplexed", text)
+
+
+# ---- tables
+
+
+def load_calls(recording: HookRecording, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    """One row per call of a workgroup, by start.
+
+    Columns: `process`, `thread`, `tid`, `kernel`, `executable`, `cpu`, `node`, `workgroup_x/y/z` (its number, NULL
+    where the runtime did not tell), `workgroups_x/y/z` (how many there are), `call` (the k-th execution of its kernel
+    over that many workgroups), `start_ns`, `duration_ns`, then one column per event. The table `hook_calls` of the
+    connection is overwritten.
+    """
+    connection.execute("CREATE OR REPLACE TEMP TABLE hook_kernels (id BIGINT, kernel VARCHAR, executable VARCHAR)")
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE hook_threads (id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT)"
+    )
+    columns = _columns(recording, connection)
+    connection.register("hook_columns", columns)
+    events = "".join(f", e{place} AS {quoted(name)}" for place, name in enumerate(recording.event_names))
+    workgroup = ", ".join(f"workgroup_{axis}" for axis in "xyz")
+    workgroups = ", ".join(f"workgroups_{axis}" for axis in "xyz")
+    connection.execute(f"""
+        CREATE OR REPLACE TEMP TABLE hook_calls AS
+        SELECT process, thread, tid, kernel, executable, cpu, node, {workgroup}, {workgroups},
+            row_number() OVER (
+                PARTITION BY process, kernel, {workgroups}, {workgroup}
+                ORDER BY start_ns, thread_id, place) - 1 AS call,
+            start_ns, duration_ns{events}
+        FROM hook_columns AS c
+        JOIN hook_threads AS t ON c.thread_id = t.id
+        JOIN hook_kernels AS k ON c.kernel_id = k.id
+        ORDER BY start_ns, thread_id, place
+    """)
+    connection.unregister("hook_columns")
+    return connection.table("hook_calls")
+
+
+def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) -> dict[str, npt.NDArray[Any]]:
+    """The numeric columns of all threads; names of kernels and threads go into tables of their own."""
+    import numpy as np
+
+    parts: dict[str, list[npt.NDArray[Any]]] = {}
+    first_kernel = number = 0
+    for process in recording.processes:
+        ids = {kernel: first_kernel + place for place, kernel in enumerate(sorted(process.kernels))}
+        rows = [(ids[kernel], about.name, about.executable) for kernel, about in sorted(process.kernels.items())]
+        if rows:
+            connection.executemany("INSERT INTO hook_kernels VALUES (?, ?, ?)", rows)
+        for thread in process.threads:
+            row = (number, process.stamp, thread.name, thread.tid)
+            connection.execute("INSERT INTO hook_threads VALUES (?, ?, ?, ?)", row)
+            for name, values in _thread_columns(process, thread, ids, number).items():
+                parts.setdefault(name, []).append(values)
+            number += 1
+        first_kernel += len(ids)
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def _thread_columns(
+    process: HookProcess, thread: HookThread, ids: dict[int, int], number: int
+) -> dict[str, npt.NDArray[Any]]:
+    import numpy as np
+
+    calls = thread.calls
+    known = np.array(sorted(ids), dtype=np.int64)
+    numbers = np.array([ids[kernel] for kernel in sorted(ids)], dtype=np.int64)
+    columns: dict[str, npt.NDArray[Any]] = {
+        "thread_id": np.full(len(calls), number, dtype=np.int64),
+        "place": np.arange(len(calls), dtype=np.int64),
+        "kernel_id": numbers[np.searchsorted(known, calls["kernel"].astype(np.int64))],
+        "start_ns": start_ns(process, calls),
+        "duration_ns": duration_ns(process, calls),
+    }
+    for name in ("cpu", "node"):
+        columns[name] = calls[name].astype(np.int64)
+    untold = calls["flags"] & NO_WORKGROUP != 0
+    for name in (f"{word}_{axis}" for word in ("workgroup", "workgroups") for axis in "xyz"):
+        columns[name] = np.ma.masked_array(calls[name].astype(np.int64), mask=untold)
+    for place in range(len(thread.event_names)):
+        columns[f"e{place}"] = thread.events[:, place].astype(np.int64)
+    return columns
+
+
+def start_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """When calls began, on CLOCK_MONOTONIC."""
+    import numpy as np
+
+    ticks = calls["start_ticks"].astype(np.int64) - process.start[0]
+    return process.start[1] + np.rint(ticks * process.ns_per_tick).astype(np.int64)
+
+
+def duration_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """How long calls took."""
+    import numpy as np
+
+    ticks: npt.NDArray[np.uint64] = calls["duration_ticks"]
+    return np.rint(ticks * process.ns_per_tick).astype(np.int64)
