@@ -5,6 +5,7 @@ What comes back from SQL (`scan`) is a few rows per target; the rest is arithmet
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from tracemap.attribution.scan import EXECUTE, MEMORY, TRANSFER, UNMATCHED, Grou
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import Diagnostic, Site, TraceGraph, Transfer
 from tracemap.measurements.model import Metric, Peaks, Run
+from tracemap.measurements.sql import literal
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
 if TYPE_CHECKING:
@@ -79,9 +81,13 @@ def attribute(request: Request) -> Attribution:
 def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb
 
-    with duckdb.connect() as connection:
+    with tempfile.TemporaryDirectory(prefix="tracemap-spill-") as folder, duckdb.connect() as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
+        connection.execute(f"SET temp_directory = {literal(folder)}")
         connection.execute("SET preserve_insertion_order = false")
+        # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
+        # keeps them in memory. Our joins are written in the right order.
+        connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
         yield connection
 
 

@@ -85,7 +85,7 @@ class Scan:
         told = Submissions(self, index, run, joined).tell_apart() if run.header.programs or run.has_header else None
         joins: list[str] = []
         found: list[str] = []
-        if "site" in names and self._names_sites(run):
+        if "site" in names and self._names_sites(run, joined):
             rows = [(site, self.target_id(target)) for site, target in joined.by_site.items()]
             self.table(f"sites_{index}", "site VARCHAR, by_site INTEGER", rows)
             joins.append(f"LEFT JOIN sites_{index} USING (site)")
@@ -116,10 +116,13 @@ class Scan:
             f"FROM {events} AS event {' '.join(joins)}"
         )
 
-    def _names_sites(self, run: Run) -> bool:
-        """Whether a run's column `site` has any value; a CSV would have to be read for that."""
+    def _names_sites(self, run: Run, joined: Join) -> bool:
+        """Whether a run's column `site` is needed: a recorded run with all its buffers tells more by its commands.
+
+        A CSV would have to be read whole to see whether there is any value.
+        """
         if run.format == "csv":
-            return True
+            return not (joined.trusts_buffers and joined.by_command)
         return bool(self.query(f"SELECT site FROM ({events_sql(run)}) WHERE site IS NOT NULL LIMIT 1"))
 
     def _by_command(self, index: int, joined: Join, joins: list[str], told: bool) -> str:
