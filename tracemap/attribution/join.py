@@ -4,6 +4,8 @@ The key of an event is its command buffer and the index of its command in it. Th
 are its own business: hidden buffers take some, so they are never predicted. A recorded buffer is identified by its
 fingerprint: the sequence of its commands, the kernels' names and the workgroup counts that are known at compile time.
 Buffers that are made anew for each call can look alike; then the order of a call's submissions decides (see `ways`).
+Marking such buffers in the compiled program (say, by extra barriers) would tell more, but the program measured would
+not be the one that is deployed; nor would it tell apart what the compiler has made one, like equal arms of a branch.
 """
 
 from __future__ import annotations
