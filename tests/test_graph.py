@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator, ValidationError
 
+import tracemap.graph.bundle
 from tests.builders import graph, op, site
 from tests.conftest import Built
 from tracemap.errors import BundleInvalid, BundleVersion, QueryInvalid, TargetExists, TargetUnwritable
@@ -34,6 +36,17 @@ def stored(tmp_path: Path, target: Path, *, force: bool = False, sources: dict[s
     module = tmp_path / "m.vmfb"
     module.write_bytes(b"module")
     return store(target, example(), module, sources or {"model.mlir": "func\r\n"}, force=force)
+
+
+@pytest.mark.parametrize("model", ["hand_loop", "hand_multifunc", "jax_gpt2_4l_scan", "torch_resnet18_small"])
+def test_real_maps_fit_their_schema(model: str, built: Built) -> None:
+    schema = json.loads((Path(tracemap.graph.bundle.__file__).parents[1] / "schemas" / "map.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    data = json.loads((built(model) / "map.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(data)
+    del data["sites"][0]["members"][0]["path"]
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema).validate(data)
 
 
 @pytest.mark.parametrize("model", ["hand_loop", "hand_dynamic", "jax_gpt2_4l", "torch_resnet18_small"])
