@@ -75,6 +75,14 @@ int real_munmap(void *address, size_t size) {
 
 static void resolve(void) {
   if (next_dlsym) return;
+#ifdef TRACEMAP_HOOK_WITHOUT_PRELOAD
+  next_mmap = mmap;
+  next_mprotect = mprotect;
+  next_munmap = munmap;
+  next_dlclose = dlclose;
+  next_dlsym = dlsym;
+  return;
+#endif
   RESOLVE(next_mmap, dlvsym(RTLD_NEXT, "mmap", DLSYM_VERSION));
   RESOLVE(next_mprotect, dlvsym(RTLD_NEXT, "mprotect", DLSYM_VERSION));
   RESOLVE(next_munmap, dlvsym(RTLD_NEXT, "munmap", DLSYM_VERSION));
@@ -282,6 +290,8 @@ static int hooked_dlclose(void *handle) {
 
 /* ---- LD_PRELOAD */
 
+#ifndef TRACEMAP_HOOK_WITHOUT_PRELOAD /* sanitizers have a mmap of their own, which must stay the first */
+
 /* The C library's headers declare these with attributes of their own; the names are what counts. */
 PUBLIC void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   return hooked_mmap(address, size, protection, flags, file, offset);
@@ -295,6 +305,8 @@ PUBLIC int mprotect(void *address, size_t size, int protection) { return hooked_
 PUBLIC int munmap(void *address, size_t size) { return hooked_munmap(address, size); }
 PUBLIC void *dlsym(void *handle, const char *name) { return look_up(handle, name); }
 PUBLIC int dlclose(void *handle) { return hooked_dlclose(handle); }
+
+#endif
 
 /* ---- attach() and the plugin */
 

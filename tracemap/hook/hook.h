@@ -177,7 +177,7 @@ struct thread {
 extern __thread struct thread *current_thread __attribute__((tls_model("initial-exec")));
 
 struct thread *thread_begin(void);
-struct record *thread_gated(struct thread *thread);
+bool thread_passes(struct thread *thread);
 struct record *thread_next_window(struct thread *thread);
 void thread_refresh_clock(struct thread *thread);
 void thread_end(struct thread *thread);

@@ -7,7 +7,11 @@
  *   offset 64       description: the fields of `header` and `record`, one per line
  *   offset 2048     header (HEADER_FIELDS), updated while the program runs
  *   offset 4096     about: JSON, what thread this is and which events it counts
- *   offset 65536    records (RECORD_FIELDS, then one u8 per event), `count` of them
+ *   offset 65536    records (RECORD_FIELDS, then one u8 per event)
+ *
+ * A record is whole when its `start_ticks` is not 0: that is what is written last, and all that says so, since a count
+ * of its own would cost another write per call. What follows the last record is zeros; a call in flight has left its
+ * kernel and FLAG_BEGUN there.
  *
  * Whoever changes a field raises FORMAT_VERSION and adds a line here.
  * 1: first.
@@ -27,10 +31,9 @@
 
 /* X(C type, numpy type, name). Fields stand in an order without gaps. */
 #define HEADER_FIELDS(X)                                                                 \
-  X(uint64_t, u8, count)            /* whole records */                                  \
-  X(uint64_t, u8, seen)             /* calls, recorded or not */                         \
+  X(uint64_t, u8, count)            /* whole records, at the latest moment; more may follow */ \
+  X(uint64_t, u8, passed_over)      /* calls that were not to be recorded */             \
   X(uint64_t, u8, lost)             /* calls that should have been recorded: no room */  \
-  X(uint64_t, u8, in_flight)        /* 1 + the kernel that runs now; 0 between calls */  \
   X(uint64_t, u8, first_ticks)      /* one moment on both clocks, at the thread's start */ \
   X(uint64_t, u8, first_ns)                                                              \
   X(uint64_t, u8, last_ticks)       /* the same, as late as known */                     \
@@ -54,6 +57,7 @@
   X(uint16_t, u2, node)                                                                  \
   X(uint32_t, u4, flags)
 
+#define FLAG_BEGUN 4u /* set in every record, first of all */
 #define FLAG_NO_WORKGROUP 1u /* the runtime's own hook called: it does not tell the workgroup */
 #define FLAG_NOT_RUNNING 2u  /* the events' counters did not run all the time: counts are too small */
 

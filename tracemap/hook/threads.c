@@ -20,7 +20,7 @@ static pthread_key_t key;
 static unsigned thread_count;
 static uint64_t recorded; /* calls of all threads; counted only where there is a budget */
 
-/* Where a thread without a file points, so that `seen` and `in_flight` need no test. */
+/* What a thread without a file has. */
 static struct thread broken_thread = {.broken = true};
 
 static bool reserve(int file, off_t offset, off_t size) {
@@ -149,21 +149,26 @@ COLD struct thread *thread_begin(void) {
   return thread;
 }
 
-/* Whether this call is one to record, where not all are. */
-COLD struct record *thread_gated(struct thread *thread) {
+static bool wanted(struct thread *thread) {
   if (thread->skip_until) {
-    if (ticks_now() < thread->skip_until) return NULL;
+    if (ticks_now() < thread->skip_until) return false;
     thread->skip_until = 0;
   }
   if (thread->until_next) {
     thread->until_next--;
-    return NULL;
+    return false;
   }
-  if (settings.budget && __atomic_load_n(&recorded, __ATOMIC_RELAXED) >= settings.budget) return NULL;
-  if (settings.budget && __atomic_fetch_add(&recorded, 1, __ATOMIC_RELAXED) >= settings.budget) return NULL;
+  if (settings.budget && __atomic_load_n(&recorded, __ATOMIC_RELAXED) >= settings.budget) return false;
+  if (settings.budget && __atomic_fetch_add(&recorded, 1, __ATOMIC_RELAXED) >= settings.budget) return false;
   thread->until_next = settings.every - 1;
-  if (thread->cursor == thread->limit) return thread_next_window(thread);
-  return (struct record *)(void *)thread->cursor;
+  return true;
+}
+
+/* Whether this call is one to record, where not all are. */
+COLD bool thread_passes(struct thread *thread) {
+  bool passes = wanted(thread);
+  if (!passes) thread->header->passed_over++;
+  return passes;
 }
 
 COLD struct record *thread_next_window(struct thread *thread) {
@@ -186,6 +191,8 @@ void thread_refresh_clock(struct thread *thread) {
   struct moment now = moment_now();
   thread->header->last_ticks = now.ticks;
   thread->header->last_ns = now.ns;
+  uint64_t bytes = (uint64_t)thread->window_offset + (uint64_t)(thread->cursor - thread->window) - DATA_OFFSET;
+  thread->header->count = bytes / thread->record_bytes;
 }
 
 void thread_end(struct thread *thread) {

@@ -31,6 +31,8 @@ NO_WORKGROUP: Final = 1
 """A record's flag: the runtime's own hook called, which does not tell the workgroup."""
 NOT_RUNNING: Final = 2
 """A record's flag: the events' counters did not run all the time."""
+BEGUN: Final = 4
+"""A record's flag: the call began; it is written first, `start_ticks` last."""
 
 _MAGIC = b"TMAPHOOK"
 _PREAMBLE = struct.Struct("<8sIIIIII")
@@ -39,7 +41,7 @@ _LARGEST_TEXT = 1 << 20
 _TYPES = {"u2": "<u2", "u4": "<u4", "u8": "<u8"}
 _MOST_EVENTS = 64
 _HEADER_NAMES = (
-    *("count", "seen", "lost", "in_flight", "first_ticks", "first_ns", "last_ticks", "last_ns"),
+    *("count", "passed_over", "lost", "first_ticks", "first_ns", "last_ticks", "last_ns"),
     *("overhead_ticks", "empty_ticks", "record_bytes", "closed"),
 )
 _RECORD_NAMES = (
@@ -70,7 +72,8 @@ class HookThread:
 
     `calls` is a structured array with the fields of a record; `events` a matrix, calls by event names.
     `overhead_ns` is what the hook added to each call, `empty_ns` the duration that an empty call reads: both measured
-    in this thread before its first call. `seen` counts all calls, `lost` those without room.
+    in this thread before its first call. `passed_over` counts calls that were not to be recorded, `lost` those without
+    room.
     """
 
     name: str
@@ -80,7 +83,7 @@ class HookThread:
     event_names: tuple[str, ...]
     calls: npt.NDArray[Any]
     events: npt.NDArray[np.uint64]
-    seen: int
+    passed_over: int
     lost: int
     running: int
     """The kernel that ran when the program was killed; -1: none."""
@@ -293,10 +296,10 @@ def _read_thread(path: Path, stamp: str) -> HookThread | None:
         if header["record_bytes"] != kind.itemsize:
             raise RunInvalid(f"{path}: its records have {header['record_bytes']} bytes, their fields {kind.itemsize}")
         room = max(0, size - preamble["data_offset"]) // kind.itemsize
-        count = min(header["count"], room)
-        calls = np.fromfile(path, dtype=kind, count=count, offset=preamble["data_offset"])
+        written = np.fromfile(path, dtype=kind, count=room, offset=preamble["data_offset"])
     except OSError as error:
         raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    calls, running = _whole_records(path, written, header)
     counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
     return HookThread(
         name=about["name"],
@@ -306,15 +309,27 @@ def _read_thread(path: Path, stamp: str) -> HookThread | None:
         event_names=events,
         calls=calls,
         events=counted,
-        seen=header["seen"],
-        lost=header["lost"] + header["count"] - len(calls),
-        running=header["in_flight"] - 1,
+        passed_over=header["passed_over"],
+        lost=header["lost"] + max(0, header["count"] - len(calls)),
+        running=running,
         closed=bool(header["closed"]),
         first=(header["first_ticks"], header["first_ns"]),
         last=(header["last_ticks"], header["last_ns"]),
         overhead_ticks=header["overhead_ticks"],
         empty_ticks=header["empty_ticks"],
     )
+
+
+def _whole_records(path: Path, written: npt.NDArray[Any], header: dict[str, int]) -> tuple[npt.NDArray[Any], int]:
+    """The records up to the first that is not whole, and the kernel of a call in flight after them (-1: none)."""
+    import numpy as np
+
+    whole = written["start_ticks"] != 0
+    count = len(written) if whole.all() else int(np.argmin(whole))
+    if count < min(header["count"], len(written)):
+        raise RunInvalid(f"{path}: record {count} of {header['count']} is damaged: it has no start")
+    in_flight = count < len(written) and not header["closed"] and int(written["flags"][count]) & BEGUN
+    return written[:count], int(written["kernel"][count]) if in_flight else -1
 
 
 def _preamble(path: Path, head: bytes) -> dict[str, int]:
@@ -481,15 +496,16 @@ def _thread_columns(
 
 def start_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """When calls began, on CLOCK_MONOTONIC."""
-    import numpy as np
-
-    ticks = calls["start_ticks"].astype(np.int64) - process.start[0]
-    return process.start[1] + np.rint(ticks * process.ns_per_tick).astype(np.int64)
+    return process.start[1] + _ns(calls["start_ticks"].astype("<i8") - process.start[0], process)
 
 
 def duration_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """How long calls took."""
+    return _ns(calls["duration_ticks"].astype("<i8"), process)
+
+
+def _ns(ticks: npt.NDArray[np.int64], process: HookProcess) -> npt.NDArray[np.int64]:
     import numpy as np
 
-    ticks: npt.NDArray[np.uint64] = calls["duration_ticks"]
-    return np.rint(ticks * process.ns_per_tick).astype(np.int64)
+    rounded: npt.NDArray[np.int64] = np.rint(ticks * process.ns_per_tick).astype(np.int64)
+    return rounded

@@ -1,0 +1,158 @@
+/* A runtime reduced to what the hook sees of one: it loads executables, calls workgroups from threads, forks, unloads.
+ *
+ * Usage: host KERNELS.so MODE [THREADS [CALLS [KERNEL]]]; what each mode does is said beside it.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "abi.h"
+
+static const char *path;
+static unsigned thread_count = 2, call_count = 1000, kernel;
+
+static void fail(const char *what) {
+  fprintf(stderr, "host: %s: %s\n", what, dlerror());
+  exit(1);
+}
+
+static const struct library *load(void **handle) {
+  *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!*handle) fail("dlopen");
+  library_query query;
+  void *found = dlsym(*handle, LIBRARY_QUERY);
+  if (!found) fail("dlsym");
+  memcpy(&query, &found, sizeof found);
+  return query(LIBRARY_VERSION, NULL);
+}
+
+static void call_all(const struct library *library) {
+  struct dispatch_state dispatch = {.workgroup_count_x = call_count, .workgroup_count_y = 1, .workgroup_count_z = 1};
+  struct workgroup_state workgroup = {0};
+  for (unsigned call = 0; call < call_count; call++) {
+    workgroup.workgroup_id_x = call;
+    if (library->exports.ptrs[kernel](NULL, &dispatch, &workgroup)) exit(3);
+  }
+}
+
+static void *call_in_thread(void *library) {
+  call_all(library);
+  return NULL;
+}
+
+static void *load_and_call(void *unused) {
+  (void)unused;
+  for (int time = 0; time < 20; time++) {
+    void *handle;
+    call_all(load(&handle));
+    dlclose(handle);
+  }
+  return NULL;
+}
+
+static void in_threads(void *(*body)(void *), void *argument) {
+  pthread_t threads[64];
+  for (unsigned thread = 0; thread < thread_count; thread++) pthread_create(&threads[thread], NULL, body, argument);
+  for (unsigned thread = 0; thread < thread_count; thread++) pthread_join(threads[thread], NULL);
+}
+
+/* Calls by the main thread, a fork, calls on both sides; the child loads once more. */
+static void fork_and_call(const struct library *library) {
+  call_all(library);
+  pid_t child = fork();
+  if (!child) {
+    void *handle;
+    call_all(library);
+    call_all(load(&handle));
+    in_threads(call_in_thread, (void *)(uintptr_t)library);
+    exit(0);
+  }
+  int status;
+  if (waitpid(child, &status, 0) < 0 || status) exit(4);
+  call_all(library);
+}
+
+__attribute__((weak)) void iree_hal_executable_library_call_hook_begin(struct string_view identifier,
+                                                                       const struct library *library, size_t ordinal);
+__attribute__((weak)) void iree_hal_executable_library_call_hook_end(struct string_view identifier,
+                                                                     const struct library *library, size_t ordinal);
+
+static int linked_in(const void *environment, const struct dispatch_state *dispatch,
+                     const struct workgroup_state *workgroup) {
+  (void)environment, (void)dispatch, (void)workgroup;
+  return 0;
+}
+
+/* As a runtime that is built with IREE's hook does: around each workgroup, here of a library that is linked in. */
+static void call_with_runtime_hook(const struct library *library) {
+  static export_function ptrs[] = {linked_in};
+  static const char *const names[] = {"linked_in"};
+  static const struct library_header header = {.version = LIBRARY_VERSION, .name = "static"};
+  static const struct library own = {.header = &header, .exports = {.count = 1, .ptrs = ptrs, .names = names}};
+  const struct string_view identifier = {"host", 4};
+  const struct library *both[] = {&own, library};
+  for (unsigned call = 0; call < call_count; call++)
+    for (int place = 0; place < 2; place++) {
+      struct dispatch_state dispatch = {.workgroup_count_x = 1, .workgroup_count_y = 1, .workgroup_count_z = 1};
+      struct workgroup_state workgroup = {0};
+      if (iree_hal_executable_library_call_hook_begin)
+        iree_hal_executable_library_call_hook_begin(identifier, both[place], 0);
+      both[place]->exports.ptrs[0](NULL, &dispatch, &workgroup);
+      if (iree_hal_executable_library_call_hook_end)
+        iree_hal_executable_library_call_hook_end(identifier, both[place], 0);
+    }
+}
+
+__attribute__((weak)) const struct plugin *iree_hal_executable_plugin_query(uint32_t version, void *reserved);
+
+/* Where the hook is linked in rather than preloaded, it is reached as IREE reaches its plugins. */
+static void load_plugin(void) {
+  void *self;
+  if (!iree_hal_executable_plugin_query) return;
+  const struct plugin *plugin = iree_hal_executable_plugin_query(PLUGIN_VERSION, NULL);
+  if (plugin->load(NULL, 0, NULL, &self)) exit(5);
+}
+
+/* What a call costs, in the process that is hooked or not: nanoseconds per call, best of many rounds. */
+static void measure(const struct library *library) {
+  double best = 1e9;
+  for (int round = 0; round < 50; round++) {
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    call_all(library);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double ns = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
+    if (ns / call_count < best) best = ns / call_count;
+  }
+  printf("%.3f\n", best);
+}
+
+int main(int count, char **words) {
+  if (count < 3) return 2;
+  path = words[1];
+  if (count > 3) thread_count = (unsigned)atoi(words[3]);
+  if (count > 4) call_count = (unsigned)atoi(words[4]);
+  if (count > 5) kernel = (unsigned)atoi(words[5]);
+  load_plugin();
+  void *handle;
+  const struct library *library = load(&handle);
+  const char *mode = words[2];
+  if (!strcmp(mode, "threads")) in_threads(call_in_thread, (void *)(uintptr_t)library);
+  else if (!strcmp(mode, "churn")) in_threads(load_and_call, NULL);
+  else if (!strcmp(mode, "fork")) fork_and_call(library);
+  else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
+  else if (!strcmp(mode, "measure")) measure(library);
+  else if (!strcmp(mode, "next")) printf("%d\n", dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc"));
+  else if (!strcmp(mode, "skip")) {
+    call_all(library);
+    usleep(100000);
+    call_all(library);
+  } else return 2;
+  dlclose(handle);
+  return 0;
+}

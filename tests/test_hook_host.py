@@ -1,0 +1,162 @@
+"""The hook in a small host: threads, forks, loading while others call, settings, sanitizers, full disks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.hook import support
+from tests.support import made_once
+from tracemap.errors import RunEmpty
+from tracemap.hook import settings_environment
+from tracemap.hook.compiling import FOLDER, find_compiler, sources
+from tracemap.measurements.hookfile import NO_WORKGROUP, HookRecording, read_recording
+
+HERE = Path(support.__file__).parent
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{FOLDER}")
+
+
+def compile_c(target: Path, *arguments: str | Path) -> Path:
+    with made_once(target) as missing:
+        if missing:
+            command = [*find_compiler(), *FLAGS, *map(str, arguments), "-o", str(target), "-ldl", "-lpthread"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="session")
+def library(made: Path) -> Path:
+    support.need_compiler()
+    return support.built_library(made)
+
+
+@pytest.fixture(scope="session")
+def kernels(made: Path) -> Path:
+    support.need_compiler()
+    return compile_c(made / "kernels.so", "-O2", "-shared", "-fPIC", HERE / "kernels.c")
+
+
+@pytest.fixture(scope="session")
+def host(made: Path) -> Path:
+    support.need_compiler()
+    return compile_c(made / "host", "-O2", HERE / "host.c")
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    folder = tmp_path / "hook"
+    folder.mkdir()
+    return folder
+
+
+def calls_by_kernel(recording: HookRecording) -> Counter[str]:
+    return support.calls_of(recording)
+
+
+def test_each_thread_has_a_file_of_its_own(library: Path, host: Path, kernels: Path, output: Path) -> None:
+    support.run([host, kernels, "threads", "8", "500"], support.hooked(library, output))
+    (process,) = read_recording(output).processes
+    assert [len(thread.calls) for thread in process.threads] == [500] * 8
+    assert len({thread.tid for thread in process.threads}) == 8
+    for thread in process.threads:
+        assert thread.closed
+        assert thread.calls["workgroup_x"].tolist() == list(range(500))
+        assert thread.overhead_ticks > thread.empty_ticks > 0
+
+
+def test_both_sides_of_a_fork_are_recorded(library: Path, host: Path, kernels: Path, output: Path) -> None:
+    support.run([host, kernels, "fork", "2", "100"], support.hooked(library, output))
+    parent, child = read_recording(output).processes
+    assert [len(thread.calls) for thread in parent.threads] == [200]
+    assert sorted(len(thread.calls) for thread in child.threads) == [100, 100, 200]
+
+
+def test_a_runtime_with_irees_hook_is_recorded_once(library: Path, host: Path, kernels: Path, output: Path) -> None:
+    support.run([host, kernels, "runtime", "1", "50"], support.hooked(library, output))
+    recording = read_recording(output)
+    assert calls_by_kernel(recording) == {"empty": 50, "linked_in": 50}
+    ((thread,),) = (process.threads for process in recording.processes)
+    assert int((thread.calls["flags"] & NO_WORKGROUP != 0).sum()) == 50
+
+
+def test_other_symbols_are_looked_up_as_before(library: Path, host: Path, kernels: Path, output: Path) -> None:
+    assert support.run([host, kernels, "next"], support.hooked(library, output)) == support.run([host, kernels, "next"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "recorded"),
+    [
+        ({"filter": "emp*"}, 1000),
+        ({"filter": "[!e]*"}, 0),
+        ({"filter": "*p[a-z]y"}, 1000),
+        ({"filter": "empt"}, 0),
+        ({"every": 7}, 143),
+        ({"calls": 10}, 10),
+        ({"skip_ms": 10_000}, 0),
+    ],
+    ids=str,
+)
+def test_settings_choose_calls(
+    settings: dict[str, object], recorded: int, library: Path, host: Path, kernels: Path, output: Path
+) -> None:
+    support.run([host, kernels, "threads", "1", "1000"], support.hooked(library, output, **settings))
+    if recorded:
+        assert read_recording(output).call_count == recorded
+    else:
+        with pytest.raises(RunEmpty):
+            read_recording(output)
+
+
+def test_the_start_is_skipped(library: Path, host: Path, kernels: Path, output: Path) -> None:
+    """The host calls, waits 100 ms, and calls again."""
+    support.run([host, kernels, "skip", "1", "100"], support.hooked(library, output, skip_ms=50))
+    recording = read_recording(output)
+    assert recording.call_count == 100
+    assert recording.processes[0].threads[0].passed_over == 100
+
+
+def test_a_full_file_is_said_and_counted(library: Path, host: Path, kernels: Path, output: Path) -> None:
+    variables = {**os.environ, **support.hooked(library, output, thread_bytes=3 << 20)}
+    command = [str(host), str(kernels), "threads", "1", "200000"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert done.stderr.count("file is full") == 1
+    recording = read_recording(output)
+    (thread,) = recording.processes[0].threads
+    assert len(thread.calls) + thread.lost == 200_000
+    assert 2 << 20 < len(thread.calls) * thread.calls.dtype.itemsize <= 3 << 20
+    assert "calls-lost" in [item.slug for item in recording.diagnostics]
+
+
+def test_where_no_file_can_grow_the_program_runs_on(library: Path, host: Path, kernels: Path, output: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    command = [str(host), str(kernels), "threads", "2", "100"]
+    for folder in (output, output / "missing"):
+        variables = {**os.environ, **settings_environment(folder), "LD_PRELOAD": str(library)}
+        done = subprocess.run(
+            ["sh", "-c", 'trap "" XFSZ; exec "$@"', "sh", *command],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=limit,
+        )
+        assert done.returncode == 0
+        assert "tracemap hook: " in done.stderr
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
+@pytest.mark.parametrize("mode", ["threads", "churn", "fork", "runtime"])
+def test_sanitizers_find_nothing(sanitizer: str, mode: str, kernels: Path, made: Path, output: Path) -> None:
+    support.need_compiler()
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-O1", "-g", "-DTRACEMAP_HOOK_WITHOUT_PRELOAD"]
+    program = compile_c(made / f"host-{sanitizer}", *flags, HERE / "host.c", *sources())
+    support.run([program, kernels, mode, "4", "200"], settings_environment(output))
+    assert read_recording(output).call_count >= 200
