@@ -26,7 +26,7 @@ help: ## print this list
 
 venv: $(READY) ## set up the virtual environment .venv (again only when pyproject.toml changed)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch])
 	@test -n "$(PYTHON)" || { echo "tracemap needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
