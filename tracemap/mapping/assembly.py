@@ -6,9 +6,11 @@ Early phases are read while the compiler still generates code; nothing here wait
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
+from tracemap.errors import ModelInvalid
 from tracemap.graph.model import (
     Argument,
     Diagnostic,
@@ -23,7 +25,7 @@ from tracemap.graph.model import (
     SourceFile,
     TraceGraph,
 )
-from tracemap.ir.parsing import MlirParser
+from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.phases import FlowProgram, read_dispatch_creation, read_flow, read_hal
 from tracemap.ir.source import CONTROL_FLOW, SourceModel, SourceOperation
 from tracemap.locations import CodeFrame, Tags, frames
@@ -55,6 +57,15 @@ class Identity(Protocol):
 
     def mentioned(self, text: str) -> frozenset[int]:
         """The indices of the ops that a dump names at all, be it as the place of a block argument or of a call."""
+
+
+@contextmanager
+def _naming(phase: str) -> Iterator[None]:
+    """Name the phase where its dump does not parse."""
+    try:
+        yield
+    except ModelInvalid as error:
+        raise ModelInvalid(f"the dump of the phase {phase} does not parse: {str(error).removeprefix('-:')}") from error
 
 
 class TagIdentity:
@@ -120,8 +131,8 @@ class Assembly:
         dataflow = Dataflow(model)
         for phase in ("abi", "preprocessing", "global-optimization"):
             self._look_at(phase)
-        regions = read_dispatch_creation(self._parser, self._parser.parse(self._look_at("dispatch-creation")))
-        flow = read_flow(self._parser, self._parser.parse(self._look_at("flow")))
+        regions = read_dispatch_creation(self._parser, self._parsed("dispatch-creation"))
+        flow = read_flow(self._parser, self._parsed("flow"))
         located, diagnostics = SiteBuilder(members).sites(regions, flow)
         self._diagnostics += diagnostics
         twins = find_twins(model)
@@ -130,7 +141,7 @@ class Assembly:
         sites = self._with_absorbed(located, model, dataflow, alive, twins, raised)
         host_names = _host_names(flow, tags, owner_of)
         self._look_at("stream")
-        hal = read_hal(self._parser, self._parser.parse(self._look_at("hal")))
+        hal = read_hal(self._parser, self._parsed("hal"))
         movers = {op.index for op in model.operations if op.is_op and not fates.is_structural(op)}
         moving = TagOwners(tags, {index: f"op{owner}" for index, owner in owner_of.items() if owner in movers}, calls)
         placed, buffers, diagnostics = place_commands(sites, flow, hal, moving)
@@ -158,8 +169,14 @@ class Assembly:
         if not self._phases.has(phase):
             return ""
         text = self._phases.wait_for(phase)
-        self._survival.add(phase, self._identity.located(text))
+        with _naming(phase):
+            self._survival.add(phase, self._identity.located(text))
         return text
+
+    def _parsed(self, phase: str) -> Module:
+        text = self._look_at(phase)
+        with _naming(phase):
+            return self._parser.parse(text)
 
     @staticmethod
     def _with_absorbed(

@@ -65,7 +65,10 @@ def build_from_dumps(request: DumpsRequest, progress: Progress = no_progress) ->
     kept = keep_texts(model, name, request.source_roots, keep=request.keep_sources)
     assembly = Assembly(parser, model, dumps, identity, own_locations(parser, attributes))
     info = ModuleInfo(model.name, _hash(request.module), _UNKNOWN_COMPILER, ())
-    graph = assembly.graph(lambda: info, kept.sources)
+    try:
+        graph = assembly.graph(lambda: info, kept.sources)
+    except ModelInvalid as error:
+        raise DumpsInvalid(f"{request.folder}: {error}") from error
     _check_module(graph, request.module)
     graph = dataclasses.replace(graph, diagnostics=(_how_far(graph, model, written, tags), *graph.diagnostics))
     progress("writing the bundle")

@@ -1,0 +1,216 @@
+"""Bundles from dumps of compilations made by hand: what locations tell is true, and the map says how far they tell."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli, flow_of_plain_compile, json_cli, made_once, run_cli
+from tests.test_cli_errors import everything_in, refused
+from tracemap.graph.bundle import load
+from tracemap.graph.model import Evidence, Fate, TraceGraph
+from tracemap.toolchain import find_tool
+
+FIVE = ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny", "onnx_mlp_named"]
+MODELS = SAMPLES / "models"
+
+
+def compile_by_hand(model: Path, folder: Path, *flags: str) -> None:
+    """As somebody without tracemap does it: the dumps into `dumps`, the module beside it."""
+    printing = flags or ("--mlir-print-debuginfo",)
+    dumping = f"--dump-compilation-phases-to={folder / 'dumps'}"
+    arguments = [find_tool("iree-compile"), model, *PLAIN_FLAGS, *printing, dumping, "-o", folder / "m.vmfb"]
+    subprocess.run([str(argument) for argument in arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def by_hand(made: Path) -> Path:
+    """A folder per model of the five, compiled once."""
+    for name in FIVE:
+        folder = made / "by_hand" / name
+        folder.parent.mkdir(exist_ok=True)
+        with made_once(folder) as missing:
+            if missing:
+                folder.mkdir()
+                compile_by_hand(MODELS / f"{name}.mlir", folder)
+    return made / "by_hand"
+
+
+def from_dumps(folder: Path, target: Path, *model: str | Path) -> TraceGraph:
+    check_cli("build", "--from-dumps", folder / "dumps", "--module", folder / "m.vmfb", *model, "-o", target)
+    return load(target).graph
+
+
+def memberships(graph: TraceGraph, *kinds: Evidence) -> set[tuple[int, str]]:
+    found = ((site.ordinal, member) for site in graph.sites for member in site.members)
+    return {(ordinal, member.op) for ordinal, member in found if not kinds or member.evidence in kinds}
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_sites_and_kernels_are_those_of_the_compilation(name: str, by_hand: Path, tmp_path: Path) -> None:
+    graph = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
+    assert tuple(site.kernel for site in graph.sites) == flow_of_plain_compile(MODELS / f"{name}.mlir").sites
+    assert all(site.members for site in graph.sites)
+    assert not [op.id for op in graph.ops if op.fate is Fate.UNKNOWN]
+    assert (tmp_path / "b.tracemap" / "module.vmfb").read_bytes() == (by_hand / name / "m.vmfb").read_bytes()
+    assert (by_hand / name / "m.vmfb").exists()
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_what_is_told_apart_is_what_tags_say(name: str, by_hand: Path, built: Built, tmp_path: Path) -> None:
+    """Located members are members by the tags, too; of ops that are always told apart no membership is missed."""
+    ours = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
+    theirs = load(built(name)).graph
+    assert [op.id for op in ours.ops] == [op.id for op in theirs.ops]
+    assert memberships(ours, Evidence.LOCATED) <= memberships(theirs)
+    works = {op.id for op in ours.ops if op.fate is Fate.DISPATCHED}
+    found = memberships(theirs, Evidence.LOCATED) - memberships(ours)
+    assert not {member for member in found if member[1] in works and unique(ours, member[1])}
+
+
+def unique(graph: TraceGraph, op: str) -> bool:
+    """Whether an op stands alone wherever it is a member by its location."""
+    return all(
+        member.evidence is Evidence.LOCATED for site in graph.sites for member in site.members if member.op == op
+    )
+
+
+@pytest.mark.parametrize("name", ["hand_mlp", "hand_repeat6_calls"])
+def test_hand_written_models_lose_nothing(name: str, by_hand: Path, built: Built, tmp_path: Path) -> None:
+    ours = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
+    theirs = load(built(name)).graph
+    assert memberships(ours, Evidence.LOCATED) == memberships(theirs)
+    assert [site.path for site in ours.sites] == [site.path for site in theirs.sites]
+    assert [op.fate for op in ours.ops] == [op.fate for op in theirs.ops]
+    assert [op.last_phase for op in ours.ops] == [op.last_phase for op in theirs.ops]
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_input_phase_stands_in_for_the_model(name: str, by_hand: Path, tmp_path: Path) -> None:
+    graph = from_dumps(by_hand / name, tmp_path / "b.tracemap")
+    assert re.fullmatch(r".*\.1\.input\.mlir", graph.sources[0].name)
+    assert all(site.members for site in graph.sites)
+    assert json_cli("show", tmp_path / "b.tracemap")["coverage"]["ops"] == len(graph.ops)
+
+
+def test_shared_locations_are_said_and_fused(tmp_path: Path) -> None:
+    """Two products share line 7: neither is told from the other. The first shares line 3 with its initial value."""
+    program = ROOT / "tests" / "programs" / "shared_places.mlir"
+    compile_by_hand(program, tmp_path)
+    graph = from_dumps(tmp_path, tmp_path / "b.tracemap", program)
+    first, second, third = (op.id for op in graph.ops if op.name == "linalg.matmul")
+    evidence = [{member.op: member.evidence for member in site.members} for site in graph.sites]
+    assert evidence[0] == {first: Evidence.LOCATED}
+    assert evidence[1:] == [{second: Evidence.FUSED, third: Evidence.FUSED}] * 2
+    note = next(note for note in graph.diagnostics if note.slug == "identity-by-location")
+    assert "1 of 3 sites a member that is told apart, 0 no member" in note.message
+
+
+def test_stripped_locations_tell_nothing_and_the_map_says_so(tmp_path: Path) -> None:
+    model = MODELS / "hand_mlp_unknown.mlir"
+    compile_by_hand(model, tmp_path)
+    graph = from_dumps(tmp_path, tmp_path / "b.tracemap", model)
+    assert not memberships(graph)
+    slugs = [note.slug for note in graph.diagnostics]
+    assert {"identity-by-location", "locations-absent"} <= set(slugs)
+    assert "0 of 16 ops have a location that tells them apart" in graph.diagnostics[0].message
+
+
+def test_bundle_records_and_attributes(by_hand: Path, tmp_path: Path) -> None:
+    from_dumps(by_hand / "hand_mlp", tmp_path / "mlp.tracemap", MODELS / "hand_mlp.mlir")
+    flags = SAMPLES / "flags" / "hand_mlp.flags"
+    check_cli("record", "mlp.tracemap", "--flagfile", flags, "--iterations", "2", "-o", "run.csv", cwd=tmp_path)
+    result = json_cli("attribute", "run.csv", "--map", "mlp.tracemap", cwd=tmp_path)
+    cpu = next(metric for metric in result["metrics"] if metric["name"] == "cpu_ns")
+    assert cpu["attributed"] == cpu["measured"] > 0
+
+
+def test_file_names_of_models_need_not_be_those_of_the_compilation(tmp_path: Path) -> None:
+    """Compiled from standard input, given as a file; the same model under another folder."""
+    text = (MODELS / "hand_mlp.mlir").read_bytes()
+    arguments = [find_tool("iree-compile"), "-", *PLAIN_FLAGS, "--mlir-print-debuginfo", "-o", tmp_path / "m.vmfb"]
+    dumping = f"--dump-compilation-phases-to={tmp_path / 'dumps'}"
+    subprocess.run([*map(str, arguments), dumping], input=text, check=True, capture_output=True)
+    (tmp_path / "renamed.mlir").write_bytes(text)
+    graph = from_dumps(tmp_path, tmp_path / "b.tracemap", tmp_path / "renamed.mlir")
+    assert len(memberships(graph, Evidence.LOCATED)) == 7
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("phase", ["input", "dispatch-creation", "flow", "hal"])
+def test_missing_dump_is_named(phase: str, by_hand: Path, tmp_path: Path) -> None:
+    dumps = shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
+    next(dumps.glob(f"*.{phase}.mlir")).unlink()
+    module = by_hand / "hand_mlp" / "m.vmfb"
+    said = refused("dumps-invalid", "build", "--from-dumps", dumps, "--module", module, cwd=tmp_path)
+    assert f"no dump of the phase {phase} " in said
+    if phase == "input":  # which the model stands in for
+        check_cli("build", "--from-dumps", dumps, "--module", module, MODELS / "hand_mlp.mlir", cwd=tmp_path)
+
+
+def test_fewer_phases_are_enough(by_hand: Path, tmp_path: Path) -> None:
+    dumps = shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
+    for phase in ("input", "abi", "preprocessing", "global-optimization", "stream", "vm"):
+        next(dumps.glob(f"*.{phase}.mlir")).unlink()
+    shutil.copy(by_hand / "hand_mlp" / "m.vmfb", tmp_path / "m.vmfb")
+    graph = from_dumps(tmp_path, tmp_path / "b.tracemap", MODELS / "hand_mlp.mlir")
+    assert len(memberships(graph, Evidence.LOCATED)) == 7
+
+
+def test_dumps_without_locations(tmp_path: Path) -> None:
+    compile_by_hand(MODELS / "hand_mlp.mlir", tmp_path, "--iree-opt-level=O0")
+    said = refused("dumps-invalid", *build_words(tmp_path), MODELS / "hand_mlp.mlir", cwd=tmp_path)
+    assert "--mlir-print-debuginfo" in said
+
+
+def build_words(folder: Path) -> tuple[str | Path, ...]:
+    return ("build", "--from-dumps", folder / "dumps", "--module", folder / "m.vmfb", "-o", folder / "b.tracemap")
+
+
+def test_dumps_of_two_compilations(by_hand: Path, tmp_path: Path) -> None:
+    for name in ("hand_mlp", "jax_gpt2_4l"):
+        shutil.copytree(by_hand / name / "dumps", tmp_path / "dumps", dirs_exist_ok=True)
+    shutil.copy(by_hand / "hand_mlp" / "m.vmfb", tmp_path / "m.vmfb")
+    assert "several dumps" in refused("dumps-invalid", *build_words(tmp_path), cwd=tmp_path)
+
+
+def test_module_of_another_compilation(by_hand: Path, tmp_path: Path) -> None:
+    shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
+    shutil.copy(by_hand / "jax_gpt2_4l" / "m.vmfb", tmp_path / "m.vmfb")
+    assert "no function mlp" in refused("dumps-invalid", *build_words(tmp_path), cwd=tmp_path)
+
+
+def test_damaged_dump_is_named(by_hand: Path, tmp_path: Path) -> None:
+    dumps = shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
+    shutil.copy(by_hand / "hand_mlp" / "m.vmfb", tmp_path / "m.vmfb")
+    flow = next(dumps.glob("*.flow.mlir"))
+    flow.write_text(flow.read_text(encoding="utf-8")[:2000] + " loc(", encoding="utf-8")
+    assert "the phase flow does not parse" in refused("dumps-invalid", *build_words(tmp_path), cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--from-dumps", "."),
+        ("--module", "m.vmfb"),
+        ("--from-dumps", ".", "--module", "m.vmfb", "--", "--iree-opt-level=O2"),
+    ],
+)
+def test_options_that_go_together(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "m.vmfb").write_bytes(b"x")
+    assert "--from-dumps" in refused("usage-invalid", "build", *words, cwd=tmp_path)
+
+
+def test_passes_of_a_compilation_made_elsewhere(by_hand: Path, tmp_path: Path) -> None:
+    graph = from_dumps(by_hand / "hand_mlp", tmp_path / "b.tracemap", MODELS / "hand_mlp.mlir")
+    lost = next(op.id for op in graph.ops if op.name == "func.return")
+    assert "dumps" in refused("usage-invalid", "audit", "b.tracemap", "--pass", lost, cwd=tmp_path)
+    assert run_cli("audit", "b.tracemap", cwd=tmp_path).returncode == 0
+    assert "b.tracemap" in everything_in(tmp_path)
