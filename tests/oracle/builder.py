@@ -105,7 +105,7 @@ class Builder:
         purpose: Purpose | None = None,
         hard: bool | None = None,
         idiom: int | None = None,
-        repeated: int = 0,
+        repeated: int | None = None,
     ) -> Iterator[None]:
         """Ops written inside are of this kind, purpose, idiom."""
         old = self.settings
@@ -114,7 +114,7 @@ class Builder:
             old.purpose if purpose is None else purpose,
             old.hard if hard is None else hard,
             old.idiom if idiom is None else idiom,
-            repeated,
+            old.repeated if repeated is None else repeated,
         )
         yield
         self.settings = old

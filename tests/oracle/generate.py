@@ -182,8 +182,12 @@ class _Generator:
         return result
 
     def _softmax_again(self) -> None:
-        """The same softmax twice, written out twice, and used in different ways."""
-        value = self._b.scaled("mul", self._take((2,)))
+        """The same softmax twice, written out twice, and used in different ways.
+
+        Its kernel holds nothing else, so it needs a shape that no other softmax has.
+        """
+        numbers = self._b.numbers
+        value = self._b.scaled("mul", self._b.argument((numbers.extent(), numbers.extent())))
         before = len(self._b.ops)
         first = self._softmax_of(value)
         with self._b.marked(hard=True, repeated=len(self._b.ops) - before):
@@ -272,7 +276,8 @@ class _Generator:
         query = b.scaled("add", b.matmul(normal, b.argument((width, inner))))
         keys = b.scaled("add", b.matmul(normal, b.argument((width, inner))))
         scores = b.scaled("mul", b.matmul(query, b.transpose(keys, (1, 0))))
-        mixed = b.matmul(self._softmax_of(scores), b.matmul(normal, b.argument((width, b.numbers.extent()))))
+        weights = b.scaled("mul", self._softmax_of(scores))  # tells the layers' softmaxes apart, which are of one shape
+        mixed = b.matmul(weights, b.matmul(normal, b.argument((width, b.numbers.extent()))))
         added = b.elementwise("add", value, b.matmul(mixed, b.argument((mixed.extents[1], width))))
         hidden = b.scaled(
             "mul", b.elementwise("tanh", b.scaled("mul", b.matmul(added, b.argument((width, inner + 64)))))
