@@ -180,6 +180,14 @@ class QueryInvalid(TracemapError):
     remedy = "ask for FILE:LINE, an op (op12), a site (site3), a kernel's name or a scope"
 
 
+class EventUnavailable(TracemapError):
+    """An event that was asked for is unknown, or cannot be counted here."""
+
+    slug = "event-unavailable"
+    cause = "an event that was asked for has another name, or cannot be counted on this machine or by this user"
+    remedy = "choose among those that `tracemap events` lists; it says what would help with the others"
+
+
 class UsageInvalid(TracemapError):
     """Options that do not go together."""
 
