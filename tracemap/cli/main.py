@@ -17,6 +17,7 @@ COMMANDS = {
     "audit": "Say where each op went, and which phase of the compiler lost its location.",
     "record": "Run a bundle's module under the profiler and write a run.",
     "attribute": "Say which op costs what: join a run onto its bundle.",
+    "events": "List what can be counted on this machine: page faults, cache misses, cycles.",
     "report": "Write the annotated page of a bundle and its runs.",
 }
 
