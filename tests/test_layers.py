@@ -14,7 +14,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "tracemap"
 
-_BELOW = frozenset({"errors", "units", "locations", "toolchain"})
+_BELOW = frozenset({"errors", "units", "locations", "outputs", "toolchain"})
 _MAKING = frozenset({"ir", "graph", "mapping"})
 _MEASURING = frozenset({"measurements", "hook", "capture"})
 _JOINING = frozenset({"attribution"})
@@ -24,15 +24,16 @@ USES: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "units": frozenset({"errors"}),
     "locations": frozenset({"errors"}),
+    "outputs": frozenset({"errors"}),
     "toolchain": frozenset({"errors", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
-    "graph": frozenset({"errors", "units", "locations"}),
+    "graph": frozenset({"errors", "units", "locations", "outputs"}),
     "mapping": frozenset({"ir", "graph"}) | _BELOW,
-    "measurements": frozenset({"errors", "units"}),
+    "measurements": frozenset({"errors", "units", "outputs"}),
     "hook": frozenset(),
     "capture": frozenset({"measurements", "hook"}) | _BELOW,
     "attribution": frozenset({"graph", "measurements", "errors", "units", "locations"}),
-    "reports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations"}),
+    "reports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations", "outputs"}),
     "exports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations"}),
     "bench": _MAKING | _MEASURING | _BELOW,
     "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"bench"}),

@@ -60,12 +60,13 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
       tracemap attribute profile.ireeprof --map model.tracemap --format json
     """
     from tracemap.attribution.model import Rule
-    from tracemap.cli.output import check_output
     from tracemap.graph.bundle import load
+    from tracemap.outputs import check_file
     from tracemap.session import attribute
 
     for target in (output, page):
-        check_output(target, force=force)
+        if target is not None:
+            check_file(target, force=force)
     with phases_shown("attribute") as progress:
         named = load(map_path) if map_path is not None else None
         joined = attribute(runs, named, Rule(rule), allow_mismatch=allow_mismatch, progress=progress)
@@ -86,24 +87,33 @@ def _write_page(bundle: Bundle, result: Attribution, page: Path, force: bool) ->
 
 
 def _print(bundle: Bundle, result: Attribution, form: str, output: Path | None, all_ops: bool) -> None:
-    from tracemap.cli.output import write_output
+    if form == "text" and output is None:  # straight to the terminal, whose width and colours it asks for
+        from tracemap.reports import text
 
+        text.attribute(bundle.graph, result, sys.stdout, all_ops=all_ops)
+        return
+    printed = _printed(bundle, result, form, all_ops)
+    if output is None:
+        click.echo(printed, nl=False)
+    else:
+        from tracemap.outputs import write_text
+
+        write_text(printed, output)
+
+
+def _printed(bundle: Bundle, result: Attribution, form: str, all_ops: bool) -> str:
     if form == "json":
         from tracemap.reports.json import attribution_json, json_text
 
-        write_output(json_text(attribution_json(result)), output)
-    elif form == "csv":
+        return json_text(attribution_json(result))
+    if form == "csv":
         from tracemap.reports.table import attribution_csv
 
-        write_output(attribution_csv(bundle.graph, result), output)
-    else:
-        import io
+        return attribution_csv(bundle.graph, result)
+    import io
 
-        from tracemap.reports import text
+    from tracemap.reports import text
 
-        if output is None:
-            text.attribute(bundle.graph, result, sys.stdout, all_ops=all_ops)
-        else:
-            buffer = io.StringIO()
-            text.attribute(bundle.graph, result, buffer, all_ops=all_ops)
-            write_output(buffer.getvalue(), output)
+    buffer = io.StringIO()
+    text.attribute(bundle.graph, result, buffer, all_ops=all_ops)
+    return buffer.getvalue()

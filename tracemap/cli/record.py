@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Calls before them, which are marked and left out of reports.",
 )
+@click.option(
+    "--counters",
+    metavar="A,B",
+    default="",
+    help="Events to count in a second execution, such as page-faults,cache-misses; see tracemap events.",
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.argument("runtime_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUNTIME FLAGS]")
 def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument of its own
@@ -55,6 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     serial: bool,
     iterations: int,
     warmup: int,
+    counters: str,
     force: bool,
     runtime_flags: tuple[str, ...],
 ) -> None:
@@ -67,8 +74,10 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     Example:
       tracemap record model.tracemap --serial --iterations 50 -o run.csv
       tracemap record model.tracemap --function decode --dim 128
+      tracemap record model.tracemap --counters page-faults,context-switches
       tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
     """
+    from tracemap.capture.counters import split_names
     from tracemap.cli.progress import phases_shown
     from tracemap.graph.bundle import load
     from tracemap.session import RunOptions, record
@@ -83,6 +92,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
         iterations=iterations,
         warmup=warmup,
         runtime_flags=runtime_flags,
+        counters=tuple(split_names(counters)),
         force=force,
     )
     opened = load(bundle)

@@ -35,11 +35,12 @@ def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str, allow
     from tracemap.attribution.model import Rule
     from tracemap.cli.progress import phases_shown
     from tracemap.graph.bundle import load
-    from tracemap.reports.html import check_target, write_page
+    from tracemap.outputs import check_file
+    from tracemap.reports.html import write_page
     from tracemap.reports.page import build_page
     from tracemap.session import attribute
 
-    check_target(target, force=force)
+    check_file(target, force=force)
     with phases_shown("report") as progress:
         progress("reading the map")
         loaded = load(bundle)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from pathlib import Path
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
 from tracemap.graph.encoding import graph_from_json, graph_to_json
 from tracemap.graph.model import SourceFile, TraceGraph
+from tracemap.outputs import check_folder_of
 
 SUFFIX = ".tracemap"
 MAP_NAME = "map.json"
@@ -115,12 +115,7 @@ def check_target(target: Path, *, force: bool) -> None:
             raise TargetExists(
                 f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
             )
-    if not target.parent.is_dir():
-        raise TargetUnwritable(
-            f"{target}: the folder {target.parent} does not exist; make it, or choose another with -o"
-        )
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise TargetUnwritable(f"{target}: the folder {target.parent} may not be written; choose another with -o")
+    check_folder_of(target)
 
 
 def _write_sources(folder: Path, sources: Mapping[str, str]) -> None:

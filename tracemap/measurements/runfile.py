@@ -11,7 +11,6 @@ import csv
 import itertools
 import json
 import math
-import os
 import shutil
 import sys
 import tempfile
@@ -21,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracemap.errors import RunEmpty, RunInvalid, TargetExists, TargetUnwritable
+from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable
 from tracemap.measurements.header import UNTOLD_HEADER, header_from_json, header_to_json
 from tracemap.measurements.ireeprof import PROFILE_MAGIC
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run, RunHeader
 from tracemap.measurements.sql import literal, quoted
+from tracemap.outputs import check_file, replaced
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -64,23 +64,14 @@ class _Column:
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Find out before the work whether its output can be written.
+    """Find out before the work whether a run can be written: its table, and the header beside a CSV.
 
     Raises:
-        TargetExists: it exists and `force` is not set.
-        TargetUnwritable: its folder does not exist or may not be written, or it is a folder itself.
+        TargetExists: one of them exists and `force` is not set.
+        TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself.
     """
-    if target.is_dir():
-        raise TargetUnwritable(f"{target}: is a folder; name a file with -o")
-    if not target.parent.is_dir():
-        raise TargetUnwritable(
-            f"{target}: the folder {target.parent} does not exist; make it, or choose another with -o"
-        )
-    if not os.access(target.parent, os.W_OK):
-        raise TargetUnwritable(f"{target}: the folder {target.parent} may not be written; choose another with -o")
     for path in (target, *_headers_beside(target)):
-        if path.exists() and not force:
-            raise TargetExists(f"{path}: exists already; pass --force to replace it, or choose another name with -o")
+        check_file(path, force=force)
 
 
 def header_path(table: Path) -> Path:
@@ -111,11 +102,11 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
     text = json.dumps(header_to_json(header), ensure_ascii=False, indent=1) + "\n"
     try:
         if target.suffix == ".csv":
-            with _replaced(target) as table, _replaced(header_path(target)) as beside:
+            with replaced(target) as table, replaced(header_path(target)) as beside:
                 _copy_to(events, table, "FORMAT csv, HEADER true")
                 beside.write_text(text, encoding="utf-8")
         else:
-            with _replaced(target) as table:
+            with replaced(target) as table:
                 _copy_to(events, table, f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}")
     except (OSError, duckdb.IOException) as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
@@ -125,17 +116,6 @@ def _copy_to(events: duckdb.DuckDBPyRelation, path: Path, options: str) -> None:
     copied = events.query("run_events", f"COPY (SELECT * FROM run_events) TO {literal(str(path))} ({options})")
     if copied is not None:
         copied.fetchall()
-
-
-@contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    """A temporary name beside `target` that takes its place when all went well, and is removed when not."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 # ---- reading

@@ -10,13 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.errors import TargetExists, TargetUnwritable
+from tracemap.outputs import check_file, write_text
 from tracemap.reports.page_json import bar_width, heat_level, page_json
 from tracemap.reports.page_model import PageData, SourceLine, SourcePage
 from tracemap.units import format_count
@@ -37,31 +36,8 @@ def write_page(page: PageData, target: Path, *, force: bool) -> None:
         TargetExists: `target` is there already and `force` is false.
         TargetUnwritable: `target` cannot be written.
     """
-    check_target(target, force=force)
-    text = render_page(page)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-        draft.replace(target)
-    except OSError as error:
-        raise TargetUnwritable(f"cannot write {target}: {error.strerror}; choose another place with -o") from error
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def check_target(target: Path, *, force: bool) -> None:
-    """Find out before the work whether its output can be written.
-
-    Raises:
-        TargetExists: `target` is there already and `force` is false.
-        TargetUnwritable: `target` is a folder, or lies in none.
-    """
-    if target.is_dir():
-        raise TargetUnwritable(f"{target} is a folder; name a file with -o")
-    if target.exists() and not force:
-        raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
-    if not target.parent.is_dir():
-        raise TargetUnwritable(f"cannot write {target}: its folder does not exist; choose another place with -o")
+    check_file(target, force=force)
+    write_text(render_page(page), target)
 
 
 def render_page(page: PageData) -> str:

@@ -1,0 +1,63 @@
+"""Files that tracemap writes: refused before the work is done, and there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracemap.errors import TargetExists, TargetUnwritable
+
+
+def check_file(target: Path, *, force: bool) -> None:
+    """Find out before the work whether a file can be written.
+
+    Raises:
+        TargetExists: it exists and `force` is not set.
+        TargetUnwritable: it is a folder, or its folder does not exist or may not be written.
+    """
+    if target.is_dir():
+        raise TargetUnwritable(f"{target}: is a folder; name a file")
+    check_folder_of(target)
+    if target.exists() and not force:
+        raise TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
+
+
+def check_folder_of(target: Path) -> None:
+    """Find out whether something can be made in the folder that a target lies in.
+
+    Raises:
+        TargetUnwritable: it does not exist, or may not be written.
+    """
+    if not target.parent.is_dir():
+        raise TargetUnwritable(f"{target}: the folder {target.parent} does not exist; make it, or choose another place")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise TargetUnwritable(f"{target}: the folder {target.parent} may not be written; choose another place")
+
+
+@contextmanager
+def replaced(target: Path) -> Iterator[Path]:
+    """A temporary name beside `target` that takes its place when all went well, and is removed when not.
+
+    Raises:
+        TargetUnwritable: the file cannot be written.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(target)
+    except OSError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(text: str, target: Path) -> None:
+    """Write a text, as UTF-8 and with its line ends as they are; half a surrogate pair becomes `?`.
+
+    Raises:
+        TargetUnwritable: the file cannot be written.
+    """
+    with replaced(target) as temporary:
+        temporary.write_bytes(text.encode("utf-8", errors="replace"))
