@@ -83,7 +83,7 @@ def test_pages_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_page(page, target, force=False)
     write_page(page, target, force=True)
     assert target.read_bytes() == first
-    with pytest.raises(TargetUnwritable, match="folder does not exist"):
+    with pytest.raises(TargetUnwritable, match="does not exist"):
         write_page(page, tmp_path / "absent" / "page.html", force=False)
     with pytest.raises(TargetUnwritable, match="is a folder"):
         write_page(page, tmp_path, force=True)
