@@ -73,6 +73,7 @@ def record(  # noqa: PLR0913 - the options of the command, by name
     iterations: int = 20,
     warmup: int = 3,
     runtime_flags: Sequence[str] = (),
+    counters: Sequence[str] = (),
     force: bool = False,
 ) -> Recorded:
     """Run a bundle's module and write a run, as `tracemap record` does; `.path` of the result is the run.
@@ -93,6 +94,7 @@ def record(  # noqa: PLR0913 - the options of the command, by name
         iterations=iterations,
         warmup=warmup,
         runtime_flags=tuple(runtime_flags),
+        counters=tuple(counters),
         force=force,
     )
     return record_bundle(bundle, None if output is None else Path(output), options)

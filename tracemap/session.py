@@ -98,6 +98,7 @@ class RunOptions:
     iterations: int = 20
     warmup: int = 3
     runtime_flags: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
     force: bool = False
 
 
@@ -126,6 +127,7 @@ def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: P
             warmup=options.warmup,
             device=_device(bundle, options.runtime_flags),
             runtime_flags=options.runtime_flags,
+            counters=options.counters,
             force=options.force,
         )
         return record_request(request, progress)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -83,8 +83,8 @@ def profiling_flags(device: str, output: Path) -> list[str]:
     return [f"--device_profiling_mode={data}", f"--device_profiling_output={output}"]
 
 
-def run_benchmark(command: Sequence[str]) -> Ending:
-    """Run the program to its end; Ctrl-C ends it, and is told rather than raised.
+def run_benchmark(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Ending:
+    """Run the program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
 
     Raises:
         ToolMissing: it cannot be started.
@@ -92,7 +92,8 @@ def run_benchmark(command: Sequence[str]) -> Ending:
     leashed = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *command]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
-            child = subprocess.Popen(leashed, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            surroundings = {**os.environ, **(variables or {})}
+            child = subprocess.Popen(leashed, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=surroundings)
         except OSError as error:
             raise ToolMissing(f"{command[0]}: cannot be started: {error.strerror}") from error
         interrupted = not _waited(child)

@@ -20,6 +20,8 @@ from tracemap.capture.benchmark import (
     profiling_flags,
     run_benchmark,
 )
+from tracemap.capture.counters import Event, events_to_count
+from tracemap.capture.counting import check_hook, with_counts
 from tracemap.capture.flagfile import check_files, read_flags, sorted_out
 from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_inputs, made_inputs
 from tracemap.capture.peaks import measure_peaks
@@ -48,7 +50,8 @@ class RecordRequest:
     `functions`: the module's entry points; `function`: which of them (unknown: the flag file says it, or there is only
     one); `inputs`: IREE's `--input` specs (none: the flag file's, or made up); `dim`: the size for every `?`;
     `flagfile`: a flag file of IREE; `runtime_flags`: more flags for iree-benchmark-module; `device`: unknown means
-    the flags' or local-task; `output`: the run to write, CSV if it ends in `.csv`.
+    the flags' or local-task; `counters`: events to count in a second execution; `output`: the run to write, CSV if it
+    ends in `.csv`.
     """
 
     module: Path
@@ -66,6 +69,7 @@ class RecordRequest:
     warmup: int = DEFAULT_WARMUP
     device: Text = UNKNOWN
     runtime_flags: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
     force: bool = False
 
 
@@ -120,6 +124,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         TargetUnwritable: the output cannot be written.
         ProgramFailed: the program failed; what it recorded until then is kept where the message says.
         ToolMissing: the runtime's tools are not installed.
+        EventUnavailable: one of the counters is not known or cannot be counted here.
         UsageInvalid: flags that do not go together.
     """
     check_target(request.output, force=request.force)
@@ -130,9 +135,17 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         )
     if request.iterations < 1 or request.warmup < 0:
         raise UsageInvalid("at least one iteration is needed, and no negative number of warm-up calls")
+    events = _events(request)
     with tempfile.TemporaryDirectory(prefix="tracemap-inputs-") as folder:
         progress("making inputs")
-        return _run(_plan(request, Path(folder)), progress)
+        return _run(_plan(request, Path(folder)), events, progress)
+
+
+def _events(request: RecordRequest) -> list[Event]:
+    """The events to count; whether they can be counted is found out before anything runs."""
+    if request.counters:
+        check_hook()
+    return events_to_count(request.counters)
 
 
 def _plan(request: RecordRequest, folder: Path) -> _Plan:
@@ -186,7 +199,7 @@ def _entry(request: RecordRequest, name: str) -> EntryPoint:
     return EntryPoint(found.name, tuple(ArgumentType(old.name, kind, old.loop_bound) for old, kind in pairs))
 
 
-def _run(plan: _Plan, progress: Progress) -> Recorded:
+def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
     import duckdb
 
     progress(f"running {plan.entry.name}, {plan.calls} calls")
@@ -198,6 +211,9 @@ def _run(plan: _Plan, progress: Progress) -> Recorded:
         if profile.lost_records and not _failed(ending):
             progress("records were lost; running again with more frequent flushes")
             command, ending, profile = _again(plan, command, ending, profile, connection)
+        if events and not _failed(ending):
+            progress("counting events")
+            profile = with_counts(profile, plan.command, events, connection)
         progress("measuring the machine")
         header = _header(plan, command, ending, profile)
         progress("writing the run")
