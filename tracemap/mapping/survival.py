@@ -19,6 +19,7 @@ _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 # An operation's location ends its line; those of block arguments stand elsewhere and say nothing of operations.
 _USE = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
 _INLINE = re.compile(r"^(?!#loc).* loc\(([\"cf].*)\)$", re.MULTILINE)
+_REFERENCE = re.compile(r"#loc\d*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|#loc\d*|\bcallsite\(|\bat\b|[()]')
 
 
@@ -36,8 +37,9 @@ class DumpText:
         found: set[int] = set()
         for alias in set(_USE.findall(self.text)):
             found |= self._of_alias(alias)
-        for body in _INLINE.findall(self.text):
-            found |= self._own(body)
+        if not self._bodies:  # printed in local scope, without aliases
+            for body in _INLINE.findall(self.text):
+                found |= self._own(body)
         return frozenset(found)
 
     def of_line(self, line: str) -> frozenset[int]:
@@ -56,6 +58,9 @@ class DumpText:
 
     def _own(self, body: str) -> frozenset[int]:
         """The tags in the printed form of a location, without those behind an `at`."""
+        if '"' not in body and body.rfind("callsite(") <= 0:  # nothing but aliases, as nearly always
+            callee = body.partition(" at ")[0]
+            return frozenset().union(*map(self._of_alias, _REFERENCE.findall(callee)))
         found: set[int] = set()
         depth = 0
         skipped_from = -1
