@@ -313,7 +313,7 @@ def events_to_count(names: Sequence[str]) -> list[Event]:
         found = check_event(find_event(name))
         if not found.opens:
             raise EventUnavailable(f"{name} cannot be counted: {found.reason}")
-        if "|" in name or any(mark.isspace() for mark in name) or len(name) > 63:
-            raise EventUnavailable(f"{name}: the name is too long, or holds a blank")
+        if any(mark.isspace() or mark in "|;" for mark in name) or len(name) > 63:
+            raise EventUnavailable(f"{name}: the name is too long, or holds a blank, | or ;")
         events.append(found.event)
     return events

@@ -61,7 +61,7 @@ def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> d
         "TRACEMAP_HOOK_CALLS": str(settings.calls),
         "TRACEMAP_HOOK_EVERY": str(settings.every),
         "TRACEMAP_HOOK_THREAD_BYTES": str(settings.thread_bytes),
-        "TRACEMAP_HOOK_EVENTS": " ".join(settings.events),
+        "TRACEMAP_HOOK_EVENTS": ";".join(settings.events),
     }
 
 

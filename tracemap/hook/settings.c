@@ -29,7 +29,7 @@ static uint64_t number(const char *name, uint64_t otherwise) {
   return parsed;
 }
 
-/* One event is NAME|TYPE|CONFIG|CONFIG1|MODE, as `tracemap hook env` writes it; events are parted by blanks. */
+/* One event is NAME|TYPE|CONFIG|CONFIG1|MODE, as `tracemap hook env` writes it; events are parted by semicolons. */
 static bool read_event(struct event_setting *event, char *text) {
   char mode[16];
   unsigned type;
@@ -53,7 +53,7 @@ static void read_events(void) {
   copy(text, sizeof text, "TRACEMAP_HOOK_EVENTS");
   settings.event_count = 0;
   char *rest = text, *word;
-  while ((word = strtok_r(rest, " ", &rest))) {
+  while ((word = strtok_r(rest, ";", &rest))) {
     if (settings.event_count == EVENTS || !read_event(&settings.events[settings.event_count], word))
       say("TRACEMAP_HOOK_EVENTS: %s was ignored: not an event that `tracemap hook env` writes, or too many", word);
     else
