@@ -280,7 +280,7 @@ class Builder:
         twin: int = -1,
     ) -> Op:
         now = self.settings
-        if now.repeated:
+        if now.repeated and now.purpose is Purpose.WORK:
             twin = len(self.ops) - now.repeated
         return Op(
             number=0,
