@@ -18,6 +18,7 @@ COMMANDS = {
     "record": "Run a bundle's module under the profiler and write a run.",
     "attribute": "Say which op costs what: join a run onto its bundle.",
     "events": "List what can be counted on this machine: page faults, cache misses, cycles.",
+    "stats": "Print statistics of recorded calls, per thread, as IREE's own hook does.",
     "hook": "Print what to preload to record calls in programs of your own.",
     "report": "Write the annotated page of a bundle and its runs.",
 }
