@@ -19,7 +19,7 @@ GOLD = ROOT / "tests" / "gold" / "stats"
 
 
 def calls_file(path: Path, count: int, seed: int = 1) -> Path:
-    """Calls in the form of IREE's hook: durations over four decades, an event that goes along, few values, a constant."""
+    """Calls in the form of IREE's hook: durations over four decades, one event like them, few values, a constant."""
     dice = random.Random(seed)
     lines = ["thread,cpu,node,duration_us,cache-misses,page-faults,constant"]
     for _ in range(count):
