@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -160,3 +162,35 @@ def test_sanitizers_find_nothing(sanitizer: str, mode: str, kernels: Path, made:
     program = compile_c(made / f"host-{sanitizer}", *flags, HERE / "host.c", *sources())
     support.run([program, kernels, mode, "4", "200"], settings_environment(output))
     assert read_recording(output).call_count >= 200
+
+
+def test_the_other_processor(made: Path, output: Path) -> None:
+    """AArch64 under emulation, where a cross compiler and the emulator are installed."""
+    compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+    if platform.machine() == "aarch64" or not compiler or not emulator:
+        pytest.skip("needs aarch64-linux-gnu-gcc and qemu-aarch64 (Debian: gcc-aarch64-linux-gnu, qemu-user)")
+    folder = made / "aarch64"
+    folder.mkdir(exist_ok=True)
+    shared = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden"]
+    with made_once(folder / "host") as missing:
+        if missing:
+            for target, words in (
+                ("libtracemap_hook.so", [*shared, *map(str, sources())]),
+                ("kernels.so", [*shared, str(HERE / "kernels.c")]),
+                ("host", ["-O2", str(HERE / "host.c")]),
+            ):
+                command = [compiler, *FLAGS, *words, "-o", str(folder / target), "-ldl", "-lpthread"]
+                subprocess.run(command, check=True, capture_output=True)
+    preload = f"LD_PRELOAD={folder / 'libtracemap_hook.so'}"
+    emulated: list[str | Path] = [
+        emulator,
+        "-L",
+        "/usr/aarch64-linux-gnu",
+        "-E",
+        preload,
+        folder / "host",
+        folder / "kernels.so",
+    ]
+    support.run([*emulated, "fork", "2", "100"], settings_environment(output))
+    assert [process.pid > 0 for process in read_recording(output).processes] == [True, True]
+    assert read_recording(output).call_count == 600

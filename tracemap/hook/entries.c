@@ -183,13 +183,23 @@ static void unmapped(const char *address, size_t size) {
   pthread_mutex_unlock(&lock);
 }
 
+/* What is mapped over a reservation may take away what could be read there. */
+static void mapped_over(const char *address, int protection) {
+  pthread_mutex_lock(&lock);
+  struct reservation *reservation = reservation_of(address);
+  if (reservation && address == reservation->base) reservation->readable = protection & PROT_READ;
+  pthread_mutex_unlock(&lock);
+}
+
 static void *hooked_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   void *mapped = real_mmap(address, size, protection, flags, file, offset);
-  if (UNLIKELY(protection == PROT_NONE && !address && mapped != MAP_FAILED && (flags & MAP_ANONYMOUS))) {
-    int error = errno;
+  if (mapped == MAP_FAILED) return mapped;
+  int error = errno;
+  if (UNLIKELY(protection == PROT_NONE && !address && (flags & MAP_ANONYMOUS)))
     remember(mapped, size);
-    errno = error;
-  }
+  else if (UNLIKELY((flags & MAP_FIXED) && __atomic_load_n(&reservation_count, __ATOMIC_ACQUIRE)))
+    mapped_over(mapped, protection);
+  errno = error;
   return mapped;
 }
 
@@ -324,8 +334,6 @@ static unsigned attach(const void *inside, const char *path) {
 
 /* Hooks what the loaded library of that path loads from now on; returns the number of its imports that were changed. */
 PUBLIC unsigned tracemap_hook_attach(const char *path) { return attach(NULL, path); }
-
-PUBLIC unsigned tracemap_hook_version(void) { return FORMAT_VERSION; }
 
 static void *plugin_load(const void *environment, size_t param_count, const void *params, void **out_self) {
   (void)environment, (void)param_count, (void)params;
