@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
-from tests.support import check_cli, json_cli
+from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import select
@@ -105,3 +106,9 @@ def test_parameters_of_different_modules_share_what_they_have_in_common() -> Non
     model = describe(parser, module, kept, written_locations(module), is_text=True)
     scopes = scopes_of(model)
     assert [scopes[each.index] for each in model.operations if each.name == "stablehlo.add"] == [("a",), ("a", "y")]
+
+
+def test_the_user_says_what_a_library_is(tmp_path: Path) -> None:
+    model = SAMPLES / "models" / "hand_loczoo.mlir"
+    check_cli("build", model, "-o", tmp_path / "a.tracemap", "--library", "*/vendor/*", "--library", "h.py")
+    assert load(tmp_path / "a.tracemap").graph.library == ("*/vendor/*", "h.py")

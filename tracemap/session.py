@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.errors import BundleMissing, ModelUnreadable, TargetUnwritable, UsageInvalid
+from tracemap.graph.model import LIBRARY
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tracemap.capture.inputs import EntryPoint
     from tracemap.capture.record import Recorded
     from tracemap.graph.bundle import Bundle
+    from tracemap.mapping.build import BuildRequest
     from tracemap.measurements.model import Run
 
 _DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
@@ -40,6 +42,8 @@ class BuildOptions:
     source_roots: tuple[Path, ...] = ()
     keep_sources: bool = True
     force: bool = False
+    library: tuple[str, ...] = LIBRARY
+    """Patterns of files that are not the user's own."""
 
 
 def build(model: str, output: Path | None, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
@@ -52,25 +56,36 @@ def build(model: str, output: Path | None, options: BuildOptions, progress: Prog
         ModelUnreadable: the file cannot be read.
         UsageInvalid: a model from standard input has no name for its bundle.
     """
-    from tracemap.mapping.build import BuildRequest
     from tracemap.mapping.build import build as build_request
 
-    data, name = _model_file(model)
-    own_folder = () if model == "-" else (Path(model).parent,)
-    request = BuildRequest(
-        model=data,
-        file_name=name,
-        target=output or _default_bundle(model),
-        source_roots=(*options.source_roots, *own_folder),
+    data, name = read_model(model)
+    request = request_without_model(options).of_model(data, name, output or default_bundle(model), own_folder(model))
+    return build_request(request, progress)
+
+
+def request_without_model(options: BuildOptions) -> BuildRequest:
+    """The options as a request that still lacks its model and target (`BuildRequest.of_model` adds them)."""
+    from tracemap.mapping.build import BuildRequest
+
+    return BuildRequest(
+        model=b"",
+        file_name="",
+        target=Path(),
+        source_roots=options.source_roots,
         device=options.device,
         flags=options.flags,
         keep_sources=options.keep_sources,
         force=options.force,
+        library=options.library,
     )
-    return build_request(request, progress)
 
 
-def _model_file(model: str) -> tuple[bytes, str]:
+def read_model(model: str) -> tuple[bytes, str]:
+    """The content of a model's file (`-`: standard input) and the name that it goes by.
+
+    Raises:
+        ModelUnreadable: it cannot be read.
+    """
     if model == "-":
         return sys.stdin.buffer.read(), "<stdin>"
     try:
@@ -79,7 +94,17 @@ def _model_file(model: str) -> tuple[bytes, str]:
         raise ModelUnreadable(f"{model}: cannot be read: {error.strerror}") from error
 
 
-def _default_bundle(model: str) -> Path:
+def own_folder(model: str) -> tuple[Path, ...]:
+    """The folder below which a model's Python files are looked for last; none for standard input."""
+    return () if model == "-" else (Path(model).parent,)
+
+
+def default_bundle(model: str) -> Path:
+    """The bundle of a model that was given no other name.
+
+    Raises:
+        UsageInvalid: a model from standard input has no name for its bundle.
+    """
     if model == "-":
         raise UsageInvalid("a model from standard input needs a name for its bundle: pass -o")
     return Path(Path(model).stem + ".tracemap")

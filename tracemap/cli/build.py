@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tracemap.cli.progress import phases_shown
-from tracemap.errors import ModelUnreadable, UsageInvalid
+from tracemap.errors import UsageInvalid
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
+    from tracemap.mapping.build import BuildRequest
+    from tracemap.session import BuildOptions
 
 _BEHIND_DASHES = "tracemap.cli.build.behind_dashes"
 
@@ -62,6 +63,12 @@ class BuildCommand(click.Command):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With --from-dumps: the module that the compilation made.",
 )
+@click.option(
+    "--library",
+    metavar="PATTERN",
+    multiple=True,
+    help="Files (as a shell's pattern) whose frames come after the user's own.  [repeatable; default: site-packages …]",
+)
 @click.pass_context
 def command(  # noqa: PLR0913 (one parameter for each option)
     context: click.Context,
@@ -74,6 +81,7 @@ def command(  # noqa: PLR0913 (one parameter for each option)
     force: bool,
     from_dumps: Path | None,
     module: Path | None,
+    library: tuple[str, ...],
 ) -> None:
     """Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
 
@@ -91,64 +99,52 @@ def command(  # noqa: PLR0913 (one parameter for each option)
       tracemap build -- iree-compile model.mlir --iree-hal-target-device=local -o model.vmfb
       tracemap build --from-dumps dumps --module model.vmfb model.mlir
     """
-    from tracemap.mapping.build import BuildRequest, build
+    from tracemap.graph.model import LIBRARY
+    from tracemap.session import BuildOptions, build, request_without_model
 
     behind: tuple[str, ...] | None = context.meta.get(_BEHIND_DASHES)
+    options = BuildOptions(
+        device, behind or (), source_roots, keep_sources=not no_sources, force=force, library=library or LIBRARY
+    )
     if from_dumps is not None or module is not None:
         if from_dumps is None or module is None or behind:
             raise UsageInvalid("--from-dumps DIR and --module M.vmfb go together, and without flags for the compiler")
-        roots = (*source_roots, *_own_folder(model or str(from_dumps / "dump")))
-        _report(_from_dumps(from_dumps, module, model, output, roots, keep=not no_sources, force=force))
-        return
-    request = BuildRequest(
-        model=b"",
-        file_name="",
-        target=Path(),
-        source_roots=source_roots,
-        device=device,
-        flags=behind or (),
-        keep_sources=not no_sources,
-        force=force,
-    )
-    if model:
-        data, name = _read(model)
-        request = request.of_model(data, name, output or _default_target(model), _own_folder(model))
+        _report(_from_dumps(from_dumps, module, model, output, options))
+    elif model:
         with phases_shown("build") as progress:
-            bundle = build(request, progress)
+            bundle = build(model, output, options, progress)
         _report(bundle)
     elif behind:
-        _run_wrapped(context, behind, request, output)
+        _run_wrapped(context, behind, request_without_model(options), output)
     else:
         raise UsageInvalid("name the MODEL to compile, or put a command of iree-compile after a leading `--`")
 
 
-def _run_wrapped(context: click.Context, words: tuple[str, ...], request: object, output: Path | None) -> None:
+def _run_wrapped(context: click.Context, words: tuple[str, ...], request: BuildRequest, output: Path | None) -> None:
     from tracemap.cli.wrapper import run_wrapped
-    from tracemap.mapping.build import BuildRequest
 
     if context.get_parameter_source("device") is not click.core.ParameterSource.DEFAULT:
         raise UsageInvalid("--device: the command after the `--` says itself what it compiles for; leave it out")
-    assert isinstance(request, BuildRequest)
     bundle = run_wrapped(words, request, output)
     if bundle is not None:
         _report(bundle, quiet=True)
 
 
-def _from_dumps(
-    folder: Path, module: Path, model: str, output: Path | None, roots: tuple[Path, ...], *, keep: bool, force: bool
-) -> Bundle:
+def _from_dumps(folder: Path, module: Path, model: str, output: Path | None, options: BuildOptions) -> Bundle:
     from tracemap.mapping.from_dumps import DumpsRequest, build_from_dumps
+    from tracemap.session import default_bundle, own_folder, read_model
 
-    data, name = _read(model) if model else (b"", "")
+    data, name = read_model(model) if model else (b"", "")
     request = DumpsRequest(
         folder=folder,
         module=module,
-        target=output or _default_target(model or str(module)),
+        target=output or default_bundle(model or str(module)),
         model=data,
         file_name=name,
-        source_roots=roots,
-        keep_sources=keep,
-        force=force,
+        source_roots=(*options.source_roots, *own_folder(model or str(folder / "dump"))),
+        keep_sources=options.keep_sources,
+        force=options.force,
+        library=options.library,
     )
     with phases_shown("build") as progress:
         return build_from_dumps(request, progress)
@@ -165,22 +161,3 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     for diagnostic in graph.diagnostics:
         click.echo(f"tracemap: warning: {diagnostic.message} [{diagnostic.slug}]", err=True)
     click.echo(bundle.path, err=quiet)
-
-
-def _own_folder(model: str) -> tuple[Path, ...]:
-    return () if model == "-" else (Path(model).parent,)
-
-
-def _read(model: str) -> tuple[bytes, str]:
-    if model == "-":
-        return sys.stdin.buffer.read(), "<stdin>"
-    try:
-        return Path(model).read_bytes(), Path(model).name
-    except OSError as error:
-        raise ModelUnreadable(f"{model}: cannot be read: {error.strerror}") from error
-
-
-def _default_target(model: str) -> Path:
-    if model == "-":
-        raise UsageInvalid("a model from standard input needs a name for its bundle: pass -o")
-    return Path(Path(model).stem + ".tracemap")

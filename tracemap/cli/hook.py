@@ -63,9 +63,7 @@ def _library() -> Path:
 @click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Record one call in so many.")
 @click.option("--counters", default="", metavar="A,B", help="Events to count; see tracemap events.")
 @click.option("--export", is_flag=True, help="Print lines for a shell to source, not words for env.")
-def env(
-    output: Path, pattern: str, skip_ms: int, calls: int, every: int, counters: str, export: bool
-) -> None:
+def env(output: Path, pattern: str, skip_ms: int, calls: int, every: int, counters: str, export: bool) -> None:
     """Print the variables under which a program is recorded, as words for `env` or, with --export, for a shell.
 
     \b

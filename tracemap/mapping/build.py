@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import ModuleInfo
+from tracemap.graph.model import LIBRARY, ModuleInfo
 from tracemap.ir.parsing import Attribute, MlirParser, Module
 from tracemap.ir.source import describe, is_bytecode, read_model, tag_operations, written_locations
 from tracemap.locations import Tags
@@ -44,6 +44,8 @@ class BuildRequest:
     force: bool = False
     compiler: Compiler | None = None
     name_for_compiler: str = ""
+    library: tuple[str, ...] = LIBRARY
+    """Patterns of files whose frames are not the user's own."""
 
     def of_model(self, data: bytes, file_name: str, target: Path, own_folder: tuple[Path, ...]) -> BuildRequest:
         """The same request for a model; Python files are looked for in its own folder last."""
@@ -98,6 +100,7 @@ class _Build:
                 graph = assembly.graph(lambda: self._module_info(compilation.module, model.name), kept.sources)
             except ModelInvalid as error:
                 raise ModelInvalid(self._own_message(str(error))) from error
+            graph = replace(graph, library=self._request.library)
             self._hear(compilation.wait())
             self._progress("writing the bundle")
             return bundle.store(self._request.target, graph, compilation.module, kept.texts, force=self._request.force)

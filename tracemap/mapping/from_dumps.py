@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tracemap.errors import DumpsInvalid, ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import Diagnostic, Evidence, ModuleInfo, TraceGraph
+from tracemap.graph.model import LIBRARY, Diagnostic, Evidence, ModuleInfo, TraceGraph
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source import TEXT_FILE, SourceModel, describe, is_bytecode, read_model, written_locations
 from tracemap.locations import Location, Tags
@@ -37,6 +37,7 @@ class DumpsRequest:
     source_roots: tuple[Path, ...] = ()
     keep_sources: bool = True
     force: bool = False
+    library: tuple[str, ...] = LIBRARY
 
 
 def build_from_dumps(request: DumpsRequest, progress: Progress = no_progress) -> bundle.Bundle:
@@ -70,7 +71,8 @@ def build_from_dumps(request: DumpsRequest, progress: Progress = no_progress) ->
     except ModelInvalid as error:
         raise DumpsInvalid(f"{request.folder}: {error}") from error
     _check_module(graph, request.module)
-    graph = dataclasses.replace(graph, diagnostics=(_how_far(graph, model, written, tags), *graph.diagnostics))
+    found = (_how_far(graph, model, written, tags), *graph.diagnostics)
+    graph = dataclasses.replace(graph, diagnostics=found, library=request.library)
     progress("writing the bundle")
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
         copy = Path(folder, "module.vmfb")
