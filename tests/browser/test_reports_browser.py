@@ -9,6 +9,7 @@ import pytest
 from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser.conftest import Open, log
 from tests.builders import MODEL, attribution, graph, op, site
@@ -229,7 +230,7 @@ def test_themes_follow_the_system_and_the_reader(open_page: Open, small: Path) -
     find(browser, "#theme").click()
     assert colours(browser) == dark
     browser.refresh()
-    assert colours(browser) == dark
+    WebDriverWait(browser, 20).until(lambda shown: colours(shown) == dark, "the reader's theme is forgotten")
     press(browser, "t")
     assert colours(browser) == light
 
