@@ -5,7 +5,6 @@ What comes back from SQL (`scan`) is a few rows per target; the rest is arithmet
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,13 +32,12 @@ from tracemap.attribution.scan import EXECUTE, MEMORY, TRANSFER, UNMATCHED, Grou
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import Diagnostic, Site, TraceGraph, Transfer
 from tracemap.measurements.model import Metric, Peaks, Run
-from tracemap.measurements.sql import literal
+from tracemap.measurements.sql import engine
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
 if TYPE_CHECKING:
     import duckdb
 
-_MEMORY_LIMIT = "700MB"
 _MOST_NAMED = 5
 """Ambiguous targets that a diagnostic names."""
 
@@ -79,11 +77,7 @@ def attribute(request: Request) -> Attribution:
 
 @contextmanager
 def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    import duckdb
-
-    with tempfile.TemporaryDirectory(prefix="tracemap-spill-") as folder, duckdb.connect() as connection:
-        connection.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
-        connection.execute(f"SET temp_directory = {literal(folder)}")
+    with engine() as connection:
         connection.execute("SET preserve_insertion_order = false")
         # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
         # keeps them in memory. Our joins are written in the right order.

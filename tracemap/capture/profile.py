@@ -12,6 +12,7 @@ from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.ireeprof import Profile, copy_whole_records, is_profile, read_export
 from tracemap.measurements.model import Run
 from tracemap.measurements.runfile import read_run, write_run
+from tracemap.measurements.sql import engine
 from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -64,9 +65,7 @@ def open_run(path: Path, folder: Path) -> Run:
     """
     if not path.is_file() or not (is_profile(path) or path.suffix == ".ireeprof"):
         return read_run(path)
-    import duckdb
-
-    with duckdb.connect() as connection:
+    with engine() as connection:
         profile = load_profile(path, connection)
         if profile.event_count == 0 and not profile.lost_records:
             raise RunEmpty(f"{path}: the profile holds no event: nothing ran, or host execution was not profiled")

@@ -30,6 +30,7 @@ from tracemap.errors import FunctionUnknown, ProgramFailed, RunEmpty, TargetExis
 from tracemap.measurements.ireeprof import Profile, empty_profile
 from tracemap.measurements.model import RunDiagnostic, RunHeader
 from tracemap.measurements.runfile import check_target, write_run
+from tracemap.measurements.sql import engine
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -200,12 +201,10 @@ def _entry(request: RecordRequest, name: str) -> EntryPoint:
 
 
 def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
-    import duckdb
-
     progress(f"running {plan.entry.name}, {plan.calls} calls")
     command = plan.command(plan.profile)
     ending = run_benchmark(command)
-    with duckdb.connect() as connection:
+    with engine() as connection:
         progress("reading the profile")
         profile = _read(plan, plan.profile, ending, connection)
         if profile.lost_records and not _failed(ending):

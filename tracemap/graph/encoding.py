@@ -89,8 +89,10 @@ def op_to_json(op: Op, sites: Sequence[str]) -> Json:
 
 def _kept_op(op: Op, sites: Sequence[str]) -> Json:
     """An op as `map.json` keeps it: beside what is shown, its parts and where its location came from and went."""
+    shown = op_to_json(op, sites)
     return {
-        **op_to_json(op, sites),
+        **shown,
+        "reason": {**shown["reason"], "inferred": op.reason.inferred},
         "parts": [_part_to_json(part) for part in op.parts],
         "own_location": op.own_location,
         "last_phase": to_json(op.last_phase),
@@ -227,7 +229,7 @@ def _op_from_json(item: Json) -> Op:
         scope=tuple(item["scope"]),
         frames=tuple(_frame_from_json(frame) for frame in item["frames"]),
         fate=Fate(item["fate"]),
-        reason=Reason(item["reason"]["slug"], item["reason"]["text"]),
+        reason=Reason(item["reason"]["slug"], item["reason"]["text"], item["reason"]["inferred"]),
         parts=tuple(
             Part(part["name"], integer_from_json(part["line"]), integer_from_json(part["column"]))
             for part in item["parts"]

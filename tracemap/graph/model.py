@@ -65,10 +65,14 @@ class Evidence(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why an op has its fate: a stable slug and a sentence for people."""
+    """Why an op has its fate: a stable slug and a sentence for people.
+
+    `inferred`: it rests on reasoning over the model alone, not on what the compiler's output carries.
+    """
 
     slug: str
     text: str
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

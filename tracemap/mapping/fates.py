@@ -298,4 +298,4 @@ def _is_count(type_text: str) -> bool:
 
 
 def _reason(slug: str, where: str = "") -> Reason:
-    return Reason(slug, REASONS[slug].format(where=where))
+    return Reason(slug, REASONS[slug].format(where=where), slug in INFERRED)

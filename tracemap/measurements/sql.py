@@ -1,6 +1,27 @@
-"""Quoting for SQL text: names of columns and files come from users and are hostile."""
+"""The SQL engine: connections of bounded memory, and quoting (names of columns and files are hostile)."""
 
 from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+_MEMORY_LIMIT = "700MB"
+
+
+@contextmanager
+def engine() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that spills what does not fit into memory to a folder that goes away with it."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="tracemap-spill-") as folder, duckdb.connect() as connection:
+        connection.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
+        connection.execute(f"SET temp_directory = {literal(folder)}")
+        yield connection
 
 
 def quoted(name: str) -> str:

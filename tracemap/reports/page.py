@@ -103,6 +103,7 @@ def _coverage(joined: Joined) -> Coverage:
         load_time_sites=sum(site.initializer for site in graph.sites),
         uncalled_sites=_uncalled_sites(joined),
         kernels=len(graph.kernels),
+        inferred=sum(op.reason.inferred for op in graph.ops),
     )
 
 

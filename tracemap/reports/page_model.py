@@ -45,7 +45,7 @@ class Coverage:
     """How much of the model and of the program the map and the run account for.
 
     `load_time_sites` run once at load and are in no profile: not measured. `uncalled_sites` could have been measured
-    and did not run; 0 in a page without a run.
+    and did not run; 0 in a page without a run. `inferred` counts the ops whose fate rests on reasoning alone.
     """
 
     ops: int
@@ -55,6 +55,7 @@ class Coverage:
     load_time_sites: int
     uncalled_sites: int
     kernels: int
+    inferred: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ def _print_module(console: Console, graph: TraceGraph) -> None:
     counts = ", ".join(f"{count} {fate.value}" for fate, count in fates.items() if count)
     with_members = sum(bool(site.members) for site in graph.sites)
     console.print(printable(f"{graph.module.name}, compiled by {graph.module.iree_compiler}"))
-    console.print(f"{plural(len(graph.ops), 'op')}: {counts or 'none'}")
+    inferred = sum(op.reason.inferred for op in graph.ops)
+    console.print(f"{plural(len(graph.ops), 'op')}: {counts or 'none'}; {plural(inferred, 'fate')} inferred")
     console.print(
         f"{plural(len(graph.sites), 'site')} on {plural(len(graph.kernels), 'kernel')}, {with_members} with members\n"
     )
