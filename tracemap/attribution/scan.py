@@ -147,9 +147,11 @@ class Scan:
         self.table(f"commands_{index}", "place BIGINT, expected VARCHAR, by_command INTEGER", rows)
         place = f"CASE WHEN command_index < {stride} AND {number} >= 0 THEN {number} * {stride} + command_index END"
         joins.append(f"LEFT JOIN commands_{index} ON commands_{index}.place = {place}")
-        matched = "CASE WHEN expected = event.kernel THEN by_command END"
         if by_buffer:
-            return f"CASE WHEN command_buffer_id IS NOT NULL THEN coalesce({matched}, {UNMATCHED}) END"
+            # The kernel is the command's: it was compared when the buffers were aligned. What comes first is all that
+            # is computed for most rows.
+            return f"by_command, CASE WHEN command_buffer_id IS NOT NULL THEN {UNMATCHED} END"
+        matched = "CASE WHEN expected = event.kernel THEN by_command END"
         if not joined.trusts_buffers:
             return matched
         # A buffer that is known and has no such command is another module's, whatever its kernels are called.
