@@ -175,7 +175,7 @@ class Scan:
     def _group(self) -> None:
         sums = ", ".join(f"CAST(sum({quoted(m.name)}) AS HUGEINT), count({quoted(m.name)})" for m in self.metrics)
         rows = self.query(
-            f"SELECT target, count(*), {sums}, {_percentiles(self.metrics)} FROM resolved GROUP BY target"
+            f"SELECT target, count(*), {sums}, {_percentiles(self.metrics, _OF_TARGETS)} FROM resolved GROUP BY target"
         )
         count = len(self.metrics)
         for target, events, *values in sorted(rows):
@@ -324,8 +324,12 @@ def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     return found
 
 
-def _percentiles(metrics: Sequence[Metric]) -> str:
-    return ", ".join(f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9])" for metric in metrics)
+_OF_TARGETS = " FILTER (WHERE target >= 0)"
+"""Nobody asks for the percentiles of what has no target."""
+
+
+def _percentiles(metrics: Sequence[Metric], of: str = "") -> str:
+    return ", ".join(f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9]){of}" for metric in metrics)
 
 
 def _value(metric: Metric) -> str:
