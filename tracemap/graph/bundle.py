@@ -3,6 +3,7 @@
     map.json       the trace graph
     module.vmfb    the compiled module
     source/        the model, and the Python files that its frames name
+    kernels/       the final IR of each kernel, one op a line; and all of them as bytecode, to be compiled again
     runs/          runs that were recorded without another target
 
 A bundle is written to a temporary name beside its target and renamed: it is there whole, or not at all.
@@ -20,13 +21,16 @@ from pathlib import Path
 
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
 from tracemap.graph.encoding import graph_from_json, graph_to_json
-from tracemap.graph.model import SourceFile, TraceGraph
+from tracemap.graph.model import Kernel, SourceFile, TraceGraph
 from tracemap.outputs import check_folder_of
+from tracemap.units import UNKNOWN
 
 SUFFIX = ".tracemap"
 MAP_NAME = "map.json"
 MODULE_NAME = "module.vmfb"
 SOURCE_FOLDER = "source"
+KERNELS_FOLDER = "kernels"
+CONFIGURED_NAME = "configured.mlirbc"
 RUNS_FOLDER = "runs"
 
 
@@ -48,16 +52,32 @@ class Bundle:
         """Where runs go that were given no other target."""
         return self.path / RUNS_FOLDER
 
+    @property
+    def configured_path(self) -> Path:
+        """The module before code generation, as bytecode; its debug lines are lines of the kernels' texts."""
+        return self.path / KERNELS_FOLDER / CONFIGURED_NAME
+
     def source_text(self, source: SourceFile) -> str:
         """The text of a source file, "" where the bundle was built without texts.
 
         Raises:
             BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
         """
-        folder = (self.path / SOURCE_FOLDER).resolve()
-        path = (folder / source.path).resolve()
+        return self._text(SOURCE_FOLDER, source.path)
+
+    def kernel_text(self, kernel: Kernel) -> str:
+        """The final IR of a kernel, "" where it is not kept.
+
+        Raises:
+            BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
+        """
+        return self._text(KERNELS_FOLDER, str(kernel.text)) if kernel.text is not UNKNOWN else ""
+
+    def _text(self, below: str, name: str) -> str:
+        folder = (self.path / below).resolve()
+        path = (folder / name).resolve()
         if not path.is_relative_to(folder):
-            raise BundleInvalid(f"{self.path}: the map names a source outside of the bundle: {source.path}")
+            raise BundleInvalid(f"{self.path}: the map names a text outside of the bundle: {name}")
         if not path.exists():
             return ""
         try:

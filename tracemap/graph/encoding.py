@@ -31,8 +31,8 @@ from tracemap.graph.model import (
 )
 from tracemap.units import integer_from_json, text_from_json, to_json
 
-MAP_VERSION = 1
-"""Version of `map.json`. 1: first."""
+MAP_VERSION = 2
+"""Version of `map.json`. 1: first; 2: kernels have texts, steps have parents."""
 
 Json = dict[str, Any]
 
@@ -133,8 +133,11 @@ def _site_with_paths(site: Site) -> Json:
 
 def kernel_to_json(kernel: Kernel) -> Json:
     """An element of `kernels`."""
-    steps = [{"line": step.line, "op_name": step.op_name, "ops": list(step.ops)} for step in kernel.steps]
-    return {"name": kernel.name, "sites": list(kernel.sites), "steps": steps}
+    steps = [
+        {"line": step.line, "op_name": step.op_name, "ops": list(step.ops), "parent": to_json(step.parent)}
+        for step in kernel.steps
+    ]
+    return {"name": kernel.name, "sites": list(kernel.sites), "text": to_json(kernel.text), "steps": steps}
 
 
 def coverage_to_json(graph: TraceGraph) -> Json:
@@ -269,8 +272,11 @@ def _member_from_json(item: Json) -> Membership:
 
 
 def _kernel_from_json(item: Json) -> Kernel:
-    steps = tuple(Step(step["line"], step["op_name"], tuple(step["ops"])) for step in item["steps"])
-    return Kernel(item["name"], tuple(item["sites"]), steps)
+    steps = tuple(
+        Step(step["line"], step["op_name"], tuple(step["ops"]), integer_from_json(step["parent"]))
+        for step in item["steps"]
+    )
+    return Kernel(item["name"], tuple(item["sites"]), steps, text_from_json(item["text"]))
 
 
 def _buffer_from_json(item: Json) -> CommandBuffer:

@@ -163,20 +163,30 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An op of a kernel's final IR: its line in `kernels/NAME.mlir`, its name, and the ops it came from."""
+    """An op of a kernel's final IR: its line in the kernel's text, its name, and the ops it came from.
+
+    `ops` are those of all sites of the kernel; in one site it is of those among them that are its members.
+    `parent` is the line of the op in whose region it stands, `UNKNOWN` for those that stand in the kernel itself.
+    """
 
     line: int
     op_name: str
     ops: tuple[str, ...]
+    parent: Integer = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A compiled dispatch function (an executable's export)."""
+    """A compiled dispatch function (an executable's export).
+
+    `text` is the place of its final IR below the bundle's `kernels/`, `UNKNOWN` where the compilation was not ours.
+    The machine code's debug lines are lines of that text. Lines have at most one step: the outermost op on it.
+    """
 
     name: str
     sites: tuple[str, ...]
     steps: tuple[Step, ...] = ()
+    text: Text = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

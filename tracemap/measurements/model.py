@@ -14,7 +14,11 @@ from tracemap.units import Integer, Text
 
 
 class EventKind(enum.StrEnum):
-    """What an event is. `execute` spans a whole submission; its dispatches have rows of their own."""
+    """What an event is. `execute` spans a whole submission; its dispatches have rows of their own.
+
+    `step`: what was seen at one step of a kernel, be it one sample of the program counter or a simulator's counts. Its
+    values split the dispatches' over the ops of a kernel; it has no times of its own.
+    """
 
     DISPATCH = "dispatch"
     COPY = "copy"
@@ -23,6 +27,7 @@ class EventKind(enum.StrEnum):
     ALLOCA = "alloca"
     DEALLOCA = "dealloca"
     EXECUTE = "execute"
+    STEP = "step"
 
 
 class Clock(enum.StrEnum):
@@ -53,12 +58,15 @@ COLUMNS: dict[str, str] = {
     "workgroup_z": "BIGINT",
     "payload_bytes": "BIGINT",
     "covered_ns": "BIGINT",
+    "step": "BIGINT",
+    "address": "BIGINT",
 }
 """The columns that have a meaning of their own, with their SQL types; NULL is unknown.
 
 `kind` defaults to dispatch; `call` is the k-th execution of its site or command; `invocation` counts calls of the
 entry point from 0, warm-up included; `start_ns` is on the run's clock; `payload_bytes` is how much a copy, fill or
-update moves; `covered_ns` is the part of an execute's duration in which a dispatch of it ran.
+update moves; `covered_ns` is the part of an execute's duration in which a dispatch of it ran; `step` is a line of the
+kernel's text (0: machine code without a line), `address` a place in the executable's ELF image, as its symbols count.
 """
 
 TIME_METRICS = ("cpu_ns", "duration_ns")
