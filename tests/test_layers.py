@@ -14,7 +14,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "tracemap"
 
-_BELOW = frozenset({"errors", "units", "locations", "outputs", "toolchain"})
+_BELOW = frozenset({"errors", "units", "locations", "outputs", "toolchain", "machine"})
 _MAKING = frozenset({"ir", "graph", "mapping"})
 _MEASURING = frozenset({"measurements", "hook", "capture"})
 _JOINING = frozenset({"attribution"})
@@ -28,12 +28,13 @@ USES: dict[str, frozenset[str]] = {
     "toolchain": frozenset({"errors", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
     "graph": frozenset({"errors", "units", "locations", "outputs"}),
-    "mapping": frozenset({"ir", "graph"}) | _BELOW,
+    "machine": frozenset({"errors", "units"}),
+    "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
     "measurements": frozenset({"errors", "units", "outputs"}),
     "hook": frozenset(),
-    "capture": frozenset({"measurements", "hook"}) | _BELOW,
-    "attribution": frozenset({"graph", "measurements", "errors", "units", "locations"}),
-    "reports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations", "outputs"}),
+    "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
+    "attribution": frozenset({"graph", "measurements", "machine", "errors", "units", "locations"}),
+    "reports": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"toolchain"}),
     "exports": frozenset({"attribution", "graph", "measurements", "errors", "units", "locations"}),
     "bench": _MAKING | _MEASURING | _BELOW,
     "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"bench"}),
@@ -45,7 +46,7 @@ ENTRANCES: dict[str, frozenset[str]] = {"__init__": frozenset(USES) - {"cli"}, "
 FREE_FOR_ALL = "_version"
 
 COMPILER_ROOMS = frozenset({"ir", "mapping"})
-HEAVY = ("numpy", "duckdb", "networkx", "jinja2", "pygments", "rich", "iree")
+HEAVY = ("capstone", "elftools", "numpy", "duckdb", "networkx", "jinja2", "pygments", "rich", "iree")
 
 
 def modules() -> list[Path]:

@@ -50,6 +50,14 @@ class ModelInvalid(TracemapError):
     remedy = "mend the line that iree-compile's message names, or pass the flags it needs after `--`"
 
 
+class ModuleInvalid(TracemapError):
+    """The machine code of a compiled module cannot be read."""
+
+    slug = "module-invalid"
+    cause = "the machine code of a compiled module is damaged, or of an architecture that is not read"
+    remedy = "build the bundle again; loops and instructions are shown for x86-64 and AArch64"
+
+
 class LocationInvalid(TracemapError):
     """A text that is no location in any form that MLIR prints."""
 

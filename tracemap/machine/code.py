@@ -1,0 +1,225 @@
+"""The instructions of a kernel and its loops, as the processor runs them.
+
+Loops are natural loops (Aho, Lam, Sethi, Ullman, section 9.6.6): found in the control flow of the instructions, so they
+are those that the code generator left, whatever it unrolled, fused or peeled.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracemap.errors import ModuleInvalid
+from tracemap.machine.images import CodeFunction, Image
+
+if TYPE_CHECKING:
+    import capstone
+    import networkx as nx
+
+Decoded = Any
+"""A `capstone.CsInsn`; the library has no type hints."""
+
+_X86 = "EM_X86_64"
+_ARM = "EM_AARCH64"
+OUTSIDE = -1
+"""The parent of a loop that stands in no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """An instruction: its address in the image, size in bytes, text, and the line that it is of (0: none).
+
+    `targets` are where it may jump to within its function; `falls_through` says whether the next one may follow.
+    """
+
+    address: int
+    size: int
+    mnemonic: str
+    operands: str
+    line: int
+    targets: tuple[int, ...]
+    falls_through: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLoop:
+    """A loop: the loop that it stands in (`OUTSIDE`: none), where it begins, and the code that belongs to it.
+
+    `ranges` are runs of addresses (first, behind the last), nested loops included; `lines` counts the instructions of
+    each line in it, nested loops included. Loops are in the order of their first address, outer ones before inner ones.
+    """
+
+    parent: int
+    header: int
+    ranges: tuple[tuple[int, int], ...]
+    lines: Mapping[int, int]
+
+    def holds(self, address: int) -> bool:
+        """Whether the instruction at an address belongs to it."""
+        return any(low <= address < high for low, high in self.ranges)
+
+
+def instructions_of(image: Image, function: CodeFunction) -> tuple[Instruction, ...]:
+    """The instructions of a function, by address.
+
+    Raises:
+        ModuleInvalid: the code is of an architecture that is not read here, or lies outside of the image.
+    """
+    import numpy as np
+
+    found = list(_decoder(image.machine).disasm(_bytes_of(image, function), function.low))
+    lines = image.lines_at(np.array([each.address for each in found], dtype=np.int64)).tolist()
+    return tuple(_instruction(each, line, function) for each, line in zip(found, lines, strict=True))
+
+
+def _instruction(decoded: Decoded, line: int, function: CodeFunction) -> Instruction:
+    import capstone
+
+    known = decoded.id != 0  # bytes that are no instruction have no groups
+    is_jump = known and decoded.group(capstone.CS_GRP_JUMP)
+    ends = known and (decoded.group(capstone.CS_GRP_RET) or decoded.group(capstone.CS_GRP_INT))
+    return Instruction(
+        address=decoded.address,
+        size=decoded.size,
+        mnemonic=decoded.mnemonic,
+        operands=decoded.op_str,
+        line=line,
+        targets=tuple(t for t in _targets(decoded) if function.low <= t < function.high) if is_jump else (),
+        falls_through=not ends and not (is_jump and decoded.mnemonic in _ALWAYS),
+    )
+
+
+_ALWAYS = ("jmp", "b", "br")
+"""Jumps that are always taken."""
+
+
+def _targets(jump: Decoded) -> Iterator[int]:
+    """Where a jump leads to, as far as it says so itself: its last operand, if that is a number."""
+    import capstone
+
+    if jump.operands and jump.operands[-1].type == capstone.CS_OP_IMM:
+        yield int(jump.operands[-1].imm)
+
+
+def _decoder(machine: str) -> capstone.Cs:
+    import capstone
+
+    kinds = {
+        _X86: (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
+        _ARM: (capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM),
+    }
+    if machine not in kinds:
+        raise ModuleInvalid(f"the module's code is for {machine}, whose instructions cannot be read here")
+    decoder = capstone.Cs(*kinds[machine])
+    decoder.detail = True
+    decoder.skipdata = True
+    return decoder
+
+
+def _bytes_of(image: Image, function: CodeFunction) -> bytes:
+    from elftools.elf.elffile import ELFFile
+
+    for segment in ELFFile(io.BytesIO(image.data)).iter_segments():
+        start = int(segment["p_vaddr"])
+        if segment["p_type"] == "PT_LOAD" and start <= function.low and function.high <= start + segment["p_filesz"]:
+            place = int(segment["p_offset"]) + function.low - start
+            return image.data[place : place + function.high - function.low]
+    raise ModuleInvalid(f"the code of {function.name} lies outside of its image")
+
+
+def loops_of(instructions: Sequence[Instruction]) -> tuple[CodeLoop, ...]:
+    """The loops of a function, from its instructions by address."""
+    if not instructions:
+        return ()
+    import networkx as nx
+
+    blocks = _blocks(instructions)
+    graph = _flow(blocks)
+    dominator = nx.immediate_dominators(graph, 0)
+    bodies: dict[int, set[int]] = {}
+    for tail, head in graph.edges:
+        if (tail in dominator or tail == 0) and _dominates(head, tail, dominator):
+            bodies.setdefault(head, {head}).update(_natural(graph, head, tail))
+    order = sorted(bodies, key=lambda head: (blocks[head][0].address, -len(bodies[head])))
+    return tuple(_loop(head, order, bodies, blocks) for head in order)
+
+
+def _blocks(instructions: Sequence[Instruction]) -> list[Sequence[Instruction]]:
+    """Basic blocks, by address."""
+    leaders = {target for each in instructions for target in each.targets}
+    starts = [0]
+    for place in range(1, len(instructions)):
+        before = instructions[place - 1]
+        if instructions[place].address in leaders or before.targets or not before.falls_through:
+            starts.append(place)
+    return [instructions[low:high] for low, high in zip(starts, [*starts[1:], len(instructions)], strict=True)]
+
+
+def _flow(blocks: Sequence[Sequence[Instruction]]) -> nx.DiGraph[int]:
+    """Control flow between the numbers of blocks."""
+    import networkx as nx
+
+    first = {block[0].address: number for number, block in enumerate(blocks)}
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(blocks)))
+    for number, block in enumerate(blocks):
+        last = block[-1]
+        graph.add_edges_from((number, first[target]) for target in last.targets if target in first)
+        if last.falls_through and number + 1 < len(blocks):
+            graph.add_edge(number, number + 1)
+    return graph
+
+
+def _dominates(head: int, node: int, dominator: Mapping[int, int | None]) -> bool:
+    """Whether every way from the entry to a node leads through another."""
+    while node != head:
+        above = dominator.get(node)  # the entry has none, or itself, as the version of networkx will have it
+        if above is None or above == node:
+            return False
+        node = above
+    return True
+
+
+def _natural(graph: nx.DiGraph[int], head: int, tail: int) -> set[int]:
+    """The nodes from which a loop's last node can be reached without passing its head."""
+    found, waiting = {head}, [tail]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(graph.predecessors(node))
+    return found
+
+
+def _loop(
+    head: int, order: Sequence[int], bodies: Mapping[int, set[int]], blocks: Sequence[Sequence[Instruction]]
+) -> CodeLoop:
+    body = bodies[head]
+    around = [place for place, other in enumerate(order) if other != head and body < bodies[other]]
+    lines = Counter(each.line for number in body for each in blocks[number])
+    return CodeLoop(
+        parent=min(around, key=lambda place: len(bodies[order[place]]), default=OUTSIDE),
+        header=blocks[head][0].address,
+        ranges=tuple(_ranges([blocks[number] for number in sorted(body)])),
+        lines=dict(sorted(lines.items())),
+    )
+
+
+def _ranges(blocks: Sequence[Sequence[Instruction]]) -> Iterator[tuple[int, int]]:
+    """Runs of addresses that blocks cover, in order."""
+    low = high = blocks[0][0].address
+    for block in blocks:
+        if block[0].address != high:
+            yield low, high
+            low = block[0].address
+        high = block[-1].address + block[-1].size
+    yield low, high
+
+
+def innermost(loops: Sequence[CodeLoop], address: int) -> int:
+    """The number of the innermost loop around an instruction, `OUTSIDE` where there is none."""
+    around = [number for number, loop in enumerate(loops) if loop.holds(address)]
+    return min(around, key=lambda number: sum(high - low for low, high in loops[number].ranges), default=OUTSIDE)

@@ -1,0 +1,209 @@
+"""The ELF images in a module, and which kernel and which line of its text an address belongs to.
+
+A module (`.vmfb`) holds its executables for CPUs as ELF files, as they are; `build` has given each kernel debug lines
+that are lines of the kernel's own text. Other targets have no machine code that could be read here.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracemap.errors import ModuleInvalid
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from elftools.elf.elffile import ELFFile
+
+Dwarf = Any
+"""A part of debug information as `elftools` hands it out; the library has no type hints."""
+
+_MAGIC = b"\x7fELF"
+NO_LINE = 0
+"""The line of machine code that has none (DWARF 5, section 6.2.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFunction:
+    """A function of an image: a kernel's, or one that the compiler made besides. Addresses as the image counts them."""
+
+    name: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """An ELF image of a module.
+
+    `machine` is the architecture's name as ELF has it (`EM_X86_64`); `functions` are those with debug information, by
+    address; `rows` are the runs of code with one line: address and line, by address, each up to the next one.
+    """
+
+    offset: int
+    """Of its first byte in the module's file."""
+    data: bytes = field(repr=False)
+    machine: str
+    functions: tuple[CodeFunction, ...]
+    rows: tuple[tuple[int, int], ...] = field(repr=False)
+
+    @cached_property
+    def function_by_name(self) -> dict[str, CodeFunction]:
+        """Functions by name."""
+        return {function.name: function for function in self.functions}
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        import numpy as np
+
+        return np.array([address for address, _ in self.rows], dtype=np.int64)
+
+    @cached_property
+    def _lines(self) -> npt.NDArray[np.int64]:
+        import numpy as np
+
+        return np.array([line for _, line in self.rows], dtype=np.int64)
+
+    @cached_property
+    def _lows(self) -> npt.NDArray[np.int64]:
+        import numpy as np
+
+        return np.array([function.low for function in self.functions], dtype=np.int64)
+
+    def functions_at(self, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The number of the function that each address lies in; -1 for none. Shapes: (n,) to (n,)."""
+        import numpy as np
+
+        if not self.functions:
+            return np.full(len(addresses), -1, dtype=np.int64)
+        highs = np.array([function.high for function in self.functions], dtype=np.int64)
+        found = np.searchsorted(self._lows, addresses, side="right") - 1
+        inside = (found >= 0) & (addresses < highs[np.maximum(found, 0)])
+        return np.where(inside, found, -1)
+
+    def lines_at(self, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The line of the code at each address, `NO_LINE` where it has none. Shapes: (n,) to (n,)."""
+        import numpy as np
+
+        if not self.rows:
+            return np.zeros(len(addresses), dtype=np.int64)
+        found = np.searchsorted(self._starts, addresses, side="right") - 1
+        return np.where(found >= 0, self._lines[np.maximum(found, 0)], NO_LINE)
+
+    def runs_of(self, function: CodeFunction) -> Iterator[tuple[int, int, int]]:
+        """The runs of a function's code with one line: first address, address behind the last, line."""
+        ends = [*(address for address, _ in self.rows[1:]), function.high]
+        for (low, line), high in zip(self.rows, ends, strict=False):
+            if low < function.high and high > function.low:
+                yield max(low, function.low), min(high, function.high), line
+
+
+def read_images(module: Path) -> tuple[Image, ...]:
+    """The images of a compiled module, in the order in which they lie in it.
+
+    Raises:
+        ModuleInvalid: the file cannot be read, or an image in it is damaged.
+    """
+    try:
+        data = module.read_bytes()
+    except OSError as error:
+        raise ModuleInvalid(f"{module}: cannot be read: {error.strerror}") from error
+    return tuple(_images(data, str(module)))
+
+
+def read_image(file: Path) -> Image:
+    """The image of a shared object that stands alone.
+
+    Raises:
+        ModuleInvalid: it cannot be read, or is no ELF file.
+    """
+    found = read_images(file)
+    if not found or found[0].offset:
+        raise ModuleInvalid(f"{file}: is no ELF file")
+    return found[0]
+
+
+def _images(data: bytes, name: str) -> Iterator[Image]:
+    from elftools.common.exceptions import DWARFError, ELFError
+    from elftools.construct.core import ConstructError
+    from elftools.elf.elffile import ELFFile
+
+    offset = data.find(_MAGIC)
+    while offset >= 0:
+        try:
+            elf = ELFFile(io.BytesIO(data[offset:]))
+            size = _size(elf)
+        except (ELFError, ConstructError, ValueError, KeyError, IndexError, OverflowError):
+            offset = data.find(_MAGIC, offset + 1)  # constants may hold these bytes too
+            continue
+        try:
+            functions, rows = _debug_information(elf)
+        except (ELFError, DWARFError, ConstructError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise ModuleInvalid(f"{name}: the debug information of its code is damaged ({error!r})") from error
+        yield Image(offset, data[offset : offset + size], str(elf["e_machine"]), functions, rows)
+        offset = data.find(_MAGIC, offset + size)
+
+
+def _size(elf: ELFFile) -> int:
+    """How many bytes the image takes: up to the end of its last section, segment or table.
+
+    Raises:
+        ValueError: these are not all in the file.
+    """
+    ends = [int(elf["e_shoff"]) + int(elf["e_shnum"]) * int(elf["e_shentsize"])]
+    ends += [int(s["sh_offset"]) + int(s["sh_size"]) for s in elf.iter_sections() if s["sh_type"] != "SHT_NOBITS"]
+    ends += [int(segment["p_offset"]) + int(segment["p_filesz"]) for segment in elf.iter_segments()]
+    stream = elf.stream
+    if max(ends) > stream.seek(0, io.SEEK_END):
+        raise ValueError("cut off")
+    return max(ends)
+
+
+def _debug_information(elf: ELFFile) -> tuple[tuple[CodeFunction, ...], tuple[tuple[int, int], ...]]:
+    if not elf.has_dwarf_info():
+        return (), ()
+    dwarf = elf.get_dwarf_info()
+    functions: dict[tuple[int, int], CodeFunction] = {}
+    rows: dict[int, int] = {}
+    for unit in dwarf.iter_CUs():
+        for function in _functions(unit):
+            functions[function.low, function.high] = function
+        _add_rows(dwarf.line_program_for_CU(unit), rows)
+    return tuple(functions[place] for place in sorted(functions)), tuple(sorted(rows.items()))
+
+
+def _functions(unit: Dwarf) -> Iterator[CodeFunction]:
+    for entry in unit.get_top_DIE().iter_children():
+        found = entry.attributes
+        if entry.tag != "DW_TAG_subprogram" or "DW_AT_low_pc" not in found or "DW_AT_high_pc" not in found:
+            continue
+        low, high = int(found["DW_AT_low_pc"].value), int(found["DW_AT_high_pc"].value)
+        if found["DW_AT_high_pc"].form != "DW_FORM_addr":
+            high += low  # a size
+        named = found.get("DW_AT_linkage_name", found.get("DW_AT_name"))
+        if named is not None and high > low:
+            yield CodeFunction(named.value.decode("utf-8", errors="replace"), low, high)
+
+
+def _add_rows(program: Dwarf, rows: dict[int, int]) -> None:
+    """Add where lines begin. Of several rows at one address the last one counts; a sequence's end has no line."""
+    if program is None:
+        return
+    for entry in program.get_entries():
+        state = entry.state
+        if state is None:
+            continue
+        if state.end_sequence:
+            rows.setdefault(int(state.address), NO_LINE)
+        else:
+            rows[int(state.address)] = int(state.line)
+
+
+def kernel_images(images: Sequence[Image], kernel: str) -> list[tuple[Image, CodeFunction]]:
+    """The images that have a function of this name, and the function."""
+    return [(image, image.function_by_name[kernel]) for image in images if kernel in image.function_by_name]
