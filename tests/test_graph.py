@@ -12,7 +12,7 @@ import tracemap.graph.bundle
 from tests.builders import graph, op, site
 from tests.conftest import Built
 from tracemap.errors import BundleInvalid, BundleVersion, QueryInvalid, TargetExists, TargetUnwritable
-from tracemap.graph.bundle import Bundle, encode, load, store
+from tracemap.graph.bundle import Bundle, Files, encode, load, store
 from tracemap.graph.encoding import graph_from_json, graph_to_json
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.query import links, same_file, select
@@ -35,7 +35,7 @@ def example() -> TraceGraph:
 def stored(tmp_path: Path, target: Path, *, force: bool = False, sources: dict[str, str] | None = None) -> Bundle:
     module = tmp_path / "m.vmfb"
     module.write_bytes(b"module")
-    return store(target, example(), module, sources or {"model.mlir": "func\r\n"}, force=force)
+    return store(target, example(), Files(module, sources or {"model.mlir": "func\r\n"}), force=force)
 
 
 @pytest.mark.parametrize("model", ["hand_loop", "hand_multifunc", "jax_gpt2_4l_scan", "torch_resnet18_small"])

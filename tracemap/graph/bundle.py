@@ -16,7 +16,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
@@ -87,8 +87,22 @@ class Bundle:
             raise BundleInvalid(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def store(target: Path, graph: TraceGraph, module: Path, sources: Mapping[str, str], *, force: bool) -> Bundle:
-    """Write a bundle. `sources`: texts by their path below `source/`; `module` is moved into the bundle.
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What goes into a bundle beside its map; `module` and `configured` are moved into it.
+
+    `sources`: texts by their path below `source/`; `kernels`: texts by their name in `kernels/`; `configured`: the
+    kernels as bytecode, where there is one.
+    """
+
+    module: Path
+    sources: Mapping[str, str]
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    configured: tuple[Path, ...] = ()
+
+
+def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
+    """Write a bundle.
 
     Raises:
         TargetExists: there is something at the target already, and `force` is not set (or it is not a bundle).
@@ -103,8 +117,11 @@ def store(target: Path, graph: TraceGraph, module: Path, sources: Mapping[str, s
         folder.chmod(0o755)
         encoded = encode(graph)
         (folder / MAP_NAME).write_bytes(encoded)
-        shutil.move(module, folder / MODULE_NAME)
-        _write_sources(folder / SOURCE_FOLDER, sources)
+        shutil.move(files.module, folder / MODULE_NAME)
+        _write_texts(folder / SOURCE_FOLDER, files.sources)
+        _write_texts(folder / KERNELS_FOLDER, files.kernels)
+        for configured in files.configured:
+            shutil.move(configured, folder / KERNELS_FOLDER / CONFIGURED_NAME)
         (folder / RUNS_FOLDER).mkdir()
         _replace(folder, target)
     except OSError as error:
@@ -138,9 +155,9 @@ def check_target(target: Path, *, force: bool) -> None:
     check_folder_of(target)
 
 
-def _write_sources(folder: Path, sources: Mapping[str, str]) -> None:
+def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:
     folder.mkdir()
-    for path, text in sources.items():
+    for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(text.encode(errors="surrogatepass"))
 

@@ -17,6 +17,7 @@ from tracemap.graph.model import (
     Fate,
     Frame,
     Function,
+    Kernel,
     ModuleInfo,
     Op,
     Part,
@@ -40,6 +41,7 @@ from tracemap.mapping.raised import SoftmaxFinder
 from tracemap.mapping.schedules import find_schedules, find_transfers
 from tracemap.mapping.scopes import scopes_of
 from tracemap.mapping.sites import SiteBuilder, kernels_of, pair_regions, place_commands, public_callers
+from tracemap.mapping.steps import add_steps, sites_without_steps
 from tracemap.mapping.survival import Survival, owners_in
 from tracemap.mapping.twins import find_twins
 from tracemap.units import UNKNOWN, Text, plural
@@ -149,20 +151,27 @@ class Assembly:
         self._diagnostics += diagnostics
         ops = self._ops(model, dataflow, placed, host_names, twins, sources[0].name)
         self._note_places(ops)
-        self._phases.wait()
         functions = entry_points(flow, model)
+        kernels = add_steps(kernels_of(flow, placed), self._phases.kernels(), placed, bodies, moving)
+        self._note_steps(kernels, placed)
         return TraceGraph(
             module=module(),
             functions=functions,
             ops=ops,
             sites=placed,
-            kernels=kernels_of(flow, placed),
+            kernels=kernels,
             command_buffers=buffers,
             sources=tuple(sources),
             diagnostics=tuple(self._diagnostics),
             transfers=transfers,
             schedules=find_schedules(hal, [function.name for function in functions], transfer_ids),
         )
+
+    def _note_steps(self, kernels: Sequence[Kernel], sites: Sequence[Site]) -> None:
+        without = sites_without_steps(kernels, sites)
+        if without:
+            text = f"{plural(without, 'site')} have members of which no step of their kernel is known to be"
+            self._diagnostics.append(Diagnostic("steps-unknown", text))
 
     def _look_at(self, phase: str) -> str:
         """The dump of a phase, after noting which ops it still locates; "" where the compilation left it out."""

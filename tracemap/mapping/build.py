@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import LIBRARY, ModuleInfo
+from tracemap.graph.model import LIBRARY, Diagnostic, ModuleInfo
 from tracemap.ir.parsing import Attribute, MlirParser, Module
 from tracemap.ir.source import describe, is_bytecode, read_model, tag_operations, written_locations
 from tracemap.locations import Tags
@@ -101,9 +101,13 @@ class _Build:
             except ModelInvalid as error:
                 raise ModelInvalid(self._own_message(str(error))) from error
             graph = replace(graph, library=self._request.library)
+            if compilation.no_kernels:
+                missing = Diagnostic("kernels-unknown", f"kernels have no text and no steps: {compilation.no_kernels}")
+                graph = replace(graph, diagnostics=(*graph.diagnostics, missing))
             self._hear(compilation.wait())
             self._progress("writing the bundle")
-            return bundle.store(self._request.target, graph, compilation.module, kept.texts, force=self._request.force)
+            files = _files(compilation, kept.texts)
+            return bundle.store(self._request.target, graph, files, force=self._request.force)
 
     def _read(self) -> tuple[Module, str]:
         try:
@@ -124,6 +128,12 @@ class _Build:
         from iree.compiler import version
 
         return ModuleInfo(name, sha256_of(module), version.VERSION, self._compiler.flags)
+
+
+def _files(compilation: Compilation, sources: Mapping[str, str]) -> bundle.Files:
+    kernels = {kernel.file: kernel.text for kernel in compilation.kernels()}
+    configured = (compilation.configured,) if kernels else ()
+    return bundle.Files(compilation.module, sources, kernels, configured)
 
 
 def write_tagged(module: Module, tags: Tags, file_name: str, folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
+from tracemap.ir.configured import KernelText, line_kernels
+from tracemap.ir.parsing import MlirParser
 from tracemap.toolchain import find_tool, run_tool
 
 PHASES = {
@@ -24,6 +27,11 @@ PHASES = {
     "hal": 11,
 }
 """The phases that are read, in order, and their numbers in the names of the dumps."""
+
+CONFIGURED = "executable-configurations"
+"""The phase after which kernels are final but for the generation of their code."""
+_LAST_OF_FIRST = PHASES["stream"]
+"""What comes after is read from the dumps of the second stage."""
 
 _DEVICE_FLAGS = {
     "local": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"),
@@ -97,54 +105,139 @@ class Phases(Protocol):
     def wait_for(self, phase: str) -> str:
         """The text of a phase's dump, once it is complete."""
 
+    def kernels(self) -> tuple[KernelText, ...]:
+        """The texts of the kernels, whose lines are the debug lines of the machine code; none where they are not."""
+
     def wait(self) -> str:
         """Wait for the end of the compilation."""
 
 
+class _Stage:
+    """One run of iree-compile that dumps its phases into a folder."""
+
+    def __init__(self, compiler: Compiler, source: Path, target: Path, folder: Path, more: Sequence[str]) -> None:
+        self.phases = folder / f"phases-{target.name}"
+        self._stderr = folder / f"stderr-{target.name}.txt"
+        dumping = f"--dump-compilation-phases-to={self.phases}"
+        arguments = [compiler.program, source, *compiler.with_printing(), *more, dumping, "-o", target]
+        try:
+            with self._stderr.open("wb") as stderr:
+                self.process = subprocess.Popen(
+                    [str(argument) for argument in arguments], stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
+                )
+        except OSError as error:
+            raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
+
+    def dump(self, number: int) -> Path | None:
+        """Where a phase is dumped, once that has begun."""
+        return next(iter(sorted(self.phases.glob(f"*.{number}.*.mlir"))), None)
+
+    @property
+    def said(self) -> str:
+        """What the compiler has printed."""
+        return self._stderr.read_text(encoding="utf-8", errors="replace").strip()
+
+    def end(self) -> None:
+        """Kill it where it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+_CONFIGURE = (f"--compile-to={CONFIGURED}", "--emit-mlir-bytecode")
+_GENERATE = (f"--compile-from={CONFIGURED}",)
+
+
 class Compilation:
-    """One run of iree-compile over tagged bytecode, dumping its phases into a folder.
+    """Compiles tagged bytecode in two stages, up to configured kernels and from there, dumping the phases.
+
+    Between the stages, in a thread of its own, the kernels get debug lines that are lines of their texts. Where that
+    does not work, the second stage is a compilation of the whole, and `no_kernels` says why there are no texts.
 
     A context manager: leaving it early ends the compiler.
     """
 
     def __init__(self, compiler: Compiler, bytecode: Path, folder: Path) -> None:
         self.module = folder / "module.vmfb"
-        self._phases = folder / "phases"
-        self._stderr = folder / "stderr.txt"
-        dumping = f"--dump-compilation-phases-to={self._phases}"
-        arguments = [compiler.program, bytecode, *compiler.with_printing(), dumping, "-o", self.module]
-        try:
-            with self._stderr.open("wb") as stderr:
-                self._process = subprocess.Popen(
-                    [str(argument) for argument in arguments], stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
-                )
-        except OSError as error:
-            raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
+        self.configured = folder / "lined.mlirbc"
+        self.no_kernels = ""
+        self._compiler = compiler
+        self._bytecode = bytecode
+        self._folder = folder
+        self._kernels: tuple[KernelText, ...] = ()
+        self._ended = False
+        self._first = _Stage(compiler, bytecode, folder / "configured.mlirbc", folder, _CONFIGURE)
+        self._second: _Stage | None = None
+        self._trouble: BaseException | None = None
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Compilation:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        self._ended = True
+        self._first.end()
+        self._thread.join()
+        if self._second is not None:
+            self._second.end()
+
+    def _go_on(self) -> None:
+        """What the thread does: wait for the first stage, line the kernels, start the second, wait for it."""
+        try:
+            if self._first.process.wait() == 0 and not self._ended:
+                self._second = self._generate()
+                if self._second.process.wait() != 0 and not self.no_kernels and not self._ended:
+                    self.no_kernels = "iree-compile could not go on from its own kernels"
+                    self._second = self._whole()
+                    self._second.process.wait()
+        except BaseException as error:  # handed on to whoever waits
+            self._trouble = error
+
+    def _generate(self) -> _Stage:
+        parser = MlirParser()
+        try:
+            module = parser.parse((self._folder / "configured.mlirbc").read_bytes())
+            self._kernels = line_kernels(parser, module)
+        except (ModelInvalid, ValueError) as error:
+            self.no_kernels = f"the kernels before code generation cannot be read: {error}"
+            return self._whole()
+        with self.configured.open("wb") as file:
+            module.operation.write_bytecode(file)
+        return _Stage(self._compiler, self.configured, self.module, self._folder, _GENERATE)
+
+    def _whole(self) -> _Stage:
+        self._kernels = ()
+        return _Stage(self._compiler, self._bytecode, self.module, self._folder, ())
 
     def has(self, phase: str) -> bool:
         """Every phase is dumped."""
         return phase in PHASES
 
+    def kernels(self) -> tuple[KernelText, ...]:
+        """The texts of the kernels, once the compilation has ended; none where there is a reason in `no_kernels`."""
+        self.wait()
+        return self._kernels
+
     def wait_for(self, phase: str) -> str:
-        """The text of a phase's dump, once it is complete: once the next phase's has begun, or the compiler ended.
+        """The text of a phase's dump, once it is complete: once the next phase's has begun, or the stage ended.
 
         Raises:
             ModelInvalid: the compiler failed.
         """
         number = PHASES[phase]
-        while self._process.poll() is None and self._dump(number + 1) is None:
-            time.sleep(_POLL_S)
-        if self._process.poll() is not None:
-            self.wait()
-        path = self._dump(number)
+        if number > _LAST_OF_FIRST:
+            while self._thread.is_alive() and (self._second is None or self._second.dump(number + 1) is None):
+                time.sleep(_POLL_S)
+            if not self._thread.is_alive():
+                self.wait()
+            path = self._second.dump(number) if self._second is not None else None
+        else:
+            while self._first.process.poll() is None and self._first.dump(number + 1) is None:
+                time.sleep(_POLL_S)
+            if self._first.process.poll():
+                self.wait()
+            path = self._first.dump(number)
         if path is None:
             raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; its flags may have cut it short")
         return path.read_text(encoding="utf-8", errors="replace")
@@ -155,14 +248,14 @@ class Compilation:
         Raises:
             ModelInvalid: it failed; the message is its own.
         """
-        status = self._process.wait()
-        said = self._stderr.read_text(encoding="utf-8", errors="replace").strip()
-        if status != 0:
-            raise ModelInvalid(failure(status, said))
-        return said
-
-    def _dump(self, number: int) -> Path | None:
-        return next(iter(sorted(self._phases.glob(f"*.{number}.*.mlir"))), None)
+        self._thread.join()
+        if self._trouble is not None:
+            raise self._trouble
+        stages = [stage for stage in (self._first, self._second) if stage is not None]
+        for stage in stages:
+            if stage.process.returncode != 0:
+                raise ModelInvalid(failure(stage.process.returncode, stage.said))
+        return "\n".join(dict.fromkeys(stage.said for stage in stages if stage.said))
 
 
 def failure(status: int, said: str) -> str:

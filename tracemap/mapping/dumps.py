@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from tracemap.errors import DumpsInvalid
 from tracemap.graph.model import PHASES
+from tracemap.ir.configured import KernelText
 from tracemap.ir.parsing import MlirParser, walk
 from tracemap.ir.source import CONTROL_FLOW, SourceModel, SourceOperation
 from tracemap.locations import CallSite, FileRange, Fused, Location, Name, Tags
@@ -71,6 +72,10 @@ class Dumps:
         if "loc(" not in text:
             raise DumpsInvalid(f"{self._files[phase]}: no locations in it; compile with --mlir-print-debuginfo")
         return text
+
+    def kernels(self) -> tuple[KernelText, ...]:
+        """The machine code's debug lines are not ours."""
+        return ()
 
     def wait(self) -> str:
         """The compilation has ended long ago, and what it said is not known."""

@@ -77,7 +77,7 @@ def build_from_dumps(request: DumpsRequest, progress: Progress = no_progress) ->
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
         copy = Path(folder, "module.vmfb")
         shutil.copyfile(request.module, copy)
-        return bundle.store(request.target, graph, copy, kept.texts, force=request.force)
+        return bundle.store(request.target, graph, bundle.Files(copy, kept.texts), force=request.force)
 
 
 def _hash(module: Path) -> str:
