@@ -175,10 +175,16 @@ def test_the_traced_module_is_the_plain_one(model: str, samples: Corpus, tmp_pat
 
 
 def assembly(folder: Path) -> list[str]:
-    """Labels and instructions of the assembly that the compiler dumped, without directives (names, source lines)."""
+    """Labels and instructions of the code that the compiler dumped, without directives and labels of debug sections."""
     (file,) = folder.glob("*.s")
-    lines = (line.partition("#")[0].rstrip() for line in file.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith(("\t.", ".Ltmp"))]
+    in_code, found = True, []
+    for text in file.read_text(encoding="utf-8").splitlines():
+        line = text.partition("#")[0].rstrip()
+        if line.startswith(("\t.section", "\t.text", "\t.data", "\t.bss")):
+            in_code = ".debug" not in line
+        if in_code and line and not line.startswith(("\t.", ".Ltmp")):
+            found.append(line)
+    return found
 
 
 def root_of(site: Json) -> str:

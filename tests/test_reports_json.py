@@ -94,7 +94,12 @@ def test_steps_of_kernels() -> None:
     map_ = dataclasses.replace(GRAPH, kernels=(kernel,))
     value = map_json(map_)
     assert value["kernels"] == [
-        {"name": "k", "sites": ["site0"], "steps": [{"line": 3, "op_name": "arith.addf", "ops": ["op2"]}]}
+        {
+            "name": "k",
+            "sites": ["site0"],
+            "text": None,
+            "steps": [{"line": 3, "op_name": "arith.addf", "ops": ["op2"], "parent": None}],
+        }
     ]
     validator("show").validate(value)
 

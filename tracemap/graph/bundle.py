@@ -3,7 +3,7 @@
     map.json       the trace graph
     module.vmfb    the compiled module
     source/        the model, and the Python files that its frames name
-    kernels/       the final IR of each kernel, one op a line; and all of them as bytecode, to be compiled again
+    kernels/       the final IR of each kernel, one op a line; and all of them, to be compiled again
     runs/          runs that were recorded without another target
 
 A bundle is written to a temporary name beside its target and renamed: it is there whole, or not at all.
@@ -30,7 +30,7 @@ MAP_NAME = "map.json"
 MODULE_NAME = "module.vmfb"
 SOURCE_FOLDER = "source"
 KERNELS_FOLDER = "kernels"
-CONFIGURED_NAME = "configured.mlirbc"
+CONFIGURED_NAME = "configured.mlir"
 RUNS_FOLDER = "runs"
 
 
@@ -54,7 +54,7 @@ class Bundle:
 
     @property
     def configured_path(self) -> Path:
-        """The module before code generation, as bytecode; its debug lines are lines of the kernels' texts."""
+        """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts."""
         return self.path / KERNELS_FOLDER / CONFIGURED_NAME
 
     def source_text(self, source: SourceFile) -> str:

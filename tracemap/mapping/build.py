@@ -6,6 +6,7 @@ The compiler runs in a process of its own; while it generates code, the model an
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +89,8 @@ class _Build:
         tags = Tags(unused_prefix(self._request.model))
         name = self._request.name_for_compiler or self._request.file_name
         bytecode = write_tagged(module, tags, name, self._folder)
-        with Compilation(self._compiler, bytecode, self._folder) as compilation:
+        constants = has_large_constants(self._request.model)
+        with Compilation(self._compiler, bytecode, self._folder, constants=constants) as compilation:
             self._progress("compiling")
             model = describe(self._parser, module, text, written, is_text=not is_bytecode(self._request.model))
             kept = keep_texts(
@@ -153,6 +155,14 @@ def own_locations(parser: MlirParser, written: Sequence[Attribute]) -> frozenset
 def sha256_of(file: Path) -> str:
     """The SHA-256 of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+_LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
+
+
+def has_large_constants(model: bytes) -> bool:
+    """Whether a model looks as if it had large constants; the compiler may still make some where it does not."""
+    return _LARGE_CONSTANT.search(model) is not None
 
 
 def unused_prefix(model: bytes) -> str:

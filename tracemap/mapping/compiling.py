@@ -113,13 +113,15 @@ class Phases(Protocol):
 
 
 class _Stage:
-    """One run of iree-compile that dumps its phases into a folder."""
+    """One run of iree-compile; `dumps`: its phases go into a folder, without large constants."""
 
-    def __init__(self, compiler: Compiler, source: Path, target: Path, folder: Path, more: Sequence[str]) -> None:
+    def __init__(
+        self, compiler: Compiler, source: Path, target: Path, folder: Path, more: Sequence[str], *, dumps: bool = True
+    ) -> None:
         self.phases = folder / f"phases-{target.name}"
         self._stderr = folder / f"stderr-{target.name}.txt"
-        dumping = f"--dump-compilation-phases-to={self.phases}"
-        arguments = [compiler.program, source, *compiler.with_printing(), *more, dumping, "-o", target]
+        dumping = (*compiler.with_printing(), f"--dump-compilation-phases-to={self.phases}")
+        arguments = [compiler.program, source, *(dumping if dumps else compiler.flags), *more, "-o", target]
         try:
             with self._stderr.open("wb") as stderr:
                 self.process = subprocess.Popen(
@@ -144,8 +146,12 @@ class _Stage:
         self.process.wait()
 
 
-_CONFIGURE = (f"--compile-to={CONFIGURED}", "--emit-mlir-bytecode")
+_CONFIGURE = (f"--compile-to={CONFIGURED}",)
 _GENERATE = (f"--compile-from={CONFIGURED}",)
+_BYTECODE = ("--emit-mlir-bytecode",)
+_TEXT = ("--mlir-print-debuginfo", "--mlir-print-op-generic")
+_CONSTANT = b"dense_resource<"
+"""In bytecode only where a constant is held as text, be it that its data was taken out or is kept elsewhere."""
 
 
 class Compilation:
@@ -154,23 +160,32 @@ class Compilation:
     Between the stages, in a thread of its own, the kernels get debug lines that are lines of their texts. Where that
     does not work, the second stage is a compilation of the whole, and `no_kernels` says why there are no texts.
 
+    The flags that keep dumps small take large constants out of the first stage's result too. Where the model has any,
+    the first stage is run a second time, without dumps. Its result is text then: bytecode loses the data of constants
+    in IREE's own attributes, which it holds as text.
+
     A context manager: leaving it early ends the compiler.
     """
 
-    def __init__(self, compiler: Compiler, bytecode: Path, folder: Path) -> None:
+    def __init__(self, compiler: Compiler, bytecode: Path, folder: Path, *, constants: bool) -> None:
         self.module = folder / "module.vmfb"
-        self.configured = folder / "lined.mlirbc"
+        self.configured = folder / "lined.mlir"
         self.no_kernels = ""
         self._compiler = compiler
         self._bytecode = bytecode
         self._folder = folder
         self._kernels: tuple[KernelText, ...] = ()
         self._ended = False
-        self._first = _Stage(compiler, bytecode, folder / "configured.mlirbc", folder, _CONFIGURE)
+        self._first = _Stage(compiler, bytecode, folder / "configured.mlirbc", folder, (*_CONFIGURE, *_BYTECODE))
+        self._complete: _Stage | None = self._with_constants() if constants else None
         self._second: _Stage | None = None
         self._trouble: BaseException | None = None
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
+
+    def _with_constants(self) -> _Stage:
+        more = (*_CONFIGURE, *(flag for flag in _TEXT if not _names(self._compiler.flags, flag)))
+        return _Stage(self._compiler, self._bytecode, self._folder / "configured.mlir", self._folder, more, dumps=False)
 
     def __enter__(self) -> Compilation:
         return self
@@ -178,6 +193,8 @@ class Compilation:
     def __exit__(self, *unused: object) -> None:
         self._ended = True
         self._first.end()
+        if self._complete is not None:
+            self._complete.end()
         self._thread.join()
         if self._second is not None:
             self._second.end()
@@ -197,14 +214,32 @@ class Compilation:
     def _generate(self) -> _Stage:
         parser = MlirParser()
         try:
-            module = parser.parse((self._folder / "configured.mlirbc").read_bytes())
+            module = parser.parse(self._configured())
             self._kernels = line_kernels(parser, module)
         except (ModelInvalid, ValueError) as error:
             self.no_kernels = f"the kernels before code generation cannot be read: {error}"
             return self._whole()
         with self.configured.open("wb") as file:
-            module.operation.write_bytecode(file)
+            if self._complete is None:
+                module.operation.write_bytecode(file)
+            else:
+                module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
         return _Stage(self._compiler, self.configured, self.module, self._folder, _GENERATE)
+
+    def _configured(self) -> bytes:
+        """The module after the first stage, with all its constants.
+
+        Raises:
+            ModelInvalid: the compiler failed the second time.
+        """
+        plain = (self._folder / "configured.mlirbc").read_bytes()
+        if self._complete is None and _CONSTANT in plain:
+            self._complete = self._with_constants()
+        if self._complete is None:
+            return plain
+        if self._complete.process.wait() != 0:
+            raise ModelInvalid(failure(self._complete.process.returncode, self._complete.said))
+        return (self._folder / "configured.mlir").read_bytes()
 
     def _whole(self) -> _Stage:
         self._kernels = ()
