@@ -50,6 +50,14 @@ class ModelInvalid(TracemapError):
     remedy = "mend the line that iree-compile's message names, or pass the flags it needs after `--`"
 
 
+class PipelineInvalid(TracemapError):
+    """A pass pipeline that iree-opt does not take, or that fails on the model; its own message is shown."""
+
+    slug = "pipeline-invalid"
+    cause = "iree-opt does not take the pass pipeline, or one of its passes fails on the model"
+    remedy = "mend what iree-opt's message names; `iree-opt --help` lists the passes and their options"
+
+
 class ModuleInvalid(TracemapError):
     """The machine code of a compiled module cannot be read."""
 

@@ -7,10 +7,11 @@ operations: printed short forms do not. Nothing is inferred: a link is a tag tha
 
 from __future__ import annotations
 
+import enum
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.errors import ModelInvalid, PipelineInvalid
@@ -21,6 +22,7 @@ from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import (
     CONTROL_FLOW,
     FUNCTIONS,
+    TEXT_FILE,
     SourceModel,
     SourceOperation,
     describe,
@@ -30,13 +32,15 @@ from tracemap.ir.source import (
 )
 from tracemap.locations import Tags
 from tracemap.mapping.build import unused_prefix, write_tagged
+from tracemap.mapping.dataflow import is_call
 from tracemap.mapping.fates import is_constant, is_structural
 from tracemap.toolchain import Progress, find_tool, no_progress, run_tool
 from tracemap.units import UNKNOWN, Integer
 
-_TERMINATORS = (".yield", ".return", ".condition", ".terminator", ".in_parallel")
-_REDUCE = "scf.reduce"
-_CONSTANTS = (".constant",)
+_TERMINATORS = (".condition", ".in_parallel", ".return", ".terminator", ".yield")
+_REDUCTION = "scf.reduce"
+"""The end of an `scf.parallel`; what it reduces stands in its region."""
+_CONSTANT = ".constant"
 
 _ADDRESSES = frozenset(
     """
@@ -46,15 +50,16 @@ _ADDRESSES = frozenset(
     tensor.cast tensor.collapse_shape tensor.dim tensor.empty tensor.expand_shape tensor.extract_slice
     """.split()
 )
-"""Operations that only name memory. Passes make them around what they rewrite: evidence only for ops that do no more
-themselves, as a slice of the model is still there as a view of a buffer."""
+"""Operations that only name memory. Passes make them around what they rewrite."""
+_INDEX = "index"
 
-_WRAPPERS = CONTROL_FLOW | FUNCTIONS | {"llvm.func", "scf.execute_region", "util.initializer"}
+_WRAPPERS = CONTROL_FLOW | FUNCTIONS
+"""Operations outside of loops that are looked into, not taken as a whole."""
+_NOT_OF_THE_PROGRAM = "transform."
+"""Operations that tell the compiler what to do."""
 
 
-def lower(
-    data: bytes, file_name: str, pipelines: Sequence[str], progress: Progress = no_progress
-) -> Lowering:
+def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progress = no_progress) -> Lowering:
     """Run the pipelines over a model, one after the other, and link loops to ops after each.
 
     Args:
@@ -75,7 +80,7 @@ def lower(
     try:
         module, text = read_model(parser, data)
     except ModelInvalid as error:
-        raise ModelInvalid(f"{file_name}: cannot be parsed: {_in_file(str(error), '-', file_name)}") from error
+        raise ModelInvalid(f"{file_name}: cannot be parsed: {_in_file(str(error), TEXT_FILE, file_name)}") from error
     written = written_locations(module)
     tags = Tags(unused_prefix(data))
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
@@ -107,20 +112,168 @@ class _Run:
     def to_end(self) -> Path:
         options = ["--allow-unregistered-dialect", "--emit-bytecode", f"--pass-pipeline={self.pipeline}"]
         done = run_tool([self.program, *options, "-o", self.target, self.source])
-        if done.returncode == 0 and self.target.is_file():
+        if done.returncode == 0:
             return self.target
-        ended = f"was ended by signal {-done.returncode} in it" if done.returncode < 0 else "refuses it"
-        said = self._first_error(done.stderr)
-        raise PipelineInvalid(f"{self.pipeline}: iree-opt {ended}" + (f": {said}" if said else ""))
+        ended = "refuses it" if done.returncode > 0 else f"was ended by signal {-done.returncode} in it"
+        raise PipelineInvalid(f"{self.pipeline}: iree-opt {ended}: {self._reason(done.stderr)}")
 
-    def _first_error(self, said: str) -> str:
-        """The first line with an error, and no names of our own files."""
+    def _reason(self, said: str) -> str:
+        """The first line with an error, without names that are ours: of the bytecode, or of the unnamed model."""
         lines = [line.strip() for line in said.splitlines() if line.strip()]
-        line = next((line for line in lines if re.search(r"\berror:", line)), "")
-        line = line or next((line for line in lines if "ssertion" in line), "")
-        return _in_file(line.replace("<unknown>:0: error: ", ""), str(self.source), _in_file(line, "-", self.file_name))
+        line = next((line for line in lines if _COMPLAINT.search(line)), "it does not say why")
+        line = line.removeprefix("<unknown>:0: error: ")
+        for ours in (TEXT_FILE, str(self.source)):
+            line = _in_file(line, ours, self.file_name)
+        return line
+
+
+_COMPLAINT = re.compile(r"\berror:|Assertion|LLVM ERROR")
 
 
 def _in_file(message: str, ours: str, file_name: str) -> str:
-    """A message with the model's name where it has a name that we gave."""
+    """A message with the model's name in place of one that we gave."""
     return f"{file_name}:{message.removeprefix(ours + ':')}" if message.startswith(f"{ours}:") else message
+
+
+class _StageReader:
+    """Reads the loops of stages, and what is outside of them, by the tags of one model."""
+
+    def __init__(self, parser: MlirParser, tags: Tags, model: SourceModel) -> None:
+        self._parser = parser
+        self._tags = tags
+        self._source = model.operations
+        named = [op for op in model.operations if op.is_op and _is_of_the_program(op)]
+        self.ops = tuple(SourceOp(_id(op), op.name, op.function, op.line, op.column) for op in named)
+        self._followed = {op.index for op in named}
+        self._calls = {op.index for op in named if is_call(op)}
+
+    def stage(self, pipeline: str, module: Module, text: str, lines: Sequence[Integer]) -> Stage:
+        root = read_stage(self._parser, module, lines)
+        loops: list[Loop] = []
+        remainders: list[Remainder] = []
+        for operation in _units(root):
+            if operation.name in LOOPS:
+                loops.append(self._loop(operation, f"loop{len(loops)}"))
+            else:
+                inside = [operation] if _is_looked_into(operation) else operation.walk()
+                remainder = Remainder(operation.name, operation.function, operation.line, self._links(inside))
+                remainders += [remainder] if remainder.links else []
+        inlined = frozenset(_id(self._source[index]) for index in self._inlined(root))
+        return Stage(pipeline, text, tuple(loops), tuple(remainders), inlined, bool(lines))
+
+    def _loop(self, operation: StageOp, name: str) -> Loop:
+        inside = list(operation.walk())
+        working = [each for each in inside if _kind(each) is _Kind.WORK]
+        return Loop(
+            id=name,
+            name=operation.name,
+            function=operation.function,
+            line=operation.line,
+            last_line=max((each.line for each in inside if each.line is not UNKNOWN), default=UNKNOWN),
+            links=self._links(inside),
+            operations=len(working),
+            untraced=sum(1 for each in working if not self._tags.of(each.location)),
+            children=tuple(
+                self._loop(child, f"{name}.{number}") for number, child in enumerate(_outermost(operation.children))
+            ),
+        )
+
+    def _links(self, operations: Iterable[StageOp]) -> tuple[Link, ...]:
+        """The ops that work in the operations, in the order of the model."""
+        evidence: dict[int, Evidence] = {}
+        lines: dict[int, set[int]] = {}
+        for operation in operations:
+            if _kind(operation) is _Kind.TERMINATOR:
+                continue
+            owners = self._owners(operation, self._tags.of(operation.location))
+            for owner in owners:
+                if operation.line is not UNKNOWN:
+                    lines.setdefault(owner, set()).add(operation.line)
+            proven = self._owners(operation, self._evident(operation))
+            for owner in proven:
+                if len(owners) == 1:
+                    evidence[owner] = Evidence.LOCATED
+                else:
+                    evidence.setdefault(owner, Evidence.FUSED)
+        return tuple(
+            Link(_id(self._source[owner]), kind, tuple(sorted(lines.get(owner, ()))))
+            for owner, kind in evidence.items()
+        )
+
+    def _owners(self, operation: StageOp, indices: Iterable[int]) -> tuple[int, ...]:
+        owners = (self._source[index].owner for index in indices if index < len(self._source))
+        return tuple(dict.fromkeys(owner for owner in owners if owner in self._followed))
+
+    def _evident(self, operation: StageOp) -> Iterator[int]:
+        """The operations of the model that an operation is evidence of, by its tags."""
+        kind = _kind(operation)
+        for index in self._tags.of(operation.location):
+            if kind is _Kind.WORK or (index < len(self._source) and _is_of_kind(self._source[index], kind)):
+                yield index
+
+    def _inlined(self, root: StageOp) -> frozenset[int]:
+        """The calls on the caller sides of locations: what they called stands in their place."""
+        callers = {index for operation in root.walk() for index in self._tags.callers(operation.location)}
+        return frozenset(callers & self._calls)
+
+
+class _Kind(enum.Enum):
+    """What an operation of a stage does, as far as evidence goes."""
+
+    WORK = enum.auto()
+    """It is evidence of every op whose tag it carries."""
+    ADDRESS = enum.auto()
+    """It names memory or computes an index: evidence only of ops that do no more themselves."""
+    CONSTANT = enum.auto()
+    """Evidence only of constants: others are made for bounds and steps of loops."""
+    TERMINATOR = enum.auto()
+    """Never evidence."""
+
+
+def _kind(operation: StageOp) -> _Kind:
+    name = operation.name
+    if name.endswith(_TERMINATORS) or name == _REDUCTION:
+        return _Kind.TERMINATOR
+    if name.endswith(_CONSTANT):
+        return _Kind.CONSTANT
+    if name in _ADDRESSES or (operation.computes_index and not operation.children):
+        return _Kind.ADDRESS
+    return _Kind.WORK
+
+
+def _is_of_kind(source: SourceOperation, kind: _Kind) -> bool:
+    """Whether an operation of the model is an op, and does itself no more than that."""
+    if not source.is_op:
+        return False
+    if kind is _Kind.CONSTANT:
+        return is_constant(source)
+    return source.name in _ADDRESSES or (bool(source.results) and all(each == _INDEX for each in source.results))
+
+
+def _is_of_the_program(source: SourceOperation) -> bool:
+    return not is_structural(source) and not source.name.startswith(_NOT_OF_THE_PROGRAM)
+
+
+def _outermost(operations: Iterable[StageOp]) -> Iterator[StageOp]:
+    """The loops in operations that are in no other loop among them, in order."""
+    for operation in operations:
+        if operation.name in LOOPS:
+            yield operation
+        else:
+            yield from _outermost(operation.children)
+
+
+def _units(operation: StageOp) -> Iterator[StageOp]:
+    """Outermost loops, and the operations outside of them: those that hold loops by themselves, others whole."""
+    yield operation
+    if operation.name not in LOOPS and _is_looked_into(operation):
+        for child in operation.children:
+            yield from _units(child)
+
+
+def _is_looked_into(operation: StageOp) -> bool:
+    return operation.name in _WRAPPERS or next(_outermost(operation.children), None) is not None
+
+
+def _id(operation: SourceOperation) -> str:
+    return f"op{operation.index}"
