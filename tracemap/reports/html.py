@@ -42,15 +42,15 @@ def write_page(page: PageData, target: Path, *, force: bool) -> None:
 
 def render_page(page: PageData) -> str:
     """The whole HTML text of a page."""
-    style = _asset("page.css") + _source_styles(page)
-    early, script = _asset("early.js"), _asset("page.js")
+    style = asset("page.css") + _source_styles(page)
+    early, script = asset("early.js"), asset("page.js")
     return _template().render(
         page=page,
         chunks=[_chunks(source) for source in page.sources],
         style=style,
         early=early,
         script=script,
-        policy=_policy(style, early, script),
+        policy=content_policy(style, early, script),
         data=embedded_json(page_json(page)),
         measured={metric.name: metric.measured.exact for metric in page.metrics},
         count=format_count,
@@ -67,7 +67,8 @@ def embedded_json(value: object) -> str:
     return text
 
 
-def _policy(style: str, *scripts: str) -> str:
+def content_policy(style: str, *scripts: str) -> str:
+    """The Content-Security-Policy of a page that consists of itself alone: one style and these scripts."""
     own = f"style-src {_hash_source(style)}; script-src {' '.join(map(_hash_source, scripts))}"
     return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 
@@ -87,7 +88,8 @@ def _chunks(source: SourcePage) -> list[tuple[SourceLine, ...]]:
     return [source.lines[start : start + CHUNK_LINES] for start in range(0, len(source.lines), CHUNK_LINES)]
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file that pages are made of."""
     return resources.files("tracemap.reports").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -98,4 +100,4 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    return environment.from_string(_asset("page.html.j2"))
+    return environment.from_string(asset("page.html.j2"))
