@@ -1,14 +1,14 @@
 """The parts of README.md that are made from the code: `python -m tests.readme` writes them anew.
 
-The tables of errors and residual reasons come from the package, the worked example from `demo/table.txt`, which
-`make demo` leaves. Each part stands between two comments that name it.
+The tables of errors and residual reasons come from the package, the loops from `tracemap lower`, the worked example from
+`demo/table.txt`, which `make demo` leaves. Each part stands between two comments that name it.
 """
 
 from __future__ import annotations
 
 import re
 
-from tests.support import ROOT
+from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
 from tracemap.errors import error_kinds
 
@@ -26,6 +26,19 @@ def residual_table() -> str:
     """Each reason for a cost without an op."""
     rows = [f"| `{reason.value}` | {text} |" for reason, text in RESIDUAL_TEXTS.items()]
     return "\n".join(["| reason | what it is |", "|---|---|", *rows])
+
+
+LOWERED = (
+    "tests/programs/lower/matmul_bias_relu.mlir",
+    *("--pipeline", "builtin.module(func.func(convert-linalg-to-affine-loops))"),
+    *("--pipeline", "builtin.module(func.func(affine-loop-fusion))"),
+)
+
+
+def lower_example() -> str:
+    """What the command of the README's example of `tracemap lower` prints."""
+    lines = (line.rstrip() for line in check_cli("lower", *LOWERED, cwd=ROOT).splitlines())
+    return "```text\n" + "\n".join(lines) + "\n```"
 
 
 def part(name: str, text: str) -> str:
@@ -56,7 +69,7 @@ def demo_excerpt(table: str, ops: int = 10) -> str:
 def main() -> None:
     """Write the parts anew; the worked example only where `make demo` has left its table."""
     text = README.read_text(encoding="utf-8")
-    parts = {"errors": error_table(), "residual": residual_table()}
+    parts = {"errors": error_table(), "residual": residual_table(), "lower": lower_example()}
     if DEMO_TABLE.exists():
         parts["demo"] = f"```text\n{demo_excerpt(DEMO_TABLE.read_text(encoding='utf-8'))}\n```"
     for name, content in parts.items():

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
     from tracemap.capture.record import Recorded
     from tracemap.graph.bundle import Bundle
+    from tracemap.graph.lowering import Lowering
 
-__all__ = ["__version__", "attribute", "build", "load", "record"]
+__all__ = ["__version__", "attribute", "build", "load", "lower", "record"]
 
 
 def build(
@@ -59,6 +60,21 @@ def load(path: str | Path) -> Bundle:
     from tracemap.graph import bundle
 
     return bundle.load(Path(path))
+
+
+def lower(model: str | Path, pipelines: Sequence[str]) -> Lowering:
+    """Run pass pipelines over a model, as `tracemap lower` does, and link its ops to the outermost loops of each stage.
+
+    Args:
+        model: MLIR text or bytecode.
+        pipelines: as iree-opt takes them, `builtin.module(…)`; each goes on from the result of the one before.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.mapping.lowering.lower` does.
+    """
+    from tracemap.session import lower as lower_file
+
+    return lower_file(str(model), tuple(pipelines))
 
 
 def record(  # noqa: PLR0913 - the options of the command, by name

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tracemap.capture.inputs import EntryPoint
     from tracemap.capture.record import Recorded
     from tracemap.graph.bundle import Bundle
+    from tracemap.graph.lowering import Lowering
     from tracemap.mapping.build import BuildRequest
     from tracemap.measurements.model import Run
 
@@ -61,6 +62,22 @@ def build(model: str, output: Path | None, options: BuildOptions, progress: Prog
     data, name = read_model(model)
     request = request_without_model(options).of_model(data, name, output or default_bundle(model), own_folder(model))
     return build_request(request, progress)
+
+
+def lower(model: str, pipelines: Sequence[str], progress: Progress = no_progress) -> Lowering:
+    """Run pass pipelines over a model's file (`-`: standard input), and link its ops to the loops of each stage.
+
+    Raises:
+        TracemapError: as `mapping.lowering.lower` does.
+        ModelUnreadable: the file cannot be read.
+        UsageInvalid: there is no pipeline.
+    """
+    from tracemap.mapping.lowering import lower as lower_model
+
+    if not pipelines:
+        raise UsageInvalid("name at least one pass pipeline, such as 'builtin.module(cse)'")
+    data, name = read_model(model)
+    return lower_model(data, name, pipelines, progress)
 
 
 def request_without_model(options: BuildOptions) -> BuildRequest:

@@ -16,6 +16,7 @@ COMMANDS = {
     "build": "Compile MODEL and keep the trail from its ops to sites and kernels, as a bundle.",
     "show": "Print the map of a bundle: all of it, or one line, op, site, kernel or scope.",
     "audit": "Say where each op went, and which phase of the compiler lost its location.",
+    "lower": "Run pass pipelines over MODEL and say which ops work in which of the loops they make.",
     "record": "Run a bundle's module under the profiler and write a run.",
     "attribute": "Say which op costs what: join a run onto its bundle.",
     "events": "List what can be counted on this machine: page faults, cache misses, cycles.",

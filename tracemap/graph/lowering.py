@@ -19,13 +19,17 @@ LOOPS = frozenset({"affine.for", "affine.parallel", "scf.for", "scf.forall", "sc
 
 @dataclass(frozen=True, slots=True)
 class SourceOp:
-    """An op of the model: a place in its text, 1-based. Its id is the one that it has in a bundle."""
+    """An op of the model: a place in its text, 1-based. Its id is the one that it has in a bundle.
+
+    Functions, returns and globals are not among them; `constant`: it is one by its kind.
+    """
 
     id: str
     name: str
     function: Text
     line: Integer
     column: Integer
+    constant: bool
 
 
 @dataclass(frozen=True, slots=True)

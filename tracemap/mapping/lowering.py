@@ -143,7 +143,7 @@ class _StageReader:
         self._tags = tags
         self._source = model.operations
         named = [op for op in model.operations if op.is_op and _is_of_the_program(op)]
-        self.ops = tuple(SourceOp(_id(op), op.name, op.function, op.line, op.column) for op in named)
+        self.ops = tuple(SourceOp(_id(op), op.name, op.function, op.line, op.column, is_constant(op)) for op in named)
         self._followed = {op.index for op in named}
         self._calls = {op.index for op in named if is_call(op)}
 
@@ -197,7 +197,7 @@ class _StageReader:
                     evidence.setdefault(owner, Evidence.FUSED)
         return tuple(
             Link(_id(self._source[owner]), kind, tuple(sorted(lines.get(owner, ()))))
-            for owner, kind in evidence.items()
+            for owner, kind in sorted(evidence.items())
         )
 
     def _owners(self, operation: StageOp, indices: Iterable[int]) -> tuple[int, ...]:

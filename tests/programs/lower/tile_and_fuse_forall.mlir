@@ -1,0 +1,9 @@
+// Transform library: tiles every linalg.generic by 8 x 4 into an scf.forall, and fuses its producers into them.
+module attributes {transform.with_named_sequence} {
+  transform.named_sequence @__transform_main(%root: !transform.any_op {transform.readonly}) {
+    %last = transform.structured.match ops{["linalg.generic"]} in %root : (!transform.any_op) -> !transform.any_op
+    %tiled, %i = transform.structured.fuse %last tile_sizes [8, 4] use_forall
+        : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
+    transform.yield
+  }
+}
