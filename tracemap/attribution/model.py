@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracemap.graph.model import Diagnostic
-from tracemap.units import Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text
 
 
 class Rule(enum.StrEnum):
@@ -22,6 +22,8 @@ class Rule(enum.StrEnum):
     """All to the root."""
     EQUAL = "equal"
     """The same to each member."""
+    MEASURED = "measured"
+    """By what was seen of their steps: samples of the program counter, or simulated counts."""
 
 
 class ResidualReason(enum.StrEnum):
@@ -32,6 +34,8 @@ class ResidualReason(enum.StrEnum):
     MEMORY = "memory-management"
     OVERHEAD = "runtime-overhead"
     COUNTED_IN_DISPATCHES = "counted-in-dispatches"
+    KERNEL_OVERHEAD = "kernel-overhead"
+    OUTSIDE_KERNELS = "outside-kernels"
     UNMATCHED = "unmatched-event"
 
 
@@ -41,6 +45,8 @@ RESIDUAL_TEXTS: Mapping[ResidualReason, str] = {
     ResidualReason.MEMORY: "allocation and release of transient buffers",
     ResidualReason.OVERHEAD: "submissions (execute) minus the time in which a dispatch of theirs ran",
     ResidualReason.COUNTED_IN_DISPATCHES: "the part of submissions (execute) that their dispatches' own rows cover",
+    ResidualReason.KERNEL_OVERHEAD: "code in kernels that is of no op: prologue, and what stands outside of ops' loops",
+    ResidualReason.OUTSIDE_KERNELS: "samples outside of kernels: the runtime, waiting for work",
     ResidualReason.UNMATCHED: "dispatch events that match no site of the map",
 }
 
@@ -60,6 +66,8 @@ class OpCost:
 
     `inclusive`: the whole of every site it is a member of (never added up over ops); `attributed`: its share by the
     rule (adds up); `low`/`high`: what the evidence alone proves. `per_call` is the spread of `inclusive` over calls.
+    `sampled_low`/`sampled_high`: the 95 % interval of `attributed` as far as samples decide it, taken as if the errors
+    of all sites went the same way; `UNKNOWN` where no samples do.
     """
 
     inclusive: int
@@ -68,6 +76,8 @@ class OpCost:
     high: int
     per_call: PerCall | None
     """None where no call was seen (a measured absence, not an unknown)."""
+    sampled_low: Integer = UNKNOWN
+    sampled_high: Integer = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +91,14 @@ class OpResult:
 
 @dataclass(frozen=True, slots=True)
 class MemberShare:
-    """What a site's member got of the site's cost, by metric name."""
+    """What a site's member got of the site's cost, by metric name.
+
+    `sampled`: the 95 % interval of what samples decide, by metric; no entry where they do not.
+    """
 
     op: str
     attributed: Mapping[str, int]
+    sampled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,21 @@ class SiteResult:
     shares: tuple[MemberShare, ...]
     split_evenly: bool
     equal_members: bool
+    nobody: Mapping[str, int] = field(default_factory=dict)
+    """What is of no member, by metric: code in the kernel that is of no op."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResult:
+    """What was seen inside of a kernel, over all its sites: sums of the metrics of steps, by metric name.
+
+    `lines`: by line of the kernel's text (0: code without a line); `addresses`: by place in the executable's image,
+    where the run tells it.
+    """
+
+    kernel: str
+    lines: Mapping[int, Mapping[str, int]]
+    addresses: Mapping[int, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +209,8 @@ class Attribution:
     diagnostics: tuple[Diagnostic, ...]
     transfers: tuple[TransferResult, ...] = ()
     """Those that are of an op; the others are residual."""
+    kernels: tuple[KernelResult, ...] = ()
+    """Those in which anything was seen, in the order of the map."""
 
     def __post_init__(self) -> None:
         for total in self.metrics:

@@ -69,6 +69,13 @@ update moves; `covered_ns` is the part of an execute's duration in which a dispa
 kernel's text (0: machine code without a line), `address` a place in the executable's ELF image, as its symbols count.
 """
 
+SAMPLES = "samples"
+"""The metric of rows of steps that are samples of the program counter: one each."""
+INSTRUCTIONS = "Ir"
+"""The metric of rows of steps that a simulator counted: instructions that were run."""
+STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw")
+"""Metrics that only rows of steps have; those of the simulator are named as cachegrind names them."""
+
 TIME_METRICS = ("cpu_ns", "duration_ns")
 """Columns of `COLUMNS` that are metrics; the others are bookkeeping."""
 
