@@ -1,7 +1,7 @@
 """The parts of README.md that are made from the code: `python -m tests.readme` writes them anew.
 
-The tables of errors and residual reasons come from the package, the loops from `tracemap lower`, the worked example from
-`demo/table.txt`, which `make demo` leaves. Each part stands between two comments that name it.
+The tables of errors and residual reasons come from the package, the loops from `tracemap lower`, the worked example
+from `demo/table.txt`, which `make demo` leaves. Each part stands between two comments that name it.
 """
 
 from __future__ import annotations

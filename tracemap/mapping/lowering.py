@@ -115,7 +115,7 @@ class _Run:
         if done.returncode == 0:
             return self.target
         ended = "refuses it" if done.returncode > 0 else f"was ended by signal {-done.returncode} in it"
-        raise PipelineInvalid(f"{self.pipeline}: iree-opt {ended}: {self._reason(done.stderr)}")
+        raise PipelineInvalid(f"{self.pipeline or 'an empty pipeline'}: iree-opt {ended}: {self._reason(done.stderr)}")
 
     def _reason(self, said: str) -> str:
         """The first line with an error, without names that are ours: of the bytecode, or of the unnamed model."""
