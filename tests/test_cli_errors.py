@@ -319,11 +319,13 @@ def without_iree(folder: Path) -> list[str]:
     return [sys.executable, "-S", "-c", start]
 
 
-@pytest.mark.parametrize("command", ["build", "record"])
+@pytest.mark.parametrize("command", ["build", "lower", "record"])
 def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: pytest.TempPathFactory) -> None:
     program = without_iree(tmp_path_factory.mktemp("bare") / "packages")
     work = tmp_path_factory.mktemp("work")
     arguments = ["build", str(MLP), "-o", "m.tracemap"]
+    if command == "lower":
+        arguments = ["lower", str(MLP), "--pipeline", "builtin.module(cse)", "-o", "loops.txt"]
     if command == "record":
         arguments = ["record", str(built("hand_mlp")), "--flagfile", str(MLP_FLAGS), "-o", "run.csv"]
     environment = {**os.environ, "PATH": ""}
@@ -332,7 +334,7 @@ def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: p
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.endswith("[tool-missing]\n")
-    assert f"pip install iree-base-{'compiler' if command == 'build' else 'runtime'}" in done.stderr
+    assert f"pip install iree-base-{'runtime' if command == 'record' else 'compiler'}" in done.stderr
     assert not everything_in(work)
 
 
