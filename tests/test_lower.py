@@ -28,6 +28,7 @@ from tracemap.mapping.lowering import lower
 from tracemap.reports.lowering import lowering_json
 from tracemap.reports.lowering_page import build_lowering_page, render_lowering_page
 from tracemap.toolchain import find_tool
+from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "lower"
 PROGRAMS = Path(__file__).parent / "programs" / "lower"
@@ -124,7 +125,11 @@ def summary(lowering: Lowering) -> Json:
                 if place.remainders
             },
             "inlined": [f"{op} {named(op)}" for op, place in places.items() if place.inlined],
-            "gone": [f"{op} {named(op)}" for op, place in places.items() if place.is_gone],
+            "gone": {
+                f"{op} {named(op)}": "unknown" if place.reason is UNKNOWN else place.reason.text
+                for op, place in places.items()
+                if place.is_gone
+            },
             "untraced": sum(loop.untraced for loop in stage.loops),
         }
 
@@ -277,7 +282,14 @@ def test_ops_in_many_loops_in_loops_of_the_model_inlined_and_gone() -> None:
     assert inlined.place_of(op_at(lowering, 17)).loops == ("loop2",)
     assert [inlined.place_of(op_at(lowering, line)).inlined for line in (14, 15)] == [True, True]
     assert not separate.place_of(op_at(lowering, 14)).inlined
-    assert {op.line for op in lowering.ops if not op.constant and inlined.place_of(op.id).is_gone} == {19, 22}
+    gone = {
+        op.line: inlined.reasons[op.id] for op in lowering.ops if not op.constant and inlined.place_of(op.id).is_gone
+    }
+    assert {line: reason.text for line, reason in gone.items()} == {
+        19: "removed: nothing uses its result",
+        22: "removed: same as 21:10",
+    }
+    assert all(reason.inferred for reason in gone.values())
 
 
 def test_what_passes_make_around_an_op_is_no_evidence_of_it() -> None:
@@ -387,6 +399,7 @@ func.func @main(%x: tensor<4x8xf32>, %b: tensor<8xf32>) -> tensor<4x8xf32> {
     assert lines_linked(lowering, loop) == {3, 4}
     assert lowering.stages[1].place_of(op_at(lowering, 2)).remainders
     assert lowering.stages[4].place_of(op_at(lowering, 2)).is_gone
+    assert lowering.stages[4].reasons[op_at(lowering, 2)].slug == "passed-through"
 
 
 # --- command, JSON, API

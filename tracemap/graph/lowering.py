@@ -6,12 +6,12 @@ loops, many to many; loops within loops are kept as a tree, each with what is in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.graph.model import Evidence
-from tracemap.units import Integer, Text
+from tracemap.graph.model import Evidence, Reason
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 LOOPS = frozenset({"affine.for", "affine.parallel", "scf.for", "scf.forall", "scf.parallel", "scf.while"})
 """The operations that are loops."""
@@ -88,13 +88,15 @@ class Remainder:
 class OpPlace:
     """Where an op is in a stage: the outermost loops that it works in, and what it is outside of loops.
 
-    `inlined`: it is a call, and what it called stands in its place. All empty: the op is gone.
+    `inlined`: it is a call, and what it called stands in its place. All empty: the op is gone, and `reason` says why
+    where the model as written tells; that is always inferred.
     """
 
     op: str
     loops: tuple[str, ...]
     remainders: tuple[int, ...]
     inlined: bool
+    reason: Reason | Unknown
 
     @property
     def is_gone(self) -> bool:
@@ -107,7 +109,7 @@ class Stage:
     """The model after a pipeline (stage 0: "", the model as it is), as text, and what became of its ops.
 
     `loops`: the outermost ones, in order; `remainders`: what stands outside of them; `inlined`: calls whose callees'
-    bodies stand in their place. `positions_known`: whether lines of the text are known at all.
+    bodies stand in their place; `reasons`: why ops are gone, where that is known.
     """
 
     pipeline: str
@@ -115,12 +117,12 @@ class Stage:
     loops: tuple[Loop, ...]
     remainders: tuple[Remainder, ...]
     inlined: frozenset[str]
-    positions_known: bool
+    reasons: Mapping[str, Reason]
 
     def place_of(self, op: str) -> OpPlace:
         """Where an op is in this stage."""
-        remainders = self._remainders_of.get(op, ())
-        return OpPlace(op, self._loops_of.get(op, ()), remainders, op in self.inlined)
+        loops, remainders = self._loops_of.get(op, ()), self._remainders_of.get(op, ())
+        return OpPlace(op, loops, remainders, op in self.inlined, self.reasons.get(op, UNKNOWN))
 
     @cached_property
     def _loops_of(self) -> dict[str, tuple[str, ...]]:

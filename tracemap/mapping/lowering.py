@@ -2,7 +2,8 @@
 
 Every operation of the model has a tag in its location; passes that rewrite it copy or merge locations, so the tags lead
 from the operations of the result back to ops. Stages are handed on as bytecode, which keeps the locations of all
-operations: printed short forms do not. Nothing is inferred: a link is a tag that stands on an operation in the loop.
+operations: printed short forms do not. A link is a tag that stands on an operation in the loop, never inferred; why an
+op is found nowhere is inferred, from the model as written.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import enum
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import LOOPS, Link, Loop, Lowering, Remainder, SourceOp, Stage
-from tracemap.graph.model import Evidence
+from tracemap.graph.model import Evidence, Reason
 from tracemap.ir.loops import StageOp, lines_in, read_stage, stage_text
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import (
@@ -32,8 +33,9 @@ from tracemap.ir.source import (
 )
 from tracemap.locations import Tags
 from tracemap.mapping.build import unused_prefix, write_tagged
-from tracemap.mapping.dataflow import is_call
-from tracemap.mapping.fates import is_constant, is_structural
+from tracemap.mapping.dataflow import Dataflow, is_call
+from tracemap.mapping.fates import REASONS, is_constant, is_structural, only_moves
+from tracemap.mapping.twins import find_twins
 from tracemap.toolchain import Progress, find_tool, no_progress, run_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -146,6 +148,7 @@ class _StageReader:
         self.ops = tuple(SourceOp(_id(op), op.name, op.function, op.line, op.column, is_constant(op)) for op in named)
         self._followed = {op.index for op in named}
         self._calls = {op.index for op in named if is_call(op)}
+        self._losses = _Losses(model, named)
 
     def stage(self, pipeline: str, module: Module, text: str, lines: Sequence[Integer]) -> Stage:
         root = read_stage(self._parser, module, lines)
@@ -159,7 +162,9 @@ class _StageReader:
                 remainder = Remainder(operation.name, operation.function, operation.line, self._links(inside))
                 remainders += [remainder] if remainder.links else []
         inlined = frozenset(_id(self._source[index]) for index in self._inlined(root))
-        return Stage(pipeline, text, tuple(loops), tuple(remainders), inlined, bool(lines))
+        links = [link for loop in loops for link in loop.links] + [link for each in remainders for link in each.links]
+        found = inlined | {link.op for link in links}
+        return Stage(pipeline, text, tuple(loops), tuple(remainders), inlined, self._losses.reasons(found))
 
     def _loop(self, operation: StageOp, name: str) -> Loop:
         inside = list(operation.walk())
@@ -215,6 +220,50 @@ class _StageReader:
         """The calls on the caller sides of locations: what they called stands in their place."""
         callers = {index for operation in root.walk() for index in self._tags.callers(operation.location)}
         return frozenset(callers & self._calls)
+
+
+class _Losses:
+    """Why ops are found nowhere in a stage, as far as the model as written tells; it is all inferred."""
+
+    def __init__(self, model: SourceModel, named: Sequence[SourceOperation]) -> None:
+        self._operations = model.operations
+        self._named = named
+        self._dataflow = Dataflow(model)
+        self._twins = find_twins(model)
+        self._part_names: dict[int, list[str]] = {}
+        for operation in model.operations:
+            if not operation.is_op:
+                self._part_names.setdefault(operation.owner, []).append(operation.name)
+
+    def reasons(self, found: Collection[str]) -> dict[str, Reason]:
+        """The reason of each op that is not among those found, where there is one."""
+        reasons = {}
+        for operation in self._named:
+            slug = "" if _id(operation) in found else self._slug(operation, found)
+            if slug:
+                where = self._place(self._twins[operation.index]) if slug == "twin" else ""
+                reasons[_id(operation)] = Reason(slug, REASONS[slug].format(where=where), inferred=True)
+        return reasons
+
+    def _slug(self, operation: SourceOperation, found: Collection[str]) -> str:
+        index = operation.index
+        twin = self._twins.get(index, -1)
+        if operation.results and twin >= 0 and _id(self._operations[twin]) in found and not _reads_memory(operation):
+            return "twin"
+        if index not in self._dataflow.live:
+            return "dead"
+        if only_moves(operation, self._part_names.get(index, ())) or operation.name in _ADDRESSES:
+            return "passed-through"
+        return "computed-at-compile-time" if index in self._dataflow.constant else ""
+
+    def _place(self, index: int) -> str:
+        operation = self._operations[index]
+        return _id(operation) if operation.line is UNKNOWN else f"{operation.line}:{operation.column}"
+
+
+def _reads_memory(operation: SourceOperation) -> bool:
+    """Whether an op may give another value each time though its operands are equal."""
+    return operation.name.startswith(("affine.", "memref.", "scf.", "vector.")) or is_call(operation)
 
 
 class _Kind(enum.Enum):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from tracemap.graph.lowering import Link, Loop, Lowering, OpPlace, SourceOp, Stage
+from tracemap.graph.model import Reason
 from tracemap.reports.text import PIPED_WIDTH, printable
 from tracemap.units import Integer, Unknown, plural, to_json
 
@@ -47,10 +48,15 @@ def _op_json(op: SourceOp, places: Sequence[OpPlace]) -> Json:
                 "remainders": list(place.remainders),
                 "inlined": place.inlined,
                 "gone": place.is_gone,
+                "reason": None if isinstance(place.reason, Unknown) else _reason_json(place.reason),
             }
             for place in places
         ],
     }
+
+
+def _reason_json(reason: Reason) -> Json:
+    return {"slug": reason.slug, "text": reason.text, "inferred": reason.inferred}
 
 
 def _stage_json(stage: Stage) -> Json:
@@ -89,9 +95,9 @@ def _link_json(link: Link) -> Json:
 
 
 def place_text(place: OpPlace, stage: Stage) -> str:
-    """Where an op is in a stage: `loop2`, `loop2, linalg.fill at 7`, `inlined` or `gone`; of many places the first."""
+    """Where an op is in a stage: `loop2`, `loop2, linalg.fill at 7`, `inlined` or `gone (dead)`; of many the first."""
     if place.is_gone:
-        return _GONE
+        return _GONE if isinstance(place.reason, Unknown) else f"{_GONE} ({place.reason.slug})"
     outside = [stage.remainders[number] for number in place.remainders]
     words = [*place.loops, *(f"{item.name} at {_number(item.line)}" for item in outside)]
     if len(words) > _PLACES_NAMED:
