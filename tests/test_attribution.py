@@ -258,7 +258,7 @@ ROWS = st.lists(
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=ROWS, rule=st.sampled_from(list(Rule)))
+@given(rows=ROWS, rule=st.sampled_from([Rule.MODEL, Rule.ROOT, Rule.EQUAL]))
 def test_whatever_the_events_it_balances(tmp_path: Path, rows: list[tuple[str, str, int, bool]], rule: Rule) -> None:
     lines = [f"{kind},{kernel},{cost},{str(warmup).lower()}" for kind, kernel, cost, warmup in rows]
     table = csv_of(tmp_path / "r.csv", "\n".join(["kind,kernel,cpu_ns,warmup", "dispatch,k0,1,false", *lines]) + "\n")

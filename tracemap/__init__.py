@@ -117,9 +117,11 @@ def record(  # noqa: PLR0913 - the options of the command, by name
 
 
 def attribute(
-    runs: Sequence[str | Path], bundle: Bundle | None = None, *, rule: str = "model", allow_mismatch: bool = False
+    runs: Sequence[str | Path], bundle: Bundle | None = None, *, rule: str = "", allow_mismatch: bool = False
 ) -> Attribution:
     """Join runs onto their bundle, as `tracemap attribute` does; without a bundle it is found from the first run.
+
+    Without a rule the runs decide, as `--rule` says.
 
     Raises:
         tracemap.errors.TracemapError: as `tracemap.attribution.engine.attribute` does.
@@ -128,4 +130,5 @@ def attribute(
     from tracemap.attribution.model import Rule
     from tracemap.session import attribute as attribute_runs
 
-    return attribute_runs([Path(run) for run in runs], bundle, Rule(rule), allow_mismatch=allow_mismatch).attribution
+    chosen = Rule(rule) if rule else None
+    return attribute_runs([Path(run) for run in runs], bundle, chosen, allow_mismatch=allow_mismatch).attribution

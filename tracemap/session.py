@@ -229,24 +229,31 @@ class Attributed:
 def attribute(
     runs: Sequence[Path],
     bundle: Bundle | None,
-    rule: Rule,
+    rule: Rule | None,
     *,
     allow_mismatch: bool = False,
     progress: Progress = no_progress,
 ) -> Attributed:
     """Join runs (tables or `.ireeprof`) onto their bundle; without one it is found from the first run.
 
+    Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`.
+
     Raises:
         TracemapError: as `open_runs`, `find_bundle`, `graph.bundle.load` and `attribution.engine.attribute` do.
     """
+    from functools import partial
+
     from tracemap.attribution import engine
     from tracemap.graph.bundle import load
+    from tracemap.machine.images import read_images
 
     progress("opening the runs")
     opened = open_runs(runs)
     joined = bundle or load(find_bundle(opened[0], runs[0]))
     progress("joining events to sites")
-    request = engine.Request(joined.graph, joined.map_sha256, opened, rule, allow_mismatch)
+    chosen = rule or engine.default_rule(opened)
+    images = partial(read_images, joined.module_path)
+    request = engine.Request(joined.graph, joined.map_sha256, opened, chosen, allow_mismatch, images)
     return Attributed(joined, engine.attribute(request))
 
 

@@ -6,9 +6,9 @@ What comes back from SQL (`scan`) is a few rows per target; the rest is arithmet
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tracemap.attribution.join import Target
@@ -28,10 +28,12 @@ from tracemap.attribution.model import (
     TransferResult,
 )
 from tracemap.attribution.rules import weights
-from tracemap.attribution.scan import EXECUTE, MEMORY, TRANSFER, UNMATCHED, Group, Scan
+from tracemap.attribution.scan import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Group, Scan
+from tracemap.attribution.steps import MemberWeights, StepCounts
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import Diagnostic, Site, TraceGraph, Transfer
-from tracemap.measurements.model import Metric, Peaks, Run
+from tracemap.machine.images import Image
+from tracemap.measurements.model import STEP_METRICS, Metric, Peaks, Run
 from tracemap.measurements.sql import engine
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
@@ -43,6 +45,7 @@ _MOST_NAMED = 5
 
 _REASON_OF = {
     UNMATCHED: ResidualReason.UNMATCHED,
+    OUTSIDE_KERNELS: ResidualReason.OUTSIDE_KERNELS,
     TRANSFER: ResidualReason.TRANSFER,
     MEMORY: ResidualReason.MEMORY,
 }
@@ -50,13 +53,23 @@ _REASON_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to attribute: a map, its SHA-256, runs of its module, and how to split."""
+    """What to attribute: a map, its SHA-256, runs of its module, and how to split.
+
+    `images` reads the module's machine code; it is asked only where runs saw code that is of no op.
+    """
 
     graph: TraceGraph
     map_sha256: str
     runs: Sequence[Run]
     rule: Rule = Rule.MODEL
     allow_mismatch: bool = False
+    images: Callable[[], Sequence[Image]] = tuple
+
+
+def default_rule(runs: Sequence[Run]) -> Rule:
+    """What was measured decides, where anything was measured inside of kernels; else the model of costs."""
+    seen = any(metric.name in STEP_METRICS for run in runs for metric in run.metrics)
+    return Rule.MEASURED if seen else Rule.MODEL
 
 
 def attribute(request: Request) -> Attribution:
@@ -65,8 +78,14 @@ def attribute(request: Request) -> Attribution:
     Raises:
         RunMismatch: a run is of another module, and `allow_mismatch` is not set.
         RunInvalid: a cell is not what its column says.
-        UsageInvalid: runs that must not be added up: of other devices or worker counts, or with no metric in common.
+        UsageInvalid: runs that must not be added up: of other devices or worker counts, or with no metric in common;
+            the rule `measured`, where nothing was measured inside of kernels.
+        ModuleInvalid: the machine code cannot be read.
     """
+    if request.rule is Rule.MEASURED and default_rule(request.runs) is not Rule.MEASURED:
+        raise UsageInvalid(
+            "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
+        )
     diagnostics = [*_check_runs(request), *_run_diagnostics(request.runs)]
     with _connection() as connection:
         scan = Scan(connection, request.graph, request.runs)
@@ -141,6 +160,21 @@ class _SiteTotals:
                 sums = self.sums.setdefault(site, {})
                 sums[metric] = sums.get(metric, 0) + share
 
+    def steps(self, images: Callable[[], Sequence[Image]]) -> StepCounts:
+        """What was seen inside of kernels; of a target that is several sites, each has a part like its cost."""
+        names = [metric.name for metric in self.scan.step_metrics]
+        rows = [row for row in self.scan.step_rows if row.target >= 0]
+        return StepCounts(self.graph, names, rows, self._parts_of, images)
+
+    def _parts_of(self, number: int) -> tuple[Sequence[str], Sequence[int]]:
+        sites = self.scan.targets[number].sites
+        for metric in self.scan.metrics:
+            costs = [self.sums.get(site, {}).get(metric.name, 0) for site in sites]
+            if any(costs):
+                return sites, costs
+        calls = [self.calls.get(site, 0) for site in sites]
+        return sites, calls if any(calls) else [1] * len(sites)
+
     def is_split(self, site: str) -> bool:
         """Whether events of the site could have been another's."""
         return any(not self.scan.targets[number].exact for number in self.targets_of[site])
@@ -155,9 +189,13 @@ class _Assembly:
     sites: _SiteTotals
     diagnostics: list[Diagnostic]
     _per_call: dict[frozenset[int], dict[str, PerCall]] = field(init=False)
+    _steps: StepCounts = field(init=False)
+    _by_model: int = 0
+    """Sites that the rule `measured` has nothing of."""
 
     def __post_init__(self) -> None:
         self._per_call = self._pooled()
+        self._steps = self.sites.steps(self.request.images)
 
     def result(self) -> Attribution:
         graph = self.request.graph
@@ -166,19 +204,24 @@ class _Assembly:
             self._transfer(each) for each in graph.transfers if each.ops and self.sites.calls.get(each.id)
         )
         ops = self._ops(sites, transfers)
-        residual = self._residual()
+        residual = self._residual(sites)
         self._note(sites)
         return Attribution(
             map_sha256=self.request.map_sha256,
             rule=self.request.rule,
             run=_summary(self.request.runs),
-            metrics=tuple(self._total(metric, ops, residual) for metric in self.scan.metrics),
+            metrics=tuple(self._total(metric, ops, residual) for metric in self._metrics),
             ops=ops,
             sites=sites,
             residual=residual,
             diagnostics=tuple(self.diagnostics),
             transfers=transfers,
+            kernels=self._steps.kernels,
         )
+
+    @property
+    def _metrics(self) -> tuple[Metric, ...]:
+        return (*self.scan.metrics, *self.scan.step_metrics)
 
     @property
     def _peaks(self) -> Peaks:
@@ -205,11 +248,9 @@ class _Assembly:
 
     def _costs(self, place: str) -> dict[str, SiteCost]:
         """The costs of a site or transfer, by metric name."""
-        sums = self.sites.sums.get(place, {})
+        sums = {**self.sites.sums.get(place, {}), **self._steps.totals.get(place, {})}
         per_call = self._per_call.get(frozenset(self.sites.targets_of.get(place, ())), {})
-        return {
-            metric.name: SiteCost(sums.get(metric.name, 0), per_call.get(metric.name)) for metric in self.scan.metrics
-        }
+        return {metric.name: SiteCost(sums.get(metric.name, 0), per_call.get(metric.name)) for metric in self._metrics}
 
     def _transfer(self, transfer: Transfer) -> TransferResult:
         metrics = self._costs(transfer.id)
@@ -227,19 +268,26 @@ class _Assembly:
 
     def _site(self, site: Site) -> SiteResult:
         metrics = self._costs(site.id)
-        shares, equal = self._shares(site, metrics)
-        return SiteResult(
+        found = SiteResult(
             site=site.id,
             calls=self.sites.calls.get(site.id, 0),
             metrics=metrics,
-            shares=shares,
+            shares=(),
             split_evenly=self.sites.is_split(site.id),
-            equal_members=equal,
+            equal_members=False,
         )
+        if not site.members:
+            return found
+        basis = self._steps.basis(site) if self.request.rule is Rule.MEASURED else None
+        if basis is not None:
+            shares, nobody = self._measured_shares(site, metrics, basis)
+            return replace(found, shares=shares, nobody=nobody)
+        if found.calls and self.request.rule is Rule.MEASURED:
+            self._by_model += 1
+        shares, equal = self._shares(site, metrics)
+        return replace(found, shares=shares, equal_members=equal)
 
     def _shares(self, site: Site, metrics: Mapping[str, SiteCost]) -> tuple[tuple[MemberShare, ...], bool]:
-        if not site.members:
-            return (), False
         split = weights(self.request.rule, site, self._peaks)
         parts = {name: split.split(cost.total) for name, cost in metrics.items()}
         shares = tuple(
@@ -248,9 +296,26 @@ class _Assembly:
         )
         return shares, split.equal
 
+    def _measured_shares(
+        self, site: Site, metrics: Mapping[str, SiteCost], basis: MemberWeights
+    ) -> tuple[tuple[MemberShare, ...], Mapping[str, int]]:
+        """By what was seen of the members: metrics of steps by themselves, all others by the basis."""
+        by = {name: self._steps.seen_at(site, name) or basis for name in metrics}
+        parts = {name: by[name].split(cost.total) for name, cost in metrics.items()}
+        sampled = [name for name in metrics if by[name].sampled]
+        shares = tuple(
+            MemberShare(
+                member.op,
+                {name: parts[name][place] for name in metrics},
+                {name: by[name].interval(place, metrics[name].total) for name in sampled},
+            )
+            for place, member in enumerate(site.members)
+        )
+        return shares, {name: parts[name][-1] for name in metrics}
+
     def _ops(self, sites: Sequence[SiteResult], transfers: Sequence[TransferResult]) -> tuple[OpResult, ...]:
         """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model."""
-        sums = _OpSums(self.request.graph, [metric.name for metric in self.scan.metrics])
+        sums = _OpSums(self.request.graph, [metric.name for metric in self._metrics])
         for site in sites:
             sums.add(site)
         for transfer in transfers:
@@ -262,7 +327,7 @@ class _Assembly:
             if op.id in sums.calls
         )
 
-    def _residual(self) -> tuple[ResidualRow, ...]:
+    def _residual(self, sites: Sequence[SiteResult]) -> tuple[ResidualRow, ...]:
         rows: dict[ResidualReason, tuple[int, dict[str, int]]] = {}
         for number, group in sorted(self.scan.groups.items(), reverse=True):
             if number in _REASON_OF:
@@ -279,8 +344,13 @@ class _Assembly:
         made = self._compiler_made()
         if made is not None:
             rows[ResidualReason.COMPILER_MADE] = made
+        nobody = [site for site in sites if any(site.nobody.values())]
+        if nobody:
+            total = {m.name: sum(site.nobody.get(m.name, 0) for site in nobody) for m in self._metrics}
+            rows[ResidualReason.KERNEL_OVERHEAD] = (sum(site.calls for site in nobody), total)
+        self._add_steps_of_none(rows)
         return tuple(
-            ResidualRow(reason, *rows[reason])
+            ResidualRow(reason, rows[reason][0], {m.name: rows[reason][1].get(m.name, 0) for m in self._metrics})
             for reason in ResidualReason
             if reason in rows and (any(rows[reason][1].values()) or reason is ResidualReason.UNMATCHED)
         )
@@ -294,19 +364,33 @@ class _Assembly:
                 total = {name: known[name] + sums[name] for name in known}
                 rows[ResidualReason.TRANSFER] = (events + self.sites.calls[transfer.id], total)
 
+    def _add_steps_of_none(self, rows: dict[ResidualReason, tuple[int, dict[str, int]]]) -> None:
+        """Rows of steps in kernels that the map does not have, and in none."""
+        for row in self.scan.step_rows:
+            if row.target < 0:
+                events, known = rows.get(_REASON_OF[row.target], (0, {}))
+                total = dict(known)
+                for metric, value in zip(self.scan.step_metrics, row.values, strict=True):
+                    total[metric.name] = total.get(metric.name, 0) + value
+                rows[_REASON_OF[row.target]] = (events, total)
+
     def _compiler_made(self) -> tuple[int, dict[str, int]] | None:
         """Sites that ran and have no member."""
         owned_by_nobody = [site.id for site in self.request.graph.sites if not site.members]
         calls = sum(self.sites.calls.get(site, 0) for site in owned_by_nobody)
-        if not calls:
+        if not calls and not any(site in self._steps.totals for site in owned_by_nobody):
             return None
         return calls, {
-            metric.name: sum(self.sites.sums.get(site, {}).get(metric.name, 0) for site in owned_by_nobody)
-            for metric in self.scan.metrics
+            metric.name: sum(self._costs(site)[metric.name].total for site in owned_by_nobody)
+            for metric in self._metrics
         }
 
     def _total(self, metric: Metric, ops: Sequence[OpResult], residual: Sequence[ResidualRow]) -> MetricTotal:
-        measured = sum(group.sums[metric.name] for group in self.scan.groups.values())
+        if metric in self.scan.step_metrics:
+            place = self.scan.step_metrics.index(metric)
+            measured = sum(row.values[place] for row in self.scan.step_rows)
+        else:
+            measured = sum(group.sums[metric.name] for group in self.scan.groups.values())
         return MetricTotal(
             name=metric.name,
             unit="millionths" if metric.type == "DOUBLE" else metric.unit,
@@ -339,8 +423,22 @@ class _Assembly:
             if absent:
                 text = f"{plural(absent, 'dispatch event')} have no {metric}; they are not in its sum"
                 self.diagnostics.append(Diagnostic("values-unknown", text))
+        if self.request.rule is Rule.MEASURED:
+            self._note_measured()
         if not self.scan.groups:
             self.diagnostics.append(Diagnostic("no-events", "the run has no events: nothing was measured"))
+
+    def _note_measured(self) -> None:
+        text = (
+            "shares of a kernel's ops are occupancy: how much of its time passed at their instructions, not how much "
+            "less it would take without them, as what the processor does at once overlaps"
+        )
+        self.diagnostics.append(Diagnostic("shares-are-occupancy", text))
+        if self._by_model:
+            text = (
+                f"nothing was seen in the kernels of {plural(self._by_model, 'site')}: split by the rule model"
+            )
+            self.diagnostics.append(Diagnostic("split-by-model", text))
 
     def _ambiguous(self) -> str:
         """The candidates of ambiguous events, the most frequent first."""
@@ -363,6 +461,8 @@ class _OpSums:
     calls: dict[str, int] = field(default_factory=dict)
     sums: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     """(op, metric) -> inclusive, attributed, low."""
+    sampled: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    """(op, metric) -> bounds of what samples decided, as far as they lie from what was attributed."""
 
     def add(self, site: SiteResult | TransferResult) -> None:
         """Events that could be of other sites prove nothing of this one's."""
@@ -375,12 +475,26 @@ class _OpSums:
                 sums[0] += whole
                 sums[1] += share.attributed[name]
                 sums[2] += whole if sole else 0
+                if name in share.sampled:
+                    low, high = share.sampled[name]
+                    bounds = self.sampled.setdefault((share.op, name), [0, 0])
+                    bounds[0] += low - share.attributed[name]
+                    bounds[1] += high - share.attributed[name]
 
     def result(self, op: str, per_call: Mapping[str, PerCall]) -> OpResult:
         metrics = {}
         for name in self.names:
             inclusive, attributed, low = self.sums[op, name]
-            metrics[name] = OpCost(inclusive, attributed, low=low, high=inclusive, per_call=per_call.get(name))
+            spread = self.sampled.get((op, name))
+            metrics[name] = OpCost(
+                inclusive,
+                attributed,
+                low=low,
+                high=inclusive,
+                per_call=per_call.get(name),
+                sampled_low=UNKNOWN if spread is None else attributed + spread[0],
+                sampled_high=UNKNOWN if spread is None else attributed + spread[1],
+            )
         return OpResult(op, self.calls[op], metrics)
 
 

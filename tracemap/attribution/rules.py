@@ -30,7 +30,7 @@ def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:
             return Weights(tuple(int(member.root) for member in site.members), equal=False)
         case Rule.EQUAL:
             return Weights((1,) * len(site.members), equal=False)
-        case Rule.MODEL:
+        case Rule.MODEL | Rule.MEASURED:  # the latter where nothing was seen of the site
             return _roofline(site, peaks)
         case _:
             assert_never(rule)

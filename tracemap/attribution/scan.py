@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.join import UNMATCHED_GROUP, Join, Target, join_run
 from tracemap.attribution.model import PerCall
+from tracemap.attribution.steps import NO_ADDRESS, StepRow
 from tracemap.attribution.submissions import Submissions
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import TIME_METRICS, Metric, Run
+from tracemap.measurements.model import STEP_METRICS, TIME_METRICS, Metric, Run
 from tracemap.measurements.runfile import events_sql, explain_bad_cell
 from tracemap.measurements.sql import quoted
 
@@ -30,7 +31,7 @@ MILLIONTHS = 1_000_000
 """Metrics that are not whole numbers are attributed in millionths, so that they balance exactly too."""
 
 # Residual classes as they stand in the column `target`; the targets of sites and transfers count from 0.
-UNMATCHED, TRANSFER, MEMORY, EXECUTE = -1, -2, -3, -4
+UNMATCHED, TRANSFER, MEMORY, EXECUTE, OUTSIDE_KERNELS = -1, -2, -3, -4, -5
 
 _COVERED = "covered_ns"
 _MOST_PLACES = 100_000
@@ -59,6 +60,9 @@ class Scan:
     joins: list[Join] = field(default_factory=list)
     execute_covered: dict[str, int] = field(default_factory=dict)
     unknown_values: dict[str, int] = field(default_factory=dict)
+    step_metrics: tuple[Metric, ...] = ()
+    """Of the rows of steps, which are no events of their own."""
+    step_rows: list[StepRow] = field(default_factory=list)
     _target_ids: dict[Target, int] = field(default_factory=dict)
 
     def load(self) -> None:
@@ -68,20 +72,26 @@ class Scan:
             RunInvalid: a cell is not what its column says.
             UsageInvalid: the runs have no metric in common.
         """
+        self.step_metrics = _step_metrics(self.runs)
         self.metrics = _common_metrics(self.runs)
-        resolved = " UNION ALL ".join(self._resolved_sql(index, run) for index, run in enumerate(self.runs))
-        self.query(f"CREATE TEMP TABLE resolved AS {resolved}")
+        joined = [self._joined_sql(index, run) for index, run in enumerate(self.runs)]
+        self.query(f"CREATE TEMP TABLE resolved AS {' UNION ALL '.join(events for events, _ in joined)}")
         self._group()
+        for run, (_, steps) in zip(self.runs, joined, strict=True):
+            if any(metric.name in STEP_METRICS for metric in run.metrics):
+                self._add_steps(steps)
         self._cover_executes()
 
     # ---- targets of events
 
-    def _resolved_sql(self, index: int, run: Run) -> str:
-        """One run's events, warm-up left out, as target and metric values."""
+    def _joined_sql(self, index: int, run: Run) -> tuple[str, str]:
+        """One run's events, warm-up left out, as target and metric values; and its rows of steps, summed up."""
         joined = join_run(self.graph, run.header)
         self.joins.append(joined)
         names = {name.strip().lower() for name in run.columns}
-        events = f"(SELECT * FROM ({events_sql(run)}) WHERE NOT warmup)"
+        has_steps = any(metric.name in STEP_METRICS for metric in run.metrics)
+        of_kind = "NOT warmup AND kind {} 'step'" if has_steps else "NOT warmup"
+        events = f"(SELECT * FROM ({events_sql(run)}) WHERE {of_kind.format('<>')})"
         told = Submissions(self, index, run, joined).tell_apart() if run.header.programs or run.has_header else None
         joins: list[str] = []
         found: list[str] = []
@@ -111,10 +121,29 @@ class Scan:
         )
         values = ", ".join(_value(metric) for metric in self.metrics)
         covered = f"CASE kind WHEN 'execute' THEN {_COVERED} END" if _COVERED in names else "CAST(NULL AS BIGINT)"
-        return (
+        resolved = (
             f"SELECT CAST({kind} AS INTEGER) AS target, {values}, {covered} AS {quoted(_OWN_COVERED)} "
             f"FROM {events} AS event {' '.join(joins)}"
         )
+        if not has_steps:
+            return resolved, ""
+        if not any(clause.startswith(f"LEFT JOIN kernels_{index} ") for clause in joins):
+            found.append(self._by_kernel(index, joined, joins))
+        inside = f"coalesce({', '.join((*found, str(UNMATCHED)))})"
+        target = f"CASE WHEN event.kernel IS NULL THEN {OUTSIDE_KERNELS} ELSE {inside} END"
+        own = {metric.name for metric in run.metrics}
+        sums = (f"sum({quoted(m.name)})" if m.name in own else "0" for m in self.step_metrics)
+        steps = (
+            f"SELECT CAST({target} AS INTEGER) AS target, event.kernel, step, address, {', '.join(sums)} "
+            f"FROM ({events_sql(run)}) AS event {' '.join(joins)} WHERE {of_kind.format('=')} GROUP BY ALL ORDER BY ALL"
+        )
+        return resolved, steps
+
+    def _add_steps(self, query: str) -> None:
+        for target, kernel, step, address, *values in self.query(query):
+            counts = tuple(int(value or 0) for value in values)
+            place = NO_ADDRESS if address is None else int(address)
+            self.step_rows.append(StepRow(target, kernel or "", int(step or 0), place, counts))
 
     def _names_sites(self, run: Run, joined: Join) -> bool:
         """Whether a run's column `site` is needed: a recorded run with all its buffers tells more by its commands.
@@ -316,12 +345,18 @@ SELECT CAST(sum(greatest(0, e - greatest(s, coalesce(reached, s)))) AS BIGINT) F
 def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file."""
     names = set.intersection(*({metric.name for metric in run.metrics} for run in runs))
-    common = [metric for metric in runs[0].metrics if metric.name in names]
+    common = [metric for metric in runs[0].metrics if metric.name in names and metric.name not in STEP_METRICS]
     times = [metric for name in TIME_METRICS for metric in common if metric.name == name]
     found = (*times, *(metric for metric in common if metric not in times))
     if not found:
         raise UsageInvalid("the runs have no metric in common: attribute them one at a time")
     return found
+
+
+def _step_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
+    """The metrics of steps that any run has: a run without samples has not seen none."""
+    known = {metric.name: metric for run in runs for metric in run.metrics}
+    return tuple(known[name] for name in STEP_METRICS if name in known)
 
 
 _OF_TARGETS = " FILTER (WHERE target >= 0)"

@@ -65,7 +65,8 @@ class MemberWeights:
             part = self.split(total)[place]
             return part, part
         low, high = wilson(self.values[place], self.seen)
-        return math.floor(total * low), math.ceil(total * high)
+        part = self.split(total)[place]
+        return min(part, math.floor(total * low)), max(part, math.ceil(total * high))
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -73,7 +74,8 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     share, square = successes / trials, _Z * _Z / trials
     middle = share + square / 2
     half = _Z * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
-    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
+    low = (middle - half) / (1 + square) if successes else 0.0
+    return low, (middle + half) / (1 + square) if successes < trials else 1.0
 
 
 class KernelSteps:
@@ -231,7 +233,7 @@ def _weights(values: Sequence[int], metric: str, site: Site) -> MemberWeights:
     """A sole member has all of its site: what is of no op is there for its sake."""
     seen = sum(values)
     if len(site.members) == 1:
-        values = (seen, 0)
+        return MemberWeights((seen, 0), seen, sampled=False)
     return MemberWeights(tuple(values), seen, sampled=metric == SAMPLES)
 
 

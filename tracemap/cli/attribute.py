@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 @click.option("--map", "map_path", metavar="BUNDLE", type=click.Path(path_type=Path), help="The runs' bundle.")
 @click.option(
     "--rule",
-    type=click.Choice(["model", "root", "equal"]),
-    default="model",
-    show_default=True,
-    help="How a site's cost is split over its ops.",
+    type=click.Choice(["measured", "model", "root", "equal"]),
+    help="How a site's cost is split over its ops.  [default: measured where a RUN has samples or counts, else model]",
 )
 @click.option(
     "--format",
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument of its own
     runs: tuple[Path, ...],
     map_path: Path | None,
-    rule: str,
+    rule: str | None,
     form: str,
     output: Path | None,
     page: Path | None,
@@ -69,7 +67,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
             check_file(target, force=force)
     with phases_shown("attribute") as progress:
         named = load(map_path) if map_path is not None else None
-        joined = attribute(runs, named, Rule(rule), allow_mismatch=allow_mismatch, progress=progress)
+        joined = attribute(runs, named, Rule(rule) if rule else None, allow_mismatch=allow_mismatch, progress=progress)
         bundle, result = joined.bundle, joined.attribution
         if page is not None:
             progress("writing the page")

@@ -100,6 +100,8 @@ def _op_cost(cost: OpCost) -> Json:
         "attributed": cost.attributed,
         "low": cost.low,
         "high": cost.high,
+        "sampled_low": to_json(cost.sampled_low),
+        "sampled_high": to_json(cost.sampled_high),
         "per_call": _per_call(cost.per_call),
     }
 

@@ -14,6 +14,7 @@ from tracemap.reports.page import default_metric, explained_of_elapsed
 from tracemap.reports.page_join import Joined, place_text, text_or_dash
 from tracemap.reports.page_tables import AT_LOAD, EQUAL_MEMBERS, SPLIT_EVENLY
 from tracemap.units import (
+    UNKNOWN,
     format_bytes,
     format_count,
     format_ns,
@@ -249,6 +250,8 @@ def _print_costs(console: Console, joined: Joined, metric: MetricTotal, *, all_o
 
 
 def _cost_table(joined: Joined, results: Iterable[OpResult], metric: MetricTotal) -> Table:
+    results = list(results)
+    sampled = any(result.metrics[metric.name].sampled_low is not UNKNOWN for result in results)
     table = _table(
         f"Ops by {metric.name}",
         ("op", "text"),
@@ -262,12 +265,21 @@ def _cost_table(joined: Joined, results: Iterable[OpResult], metric: MetricTotal
         ("low", "number"),
         ("high", "number"),
         ("median/call", "number"),
+        *([("95 % interval", "number")] if sampled else []),
     )
     for result in results:
         op = joined.graph.op_by_id[result.op]
         numbers = _cost_cells(result.metrics[metric.name], metric)
+        numbers += [_interval(result.metrics[metric.name], metric)] if sampled else []
         _row(table, op.id, _place(joined, op), op.name, joined.scope_of(op), format_count(result.calls), *numbers)
     return table
+
+
+def _interval(cost: OpCost, metric: MetricTotal) -> str:
+    """What the samples leave open, "–" where they decided nothing."""
+    if cost.sampled_low is UNKNOWN or cost.sampled_high is UNKNOWN:
+        return "–"
+    return f"{format_quantity(cost.sampled_low, metric.unit)} – {format_quantity(cost.sampled_high, metric.unit)}"
 
 
 def _place(joined: Joined, op: Op) -> str:

@@ -1,0 +1,252 @@
+"""The rule `measured`: what rows of steps give to ops, to loops, to nobody; and that it all balances."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import Built
+from tests.support import json_cli, run_cli
+from tests.test_attribution import attributed, csv_of, example, residual, run_of, shares, slugs
+from tracemap.attribution.engine import Request, attribute, default_rule
+from tracemap.attribution.model import Attribution, ResidualReason, Rule
+from tracemap.attribution.steps import wilson
+from tracemap.errors import UsageInvalid
+from tracemap.graph.bundle import Bundle, load
+from tracemap.graph.model import Step, TraceGraph
+from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
+from tracemap.machine.images import read_images
+from tracemap.measurements.header import UNTOLD_HEADER
+from tracemap.measurements.runfile import read_run
+from tracemap.units import UNKNOWN
+
+
+def stepped() -> TraceGraph:
+    """`example()` with steps: of k0 line 2 is of op1 and op3, line 3 of op2, line 4 of both; line 5 stands in 3."""
+    made = example()
+    steps = (
+        Step(1, "func.func", ()),
+        Step(2, "linalg.matmul", ("op1", "op3")),
+        Step(3, "linalg.generic", ("op2",)),
+        Step(4, "arith.addf", ("op1", "op2")),
+        Step(5, "arith.index_cast", (), parent=3),
+    )
+    kernels = [dataclasses.replace(k, steps=steps) if k.name == "k0" else k for k in made.kernels]
+    return dataclasses.replace(made, kernels=tuple(kernels))
+
+
+def rows(*steps: tuple[object, ...]) -> str:
+    """Dispatches of site0 (400 and 402 ns), site1 (50 ns), k1 (9 ns); and rows of steps: kernel, index, step, count."""
+    dispatches = [("dispatch", "'k0'", 0, "NULL", 400, "NULL"), ("dispatch", "'k0'", 2, "NULL", 50, "NULL")]
+    dispatches += [("dispatch", "'k1'", 3, "NULL", 9, "NULL"), ("dispatch", "'k0'", 0, "NULL", 402, "NULL")]
+    seen = [
+        ("step", "NULL" if kernel is None else f"'{kernel}'", index, step, "NULL", count)
+        for kernel, index, step, count in steps
+    ]
+    values = ", ".join(
+        f"('{kind}', {kernel}, {'NULL, NULL' if index is None else f'7, {index}'}, {step}, {cost}, {n})"
+        for kind, kernel, index, step, cost, n in (*dispatches, *seen)
+    )
+    return (
+        "SELECT kind, kernel::VARCHAR AS kernel, buffer::BIGINT AS command_buffer_id, i::BIGINT AS command_index, "
+        "1::BIGINT AS submission_id, c::BIGINT AS cpu_ns, step::BIGINT AS step, n::BIGINT AS samples "
+        f"FROM (VALUES {values}) AS t(kind, kernel, buffer, i, step, c, n)"
+    )
+
+
+def measured(path: Path, *steps: tuple[object, ...], rule: Rule = Rule.MEASURED) -> Attribution:
+    return attributed(run_of(path / "r.parquet", rows(*steps)), rule=rule, map_=stepped())
+
+
+def test_samples_go_to_the_ops_of_their_steps(tmp_path: Path) -> None:
+    """Of site0: 150 on the matmul (op1), 40 on the other (op2), 10 on what is of both."""
+    result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 0, 3, 40), ("k0", 0, 4, 10))
+    assert shares(result, "samples") == {"op1": 155, "op2": 45, "op3": 0}
+    assert shares(result) == {"op1": 802 * 155 // 200 + 1, "op2": 802 * 45 // 200, "op3": 50}
+    (metric,) = (each for each in result.metrics if each.name == "samples")
+    assert (metric.measured, metric.attributed, metric.residual) == (200, 200, 0)
+    assert {"shares-are-occupancy"} <= slugs(result)
+    assert result.kernels[0].lines == {2: {"samples": 150}, 3: {"samples": 40}, 4: {"samples": 10}}
+
+
+def test_the_error_of_sampling_is_an_interval(tmp_path: Path) -> None:
+    result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 0, 3, 50))
+    first = result.ops[0].metrics["cpu_ns"]
+    low, high = wilson(150, 200)
+    assert 0.68 < low < 0.75 < high < 0.81
+    assert first.sampled_low == int(802 * low)
+    assert first.sampled_high == int(802 * high) + 1
+    assert first.sampled_low < first.attributed < first.sampled_high
+    alone = result.ops[2].metrics["cpu_ns"]
+    assert (alone.sampled_low, alone.sampled_high) == (UNKNOWN, UNKNOWN)
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (1, 3), (500, 1000)])
+def test_wilson_holds_the_share_and_narrows(k: int, n: int) -> None:
+    low, high = wilson(k, n)
+    assert 0 <= low <= k / n <= high <= 1
+    wider = wilson(k * 100, n * 100)
+    assert wider[1] - wider[0] < high - low
+
+
+def test_a_step_of_no_op_is_its_parents(tmp_path: Path) -> None:
+    result = measured(tmp_path, ("k0", 0, 5, 7), ("k0", 0, 2, 193))
+    assert shares(result, "samples")["op2"] == 7
+
+
+def test_what_has_no_op_and_no_loop_is_nobodys(tmp_path: Path) -> None:
+    """A quarter of the samples on the function's own line: a quarter of the time is kernel overhead."""
+    result = measured(tmp_path, ("k0", 0, 1, 50), ("k0", 0, 2, 150))
+    assert residual(result, "samples")[ResidualReason.KERNEL_OVERHEAD] == 50
+    assert residual(result)[ResidualReason.KERNEL_OVERHEAD] in (200, 201)
+    assert shares(result)["op2"] == 0
+
+
+def test_a_sole_member_has_all_of_its_site(tmp_path: Path) -> None:
+    result = measured(tmp_path, ("k0", 2, 1, 150), ("k0", 2, 2, 150))
+    assert shares(result, "samples")["op3"] == 300
+    assert shares(result)["op3"] == 50
+    assert result.ops[2].metrics["cpu_ns"].low == 50
+
+
+def test_samples_outside_of_kernels(tmp_path: Path) -> None:
+    result = measured(tmp_path, (None, None, "NULL", 3), ("k0", 0, 2, 200), ("k9", None, 2, 5), ("k1", 3, 2, 11))
+    assert residual(result, "samples") == {
+        ResidualReason.OUTSIDE_KERNELS: 3,
+        ResidualReason.UNMATCHED: 5,
+        ResidualReason.COMPILER_MADE: 11,
+    }
+
+
+def test_few_samples_are_judged_with_those_of_the_kernels_other_sites(tmp_path: Path) -> None:
+    """One sample of site0 on op2; 300 of site1, whose op3 is in the same step as op1: so site0 is mostly op1's."""
+    result = measured(tmp_path, ("k0", 0, 3, 1), ("k0", 2, 2, 299))
+    assert shares(result, "samples") == {"op1": 0, "op2": 1, "op3": 299}
+    assert shares(result)["op1"] > 790
+
+
+def test_samples_that_only_name_a_kernel_are_spread_as_its_sites_cost(tmp_path: Path) -> None:
+    """site0 has taken 802 ns, site1 50 ns."""
+    result = measured(tmp_path, ("k0", None, 2, 852))
+    assert shares(result, "samples") == {"op1": 802, "op2": 0, "op3": 50}
+
+
+def test_sites_without_any_sample_go_by_the_model(tmp_path: Path) -> None:
+    made = dataclasses.replace(stepped(), kernels=tuple(dataclasses.replace(k, steps=()) for k in stepped().kernels))
+    result = attributed(run_of(tmp_path / "r.parquet", rows(("k9", None, 2, 5))), rule=Rule.MEASURED, map_=made)
+    assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
+    assert "split-by-model" in slugs(result)
+
+
+@pytest.mark.parametrize("rule", [Rule.MODEL, Rule.ROOT, Rule.EQUAL])
+def test_other_rules_split_samples_too(rule: Rule, tmp_path: Path) -> None:
+    result = measured(tmp_path, ("k0", 0, 3, 100), rule=rule)
+    expected = {Rule.MODEL: (75, 25), Rule.ROOT: (100, 0), Rule.EQUAL: (50, 50)}[rule]
+    assert tuple(shares(result, "samples").values())[:2] == expected
+    assert result.ops[0].metrics["samples"].sampled_low is UNKNOWN
+
+
+def test_the_rule_needs_something_measured(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r.parquet", "SELECT 'k0' AS kernel, 5::BIGINT AS cpu_ns")
+    assert default_rule([read_run(run)]) is Rule.MODEL
+    assert default_rule([read_run(run_of(tmp_path / "s.parquet", rows()))]) is Rule.MEASURED
+    with pytest.raises(UsageInvalid, match="--sample or --cache-sim"):
+        attributed(run, rule=Rule.MEASURED)
+
+
+STEP_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["dispatch", "step", "execute"]),
+        st.sampled_from(["k0", "k1", "k2", "k9", ""]),
+        st.integers(min_value=0, max_value=7),
+        st.integers(min_value=0, max_value=2**30),
+        st.booleans(),
+    ),
+    max_size=50,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(found=STEP_ROWS, rule=st.sampled_from(list(Rule)))
+def test_whatever_was_seen_it_balances(
+    tmp_path: Path, found: list[tuple[str, str, int, int, bool]], rule: Rule
+) -> None:
+    lines = ["kind,kernel,step,cpu_ns,samples,warmup", "dispatch,k0,,1,,false", "step,k0,2,,1,false"]
+    for kind, kernel, step, value, warmup in found:
+        cells = ("", str(value)) if kind == "step" else (str(value), "")
+        lines.append(f"{kind},{kernel},{step},{','.join(cells)},{str(warmup).lower()}")
+    table = csv_of(tmp_path / "r.csv", "\n".join(lines) + "\n")
+    result = attributed(table, rule=rule, map_=stepped())
+    seen = 1 + sum(value for kind, _, _, value, warmup in found if kind == "step" and not warmup)
+    (samples,) = (metric for metric in result.metrics if metric.name == "samples")
+    assert samples.measured == seen
+    for each in result.ops:
+        for cost in each.metrics.values():
+            assert 0 <= cost.low <= cost.attributed <= cost.high <= cost.inclusive
+            if cost.sampled_low is not UNKNOWN and cost.sampled_high is not UNKNOWN:
+                assert cost.sampled_low <= cost.attributed <= cost.sampled_high
+
+
+def addresses_run(bundle: Bundle, kernel: str, addresses: Sequence[int], lines: Sequence[int], path: Path) -> Path:
+    values = ", ".join(f"({address}, {line})" for address, line in zip(addresses, lines, strict=True))
+    head = dataclasses.replace(UNTOLD_HEADER, module_sha256=bundle.graph.module.sha256)
+    table = (
+        f"SELECT 'dispatch' AS kind, '{kernel}' AS kernel, 1000::BIGINT AS cpu_ns, NULL::BIGINT AS step, "
+        "NULL::BIGINT AS address, NULL::BIGINT AS samples UNION ALL "
+        f"SELECT 'step', '{kernel}', NULL, line, address, 1 FROM (VALUES {values}) AS t(address, line)"
+    )
+    return run_of(path, table, head)
+
+
+def test_code_of_no_op_goes_to_the_loop_around(built: Built, tmp_path: Path) -> None:
+    """A sample at every instruction of a real kernel: those in loops of ops have owners, whatever line they are of."""
+    bundle = load(built("jax_gpt2_4l"))
+    kernel = next(kernel for kernel in bundle.graph.kernels if "softmax" in kernel.name)
+    (image,) = read_images(bundle.module_path)
+    code = instructions_of(image, image.function_by_name[kernel.name])
+    loops = loops_of(code)
+    run = addresses_run(bundle, kernel.name, [i.address for i in code], [i.line for i in code], tmp_path / "r.parquet")
+    request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
+    result = attribute(request)
+    owned = {step.line for step in kernel.steps if step.ops}
+    lost = [i for i in code if i.line not in owned and innermost(loops, i.address) == OUTSIDE]
+    assert 0 < residual(result, "samples").get(ResidualReason.KERNEL_OVERHEAD, 0) == len(lost) < len(code) // 20
+    assert sum(shares(result, "samples").values()) == len(code) - len(lost)
+
+
+def test_the_loop_decides_between_ops(built: Built, tmp_path: Path) -> None:
+    """Code without a line in the loop of the quotient only is the quotient's."""
+    bundle = load(built("jax_gpt2_4l"))
+    kernel = next(kernel for kernel in bundle.graph.kernels if "softmax" in kernel.name)
+    (image,) = read_images(bundle.module_path)
+    loops = loops_of(instructions_of(image, image.function_by_name[kernel.name]))
+    divided = next(step for step in kernel.steps if step.op_name == "arith.divf")
+    maximum = next(step for step in kernel.steps if step.op_name == "arith.maxnumf")
+    inner = next(loop for loop in loops if divided.line in loop.lines and maximum.line not in loop.lines)
+    run = addresses_run(bundle, kernel.name, [inner.header] * 10, [0] * 10, tmp_path / "r.parquet")
+    request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
+    result = attribute(request)
+    got = {op for op, count in shares(result, "samples").items() if count}
+    assert got
+    assert got <= {op for step in kernel.steps if step.line in inner.lines for op in step.ops}
+    assert not got & (set(maximum.ops) - {op for step in kernel.steps if step.line in inner.lines for op in step.ops})
+
+
+def test_command_line(built: Built, tmp_path: Path) -> None:
+    bundle = load(built("hand_mlp"))
+    kernel = next(kernel for kernel in bundle.graph.kernels if "matmul" in kernel.name)
+    line = next(step.line for step in kernel.steps if step.op_name.startswith("linalg.matmul"))
+    run = addresses_run(bundle, kernel.name, [0] * 5, [line] * 5, tmp_path / "r.parquet")
+    result = json_cli("attribute", run, "--map", built("hand_mlp"))
+    assert result["rule"] == "measured"
+    assert [d["slug"] for d in result["diagnostics"]].count("shares-are-occupancy") == 1
+    text = run_cli("attribute", run, "--map", built("hand_mlp"))
+    assert "95 % interval" in text.stdout
+    assert "occupancy" in text.stderr + text.stdout
+    refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
+    assert refused.returncode == 2
