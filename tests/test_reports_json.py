@@ -121,6 +121,8 @@ def test_the_attribution_in_json() -> None:
         "attributed": 150,
         "low": 100,
         "high": 201,
+        "sampled_low": None,
+        "sampled_high": None,
         "per_call": {"median": 50, "p10": 50, "p90": 51},
     }
     assert COSTS["sites"][0]["metrics"]["cpu_ns"]["total"] == 101

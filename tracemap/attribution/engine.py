@@ -199,7 +199,8 @@ class _Assembly:
 
     def result(self) -> Attribution:
         graph = self.request.graph
-        sites = tuple(self._site(site) for site in graph.sites if not site.initializer or self.sites.calls.get(site.id))
+        ran = self.sites.calls.keys() | self._steps.totals.keys()
+        sites = tuple(self._site(site) for site in graph.sites if not site.initializer or site.id in ran)
         transfers = tuple(
             self._transfer(each) for each in graph.transfers if each.ops and self.sites.calls.get(each.id)
         )

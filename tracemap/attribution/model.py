@@ -16,14 +16,14 @@ from tracemap.units import UNKNOWN, Integer, Text
 class Rule(enum.StrEnum):
     """How a site's cost is split over its members."""
 
+    MEASURED = "measured"
+    """By what was seen of their steps: samples of the program counter, or simulated counts."""
     MODEL = "model"
     """By the roofline time of each membership: the larger of operations over peak and bytes over bandwidth."""
     ROOT = "root"
     """All to the root."""
     EQUAL = "equal"
     """The same to each member."""
-    MEASURED = "measured"
-    """By what was seen of their steps: samples of the program counter, or simulated counts."""
 
 
 class ResidualReason(enum.StrEnum):

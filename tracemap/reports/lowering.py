@@ -138,7 +138,8 @@ def _print_stage(stage: Stage, lowering: Lowering, out: TextIO) -> None:
     if not stage.loops:
         out.write("no loops\n")
         return
-    _print_table(out, ("loop", "lines", "function", "kind", "ops"), list(_loop_rows(stage.loops, lowering)))
+    between = "\n" if out.isatty() else ", "  # a row is a line only for other programs
+    _print_table(out, ("loop", "lines", "function", "kind", "ops"), list(_loop_rows(stage.loops, lowering, between)))
     untraced = sum(loop.untraced for loop in stage.loops)
     inside = sum(loop.operations for loop in stage.loops)
     if any(loop.children for loop in stage.loops):
@@ -147,12 +148,13 @@ def _print_stage(stage: Stage, lowering: Lowering, out: TextIO) -> None:
         out.write(f"{untraced} of {plural(inside, 'operation')} in loops have no location that leads to an op\n")
 
 
-def _loop_rows(loops: Sequence[Loop], lowering: Lowering, level: int = 0) -> Iterator[tuple[str, ...]]:
+def _loop_rows(loops: Sequence[Loop], lowering: Lowering, between: str, level: int = 0) -> Iterator[tuple[str, ...]]:
     for loop in loops:
         lines = f"{_number(loop.line)}-{_number(loop.last_line)}"
         name = "  " * level + loop.id
-        yield name, lines, loop.function, loop.name, ", ".join(_named(link, lowering) for link in loop.links) or "none"
-        yield from _loop_rows(loop.children, lowering, level + 1)
+        ops = between.join(printable(_named(link, lowering)) for link in loop.links)
+        yield name, lines, loop.function, loop.name, ops or "none"
+        yield from _loop_rows(loop.children, lowering, between, level + 1)
 
 
 def _named(link: Link, lowering: Lowering) -> str:
@@ -179,6 +181,6 @@ def _print_table(out: TextIO, headings: Sequence[str], rows: Sequence[Sequence[s
     for title in headings:
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
     width = None if out.isatty() else PIPED_WIDTH
     Console(file=out, width=width, highlight=False, markup=False, emoji=False).print(table)
