@@ -141,6 +141,7 @@ class RunOptions:
     warmup: int = 3
     runtime_flags: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
+    sample_hz: int = 0
     force: bool = False
 
 
@@ -170,6 +171,7 @@ def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: P
             device=_device(bundle, options.runtime_flags),
             runtime_flags=options.runtime_flags,
             counters=options.counters,
+            sample_hz=options.sample_hz,
             force=options.force,
         )
         return record_request(request, progress)

@@ -27,6 +27,7 @@ from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_input
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.profile import load_profile
 from tracemap.errors import FunctionUnknown, ProgramFailed, RunEmpty, TargetExists, UsageInvalid
+from tracemap.hook import HookSettings, environment
 from tracemap.measurements.ireeprof import Profile, empty_profile
 from tracemap.measurements.model import RunDiagnostic, RunHeader
 from tracemap.measurements.runfile import check_target, write_run
@@ -51,8 +52,8 @@ class RecordRequest:
     `functions`: the module's entry points; `function`: which of them (unknown: the flag file says it, or there is only
     one); `inputs`: IREE's `--input` specs (none: the flag file's, or made up); `dim`: the size for every `?`;
     `flagfile`: a flag file of IREE; `runtime_flags`: more flags for iree-benchmark-module; `device`: unknown means
-    the flags' or local-task; `counters`: events to count in a second execution; `output`: the run to write, CSV if it
-    ends in `.csv`.
+    the flags' or local-task; `counters`: events to count in a second execution; `sample_hz`: samples of the program
+    counter per second and thread, 0 for none; `output`: the run to write, CSV if it ends in `.csv`.
     """
 
     module: Path
@@ -71,6 +72,7 @@ class RecordRequest:
     device: Text = UNKNOWN
     runtime_flags: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
+    sample_hz: int = 0
     force: bool = False
 
 
@@ -93,6 +95,8 @@ class _Plan:
     inputs: tuple[Input, ...]
     flags: tuple[str, ...]
     modules: tuple[Path, ...]
+    folder: Path
+    """For what is needed only until the run is written."""
 
     @property
     def calls(self) -> int:
@@ -108,6 +112,26 @@ class _Plan:
         flags = [*self.flags, *more]
         plain = benchmark_command(self.modules, self.entry.name, specs, self.device, self.calls, flags)
         return [*plain, *profiling_flags(self.device, profile)]
+
+    def execute(self, command: Sequence[str], samples: str) -> Ending:
+        """Run the program, with the sampler where samples are wanted; these go into a folder of this name."""
+        hz = self.request.sample_hz
+        if not hz:
+            return run_benchmark(command)
+        folder = self.folder / samples
+        folder.mkdir()
+        return run_benchmark(command, environment(folder, HookSettings(record_calls=False, sample_hz=hz)))
+
+    def sampled(self, profile: Profile, samples: str, connection: duckdb.DuckDBPyConnection) -> Profile:
+        """The profile with the samples of the same execution, where any were wanted."""
+        if not self.request.sample_hz:
+            return profile
+        from tracemap.capture.sampling import with_samples
+
+        return with_samples(profile, self.folder / samples, self.request.module, self.request.sample_hz, connection)
+
+
+_FIRST, _SECOND = "samples", "samples-again"
 
 
 def profile_path(output: Path) -> Path:
@@ -137,14 +161,14 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
     if request.iterations < 1 or request.warmup < 0:
         raise UsageInvalid("at least one iteration is needed, and no negative number of warm-up calls")
     events = _events(request)
-    with tempfile.TemporaryDirectory(prefix="tracemap-inputs-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tracemap-record-") as folder:
         progress("making inputs")
         return _run(_plan(request, Path(folder)), events, progress)
 
 
 def _events(request: RecordRequest) -> list[Event]:
     """The events to count; whether they can be counted is found out before anything runs."""
-    if request.counters:
+    if request.counters or request.sample_hz:
         check_hook()
     return events_to_count(request.counters)
 
@@ -159,7 +183,7 @@ def _plan(request: RecordRequest, folder: Path) -> _Plan:
     device = flags.device or DEFAULT_DEVICE if request.device is UNKNOWN else str(request.device)
     inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, request.dim, folder)
     serial = (SERIAL_FLAG,) if request.serial else ()
-    return _Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial), modules)
+    return _Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial), modules, folder)
 
 
 def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
@@ -203,13 +227,16 @@ def _entry(request: RecordRequest, name: str) -> EntryPoint:
 def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
     progress(f"running {plan.entry.name}, {plan.calls} calls")
     command = plan.command(plan.profile)
-    ending = run_benchmark(command)
+    ending = plan.execute(command, _FIRST)
     with engine() as connection:
         progress("reading the profile")
         profile = _read(plan, plan.profile, ending, connection)
-        if profile.lost_records and not _failed(ending):
+        again = profile.lost_records and not _failed(ending)
+        if again:
             progress("records were lost; running again with more frequent flushes")
             command, ending, profile = _again(plan, command, ending, profile, connection)
+        else:
+            profile = plan.sampled(profile, _FIRST, connection)
         if events and not _failed(ending):
             progress("counting events")
             profile = with_counts(profile, plan.command, events, connection)
@@ -258,13 +285,14 @@ def _again(
     second = plan.profile.with_name(plan.profile.name + ".2")
     try:
         retried = plan.command(second, (TIMED_FLUSH_FLAG,))
-        better = run_benchmark(retried)
+        better = plan.execute(retried, _SECOND)
         if _failed(better):
-            return command, ending, profile
-        read = load_profile(
-            second, connection.cursor(), invocations=plan.calls, warmup=plan.request.warmup, timed_flushes=True
-        )
-        return (retried, better, read) if read.lost_records < profile.lost_records else (command, ending, profile)
+            return command, ending, plan.sampled(profile, _FIRST, connection)
+        other = connection.cursor()
+        read = load_profile(second, other, invocations=plan.calls, warmup=plan.request.warmup, timed_flushes=True)
+        if read.lost_records >= profile.lost_records:
+            return command, ending, plan.sampled(profile, _FIRST, connection)
+        return retried, better, plan.sampled(read, _SECOND, other)
     finally:
         second.unlink(missing_ok=True)
 

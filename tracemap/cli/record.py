@@ -49,6 +49,13 @@ if TYPE_CHECKING:
     default="",
     help="Events to count in a second execution, such as page-faults,cache-misses; see tracemap events.",
 )
+@click.option(
+    "--sample",
+    "sample_hz",
+    metavar="HZ",
+    type=click.IntRange(min=1, max=20_000),
+    help="Sample the program counter so often per second and thread, to tell the ops of a kernel apart.  [usual: 499]",
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.argument("runtime_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUNTIME FLAGS]")
 def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument of its own
@@ -62,6 +69,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     iterations: int,
     warmup: int,
     counters: str,
+    sample_hz: int | None,
     force: bool,
     runtime_flags: tuple[str, ...],
 ) -> None:
@@ -75,6 +83,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
       tracemap record model.tracemap --serial --iterations 50 -o run.csv
       tracemap record model.tracemap --function decode --dim 128
       tracemap record model.tracemap --counters page-faults,context-switches
+      tracemap record model.tracemap --iterations 500 --sample 499
       tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
     """
     from tracemap.capture.counters import split_names
@@ -93,6 +102,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
         warmup=warmup,
         runtime_flags=runtime_flags,
         counters=tuple(split_names(counters)),
+        sample_hz=sample_hz or 0,
         force=force,
     )
     opened = load(bundle)

@@ -1,0 +1,151 @@
+"""Samples of the program counter become rows of steps: which kernel, which line of its text, which dispatch.
+
+Samples and profile are of the same execution and of the same clock. A sample belongs to the dispatch of its kernel
+that was running then; where several were (workers run two sites of one kernel at a time), it names the kernel only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracemap.errors import RunEmpty
+from tracemap.machine.images import Image, read_images
+from tracemap.measurements.hooksamples import HookSamples, SampledExecutable, read_samples
+from tracemap.measurements.ireeprof import Profile
+from tracemap.measurements.model import COLUMNS, SAMPLES, RunDiagnostic
+from tracemap.measurements.sql import quoted
+from tracemap.units import format_ns, format_share, plural
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy.typing as npt
+
+DEFAULT_HZ = 499
+"""Samples per second and thread: with some 20 us each in a virtual machine this adds about 1 %. A prime, so that it
+does not fall into step with what the program does."""
+
+_OF_DISPATCH = ("command_buffer_id", "command_index", "submission_id", "site", "call", "invocation", "start_ns")
+"""What a row of a step has from the dispatch that it was seen in."""
+
+
+def with_samples(
+    profile: Profile, folder: Path, module: Path, hz: int, connection: duckdb.DuckDBPyConnection
+) -> Profile:
+    """Add a row per sample to a profile's events.
+
+    Args:
+        profile: of the execution that was sampled; its tables are those of `connection`.
+        folder: what the hook wrote.
+        module: the module that was run; its debug lines tell the steps.
+        hz: the rate that was asked for.
+        connection: holds the profile's tables.
+
+    Raises:
+        RunInvalid: the hook's files are damaged.
+        ModuleInvalid: the module's machine code cannot be read.
+    """
+    try:
+        samples = read_samples(folder)
+    except RunEmpty:
+        text = "no samples were taken: no executable ran on the CPU"
+        return replace(profile, diagnostics=(*profile.diagnostics, RunDiagnostic("no-samples", text)))
+    columns, kernels = _resolved(samples, read_images(module))
+    connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (number BIGINT, kernel VARCHAR)")
+    if kernels:
+        connection.executemany("INSERT INTO sampled_kernels VALUES (?, ?)", list(enumerate(kernels)))
+    connection.register("sample_columns", columns)
+    connection.execute("CREATE OR REPLACE TEMP TABLE samples_seen AS SELECT * FROM sample_columns")
+    connection.unregister("sample_columns")
+    connection.execute(_rows_sql())
+    joined = connection.sql(
+        f"SELECT *, NULL::BIGINT AS {SAMPLES} FROM ({profile.events.sql_query()}) UNION ALL BY NAME "
+        "SELECT * FROM sample_rows ORDER BY start_ns NULLS LAST, kind, kernel, step, address"
+    )
+    notes = (_told(samples, hz, connection), *samples.diagnostics)
+    return replace(profile, events=joined, diagnostics=(*profile.diagnostics, *notes))
+
+
+def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+    """Columns time_ns, tid, cpu, kernel (its number, -1: none), step, address (-1: none), and the kernels' names."""
+    import numpy as np
+
+    taken = samples.taken
+    numbers: dict[str, int] = {}
+    kernel = np.full(len(taken), -1, dtype=np.int64)
+    step = np.zeros(len(taken), dtype=np.int64)
+    for place, executable in enumerate(samples.executables):
+        image = _image_of(executable, images)
+        chosen = np.flatnonzero(taken["executable"] == place)
+        if image is None or not len(chosen):
+            continue
+        addresses = taken["address"][chosen].astype(np.int64)
+        functions = image.functions_at(addresses)
+        own = np.array([numbers.setdefault(f.name, len(numbers)) for f in image.functions], dtype=np.int64)
+        inside = functions >= 0
+        kernel[chosen[inside]] = own[functions[inside]]
+        step[chosen[inside]] = image.lines_at(addresses[inside])
+    columns = {
+        "time_ns": taken["time_ns"].astype(np.int64),
+        "tid": taken["tid"].astype(np.int64),
+        "cpu": taken["cpu"].astype(np.int64),
+        "kernel_number": kernel,
+        "step": step,
+        "address": np.where(kernel >= 0, taken["address"].astype(np.int64), -1),
+    }
+    return columns, list(numbers)
+
+
+def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image | None:
+    """The image that an executable was loaded from: the one whose kernels lie where the executable's do."""
+    for image in images:
+        places = {name: function.low for name, function in image.function_by_name.items()}
+        if executable.kernels and all(places.get(name) == place for name, place in executable.kernels):
+            return image
+    return None
+
+
+def _rows_sql() -> str:
+    """Make `sample_rows`: the samples as rows of a run."""
+    own = {
+        "kind": "'step'",
+        "kernel": "k.kernel",
+        "warmup": "coalesce(d.warmup, s.time_ns < (SELECT min(start_ns) FROM profile_events WHERE NOT warmup), false)",
+        "thread": "CAST(s.tid AS VARCHAR)",
+        "cpu": "s.cpu",
+        "step": "CASE WHEN k.kernel IS NOT NULL THEN s.step END",
+        "address": "CASE WHEN s.address >= 0 THEN s.address END",
+    }
+    of_dispatch = {name: f"d.{name}" for name in _OF_DISPATCH}
+    cells = {**dict.fromkeys(COLUMNS, ""), **of_dispatch, **own}
+    listed = ", ".join(f"CAST({cell or 'NULL'} AS {COLUMNS[name]}) AS {quoted(name)}" for name, cell in cells.items())
+    # Of the dispatches of the sample's kernel that were running then, the only one.
+    return f"""
+        CREATE OR REPLACE TEMP TABLE sample_rows AS
+        WITH s AS (SELECT *, row_number() OVER () AS number FROM samples_seen),
+        d AS (SELECT * FROM profile_events WHERE kind = 'dispatch'),
+        running AS (
+            SELECT s.number, min(d.row) AS row
+            FROM s JOIN sampled_kernels AS k ON k.number = s.kernel_number
+            JOIN d ON d.kernel = k.kernel AND d.start_ns <= s.time_ns AND s.time_ns <= d.start_ns + d.duration_ns
+            GROUP BY s.number HAVING count(*) = 1
+        )
+        SELECT {listed}, 1::BIGINT AS {SAMPLES}
+        FROM s LEFT JOIN sampled_kernels AS k ON k.number = s.kernel_number
+        LEFT JOIN running ON running.number = s.number
+        LEFT JOIN d ON d.row = running.row
+    """
+
+
+def _told(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> RunDiagnostic:
+    ((count, inside, joined),) = connection.execute(
+        "SELECT count(*), count(kernel), count(submission_id) FROM sample_rows"
+    ).fetchall()
+    cost = f", each of which took about {format_ns(samples.sample_cost_ns)}" if samples.sample_cost_ns else ""
+    text = (
+        f"{plural(count, 'sample')} at {hz} Hz and thread, by {samples.sampler}{cost}; "
+        f"{format_share(inside, count)} in kernels, {format_share(joined, count)} in a dispatch that is known"
+    )
+    return RunDiagnostic("sampled", text)
