@@ -1,4 +1,4 @@
-"""Finds and runs the programs that tracemap builds on: iree-compile, iree-benchmark-module, iree-profile.
+"""Finds and runs the programs that tracemap builds on: iree-compile, iree-benchmark-module, iree-profile, valgrind.
 
 Programs are always started with argument lists, never through a shell. The wheels' console scripts are Python wrappers
 that leave the real program running when they are killed, so the real files inside the wheels are used.
@@ -20,6 +20,7 @@ Progress = Callable[[str], None]
 
 _COMPILER_TOOLS = ("iree-compile", "iree-opt")
 _RUNTIME_TOOLS = ("iree-benchmark-module", "iree-profile", "iree-run-module", "iree-dump-module")
+_SYSTEM_TOOLS = ("valgrind",)
 _PACKAGES = {"compiler": "iree-base-compiler", "runtime": "iree-base-runtime"}
 
 
@@ -28,11 +29,16 @@ def no_progress(phase: str) -> None:
 
 
 def find_tool(name: str) -> Path:
-    """The path of an IREE program: inside the installed wheels first, else on PATH.
+    """The path of a program: IREE's inside the installed wheels first, else on PATH.
 
     Raises:
         ToolMissing: it is in neither; the message names the package that brings it.
     """
+    if name in _SYSTEM_TOOLS:
+        found = shutil.which(name)
+        if found is None:
+            raise ToolMissing(f"{name} is not installed; install it (Debian, Ubuntu: apt-get install {name})")
+        return Path(found)
     if name in _COMPILER_TOOLS:
         module, folder, package = "iree.compiler", "_mlir_libs", _PACKAGES["compiler"]
     elif name in _RUNTIME_TOOLS:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -31,6 +31,7 @@ _DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-meta
 _NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
 _BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
+_WATCH_S = 1.0
 _LEASH = Path(__file__).with_name("leash.py")
 
 
@@ -83,7 +84,13 @@ def profiling_flags(device: str, output: Path) -> list[str]:
     return [f"--device_profiling_mode={data}", f"--device_profiling_output={output}"]
 
 
-def run_benchmark(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Ending:
+Watch = Callable[[int], bool]
+"""Told the process's id every second while it runs; False ends it."""
+
+
+def run_benchmark(
+    command: Sequence[str], variables: Mapping[str, str] | None = None, watch: Watch = lambda _: True
+) -> Ending:
     """Run the program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
 
     Raises:
@@ -96,17 +103,28 @@ def run_benchmark(command: Sequence[str], variables: Mapping[str, str] | None = 
             child = subprocess.Popen(leashed, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=surroundings)
         except OSError as error:
             raise ToolMissing(f"{command[0]}: cannot be started: {error.strerror}") from error
-        interrupted = not _waited(child)
+        interrupted = not _waited(child, watch)
         return Ending(child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted)
 
 
-def _waited(child: subprocess.Popen[bytes]) -> bool:
+def _waited(child: subprocess.Popen[bytes], watch: Watch) -> bool:
     """Wait for the program; False if Ctrl-C cut it short."""
     try:
-        child.wait()
+        while not _ended_within(child, _WATCH_S):
+            if not watch(child.pid):
+                child.kill()
+                child.wait()
     except KeyboardInterrupt:
         child.kill()
         child.wait()
+        return False
+    return True
+
+
+def _ended_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
         return False
     return True
 

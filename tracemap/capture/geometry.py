@@ -1,0 +1,149 @@
+"""The caches of a machine, as a simulator takes them: what the kernel says of them, or the user."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tracemap.errors import UsageInvalid
+from tracemap.units import format_bytes
+
+SYSFS: Final = Path("/sys/devices/system/cpu/cpu0/cache")
+NAMES = ("I1", "D1", "LL")
+"""The caches that are simulated: first-level instructions and data, and the last level."""
+
+_SPEC = re.compile(r"(I1|D1|LL)=(\d+),(\d+),(\d+)")
+_LEAST_LINE = 16
+_LEAST_BYTES, _MOST_BYTES = 512, 1 << 34
+_KIB = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A cache: which, its size in bytes, its ways (associativity) and the bytes of a line."""
+
+    name: str
+    size: int
+    ways: int
+    line: int
+
+    @property
+    def sets(self) -> int:
+        """How many sets it has; the simulator wants a power of two."""
+        return self.size // (self.ways * self.line)
+
+    @property
+    def flag(self) -> str:
+        """The simulator's option for it."""
+        return f"--{self.name}={self.size},{self.ways},{self.line}"
+
+    @property
+    def fault(self) -> str:
+        """What keeps it from being simulated, "" if nothing does."""
+        if self.line < _LEAST_LINE or not _power_of_two(self.line):
+            return f"lines of {self.line} bytes; they must be a power of two of at least {_LEAST_LINE}"
+        if not _LEAST_BYTES <= self.size <= _MOST_BYTES or self.ways < 1:
+            return f"{self.size} bytes in {self.ways} ways are no cache"
+        if self.sets * self.ways * self.line != self.size or not _power_of_two(self.sets):
+            return f"{self.size} bytes in {self.ways} ways with lines of {self.line} are no power of two of sets"
+        return ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {format_bytes(self.size)} {self.ways}-way {self.line} B"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The caches to simulate, none where valgrind is to ask the processor itself, and where that was learnt."""
+
+    caches: tuple[Cache, ...]
+    source: str
+
+
+def geometry(specs: Sequence[str], sysfs: Path = SYSFS) -> Geometry:
+    """The geometry to simulate: the machine's, with what the user gives instead.
+
+    Args:
+        specs: the user's, each `D1=SIZE,WAYS,LINE` with name I1, D1 or LL and bytes.
+        sysfs: the kernel's folder on a processor's caches.
+
+    Raises:
+        UsageInvalid: a spec is none, or cannot be simulated.
+    """
+    given = {cache.name: cache for cache in map(_given, specs)}
+    if len(given) < len(specs):
+        raise UsageInvalid(f"a cache is given twice: {' '.join(specs)}")
+    if len(given) == len(NAMES):
+        return Geometry(tuple(given[name] for name in NAMES), "as given")
+    known = _of_kernel(sysfs)
+    notes = {name: note for name, (_, note) in known.items() if note and name not in given}
+    caches = tuple(given.get(name) or known[name][0] for name in NAMES if name in given or name in known)
+    if not known:
+        source = "of the processor, as valgrind reads it"
+    else:
+        source = "; ".join(["of this machine, as the kernel tells", *notes.values()])
+    return Geometry(caches, source + "; " + ", ".join(sorted(given)) + " as given" if given else source)
+
+
+def _given(spec: str) -> Cache:
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise UsageInvalid(f"{spec!r} is no cache; write NAME=BYTES,WAYS,LINE with NAME I1, D1 or LL: D1=32768,8,64")
+    cache = Cache(match[1], *(int(number) for number in match.groups()[1:]))
+    if cache.fault:
+        raise UsageInvalid(f"{spec}: cannot be simulated: {cache.fault}")
+    return cache
+
+
+def _of_kernel(sysfs: Path) -> dict[str, tuple[Cache, str]]:
+    """The kernel's caches by name, each with a note where it had to be changed; none if not all make sense."""
+    found: dict[str, tuple[int, Cache]] = {}
+    for folder in sorted(sysfs.glob("index*")):
+        try:
+            level, kind = int(_text(folder / "level")), _text(folder / "type")
+            size, ways, line = (_number(folder / name) for name in _FILES)
+        except (OSError, ValueError):
+            continue
+        for name in _names(level, kind):
+            if name != "LL" or level >= found.get("LL", (0, None))[0]:
+                found[name] = level, Cache(name, size, ways, line)
+    simulated = {name: _simulated(cache) for name, (_, cache) in found.items()}
+    whole = set(simulated) == set(NAMES) and not any(cache.fault for cache, _ in simulated.values())
+    return simulated if whole and simulated["LL"][0].size >= simulated["D1"][0].size else {}
+
+
+_FIRST_LEVEL = {"Instruction": ["I1"], "Data": ["D1"], "Unified": ["I1", "D1"]}
+_FILES = ("size", "ways_of_associativity", "coherency_line_size")
+
+
+def _names(level: int, kind: str) -> list[str]:
+    """Which of the simulated caches one is; the last level may be the first one too."""
+    first = _FIRST_LEVEL.get(kind, []) if level == 1 else []
+    return [*first, *(["LL"] if kind == "Unified" else [])]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="ascii").strip()
+
+
+def _number(path: Path) -> int:
+    text = _text(path)
+    unit = text[-1:] if text[-1:] in _KIB else ""
+    return int(text.removesuffix(unit)) * _KIB[unit]
+
+
+def _simulated(cache: Cache) -> tuple[Cache, str]:
+    """The cache, or one of about its size that has a power of two of sets, as valgrind itself does it; and a note."""
+    if not cache.fault or cache.ways < 1 or cache.line < 1 or not cache.sets:
+        return cache, ""
+    sets = 1 << (cache.sets.bit_length() - 1)
+    ways = max(1, round(cache.size / (sets * cache.line)))
+    changed = replace(cache, size=sets * ways * cache.line, ways=ways)
+    return changed, f"{cache.name} is {format_bytes(cache.size)} {cache.ways}-way, which cannot be simulated exactly"
+
+
+def _power_of_two(number: int) -> bool:
+    return number > 0 and not number & (number - 1)

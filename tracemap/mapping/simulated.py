@@ -1,0 +1,173 @@
+"""A bundle's kernels compiled once more, in machine code that valgrind can run.
+
+The module as it was before code generation is compiled again from there, so that kernels, tiles and steps are those of
+the bundle. Only the target is another one: no instructions beyond AVX2 (valgrind knows no AVX-512), fused
+multiply-adds only where valgrind runs them at a bearable speed, and shared objects that the system's loader loads, so
+that a simulator tells them apart.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from iree.compiler import ir
+
+from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested
+from tracemap.mapping.compiling import CONFIGURED, failure
+from tracemap.toolchain import find_tool, run_tool
+
+_KNOWN_FEATURES = (
+    *("64bit", "cmov", "crc32", "cx16", "cx8", "fxsr", "mmx", "sahf", "x87"),
+    *("sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"),
+    *("avx", "avx2", "bmi", "bmi2", "lzcnt", "movbe"),
+)
+"""Features of x86-64 whose instructions valgrind 3.19 and newer run."""
+_FUSED = ("fma", "f16c")
+"""Those that older ones run as slowly as a thousand others."""
+_VECTORS = {"avx2": ("AVX2", 32), "avx": ("AVX", 32), "sse4.2": ("SSE4.2", 16)}
+"""What a feature is called, and the bytes of its vectors; the first that a target has counts."""
+
+_TARGET = re.compile(r'#hal\.executable\.target<"([^"]*)", "([^"]*)"')
+_FEATURES = re.compile(r'\bcpu_features = "([^"]*)"')
+_CPU = re.compile(r'\bcpu = "[^"]*"')
+_VECTOR_BYTES = re.compile(r"\bnative_vector_size = (\d+)")
+_TRIPLE = re.compile(r'"(\w+)-unknown-unknown-eabi-elf"')
+_EMBEDDED = re.compile(r'("llvm-cpu", )"embedded-elf-(\w+)", \{')
+_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm_64"}
+"""What IREE calls the architecture of a machine."""
+
+_NOT_OURS = (
+    *("--iree-llvmcpu-link-embedded", "--iree-llvmcpu-link-static", "--iree-llvmcpu-keep-linker-artifacts"),
+    *("--iree-llvmcpu-system-linker-path", "--iree-llvmcpu-embedded-linker-path"),
+    *("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-"),
+)
+"""Beginnings of flags that say how to link, which is decided here, or what to write besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedModule:
+    """A module for valgrind, and what it was compiled for, in words."""
+
+    path: Path
+    build: str
+
+
+def build_simulated(configured: Path, flags: Sequence[str], folder: Path, *, fused: bool) -> SimulatedModule:
+    """Compile a bundle's kernels for valgrind.
+
+    Args:
+        configured: `Bundle.configured_path`.
+        flags: those that the bundle was compiled with.
+        folder: where the module is put, and what is needed on the way.
+        fused: whether valgrind runs fused multiply-adds at a bearable speed.
+
+    Raises:
+        BundleInvalid: the bundle does not keep its kernels, or they are damaged.
+        UsageInvalid: the module is not, or not only, for CPUs such as this one.
+        ToolFailed: the kernels cannot be compiled for this target; the message is the compiler's.
+        ToolMissing: there is no compiler.
+    """
+    parser = MlirParser()
+    module, is_text = _read(parser, configured)
+    build = _retarget(parser, module, fused=fused)
+    rewritten, target = folder / "simulated.mlir", folder / "simulated.vmfb"
+    with rewritten.open("wb") as file:
+        if is_text:  # bytecode would lose constants that are held as text
+            module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
+        else:
+            module.operation.write_bytecode(file)
+    _compile(rewritten, flags, target, build)
+    return SimulatedModule(target, build)
+
+
+def _read(parser: MlirParser, configured: Path) -> tuple[Module, bool]:
+    """The module, and whether it is kept as text."""
+    try:
+        data = configured.read_bytes()
+    except OSError as error:
+        raise BundleInvalid(
+            f"{configured}: the bundle does not keep its kernels as they were before code generation "
+            f"({error.strerror}); build it from the model with this version"
+        ) from error
+    try:
+        return parser.parse(data), not data.startswith(BYTECODE_MAGIC)
+    except ModelInvalid as error:
+        raise BundleInvalid(f"{configured}: the kernels are damaged; build the bundle again ({error})") from error
+
+
+def _retarget(parser: MlirParser, module: Module, *, fused: bool) -> str:
+    """Change all targets of a module; returns in words what they become."""
+    builds = set()
+    for operation, name in _attributes_outside_code(module):
+        text = str(operation.attributes[name])
+        if _TARGET.search(text):
+            changed, build = _retargeted(text, fused=fused)
+            operation.attributes[name] = ir.Attribute.parse(changed, parser.context)
+            builds.add(build)
+    if not builds:
+        raise UsageInvalid("the module has no machine code for a CPU; caches are simulated for CPUs only")
+    return " and ".join(sorted(builds))
+
+
+def _attributes_outside_code(module: Module) -> list[tuple[Operation, str]]:
+    """Where targets stand: in attributes of the module, of what stands in it, and of the variants of executables."""
+    holders = [module.operation]
+    for operation in nested(module.operation):
+        holders += [operation, *(nested(operation) if operation.name == "hal.executable" else [])]
+    return [
+        (holder, named if isinstance(named, str) else named.name) for holder in holders for named in holder.attributes
+    ]
+
+
+def _retargeted(text: str, *, fused: bool) -> tuple[str, str]:
+    """An attribute with targets, changed, and what they become in words.
+
+    Raises:
+        UsageInvalid: one of them is not a CPU such as this one.
+    """
+    here = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    for backend, kind in _TARGET.findall(text):
+        if backend != "llvm-cpu" or kind not in {f"embedded-elf-{here}", f"system-elf-{here}"}:
+            raise UsageInvalid(
+                f"the module is compiled for {backend} ({kind}); caches are simulated for machine code that this "
+                f"{here} machine loads; build the model for it"
+            )
+    text = _EMBEDDED.sub(r'\1"system-elf-\2", {link_embedded = false, ', text)
+    text = _TRIPLE.sub(r'"\1-unknown-linux-gnu"', text)
+    if here != "x86_64":
+        return text, here
+    kept = _kept(",".join(_FEATURES.findall(text)), fused=fused)
+    name, vector_bytes = next((words for feature, words in _VECTORS.items() if feature in kept), ("SSE2", 16))
+    features = ",".join(f"+{feature}" for feature in kept)
+    text = _CPU.sub('cpu = "x86-64"', _FEATURES.sub(f'cpu_features = "{features}"', text))
+    text = _VECTOR_BYTES.sub(lambda found: f"native_vector_size = {min(int(found[1]), vector_bytes)}", text)
+    return text, f"x86-64 with {name}, {'with' if 'fma' in kept else 'without'} FMA"
+
+
+def _kept(features: str, *, fused: bool) -> list[str]:
+    """Of a target's features those that valgrind knows, sorted; of several words on one the last counts."""
+    known = {*_KNOWN_FEATURES, *(_FUSED if fused else ())}
+    last = {feature[1:]: feature[0] == "+" for feature in features.split(",") if feature}
+    return sorted(feature for feature, has in last.items() if has and feature in known)
+
+
+def _compile(source: Path, flags: Sequence[str], target: Path, build: str) -> None:
+    program = find_tool("iree-compile")
+    linker = program.with_name("iree-lld")
+    ours = [f"--compile-from={CONFIGURED}", "--iree-llvmcpu-link-embedded=false"]
+    if linker.is_file():  # comes with the compiler's wheel; else the system's own is used
+        ours.append(f"--iree-llvmcpu-system-linker-path={shlex.quote(str(linker))} -flavor gnu")
+    theirs = [flag for flag in flags if not flag.startswith(_NOT_OURS)]
+    done = run_tool([program, source, *theirs, *ours, "-o", target])
+    if done.returncode != 0:
+        raise ToolFailed(
+            f"the kernels, which were configured for the bundle's target, cannot be compiled for {build}, which "
+            "valgrind needs; build the model for it (`-- --iree-llvmcpu-target-cpu=x86-64-v3`) and simulate that: "
+            f"{failure(done.returncode, done.stderr)}"
+        )
