@@ -1,0 +1,254 @@
+"""Are shares inside of a kernel right? Kernels of two parts, of which one is made to do its work twice.
+
+What the rule `measured` says that an op costs must be what the kernel takes longer when this op's work is done twice.
+That holds where the parts do not overlap: loops one after the other. Where a processor does both at once, the share is
+occupancy, and the table shows how far it is from the marginal cost, without judging it.
+
+`python -m tests.oracle.shares` prints the table; `make accuracy` calls it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tests.support import command_line
+
+MOST_ERROR = 0.15
+_HZ = 1999
+_RUNS = 5
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel: its model with the work of one op done once and twice, the line of that op, whether parts overlap."""
+
+    name: str
+    once: str
+    twice: str
+    line: int
+    iterations: int
+    overlaps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Per call, in ns: what the kernel takes, what its op is said to cost, and what doing it twice adds."""
+
+    case: Case
+    kernel_ns: float
+    predicted_ns: float
+    measured_ns: float
+    samples: int
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a share of what was measured."""
+        return abs(self.predicted_ns - self.measured_ns) / self.measured_ns if self.measured_ns > 0 else float("inf")
+
+    @property
+    def missed(self) -> bool:
+        """Whether it is further off than it may be."""
+        return not self.case.overlaps and self.error > MOST_ERROR
+
+
+def _elementwise(size: str, source: str, result: str, body: Sequence[str]) -> str:
+    """A linalg.generic over all elements, with one line per operation of its body."""
+    lines = "\n".join(f"    {each}" for each in body)
+    return (
+        '  %name = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} '
+        f"ins({source} : tensor<{size}xf32>) outs(%empty : tensor<{size}xf32>) {{\n"
+        f"  ^bb0(%in: f32, %out: f32):\n{lines}\n    linalg.yield %v : f32\n  }} -> tensor<{size}xf32>\n"
+    ).replace("%name", result, 1)
+
+
+def _applied(operation: str, times: int) -> list[str]:
+    """An operation applied to `%in` so often, one after the other; the last value is `%v`."""
+    names = ["%in", *(f"%v{number}" for number in range(1, times)), "%v"]
+    return [f"{new} = {operation} {old} : f32" for old, new in itertools.pairwise(names)]
+
+
+_MAPS = "#id = affine_map<(d0, d1) -> (d0, d1)>\n#row = affine_map<(d0, d1) -> (d0)>\n"
+
+
+def _after_a_sum(rows: int, columns: int, before: Sequence[str], after: Sequence[str]) -> str:
+    """Elements go through `before` and are summed up per row; then each is divided by its row's sum and goes through
+    `after`: one kernel of two loops.
+    """
+    size = f"{rows}x{columns}"
+    return (
+        f"{_MAPS}func.func @main(%x: tensor<{size}xf32>) -> tensor<{size}xf32> {{\n"
+        "  %zero = arith.constant 0.0 : f32\n"
+        f"  %row = tensor.empty() : tensor<{rows}xf32>\n"
+        f"  %empty = tensor.empty() : tensor<{size}xf32>\n"
+        f"  %start = linalg.fill ins(%zero : f32) outs(%row : tensor<{rows}xf32>) -> tensor<{rows}xf32>\n"
+        f"{_elementwise(size, '%x', '%t', before)}"
+        '  %sum = linalg.generic {indexing_maps = [#id, #row], iterator_types = ["parallel", "reduction"]} '
+        f"ins(%t : tensor<{size}xf32>) outs(%start : tensor<{rows}xf32>) {{\n"
+        "  ^bb0(%in: f32, %acc: f32):\n    %w = arith.addf %in, %acc : f32\n    linalg.yield %w : f32\n"
+        f"  }} -> tensor<{rows}xf32>\n"
+        '  %d = linalg.generic {indexing_maps = [#id, #row, #id], iterator_types = ["parallel", "parallel"]} '
+        f"ins(%x, %sum : tensor<{size}xf32>, tensor<{rows}xf32>) outs(%empty : tensor<{size}xf32>) {{\n"
+        "  ^bb0(%a: f32, %s: f32, %out: f32):\n    %q = arith.divf %a, %s : f32\n    linalg.yield %q : f32\n"
+        f"  }} -> tensor<{size}xf32>\n"
+        f"{_elementwise(size, '%d', '%y', after)}"
+        f"  return %y : tensor<{size}xf32>\n}}\n"
+    )
+
+
+def _product(rows: int, inner: int, columns: int, epilogue: Sequence[str]) -> str:
+    """A matrix product and an elementwise epilogue."""
+    size = f"{rows}x{columns}"
+    return (
+        f"{_MAPS}func.func @main(%a: tensor<{rows}x{inner}xf32>, %b: tensor<{inner}x{columns}xf32>) "
+        f"-> tensor<{size}xf32> {{\n"
+        "  %zero = arith.constant 0.0 : f32\n"
+        f"  %empty = tensor.empty() : tensor<{size}xf32>\n"
+        f"  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<{size}xf32>) -> tensor<{size}xf32>\n"
+        f"  %p = linalg.matmul ins(%a, %b : tensor<{rows}x{inner}xf32>, tensor<{inner}x{columns}xf32>) "
+        f"outs(%start : tensor<{size}xf32>) -> tensor<{size}xf32>\n"
+        f"{_elementwise(size, '%p', '%y', epilogue)}"
+        f"  return %y : tensor<{size}xf32>\n}}\n"
+    )
+
+
+def _line_of(text: str, words: str) -> int:
+    """The line on which these words stand first."""
+    return next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+
+
+def cases() -> list[Case]:
+    """The kernels: each op's work is done once and twice."""
+    found = []
+    for function in ("math.tanh", "math.exp", "math.log1p"):
+        once = _after_a_sum(256, 1024, _applied("math.absf", 1), _applied(function, 1))
+        twice = _after_a_sum(256, 1024, _applied("math.absf", 1), _applied(function, 2))
+        found.append(Case(f"sum, then {function[5:]}", once, twice, _line_of(once, "%y = "), 600))
+    once = _after_a_sum(256, 1024, _applied("math.tanh", 1), _applied("math.exp", 1))
+    twice = _after_a_sum(256, 1024, _applied("math.tanh", 2), _applied("math.exp", 1))
+    found.append(Case("sum of tanh, then exp", once, twice, _line_of(once, "%t = "), 600))
+    once = _product(256, 256, 256, _applied("math.tanh", 1))
+    twice = _product(256, 256, 256, _applied("math.tanh", 2))
+    found.append(Case("product (K = 256), then tanh", once, twice, _line_of(once, "%y = "), 1500))
+    once = _product(256, 16, 256, _applied("math.tanh", 1))
+    twice = _product(256, 16, 256, _applied("math.tanh", 2))
+    found.append(Case("product (K = 16), then tanh", once, twice, _line_of(once, "%y = "), 4000, overlaps=True))
+    return found
+
+
+class _Bench:
+    """Bundles and runs of a case, in a folder of its own; serial, on one core's caches."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self._case = case
+        self._folder = folder
+
+    def build(self, name: str, text: str) -> Path:
+        """The bundle of a model."""
+        model = self._folder / f"{name}.mlir"
+        model.write_text(text, encoding="utf-8")
+        bundle = model.with_suffix(".tracemap")
+        _run("build", model, "-o", bundle)
+        return bundle
+
+    def costs(self, bundle: Path, *sampling: str) -> Json:
+        """What attribution says of one more run."""
+        run = self._folder / "run.parquet"
+        flags = ("--serial", "--iterations", str(self._case.iterations), "--warmup", "20", "--force")
+        _run("record", bundle, "-o", run, *flags, *sampling)
+        parsed: Json = json.loads(_run("attribute", run, "--map", bundle, "--format", "json"))
+        return parsed
+
+
+def _run(*words: str | Path) -> str:
+    return subprocess.run(command_line(*words), check=True, capture_output=True, text=True).stdout
+
+
+def measure(case: Case) -> Outcome:
+    """Compare a case's prediction with what doing its op's work twice costs.
+
+    Raises:
+        ValueError: the compiler did not make one kernel of the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="tracemap-shares-") as folder:
+        bench = _Bench(case, Path(folder))
+        once, twice = bench.build("once", case.once), bench.build("twice", case.twice)
+        added, kernel = [], []
+        for _ in range(_RUNS):  # in turn, so that what slows the machine down slows both
+            times = [_kernel_ns(bench.costs(bundle)) for bundle in (once, twice)]
+            kernel.append(times[0])
+            added.append(times[1] - times[0])
+        shares, samples = [], 0
+        op = _op_on(once, case.line)
+        for _ in range(2):
+            costs = bench.costs(once, "--sample", str(_HZ))
+            shares.append(_share_of(costs, op))
+            samples += next(metric["attributed"] for metric in costs["metrics"] if metric["name"] == "samples")
+    kernel_ns = statistics.median(kernel)
+    return Outcome(case, kernel_ns, statistics.mean(shares) * kernel_ns, statistics.median(added), samples)
+
+
+def _kernel_ns(costs: Json) -> float:
+    """The median call of the only site.
+
+    Raises:
+        ValueError: there are several.
+    """
+    if len(costs["sites"]) != 1:
+        raise ValueError(f"{len(costs['sites'])} kernels where one was to be: nothing is fused")
+    return float(costs["sites"][0]["metrics"]["cpu_ns"]["per_call"]["median"])
+
+
+def _op_on(bundle: Path, line: int) -> str:
+    shown: Json = json.loads(_run("show", bundle, "--format", "json"))
+    return next(str(op["id"]) for op in shown["ops"] if op["line"] == line)
+
+
+def _share_of(costs: Json, op: str) -> float:
+    """An op's share of the kernel's time."""
+    (total,) = (metric for metric in costs["sites"][0]["metrics"].items() if metric[0] == "cpu_ns")
+    mine = next(each for each in costs["ops"] if each["op"] == op)
+    return float(mine["metrics"]["cpu_ns"]["attributed"] / total[1]["total"])
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The outcomes as a table of Markdown."""
+    rows = [
+        "| kernel | takes | its op is said to cost | doing it twice adds | error | samples |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in outcomes:
+        error = f"{100 * each.error:.0f} %" + (" (overlaps)" if each.case.overlaps else "")
+        times = " | ".join(f"{ns / 1000:.1f} µs" for ns in (each.kernel_ns, each.predicted_ns, each.measured_ns))
+        rows.append(f"| {each.case.name} | {times} | {error} | {each.samples} |")
+    return "\n".join(rows)
+
+
+@click.command()
+def main() -> None:
+    """Print the table; status 1 where a prediction is too far off."""
+    outcomes = []
+    for case in cases():
+        print(f"{case.name} …", file=sys.stderr)
+        outcomes.append(measure(case))
+    print(table(outcomes))
+    missed = [each.case.name for each in outcomes if each.missed]
+    if missed:
+        print(f"further off than {MOST_ERROR:.0%}: {', '.join(missed)}", file=sys.stderr)
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
