@@ -90,6 +90,8 @@ def record(  # noqa: PLR0913 - the options of the command, by name
     warmup: int = 3,
     runtime_flags: Sequence[str] = (),
     counters: Sequence[str] = (),
+    cache_sim: bool = False,
+    cache_geometry: Sequence[str] = (),
     force: bool = False,
 ) -> Recorded:
     """Run a bundle's module and write a run, as `tracemap record` does; `.path` of the result is the run.
@@ -111,6 +113,8 @@ def record(  # noqa: PLR0913 - the options of the command, by name
         warmup=warmup,
         runtime_flags=tuple(runtime_flags),
         counters=tuple(counters),
+        cache_sim=cache_sim,
+        cache_geometry=tuple(cache_geometry),
         force=force,
     )
     return record_bundle(bundle, None if output is None else Path(output), options)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution, Rule
     from tracemap.capture.inputs import EntryPoint
     from tracemap.capture.record import Recorded
+    from tracemap.capture.simulating import CacheSimulation
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
     from tracemap.mapping.build import BuildRequest
@@ -142,6 +143,9 @@ class RunOptions:
     runtime_flags: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
     sample_hz: int = 0
+    cache_sim: bool = False
+    cache_geometry: tuple[str, ...] = ()
+    """Caches to simulate instead of the machine's, as `capture.geometry.geometry` takes them."""
     force: bool = False
 
 
@@ -154,7 +158,7 @@ def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: P
     from tracemap.capture.record import RecordRequest
     from tracemap.capture.record import record as record_request
 
-    with _target(bundle, output) as target:
+    with _target(bundle, output) as target, _caches(bundle, target, options, progress) as caches:
         request = RecordRequest(
             module=bundle.module_path,
             module_sha256=bundle.graph.module.sha256,
@@ -172,9 +176,34 @@ def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: P
             runtime_flags=options.runtime_flags,
             counters=options.counters,
             sample_hz=options.sample_hz,
+            caches=caches,
             force=options.force,
         )
         return record_request(request, progress)
+
+
+@contextmanager
+def _caches(bundle: Bundle, target: Path, options: RunOptions, progress: Progress) -> Iterator[CacheSimulation | None]:
+    """The bundle's kernels compiled for valgrind, as long as they are needed; None where no caches are simulated."""
+    if not options.cache_sim:
+        if options.cache_geometry:
+            raise UsageInvalid("a geometry of caches is of use with a simulation only: pass --cache-sim too")
+        yield None
+        return
+    from tracemap.capture.geometry import geometry
+    from tracemap.capture.simulating import CacheSimulation, find_valgrind
+    from tracemap.mapping.simulated import build_simulated
+    from tracemap.measurements.runfile import check_target
+
+    check_target(target, force=options.force)
+    caches, valgrind = geometry(options.cache_geometry), find_valgrind()
+    with tempfile.TemporaryDirectory(prefix="tracemap-simulated-") as folder:
+        progress("compiling for the simulator")
+        flags = bundle.graph.module.flags
+        module = build_simulated(bundle.configured_path, flags, Path(folder), fused=valgrind.runs_fused)
+        kernels = frozenset(kernel.name for kernel in bundle.graph.kernels)
+        load_time = frozenset(site.kernel for site in bundle.graph.sites if site.initializer)
+        yield CacheSimulation(module.path, module.build, caches, kernels, load_time)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from tracemap.capture.flagfile import check_files, read_flags, sorted_out
 from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_inputs, made_inputs
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.profile import load_profile
+from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device, with_caches
 from tracemap.errors import FunctionUnknown, ProgramFailed, RunEmpty, TargetExists, UsageInvalid
 from tracemap.hook import HookSettings, environment
 from tracemap.measurements.ireeprof import Profile, empty_profile
@@ -73,6 +74,8 @@ class RecordRequest:
     runtime_flags: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
     sample_hz: int = 0
+    caches: CacheSimulation | None = None
+    """A simulation of caches in one more execution; None: there is none."""
     force: bool = False
 
 
@@ -112,6 +115,12 @@ class _Plan:
         flags = [*self.flags, *more]
         plain = benchmark_command(self.modules, self.entry.name, specs, self.device, self.calls, flags)
         return [*plain, *profiling_flags(self.device, profile)]
+
+    def simulated(self, module: Path) -> list[str]:
+        """One call with another module in place of ours, on one worker and without a profile."""
+        modules = [module if path == self.request.module else path for path in self.modules]
+        specs = [given.spec for given in self.inputs]
+        return benchmark_command(modules, self.entry.name, specs, SIMULATED_DEVICE, 1, self.flags)
 
     def execute(self, command: Sequence[str], samples: str) -> Ending:
         """Run the program, with the sampler where samples are wanted; these go into a folder of this name."""
@@ -183,6 +192,8 @@ def _plan(request: RecordRequest, folder: Path) -> _Plan:
     device = flags.device or DEFAULT_DEVICE if request.device is UNKNOWN else str(request.device)
     inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, request.dim, folder)
     serial = (SERIAL_FLAG,) if request.serial else ()
+    if request.caches is not None:
+        check_device(device)
     return _Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial), modules, folder)
 
 
@@ -240,6 +251,8 @@ def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
         if events and not _failed(ending):
             progress("counting events")
             profile = with_counts(profile, plan.command, events, connection)
+        if plan.request.caches is not None and not _failed(ending):
+            profile = _with_caches(plan, profile, plan.request.caches, progress)
         progress("measuring the machine")
         header = _header(plan, command, ending, profile)
         progress("writing the run")
@@ -248,6 +261,14 @@ def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
     if _failed(ending):
         raise ProgramFailed(_failure(plan, ending) + f"; what it recorded until then is in {plan.request.output}")
     return Recorded(plan.request.output, header, profile.event_count)
+
+
+def _with_caches(plan: _Plan, profile: Profile, caches: CacheSimulation, progress: Progress) -> Profile:
+    try:
+        return with_caches(profile, plan.simulated, caches, progress)
+    except BaseException:  # what was timed would pass for a run that was asked for
+        plan.profile.unlink(missing_ok=True)
+        raise
 
 
 def _failed(ending: Ending) -> bool:

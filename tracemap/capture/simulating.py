@@ -24,7 +24,7 @@ from tracemap.machine.images import Image, read_image
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.ireeprof import Profile
 from tracemap.measurements.model import INSTRUCTIONS, STEP_METRICS, EventKind, RunDiagnostic
-from tracemap.measurements.sql import quoted
+from tracemap.measurements.sql import literal, quoted
 from tracemap.toolchain import Progress, check_tool, find_tool
 from tracemap.units import format_count, format_share, plural
 
@@ -99,20 +99,13 @@ def check_device(device: str) -> None:
         raise UsageInvalid(f"caches are simulated for code of CPUs; the device is {device}")
 
 
-def with_caches(
-    profile: Profile,
-    command: Command,
-    simulation: CacheSimulation,
-    connection: duckdb.DuckDBPyConnection,
-    progress: Progress,
-) -> Profile:
+def with_caches(profile: Profile, command: Command, simulation: CacheSimulation, progress: Progress) -> Profile:
     """Run once under valgrind, and add a row per kernel and step to the profile's events.
 
     Args:
-        profile: the execution that was timed; its tables are those of `connection`.
+        profile: the execution that was timed.
         command: what to run.
         simulation: which module, and what caches.
-        connection: holds the profile's tables.
         progress: told how long it takes.
 
     Raises:
@@ -129,13 +122,7 @@ def with_caches(
         counts = read_callgrind(folder / _COUNTS, images)
     steps = simulated_steps(counts, images, simulation.kernels)
     notes = _told(valgrind, simulation, counts, steps)
-    events = _merged(profile.events, steps, connection)
-    return replace(
-        profile,
-        events=events,
-        event_count=profile.event_count + len(steps.lines),
-        diagnostics=(*profile.diagnostics, *notes),
-    )
+    return replace(profile, events=_merged(profile.events, steps), diagnostics=(*profile.diagnostics, *notes))
 
 
 # ---- running
@@ -293,25 +280,26 @@ class _Places:
 # ---- into the run
 
 
-def _merged(
-    timed: duckdb.DuckDBPyRelation, steps: SimulatedSteps, connection: duckdb.DuckDBPyConnection
-) -> duckdb.DuckDBPyRelation:
+def _merged(timed: duckdb.DuckDBPyRelation, steps: SimulatedSteps) -> duckdb.DuckDBPyRelation:
     """The timed events, and after them a row per kernel and step."""
-    columns = ", ".join(f"{quoted(event)} BIGINT" for event in EVENTS)
-    connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE cache_steps (kind VARCHAR, kernel VARCHAR, step BIGINT, {columns})"
+    if not steps.lines:
+        return timed
+    rows = ", ".join(
+        f"({literal(EventKind.STEP.value)}, {literal(kernel)}, {line}, false, {', '.join(map(str, values))})"
+        for (kernel, line), values in steps.lines.items()
     )
-    rows = [[EventKind.STEP.value, *key, *values] for key, values in steps.lines.items()]
-    if rows:
-        marks = ", ".join("?" * len(rows[0]))
-        connection.executemany(f"INSERT INTO cache_steps VALUES ({marks})", rows)
-    connection.execute(
-        "CREATE OR REPLACE TEMP TABLE timed_events AS SELECT *, row_number() OVER () AS place FROM timed"
+    cells = {"kind": "VARCHAR", "kernel": "VARCHAR", "step": "BIGINT", "warmup": "BOOLEAN"} | dict.fromkeys(
+        EVENTS, "BIGINT"
     )
-    return connection.sql(
-        "SELECT * EXCLUDE (place) FROM (SELECT * FROM timed_events "
-        "UNION ALL BY NAME SELECT *, false AS warmup FROM cache_steps) ORDER BY place NULLS LAST, kernel, step"
+    typed = ", ".join(f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in cells.items())
+    merged = timed.query(
+        "timed_events",
+        "SELECT * EXCLUDE (place) FROM (SELECT *, row_number() OVER () AS place FROM timed_events UNION ALL BY NAME "
+        f"SELECT {typed} FROM (VALUES {rows}) AS steps({', '.join(map(quoted, cells))})) "
+        "ORDER BY place NULLS LAST, kernel, step",
     )
+    assert merged is not None  # of a SELECT there is always a relation
+    return merged
 
 
 def _told(

@@ -56,6 +56,17 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1, max=20_000),
     help="Sample the program counter so often per second and thread, to tell the ops of a kernel apart.  [usual: 499]",
 )
+@click.option(
+    "--cache-sim",
+    is_flag=True,
+    help="Simulate one call under valgrind, for instructions and cache misses by step of the kernels.",
+)
+@click.option(
+    "--cache-geometry",
+    metavar="CACHE=BYTES,WAYS,LINE",
+    multiple=True,
+    help="A cache to simulate, I1, D1 or LL: D1=32768,8,64.  [default: this machine's]",
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.argument("runtime_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUNTIME FLAGS]")
 def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument of its own
@@ -70,6 +81,8 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     warmup: int,
     counters: str,
     sample_hz: int | None,
+    cache_sim: bool,
+    cache_geometry: tuple[str, ...],
     force: bool,
     runtime_flags: tuple[str, ...],
 ) -> None:
@@ -84,6 +97,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
       tracemap record model.tracemap --function decode --dim 128
       tracemap record model.tracemap --counters page-faults,context-switches
       tracemap record model.tracemap --iterations 500 --sample 499
+      tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
       tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
     """
     from tracemap.capture.counters import split_names
@@ -103,6 +117,8 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
         runtime_flags=runtime_flags,
         counters=tuple(split_names(counters)),
         sample_hz=sample_hz or 0,
+        cache_sim=cache_sim,
+        cache_geometry=cache_geometry,
         force=force,
     )
     opened = load(bundle)
