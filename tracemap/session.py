@@ -202,7 +202,7 @@ def _caches(bundle: Bundle, target: Path, options: RunOptions, progress: Progres
         flags = bundle.graph.module.flags
         module = build_simulated(bundle.configured_path, flags, Path(folder), fused=valgrind.runs_fused)
         kernels = frozenset(kernel.name for kernel in bundle.graph.kernels)
-        load_time = frozenset(site.kernel for site in bundle.graph.sites if site.initializer)
+        load_time = any(site.initializer for site in bundle.graph.sites)
         yield CacheSimulation(module.path, module.build, caches, kernels, load_time)
 
 
@@ -282,9 +282,8 @@ def attribute(
     opened = open_runs(runs)
     joined = bundle or load(find_bundle(opened[0], runs[0]))
     progress("joining events to sites")
-    chosen = rule or engine.default_rule(opened)
     images = partial(read_images, joined.module_path)
-    request = engine.Request(joined.graph, joined.map_sha256, opened, chosen, allow_mismatch, images)
+    request = engine.Request(joined.graph, joined.map_sha256, opened, rule, allow_mismatch, images)
     return Attributed(joined, engine.attribute(request))
 
 

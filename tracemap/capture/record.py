@@ -116,11 +116,11 @@ class _Plan:
         plain = benchmark_command(self.modules, self.entry.name, specs, self.device, self.calls, flags)
         return [*plain, *profiling_flags(self.device, profile)]
 
-    def simulated(self, module: Path) -> list[str]:
+    def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
         """One call with another module in place of ours, on one worker and without a profile."""
         modules = [module if path == self.request.module else path for path in self.modules]
         specs = [given.spec for given in self.inputs]
-        return benchmark_command(modules, self.entry.name, specs, SIMULATED_DEVICE, 1, self.flags)
+        return benchmark_command(modules, self.entry.name, specs, SIMULATED_DEVICE, 1, [*self.flags, *more])
 
     def execute(self, command: Sequence[str], samples: str) -> Ending:
         """Run the program, with the sampler where samples are wanted; these go into a folder of this name."""

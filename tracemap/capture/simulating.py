@@ -23,16 +23,16 @@ from tracemap.errors import ProgramFailed, RunInvalid, UsageInvalid
 from tracemap.machine.images import Image, read_image
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.ireeprof import Profile
-from tracemap.measurements.model import INSTRUCTIONS, STEP_METRICS, EventKind, RunDiagnostic
+from tracemap.measurements.model import STEP_METRICS, EventKind, RunDiagnostic
 from tracemap.measurements.sql import literal, quoted
 from tracemap.toolchain import Progress, check_tool, find_tool
-from tracemap.units import format_count, format_share, plural
+from tracemap.units import format_count, format_share
 
 if TYPE_CHECKING:
     import duckdb
 
-Command = Callable[[Path], list[str]]
-"""The command line that runs a module once, on one worker."""
+Command = Callable[[Path, Sequence[str]], list[str]]
+"""The command line that runs a module once, on one worker, with more flags."""
 
 SIMULATED_DEVICE: Final = "local-sync"
 """Works off everything in the calling thread: nothing depends on how threads take turns."""
@@ -78,15 +78,15 @@ def find_valgrind() -> Valgrind:
 class CacheSimulation:
     """What to simulate.
 
-    `module` is the bundle's, compiled for valgrind, and `build` says for what; `kernels` are all of it, `load_time`
-    those that also run when the module is loaded.
+    `module` is the bundle's, compiled for valgrind, and `build` says for what; `kernels` are all of it; `load_time`:
+    some of them run when the module is loaded, which is taken off.
     """
 
     module: Path
     build: str
     geometry: Geometry
     kernels: frozenset[str]
-    load_time: frozenset[str]
+    load_time: bool
 
 
 def check_device(device: str) -> None:
@@ -113,22 +113,21 @@ def with_caches(profile: Profile, command: Command, simulation: CacheSimulation,
         ToolMissing: valgrind is not installed.
     """
     valgrind = find_valgrind()
-    with tempfile.TemporaryDirectory(prefix="tracemap-caches-") as name:
-        folder = Path(name)
-        estimate_s = _alone(command(simulation.module), progress) * _SLOWDOWN
-        _under_valgrind(valgrind, command(simulation.module), simulation.geometry, folder, _Clock(progress, estimate_s))
-        progress("reading the simulated counts")
-        images = {str(path): read_image(path) for path in sorted(folder.glob("*.so")) if path.stat().st_size}
-        counts = read_callgrind(folder / _COUNTS, images)
-    steps = simulated_steps(counts, images, simulation.kernels)
-    notes = _told(valgrind, simulation, counts, steps)
-    return replace(profile, events=_merged(profile.events, steps), diagnostics=(*profile.diagnostics, *notes))
+    estimate_s = _alone(command(simulation.module, ()), progress) * _SLOWDOWN
+    clock = _Clock(progress, estimate_s * (2 if simulation.load_time else 1))
+    counted = _simulated(valgrind, command(simulation.module, _ONE_CALL), simulation, clock)
+    if simulation.load_time:
+        counted = counted.without(_simulated(valgrind, command(simulation.module, _NO_CALL), simulation, clock))
+    notes = (_told(valgrind, simulation, counted),)
+    return replace(profile, events=_merged(profile.events, counted), diagnostics=(*profile.diagnostics, *notes))
 
 
 # ---- running
 
 
 _COUNTS = "callgrind.out"
+_ONE_CALL, _NO_CALL = ("--benchmark_filter=.*",), ("--benchmark_filter=^$",)
+"""Call the function, or only load the module; of one length, so that both have the same addresses."""
 
 
 def _alone(command: Sequence[str], progress: Progress) -> float:
@@ -182,22 +181,27 @@ def _processor_ticks(process: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _under_valgrind(
-    valgrind: Valgrind, command: Sequence[str], geometry: Geometry, folder: Path, clock: _Clock
-) -> None:
-    options = [
-        *("--tool=callgrind", "--cache-sim=yes", "--quiet", "--vgdb=no"),
-        *("--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),
-        f"--callgrind-out-file={folder / _COUNTS}",
-        *(cache.flag for cache in geometry.caches),
-    ]
-    steady = [sys.executable, "-I", "-S", str(_STEADY), str(valgrind.program), *options, *command]
-    ending = run_benchmark(steady, {_PRESERVE: str(folder), "TMPDIR": str(folder)}, clock.watch)
-    if clock.stuck:
-        raise ProgramFailed(
-            f"under valgrind {valgrind.version} the program did nothing for {_STUCK_S} s, and was ended"
-        )
-    _check(ending, f"the program under valgrind {valgrind.version}")
+def _simulated(
+    valgrind: Valgrind, command: Sequence[str], simulation: CacheSimulation, clock: _Clock
+) -> SimulatedSteps:
+    """Run a program under valgrind to its end, and read what its kernels did."""
+    with tempfile.TemporaryDirectory(prefix="tracemap-caches-") as name:
+        folder = Path(name)
+        options = [
+            *("--tool=callgrind", "--cache-sim=yes", "--quiet", "--vgdb=no"),
+            *("--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),
+            f"--callgrind-out-file={folder / _COUNTS}",
+            *(cache.flag for cache in simulation.geometry.caches),
+        ]
+        steady = [sys.executable, "-I", "-S", str(_STEADY), str(valgrind.program), *options, *command]
+        ending = run_benchmark(steady, {_PRESERVE: str(folder), "TMPDIR": str(folder)}, clock.watch)
+        if clock.stuck:
+            raise ProgramFailed(
+                f"under valgrind {valgrind.version} the program did nothing for {_STUCK_S} s, and was ended"
+            )
+        _check(ending, f"the program under valgrind {valgrind.version}")
+        images = {str(path): read_image(path) for path in sorted(folder.glob("*.so")) if path.stat().st_size}
+        return simulated_steps(read_callgrind(folder / _COUNTS, images), images, simulation.kernels)
 
 
 # ---- from instructions to steps
@@ -207,12 +211,36 @@ def _under_valgrind(
 class SimulatedSteps:
     """Counts per kernel and line of its text (0: code without a line), in the order of `EVENTS`.
 
-    `substituted` is how many instructions ran in functions that the compiler calls for instructions that the target
-    does not have; they are counted where they are called.
+    `program` is how many instructions the whole program ran; `substituted` how many of the kernels' were in functions
+    that the compiler calls for instructions that the target does not have; they are counted where they are called.
+    `caches` are the simulator's own words on the caches.
     """
 
     lines: Mapping[tuple[str, int], tuple[int, ...]]
+    program: int
     substituted: int
+    caches: tuple[str, ...]
+
+    @property
+    def instructions(self) -> int:
+        """How many the kernels ran."""
+        return sum(values[0] for values in self.lines.values())
+
+    def without(self, other: SimulatedSteps) -> SimulatedSteps:
+        """What is left when what another execution did, which did a part of it, is taken off."""
+        left = {}
+        for key, values in self.lines.items():
+            taken = other.lines.get(key, (0,) * len(values))
+            # Both begin in the same way; if a few misses should differ all the same, none is left over.
+            rest = tuple(max(0, own - its) for own, its in zip(values, taken, strict=True))
+            if any(rest):
+                left[key] = rest
+        return replace(
+            self,
+            lines=left,
+            program=max(0, self.program - other.program),
+            substituted=max(0, self.substituted - other.substituted),
+        )
 
 
 def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], kernels: Collection[str]) -> SimulatedSteps:
@@ -241,7 +269,7 @@ def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], kernel
                 sums = found.setdefault((kernel, places.line_at(address)), Counter())
                 sums.update({number: values[place] for number, place in enumerate(order)})
     lines = {key: tuple(found[key][number] for number in range(len(EVENTS))) for key in sorted(found)}
-    return SimulatedSteps(lines, substituted)
+    return SimulatedSteps(lines, counts.totals[order[0]], substituted, counts.caches)
 
 
 def _place(events: Sequence[str], event: str) -> int:
@@ -302,31 +330,20 @@ def _merged(timed: duckdb.DuckDBPyRelation, steps: SimulatedSteps) -> duckdb.Duc
     return merged
 
 
-def _told(
-    valgrind: Valgrind, simulation: CacheSimulation, counts: CallgrindCounts, steps: SimulatedSteps
-) -> list[RunDiagnostic]:
-    own = sum(values[0] for values in steps.lines.values())
-    whole = counts.totals[_place(counts.events, INSTRUCTIONS)]
-    caches = ", ".join(map(str, simulation.geometry.caches)) or "; ".join(counts.caches)
+def _told(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> RunDiagnostic:
+    caches = ", ".join(map(str, simulation.geometry.caches)) or "; ".join(counted.caches)
     told = (
-        f"{', '.join(EVENTS)} are not measured but simulated, by valgrind {valgrind.version} (callgrind, whose caches "
-        f"are cachegrind's), of a build for {simulation.build}: the same kernels and steps, other instructions. They "
-        "are of one call on one worker; times are of the timed calls. "
+        f"instructions and cache events ({EVENTS[0]} … {EVENTS[-1]}) are simulated, not measured: one call on one "
+        f"worker under valgrind {valgrind.version} (callgrind, with cachegrind's caches), of the same kernels compiled "
+        f"for {simulation.build}; times are of all timed calls of the bundle's own module. "
         f"Caches: {caches} ({simulation.geometry.source}). "
-        f"Kernels ran {format_count(own)} of the program's {format_count(whole)} instructions"
     )
-    if steps.substituted:
+    if simulation.load_time:
+        told += "What runs when the module is loaded is taken off. "
+    told += f"Kernels ran {format_count(counted.instructions)} of {format_count(counted.program)} instructions"
+    if counted.substituted:
         told += (
-            f"; {format_share(steps.substituted, own)} of theirs stand in for instructions that the build lacks, such "
-            "as fused multiply-adds, and are counted at the steps that need these"
+            f"; {format_share(counted.substituted, counted.instructions)} of theirs stand in for instructions that the "
+            "build lacks (fused multiply-adds), and count at the steps that need these"
         )
-    notes = [RunDiagnostic("cache-simulated", told)]
-    mixed = sorted(simulation.load_time & {kernel for kernel, _ in steps.lines})
-    if mixed:
-        listed = ", ".join(mixed[:_LISTED]) + (f" and {len(mixed) - _LISTED} more" if len(mixed) > _LISTED else "")
-        text = f"{plural(len(mixed), 'kernel')} also ran when the module was loaded, which is counted with it: {listed}"
-        notes.append(RunDiagnostic("cache-load-time", text))
-    return notes
-
-
-_LISTED = 5
+    return RunDiagnostic("cache-simulated", told)
