@@ -255,20 +255,16 @@ def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], kernel
         RunInvalid: an event is missing.
     """
     order = [_place(counts.events, event) for event in EVENTS]
+    at = _places(counts, images, kernels)
+    # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
+    called = [call for call in counts.calls if (call.target_object, call.target) not in at]
+    costs = [*counts.costs.items(), *(((call.object, call.address), call.costs) for call in called)]
     found: dict[tuple[str, int], Counter[int]] = {}
-    substituted = 0
-    for name, image in images.items():
-        places = _Places(image, kernels)
-        costs = [(address, values) for (owner, address), values in counts.costs.items() if owner == name]
-        for call in counts.calls:
-            if call.object == name and not (call.target_object == name and places.kernel_at(call.target)):
-                costs.append((call.address, call.costs))
-                substituted += call.costs[order[0]] if places.kernel_at(call.address) else 0
-        for address, values in costs:
-            if kernel := places.kernel_at(address):
-                sums = found.setdefault((kernel, places.line_at(address)), Counter())
-                sums.update({number: values[place] for number, place in enumerate(order)})
+    for key, values in costs:
+        if key in at:
+            found.setdefault(at[key], Counter()).update({number: values[place] for number, place in enumerate(order)})
     lines = {key: tuple(found[key][number] for number in range(len(EVENTS))) for key in sorted(found)}
+    substituted = sum(call.costs[order[0]] for call in called if (call.object, call.address) in at)
     return SimulatedSteps(lines, counts.totals[order[0]], substituted, counts.caches)
 
 
@@ -278,31 +274,25 @@ def _place(events: Sequence[str], event: str) -> int:
     return events.index(event)
 
 
-class _Places:
-    """Looks up the kernel and the line of addresses of one image."""
+def _places(
+    counts: CallgrindCounts, images: Mapping[str, Image], kernels: Collection[str]
+) -> dict[tuple[str, int], tuple[str, int]]:
+    """Kernel and line of all instructions, by object and address, that are of kernels."""
+    import numpy as np
 
-    def __init__(self, image: Image, kernels: Collection[str]) -> None:
-        self._image = image
-        self._kernels = kernels
-        self._known: dict[int, tuple[str, int]] = {}
-
-    def _at(self, address: int) -> tuple[str, int]:
-        if address not in self._known:
-            import numpy as np
-
-            place = np.array([address], dtype=np.int64)
-            function = int(self._image.functions_at(place)[0])
-            name = self._image.functions[function].name if function >= 0 else ""
-            self._known[address] = name if name in self._kernels else "", int(self._image.lines_at(place)[0])
-        return self._known[address]
-
-    def kernel_at(self, address: int) -> str:
-        """The kernel whose code this is, "" for other code."""
-        return self._at(address)[0]
-
-    def line_at(self, address: int) -> int:
-        """The line of the kernel's text."""
-        return self._at(address)[1]
+    seen: dict[str, set[int]] = {name: set() for name in images}
+    for owner, address in (*counts.costs, *((call.target_object, call.target) for call in counts.calls)):
+        if owner in seen:
+            seen[owner].add(address)
+    found = {}
+    for name, image in images.items():
+        addresses = np.array(sorted(seen[name]), dtype=np.int64)
+        places = zip(addresses, image.functions_at(addresses), image.lines_at(addresses), strict=True)
+        for address, function, line in places:
+            kernel = image.functions[function].name if function >= 0 else ""
+            if kernel in kernels:
+                found[name, int(address)] = kernel, int(line)
+    return found
 
 
 # ---- into the run

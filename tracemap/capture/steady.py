@@ -1,7 +1,8 @@
 """Becomes the program given as arguments, without io_uring, and at addresses that do not vary from run to run.
 
 Under valgrind 3.19 a program that waits in io_uring never goes on; IREE's runtime does, and polls where the kernel says
-that there is no io_uring. Simulated caches depend on addresses. Run as a script, not imported, as `leash.py` is.
+that there is no io_uring. Simulated caches depend on addresses, which the kernel varies, and which what stands in the
+environment shifts. Run as a script, not imported, as `leash.py` is.
 """
 
 import ctypes
@@ -14,6 +15,8 @@ _LOAD_NUMBER, _SKIP_UNLESS_EQUAL, _RETURN = 0x20, 0x15, 0x06  # linux/bpf_common
 _ERROR, _ALLOW = 0x00050000, 0x7FFF0000  # SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW
 _IO_URING_SETUP = 425  # on all machines
 _ADDR_NO_RANDOMIZE = 0x0040000  # sys/personality.h
+_VARIABLES = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
+_KINDS_OF_VARIABLES = ("IREE_", "VALGRIND_")
 
 
 class _Instruction(ctypes.Structure):
@@ -40,4 +43,5 @@ if __name__ == "__main__":
     system = ctypes.CDLL(None)
     _forbid_io_uring(system)
     system.personality(_ADDR_NO_RANDOMIZE)
-    os.execv(sys.argv[1], sys.argv[1:])
+    kept = {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith(_KINDS_OF_VARIABLES)}
+    os.execve(sys.argv[1], sys.argv[1:], kept)
