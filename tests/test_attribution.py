@@ -82,7 +82,7 @@ def csv_of(path: Path, text: str) -> Path:
     return path
 
 
-def attributed(*paths: Path, rule: Rule = Rule.MODEL, map_: TraceGraph | None = None) -> Attribution:
+def attributed(*paths: Path, rule: Rule | None = Rule.MODEL, map_: TraceGraph | None = None) -> Attribution:
     return attribute(Request(map_ or example(), "cd" * 32, [read_run(path) for path in paths], rule))
 
 

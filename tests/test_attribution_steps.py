@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,17 +14,17 @@ from hypothesis import strategies as st
 from tests.conftest import Built
 from tests.support import json_cli, run_cli
 from tests.test_attribution import attributed, csv_of, example, residual, run_of, shares, slugs
-from tracemap.attribution.engine import Request, attribute, default_rule
+from tracemap.attribution.engine import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason, Rule
-from tracemap.attribution.steps import wilson
-from tracemap.errors import UsageInvalid
+from tracemap.attribution.steps import spread_evenly, wilson
+from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.graph.model import Step, TraceGraph
 from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, split_by_largest_remainder
 
 
 def stepped() -> TraceGraph:
@@ -59,7 +60,7 @@ def rows(*steps: tuple[object, ...]) -> str:
     )
 
 
-def measured(path: Path, *steps: tuple[object, ...], rule: Rule = Rule.MEASURED) -> Attribution:
+def measured(path: Path, *steps: tuple[object, ...], rule: Rule | None = Rule.MEASURED) -> Attribution:
     return attributed(run_of(path / "r.parquet", rows(*steps)), rule=rule, map_=stepped())
 
 
@@ -153,8 +154,10 @@ def test_other_rules_split_samples_too(rule: Rule, tmp_path: Path) -> None:
 
 def test_the_rule_needs_something_measured(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r.parquet", "SELECT 'k0' AS kernel, 5::BIGINT AS cpu_ns")
-    assert default_rule([read_run(run)]) is Rule.MODEL
-    assert default_rule([read_run(run_of(tmp_path / "s.parquet", rows()))]) is Rule.MEASURED
+    assert attributed(run, rule=None).rule is Rule.MODEL
+    assert attributed(run_of(tmp_path / "s.parquet", rows()), rule=None, map_=stepped()).rule is Rule.MODEL
+    (tmp_path / "seen").mkdir()
+    assert measured(tmp_path / "seen", ("k0", 0, 2, 1), rule=None).rule is Rule.MEASURED
     with pytest.raises(UsageInvalid, match="--sample or --cache-sim"):
         attributed(run, rule=Rule.MEASURED)
 
@@ -250,3 +253,88 @@ def test_command_line(built: Built, tmp_path: Path) -> None:
     assert "occupancy" in text.stderr + text.stdout
     refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
     assert refused.returncode == 2
+
+
+COUNTS = "kind,kernel,step,Ir,D1mr\nstep,k0,2,100,3\nstep,k0,3,50,1\nstep,k0,1,5,0\n"
+
+
+def test_a_run_may_have_seen_nothing_but_steps(tmp_path: Path) -> None:
+    """Without times the sites of a kernel cannot be weighed: each has half."""
+    result = attributed(csv_of(tmp_path / "r.csv", COUNTS), rule=None, map_=stepped())
+    assert result.rule is Rule.MEASURED
+    assert [(m.name, m.measured, m.attributed, m.residual) for m in result.metrics] == [
+        ("Ir", 155, 152, 3),
+        ("D1mr", 4, 4, 0),
+    ]
+    assert shares(result, "Ir") == {"op1": 50, "op2": 25, "op3": 77}
+    assert "steps-spread" in slugs(result)
+    assert "no-events" not in slugs(result)
+
+
+def test_counts_of_one_run_split_the_times_of_another(tmp_path: Path) -> None:
+    counts = csv_of(tmp_path / "counts.csv", COUNTS)
+    times = csv_of(tmp_path / "times.csv", "kernel,cpu_ns\nk0,400\nk0,402\nk1,9\n")
+    for runs in ((counts, times), (times, counts)):
+        result = attributed(*runs, rule=None, map_=stepped())
+        assert [(m.name, m.measured) for m in result.metrics] == [("cpu_ns", 811), ("Ir", 155), ("D1mr", 4)]
+        op1, op2 = (shares(result)[op] for op in ("op1", "op2"))
+        assert abs(op1 - 2 * op2) <= 1  # 100 to 50 instructions
+        assert op1 + op2 + shares(result)["op3"] + residual(result)[ResidualReason.KERNEL_OVERHEAD] == 802
+
+
+def test_columns_of_dispatches_may_be_named_like_those_of_steps(tmp_path: Path) -> None:
+    """Without a column `step` they are metrics like any other."""
+    table = csv_of(tmp_path / "r.csv", "kernel,cpu_ns,D1mr\nk0,802,7\nk1,9,1\n")
+    result = attributed(table, rule=None, map_=stepped())
+    assert result.rule is Rule.MODEL
+    assert [(metric.name, metric.measured) for metric in result.metrics] == [("cpu_ns", 811), ("D1mr", 8)]
+    with pytest.raises(UsageInvalid, match="D1mr is of dispatches in one run, of steps in another"):
+        attributed(table, csv_of(tmp_path / "counts.csv", COUNTS), map_=stepped())
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("step,k0,2,7,5", "1 row of kind step with cpu_ns"),
+        ("dispatch,k0,,7,5", "1 row with samples but not of kind step"),
+        ("step,k0,2,,-5", "1 row with a negative number of samples"),
+        ("step,k0,2,,2.5", "column samples: .* whole numbers"),
+    ],
+)
+def test_values_that_nobody_would_count_are_refused(row: str, said: str, tmp_path: Path) -> None:
+    table = csv_of(tmp_path / "r.csv", f"kind,kernel,step,cpu_ns,samples\ndispatch,k0,,100,\n{row}\n")
+    with pytest.raises(RunInvalid, match=said):
+        attributed(table, map_=stepped())
+
+
+def test_columns_of_steps_are_found_behind_many_dispatches(tmp_path: Path) -> None:
+    """The type of a CSV's column is told by its first rows, in which no step is."""
+    many = "dispatch,k1,,1,\n" * 2000
+    table = csv_of(tmp_path / "r.csv", f"kind,kernel,step,cpu_ns,samples\n{many}step,k0,2,,5\n")
+    result = attributed(table, rule=None, map_=stepped())
+    assert sum(shares(result, "samples").values()) == 5
+
+
+@given(
+    seen=st.dictionaries(st.tuples(st.integers(0, 9), st.integers(-2, 3)), st.integers(0, 40), max_size=30),
+    weights=st.lists(st.integers(0, 100), min_size=1, max_size=6),
+)
+def test_what_is_spread_over_sites_keeps_both_sums(seen: dict[tuple[int, int], int], weights: list[int]) -> None:
+    counted = Counter(seen)
+    parts = spread_evenly(counted, weights)
+    assert [part.total() for part in parts] == split_by_largest_remainder(counted.total(), weights)
+    for place, count in counted.items():
+        assert sum(part[place] for part in parts) == count
+        assert all(part[place] >= 0 for part in parts)
+
+
+def test_single_samples_are_not_all_the_first_sites() -> None:
+    parts = spread_evenly(Counter({(line, OUTSIDE): 1 for line in range(1200)}), [1] * 12)
+    assert [part.total() for part in parts] == [100] * 12
+
+
+def test_what_was_seen_in_a_kernel_is_kept_by_site(tmp_path: Path) -> None:
+    result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 2, 2, 30), ("k0", 0, 1, 5))
+    (kernel,) = result.kernels
+    assert kernel.lines == {1: {"samples": 5}, 2: {"samples": 180}}
+    assert kernel.sites == {"site0": {1: {"samples": 5}, 2: {"samples": 150}}, "site1": {2: {"samples": 30}}}

@@ -33,7 +33,7 @@ from tracemap.attribution.steps import MemberWeights, StepCounts
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import Diagnostic, Site, TraceGraph, Transfer
 from tracemap.machine.images import Image
-from tracemap.measurements.model import STEP_METRICS, Metric, Peaks, Run
+from tracemap.measurements.model import Metric, Peaks, Run
 from tracemap.measurements.sql import engine
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
@@ -55,21 +55,16 @@ _REASON_OF = {
 class Request:
     """What to attribute: a map, its SHA-256, runs of its module, and how to split.
 
-    `images` reads the module's machine code; it is asked only where runs saw code that is of no op.
+    Without a rule the runs decide: `measured` where anything was seen inside of kernels, else `model`. `images` reads
+    the module's machine code; it is asked only where runs have addresses.
     """
 
     graph: TraceGraph
     map_sha256: str
     runs: Sequence[Run]
-    rule: Rule = Rule.MODEL
+    rule: Rule | None = None
     allow_mismatch: bool = False
     images: Callable[[], Sequence[Image]] = tuple
-
-
-def default_rule(runs: Sequence[Run]) -> Rule:
-    """What was measured decides, where anything was measured inside of kernels; else the model of costs."""
-    seen = any(metric.name in STEP_METRICS for run in runs for metric in run.metrics)
-    return Rule.MEASURED if seen else Rule.MODEL
 
 
 def attribute(request: Request) -> Attribution:
@@ -82,16 +77,22 @@ def attribute(request: Request) -> Attribution:
             the rule `measured`, where nothing was measured inside of kernels.
         ModuleInvalid: the machine code cannot be read.
     """
-    if request.rule is Rule.MEASURED and default_rule(request.runs) is not Rule.MEASURED:
-        raise UsageInvalid(
-            "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
-        )
     diagnostics = [*_check_runs(request), *_run_diagnostics(request.runs)]
     with _connection() as connection:
         scan = Scan(connection, request.graph, request.runs)
         scan.load()
         sites = _SiteTotals(request.graph, scan)
-        return _Assembly(request, scan, sites, diagnostics).result()
+        return _Assembly(request, _rule(request, scan), scan, sites, diagnostics).result()
+
+
+def _rule(request: Request, scan: Scan) -> Rule:
+    """The rule that was asked for; else what was seen inside of kernels decides."""
+    seen = any(any(row.values) for row in scan.step_rows)
+    if request.rule is Rule.MEASURED and not seen:
+        raise UsageInvalid(
+            "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
+        )
+    return request.rule or (Rule.MEASURED if seen else Rule.MODEL)
 
 
 @contextmanager
@@ -185,6 +186,7 @@ class _Assembly:
     """Puts the result together from site totals."""
 
     request: Request
+    rule: Rule
     scan: Scan
     sites: _SiteTotals
     diagnostics: list[Diagnostic]
@@ -209,7 +211,7 @@ class _Assembly:
         self._note(sites)
         return Attribution(
             map_sha256=self.request.map_sha256,
-            rule=self.request.rule,
+            rule=self.rule,
             run=_summary(self.request.runs),
             metrics=tuple(self._total(metric, ops, residual) for metric in self._metrics),
             ops=ops,
@@ -279,17 +281,17 @@ class _Assembly:
         )
         if not site.members:
             return found
-        basis = self._steps.basis(site) if self.request.rule is Rule.MEASURED else None
+        basis = self._steps.basis(site) if self.rule is Rule.MEASURED else None
         if basis is not None:
             shares, nobody = self._measured_shares(site, metrics, basis)
             return replace(found, shares=shares, nobody=nobody)
-        if found.calls and self.request.rule is Rule.MEASURED:
+        if found.calls and self.rule is Rule.MEASURED and len(site.members) > 1:
             self._by_model += 1
         shares, equal = self._shares(site, metrics)
         return replace(found, shares=shares, equal_members=equal)
 
     def _shares(self, site: Site, metrics: Mapping[str, SiteCost]) -> tuple[tuple[MemberShare, ...], bool]:
-        split = weights(self.request.rule, site, self._peaks)
+        split = weights(self.rule, site, self._peaks)
         parts = {name: split.split(cost.total) for name, cost in metrics.items()}
         shares = tuple(
             MemberShare(member.op, {name: parts[name][place] for name in metrics})
@@ -424,21 +426,24 @@ class _Assembly:
             if absent:
                 text = f"{plural(absent, 'dispatch event')} have no {metric}; they are not in its sum"
                 self.diagnostics.append(Diagnostic("values-unknown", text))
-        if self.request.rule is Rule.MEASURED:
-            self._note_measured()
-        if not self.scan.groups:
+        self._note_steps()
+        if not self.scan.groups and not self.scan.step_rows:
             self.diagnostics.append(Diagnostic("no-events", "the run has no events: nothing was measured"))
 
-    def _note_measured(self) -> None:
+    def _note_steps(self) -> None:
+        spread = [f"{format_count(count)} {name}" for name, count in self._steps.spread.items()]
+        if spread:
+            text = f"{', '.join(spread)} name only a kernel of several sites: spread over these as their cost is"
+            self.diagnostics.append(Diagnostic("steps-spread", text))
+        if self.rule is not Rule.MEASURED:
+            return
         text = (
             "shares of a kernel's ops are occupancy: how much of its time passed at their instructions, not how much "
             "less it would take without them, as what the processor does at once overlaps"
         )
         self.diagnostics.append(Diagnostic("shares-are-occupancy", text))
         if self._by_model:
-            text = (
-                f"nothing was seen in the kernels of {plural(self._by_model, 'site')}: split by the rule model"
-            )
+            text = f"nothing was seen of the ops of {plural(self._by_model, 'site')}: split by the rule model"
             self.diagnostics.append(Diagnostic("split-by-model", text))
 
     def _ambiguous(self) -> str:

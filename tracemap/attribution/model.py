@@ -129,15 +129,16 @@ class SiteResult:
 
 @dataclass(frozen=True, slots=True)
 class KernelResult:
-    """What was seen inside of a kernel, over all its sites: sums of the metrics of steps, by metric name.
+    """What was seen inside of a kernel: sums of the metrics of steps, by metric name.
 
-    `lines`: by line of the kernel's text (0: code without a line); `addresses`: by place in the executable's image,
-    where the run tells it.
+    `lines`: over all its sites, by line of the kernel's text (0: code without a line); `addresses`: by place in the
+    executable's image, where the run tells it; `sites`: the lines again, by site.
     """
 
     kernel: str
     lines: Mapping[int, Mapping[str, int]]
     addresses: Mapping[int, Mapping[str, int]]
+    sites: Mapping[str, Mapping[int, Mapping[str, int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

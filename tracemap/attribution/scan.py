@@ -20,6 +20,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import STEP_METRICS, TIME_METRICS, Metric, Run
 from tracemap.measurements.runfile import events_sql, explain_bad_cell
 from tracemap.measurements.sql import quoted
+from tracemap.units import plural
 
 if TYPE_CHECKING:
     import duckdb
@@ -78,7 +79,8 @@ class Scan:
         self.query(f"CREATE TEMP TABLE resolved AS {' UNION ALL '.join(events for events, _ in joined)}")
         self._group()
         for run, (_, steps) in zip(self.runs, joined, strict=True):
-            if any(metric.name in STEP_METRICS for metric in run.metrics):
+            if steps:
+                self._check_steps(run)
                 self._add_steps(steps)
         self._cover_executes()
 
@@ -89,7 +91,7 @@ class Scan:
         joined = join_run(self.graph, run.header)
         self.joins.append(joined)
         names = {name.strip().lower() for name in run.columns}
-        has_steps = any(metric.name in STEP_METRICS for metric in run.metrics)
+        has_steps = bool(run.step_metrics)
         of_kind = "NOT warmup AND kind {} 'step'" if has_steps else "NOT warmup"
         events = f"(SELECT * FROM ({events_sql(run)}) WHERE {of_kind.format('<>')})"
         told = Submissions(self, index, run, joined).tell_apart() if run.header.programs or run.has_header else None
@@ -119,10 +121,11 @@ class Scan:
             f"WHEN 'copy' THEN {transfer} WHEN 'fill' THEN {transfer} WHEN 'update' THEN {transfer} "
             f"WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END"
         )
-        values = ", ".join(_value(metric) for metric in self.metrics)
+        own = {metric.name for metric in run.metrics}
+        values = [_value(m) if m.name in own else f"CAST(NULL AS BIGINT) AS {quoted(m.name)}" for m in self.metrics]
         covered = f"CASE kind WHEN 'execute' THEN {_COVERED} END" if _COVERED in names else "CAST(NULL AS BIGINT)"
         resolved = (
-            f"SELECT CAST({kind} AS INTEGER) AS target, {values}, {covered} AS {quoted(_OWN_COVERED)} "
+            f"SELECT CAST({kind} AS INTEGER) AS target, {', '.join((*values, covered))} AS {quoted(_OWN_COVERED)} "
             f"FROM {events} AS event {' '.join(joins)}"
         )
         if not has_steps:
@@ -131,13 +134,31 @@ class Scan:
             found.append(self._by_kernel(index, joined, joins))
         inside = f"coalesce({', '.join((*found, str(UNMATCHED)))})"
         target = f"CASE WHEN event.kernel IS NULL THEN {OUTSIDE_KERNELS} ELSE {inside} END"
-        own = {metric.name for metric in run.metrics}
-        sums = (f"sum({quoted(m.name)})" if m.name in own else "0" for m in self.step_metrics)
+        seen = {metric.name for metric in run.step_metrics}
+        sums = (f"sum({quoted(m.name)})" if m.name in seen else "0" for m in self.step_metrics)
         steps = (
             f"SELECT CAST({target} AS INTEGER) AS target, event.kernel, step, address, {', '.join(sums)} "
             f"FROM ({events_sql(run)}) AS event {' '.join(joins)} WHERE {of_kind.format('=')} GROUP BY ALL ORDER BY ALL"
         )
         return resolved, steps
+
+    def _check_steps(self, run: Run) -> None:
+        """Refuse what nobody would count: values in rows of a kind that does not have them, and negative counts."""
+        doubts: dict[str, str] = {}
+        for metric in run.metrics:
+            name, value = metric.name, quoted(metric.name)
+            if metric not in run.step_metrics:
+                doubts[f"kind = 'step' AND {value} <> 0"] = f"of kind step with {name}, which is of dispatches"
+                continue
+            if metric.type == "DOUBLE":
+                raise RunInvalid(f"{run.table}: column {name}: what is counted at steps must be whole numbers")
+            doubts[f"kind <> 'step' AND {value} <> 0"] = f"with {name} but not of kind step: leave these cells empty"
+            doubts[f"{value} < 0"] = f"with a negative number of {name}"
+        counts = ", ".join(f"count(*) FILTER ({condition})" for condition in doubts)
+        (found,) = self.query(f"SELECT {counts} FROM ({events_sql(run)})")
+        for text, count in zip(doubts.values(), found, strict=True):
+            if count:
+                raise RunInvalid(f"{run.table}: {plural(count, 'row')} {text}")
 
     def _add_steps(self, query: str) -> None:
         for target, kernel, step, address, *values in self.query(query):
@@ -202,10 +223,9 @@ class Scan:
     # ---- sums and percentiles
 
     def _group(self) -> None:
-        sums = ", ".join(f"CAST(sum({quoted(m.name)}) AS HUGEINT), count({quoted(m.name)})" for m in self.metrics)
-        rows = self.query(
-            f"SELECT target, count(*), {sums}, {_percentiles(self.metrics, _OF_TARGETS)} FROM resolved GROUP BY target"
-        )
+        sums = [f"CAST(sum({quoted(m.name)}) AS HUGEINT), count({quoted(m.name)})" for m in self.metrics]
+        columns = ", ".join(("target", "count(*)", *sums, *_percentiles(self.metrics, _OF_TARGETS)))
+        rows = self.query(f"SELECT {columns} FROM resolved GROUP BY target")
         count = len(self.metrics)
         for target, events, *values in sorted(rows):
             metric_sums = {m.name: int(values[2 * n] or 0) for n, m in enumerate(self.metrics)}
@@ -232,7 +252,8 @@ class Scan:
         """For few pools: all values of each."""
         found: list[dict[str, PerCall]] = [{} for _ in range(count)]
         for pool, *lists in self.query(
-            f"SELECT pool, {_percentiles(self.metrics)} FROM resolved JOIN pools USING (target) GROUP BY pool"
+            f"SELECT {', '.join(('pool', *_percentiles(self.metrics)))} FROM resolved JOIN pools USING (target) "
+            "GROUP BY pool"
         ):
             found[pool] = self._per_call(lists)
         return found
@@ -343,9 +364,16 @@ SELECT CAST(sum(greatest(0, e - greatest(s, coalesce(reached, s)))) AS BIGINT) F
 
 
 def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
-    """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file."""
-    names = set.intersection(*({metric.name for metric in run.metrics} for run in runs))
-    common = [metric for metric in runs[0].metrics if metric.name in names and metric.name not in STEP_METRICS]
+    """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file.
+
+    Runs that have seen nothing but steps do not count here.
+    """
+    own = [[metric for metric in run.metrics if metric not in run.step_metrics] for run in runs]
+    several = [metrics for metrics in own if metrics]
+    if not several:
+        return ()
+    names = set.intersection(*({metric.name for metric in metrics} for metrics in several))
+    common = [metric for metric in several[0] if metric.name in names]
     times = [metric for name in TIME_METRICS for metric in common if metric.name == name]
     found = (*times, *(metric for metric in common if metric not in times))
     if not found:
@@ -355,7 +383,10 @@ def _common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
 
 def _step_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     """The metrics of steps that any run has: a run without samples has not seen none."""
-    known = {metric.name: metric for run in runs for metric in run.metrics}
+    known = {metric.name: metric for run in runs for metric in run.step_metrics}
+    both = sorted(known.keys() & {metric.name for metric in _common_metrics(runs)})
+    if both:
+        raise UsageInvalid(f"{both[0]} is of dispatches in one run, of steps in another: attribute them one at a time")
     return tuple(known[name] for name in STEP_METRICS if name in known)
 
 
@@ -363,8 +394,8 @@ _OF_TARGETS = " FILTER (WHERE target >= 0)"
 """Nobody asks for the percentiles of what has no target."""
 
 
-def _percentiles(metrics: Sequence[Metric], of: str = "") -> str:
-    return ", ".join(f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9]){of}" for metric in metrics)
+def _percentiles(metrics: Sequence[Metric], of: str = "") -> Sequence[str]:
+    return [f"quantile_disc({quoted(metric.name)}, [0.1, 0.5, 0.9]){of}" for metric in metrics]
 
 
 def _value(metric: Metric) -> str:

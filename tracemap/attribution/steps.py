@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.model import KernelResult
@@ -29,8 +29,15 @@ _ENOUGH = 100
 _Z = 1.959963984540054
 """Of the normal distribution, for 95 %."""
 
+UNTOLD = -2
+"""The loop of what has no address."""
+
 Lines = Counter[int]
 """What was seen, by line of the kernel's text."""
+Place = tuple[int, int]
+"""A line of the kernel's text, and the loop of the machine code around, where the line alone does not decide."""
+Sums = dict[int, dict[str, int]]
+"""Sums of metrics, by line or address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +125,16 @@ class KernelSteps:
             parent = self._parent_of.get(parent, UNKNOWN)
         return NOBODY if parent is UNKNOWN else parent
 
-    def members_at(self, line: int, site: Site) -> list[int]:
+    def members_at(self, line: int, site: Site) -> tuple[int, ...]:
         """The places of the site's members that a line is of."""
         ops = self._ops_of.get(line, ())
-        return [place for place, member in enumerate(site.members) if member.op in ops]
+        return tuple(place for place, member in enumerate(site.members) if member.op in ops)
+
+    def place_of(self, row: StepRow) -> Place:
+        """Where a row is, as far as it decides whose it is: its line, and the loop if the line is of no op."""
+        if row.step in self.owned:
+            return row.step, OUTSIDE
+        return row.step, UNTOLD if row.address == NO_ADDRESS else self.loop_of(row.address)
 
 
 @dataclass
@@ -133,7 +146,7 @@ class StepCounts:
         metrics: the names of the metrics that the rows have.
         rows: grouped by target, kernel, step and address.
         sites_of: a target's sites, and how much of what cannot be told apart is each one's.
-        images: the machine code, asked for only where code of no op was seen.
+        images: the machine code, asked for only where rows have addresses.
     """
 
     graph: TraceGraph
@@ -144,53 +157,56 @@ class StepCounts:
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     """By site and metric."""
     kernels: tuple[KernelResult, ...] = ()
+    spread: dict[str, int] = field(default_factory=Counter)
+    """By metric: how much could have been of several sites, and was spread over them."""
     _members: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     """By site and metric: what was seen of each member, and of nobody after them."""
-    _of_kernel: dict[tuple[str, str], Lines] = field(default_factory=dict)
+    _of_kernel: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(Counter))
 
     def __post_init__(self) -> None:
         by_kernel: dict[str, list[StepRow]] = defaultdict(list)
         for row in self.rows:
             by_kernel[row.kernel].append(row)
-        images = self._read_once()
-        for kernel in self.graph.kernels:
-            if kernel.name in by_kernel:
-                self._add(kernel, KernelSteps(self.graph, kernel, images()), by_kernel[kernel.name])
+        images = self.images() if any(row.address != NO_ADDRESS for row in self.rows) else ()
         self.kernels = tuple(
-            _result(kernel.name, self.metrics, by_kernel[kernel.name])
+            self._add(kernel, KernelSteps(self.graph, kernel, images), by_kernel[kernel.name])
             for kernel in self.graph.kernels
             if kernel.name in by_kernel
         )
 
-    def _read_once(self) -> Callable[[], Sequence[Image]]:
-        known: list[Sequence[Image]] = []
-
-        def read() -> Sequence[Image]:
-            if not known:
-                known.append(self.images())
-            return known[0]
-
-        return read
-
-    def _add(self, kernel: Kernel, steps: KernelSteps, rows: Sequence[StepRow]) -> None:
+    def _add(self, kernel: Kernel, steps: KernelSteps, rows: Sequence[StepRow]) -> KernelResult:
+        """Bring what was seen of a kernel to its sites and their members."""
+        by_site: dict[str, Sums] = {}
         for number, metric in enumerate(self.metrics):
-            seen: dict[int, Lines] = defaultdict(Counter)
-            for target, lines in _by_line(steps, rows, number):
-                seen[target].update(lines)
-            for target in sorted(seen):
-                self._of_kernel.setdefault((kernel.name, metric), Counter()).update(seen[target])
-                self._spread(metric, steps, target, seen[target])
+            in_loop = _in_loops(steps, rows, number)
+            for site, seen in self._by_site(steps, rows, number).items():
+                lines = _owned(steps, seen, in_loop)
+                self._of_kernel[kernel.name, metric].update(lines)
+                self._give_members(site, metric, steps, lines)
+                for (line, _), value in seen.items():
+                    _sums_at(by_site.setdefault(site, {}), line, self.metrics)[metric] += value
+        return _kernel_result(kernel, self.metrics, rows, by_site)
 
-    def _spread(self, metric: str, steps: KernelSteps, target: int, lines: Lines) -> None:
-        """Bring what was seen of a target to its sites and their members."""
-        sites, weights = self.sites_of(target)
-        for line in sorted(lines):
-            for site, part in zip(sites, split_by_largest_remainder(lines[line], weights), strict=True):
+    def _by_site(self, steps: KernelSteps, rows: Sequence[StepRow], number: int) -> dict[str, Counter[Place]]:
+        """What was seen of a metric at the places of a kernel, by site."""
+        of_target: dict[int, Counter[Place]] = defaultdict(Counter)
+        for row in rows:
+            if row.values[number]:
+                of_target[row.target][steps.place_of(row)] += row.values[number]
+        found: dict[str, Counter[Place]] = {}
+        for target, seen in sorted(of_target.items()):
+            sites, weights = self.sites_of(target)
+            if len(sites) > 1:
+                self.spread[self.metrics[number]] += seen.total()
+            for site, part in zip(sites, spread_evenly(seen, weights), strict=True):
                 if part:
-                    totals = self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))
-                    totals[metric] += part
-                    members = self._members.setdefault((site, metric), self._nothing(site))
-                    _give(members, part, steps.members_at(line, self.graph.site_by_id[site]))
+                    found.setdefault(site, Counter()).update(part)
+        return found
+
+    def _give_members(self, site: str, metric: str, steps: KernelSteps, lines: Lines) -> None:
+        self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] += lines.total()
+        members = self._members.setdefault((site, metric), self._nothing(site))
+        _give(members, lines, steps, self.graph.site_by_id[site])
 
     def _nothing(self, site: str) -> list[int]:
         return [0] * (len(self.graph.site_by_id[site].members) + 1)
@@ -218,15 +234,19 @@ class StepCounts:
             return None
         steps = KernelSteps(self.graph, self.graph.kernel_by_name[site.kernel], ())
         values = self._nothing(site.id)
-        for line in sorted(lines):
-            _give(values, lines[line], steps.members_at(line, site))
+        _give(values, lines, steps, site)
         return _weights(values, metric, site) if any(values[:-1]) else None
 
 
-def _give(values: list[int], part: int, places: Sequence[int]) -> None:
-    """Add a part to members in equal shares; to nobody, who is last, where there are none."""
-    for place, share in zip(places or [-1], split_by_largest_remainder(part, [1] * max(1, len(places))), strict=True):
-        values[place] += share
+def _give(values: list[int], lines: Lines, steps: KernelSteps, site: Site) -> None:
+    """Add what was seen at lines to a site's members, in equal shares at a line of several; nobody is last."""
+    together: Counter[tuple[int, ...]] = Counter()
+    for line, part in lines.items():
+        together[steps.members_at(line, site)] += part
+    for places, part in sorted(together.items()):
+        owners = places or (-1,)
+        for place, share in zip(owners, split_by_largest_remainder(part, [1] * len(owners)), strict=True):
+            values[place] += share
 
 
 def _weights(values: Sequence[int], metric: str, site: Site) -> MemberWeights:
@@ -237,43 +257,60 @@ def _weights(values: Sequence[int], metric: str, site: Site) -> MemberWeights:
     return MemberWeights(tuple(values), seen, sampled=metric == SAMPLES)
 
 
-def _by_line(steps: KernelSteps, rows: Sequence[StepRow], number: int) -> Iterable[tuple[int, Lines]]:
-    """For each target, what was seen of a metric, by lines that are of ops; of code that is of no op, by its loop."""
-    direct: dict[int, Lines] = defaultdict(Counter)
-    in_loop: dict[int, Lines] = defaultdict(Counter)
-    homeless: dict[int, Counter[int]] = defaultdict(Counter)
+def _in_loops(steps: KernelSteps, rows: Sequence[StepRow], number: int) -> Mapping[int, Lines]:
+    """What was seen of a metric at lines of ops, by their innermost loop; of all sites, which run the same code."""
+    found: dict[int, Lines] = defaultdict(Counter)
     for row in rows:
-        value = row.values[number]
-        if not value:
-            continue
-        line = row.step if row.step in steps.owned else NOBODY
-        if line == NOBODY and row.address == NO_ADDRESS:
-            line = steps.around(row.step)
-        elif line == NOBODY:
-            homeless[row.target][steps.loop_of(row.address)] += value
-            continue
-        direct[row.target][line] += value
-        if row.address != NO_ADDRESS:
-            in_loop[steps.loop_of(row.address)][line] += value
-    for target in sorted(direct.keys() | homeless.keys()):
-        found = direct[target]
-        for loop in sorted(homeless[target]):
-            found.update(_shared(steps, loop, homeless[target][loop], in_loop))
-        yield target, found
+        if row.step in steps.owned and row.address != NO_ADDRESS:
+            found[steps.loop_of(row.address)][row.step] += row.values[number]
+    return found
+
+
+def _owned(steps: KernelSteps, seen: Counter[Place], in_loop: Mapping[int, Lines]) -> Lines:
+    """What was seen at one site, by lines that are of ops; code of none goes to the lines around it."""
+    lines: Lines = Counter()
+    homeless: Counter[int] = Counter()
+    for (line, loop), value in seen.items():
+        if line in steps.owned:
+            lines[line] += value
+        elif loop == UNTOLD:
+            lines[steps.around(line)] += value
+        else:
+            homeless[loop] += value
+    for loop, value in sorted(homeless.items()):
+        lines.update(_shared(steps, loop, value, in_loop))
+    return lines
 
 
 def _shared(steps: KernelSteps, loop: int, value: int, in_loop: Mapping[int, Lines]) -> Lines:
     """What code of no op in a loop has seen, given to the lines of ops in it."""
     if loop == OUTSIDE:
         return Counter({NOBODY: value})
-    inside = {number for number in range(len(steps.loops)) if _is_in(steps.loops, number, loop)}
     seen: Lines = Counter()
-    for number in inside:
-        seen.update(in_loop.get(number, Counter()))
-    if not seen:  # no sample fell on any of them: by the number of their instructions
+    for number, inside in in_loop.items():
+        if _is_in(steps.loops, number, loop):
+            seen.update(inside)
+    if not seen.total():  # nothing was seen of any of them: by the number of their instructions
         seen = Counter({line: n for line, n in steps.loops[loop].lines.items() if line in steps.owned})
     lines = sorted(seen)
     return Counter(dict(zip(lines, split_by_largest_remainder(value, [seen[line] for line in lines]), strict=True)))
+
+
+def spread_evenly(seen: Counter[Place], weights: Sequence[int]) -> list[Counter[Place]]:
+    """Split what was seen at places over sites, so that each site has its part of the sum, and of each place.
+
+    Both are exact. Splitting each place by itself would not do: where one sample was seen at each of many places, all
+    would go to the first site.
+    """
+    left = split_by_largest_remainder(seen.total(), weights)
+    parts: list[Counter[Place]] = [Counter() for _ in weights]
+    for place in sorted(seen):
+        shares = split_by_largest_remainder(seen[place], left)
+        for number, share in enumerate(shares):
+            if share:
+                parts[number][place] = share
+                left[number] -= share
+    return parts
 
 
 def _is_in(loops: Sequence[CodeLoop], number: int, outer: int) -> bool:
@@ -282,14 +319,19 @@ def _is_in(loops: Sequence[CodeLoop], number: int, outer: int) -> bool:
     return number == outer
 
 
-def _result(kernel: str, metrics: Sequence[str], rows: Sequence[StepRow]) -> KernelResult:
-    lines: dict[int, dict[str, int]] = {}
-    addresses: dict[int, dict[str, int]] = {}
-    for row in sorted(rows, key=lambda row: (row.step, row.address)):
+def _sums_at(sums: Sums, place: int, metrics: Sequence[str]) -> dict[str, int]:
+    return sums.setdefault(place, dict.fromkeys(metrics, 0))
+
+
+def _kernel_result(
+    kernel: Kernel, metrics: Sequence[str], rows: Sequence[StepRow], by_site: Mapping[str, Sums]
+) -> KernelResult:
+    lines: Sums = {}
+    addresses: Sums = {}
+    for row in rows:
         for name, value in zip(metrics, row.values, strict=True):
-            at_line = lines.setdefault(row.step, dict.fromkeys(metrics, 0))
-            at_line[name] += value
+            _sums_at(lines, row.step, metrics)[name] += value
             if row.address != NO_ADDRESS:
-                at_address = addresses.setdefault(row.address, dict.fromkeys(metrics, 0))
-                at_address[name] += value
-    return KernelResult(kernel, lines, dict(sorted(addresses.items())))
+                _sums_at(addresses, row.address, metrics)[name] += value
+    sites = {site: dict(sorted(by_site[site].items())) for site in kernel.sites if site in by_site}
+    return KernelResult(kernel.name, dict(sorted(lines.items())), dict(sorted(addresses.items())), sites)

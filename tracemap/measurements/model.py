@@ -74,7 +74,7 @@ SAMPLES = "samples"
 INSTRUCTIONS = "Ir"
 """The metric of rows of steps that a simulator counted: instructions that were run."""
 STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw")
-"""Metrics that only rows of steps have; those of the simulator are named as cachegrind names them."""
+"""Metrics that only rows of steps have, in runs with a column `step`; the simulator's are named as cachegrind's."""
 
 TIME_METRICS = ("cpu_ns", "duration_ns")
 """Columns of `COLUMNS` that are metrics; the others are bookkeeping."""
@@ -177,3 +177,9 @@ class Run:
     columns: tuple[str, ...]
     metrics: tuple[Metric, ...]
     has_header: bool
+
+    @property
+    def step_metrics(self) -> tuple[Metric, ...]:
+        """The metrics that its rows of steps have; none where no column says what a step is."""
+        has_steps = any(name.strip().lower() == "step" for name in self.columns)
+        return tuple(metric for metric in self.metrics if has_steps and metric.name in STEP_METRICS)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable
 from tracemap.measurements.header import UNTOLD_HEADER, header_from_json, header_to_json
 from tracemap.measurements.ireeprof import PROFILE_MAGIC
-from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run, RunHeader
+from tracemap.measurements.model import COLUMNS, STEP_METRICS, TIME_METRICS, Clock, Metric, Run, RunHeader
 from tracemap.measurements.sql import literal, quoted
 from tracemap.outputs import check_file, replaced
 from tracemap.units import plural
@@ -182,6 +182,11 @@ def _read_csv_run(path: Path) -> Run:
     if header is None and not any(sample) and _kernel_name(names):
         raise RunEmpty(f"{path}: the table has a header line and no event")
     types = [_sampled_type([row[place] for row in sample if place < len(row)]) for place in range(len(names))]
+    if "step" in {name.strip().lower() for name in names}:  # rows of steps may come after many thousand others, which have no value in these
+        types = [
+            "BIGINT" if name in STEP_METRICS and kind == "VARCHAR" else kind
+            for name, kind in zip(names, types, strict=True)
+        ]
     return _run(path, "csv", header, list(zip(names, types, strict=True)))
 
 
