@@ -182,7 +182,8 @@ def _read_csv_run(path: Path) -> Run:
     if header is None and not any(sample) and _kernel_name(names):
         raise RunEmpty(f"{path}: the table has a header line and no event")
     types = [_sampled_type([row[place] for row in sample if place < len(row)]) for place in range(len(names))]
-    if "step" in {name.strip().lower() for name in names}:  # rows of steps may come after many thousand others, which have no value in these
+    if "step" in {name.strip().lower() for name in names}:
+        # Rows of steps may come after many thousand others, which have no value in their columns.
         types = [
             "BIGINT" if name in STEP_METRICS and kind == "VARCHAR" else kind
             for name, kind in zip(names, types, strict=True)
