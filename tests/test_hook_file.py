@@ -51,7 +51,7 @@ def test_a_folder_without_files_is_empty(tmp_path: Path) -> None:
 def test_another_version_is_refused(copy: Path) -> None:
     path = one(copy, ".calls")
     data = bytearray(path.read_bytes())
-    data[8] = 2
+    data[8] = 1
     path.write_bytes(data)
     with pytest.raises(RunVersion):
         read_recording(copy)

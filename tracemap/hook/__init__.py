@@ -25,6 +25,10 @@ class HookSettings:
     `filter` is a glob over kernel names; `skip_ms` passes over the first milliseconds of each thread, counted from its
     first call; `calls` limits what is recorded in all (0: no limit); `every` records one call in so many;
     `thread_bytes` limits each thread's file; `events` are counters as `tracemap.capture.counters` writes them.
+
+    `sample_hz` takes so many samples of the program counter per second of a thread's CPU time (0: none), of threads
+    that call workgroups; `sampler` says by which means: `perf`, `timer` (a signal), or `auto`, the first of them that
+    the system allows. With `record_calls` false, calls are not recorded: samples alone cost next to nothing per call.
     """
 
     filter: str = ""
@@ -33,6 +37,9 @@ class HookSettings:
     every: int = 1
     thread_bytes: int = 1 << 30
     events: tuple[str, ...] = ()
+    record_calls: bool = True
+    sample_hz: int = 0
+    sampler: str = "auto"
 
 
 EVERYTHING = HookSettings()
@@ -62,6 +69,9 @@ def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> d
         "TRACEMAP_HOOK_EVERY": str(settings.every),
         "TRACEMAP_HOOK_THREAD_BYTES": str(settings.thread_bytes),
         "TRACEMAP_HOOK_EVENTS": ";".join(settings.events),
+        "TRACEMAP_HOOK_RECORD_CALLS": str(int(settings.record_calls)),
+        "TRACEMAP_HOOK_SAMPLE_HZ": str(settings.sample_hz),
+        "TRACEMAP_HOOK_SAMPLER": settings.sampler,
     }
 
 

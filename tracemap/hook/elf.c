@@ -161,6 +161,33 @@ static int same_base(struct dl_phdr_info *info, size_t size, void *data) {
 
 bool elf_is_loaded(const void *base) { return dl_iterate_phdr(same_base, (void *)(uintptr_t)base); }
 
+struct extent {
+  uintptr_t inside, end;
+};
+
+static int find_extent(struct dl_phdr_info *info, size_t size, void *data) {
+  (void)size;
+  struct extent *extent = data;
+  uintptr_t last = 0;
+  bool found = false;
+  for (unsigned place = 0; place < info->dlpi_phnum; place++) {
+    const ElfW(Phdr) *header = &info->dlpi_phdr[place];
+    uintptr_t begin = info->dlpi_addr + header->p_vaddr, end = begin + header->p_memsz;
+    if (header->p_type != PT_LOAD) continue;
+    found |= extent->inside >= begin && extent->inside < end;
+    if (end > last) last = end;
+  }
+  if (found) extent->end = last;
+  return found;
+}
+
+/* How far an object that libdl loaded reaches in memory, from its base on; 0 if it is none. */
+size_t elf_loaded_size(const void *inside, const void *base) {
+  struct extent extent = {(uintptr_t)inside, (uintptr_t)base};
+  dl_iterate_phdr(find_extent, &extent);
+  return extent.end - (uintptr_t)base;
+}
+
 /* ---- imports of one object: what its calls of other libraries' functions go through */
 
 struct search {

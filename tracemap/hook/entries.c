@@ -94,6 +94,7 @@ __attribute__((constructor)) static void begin(void) { resolve(); }
 
 __attribute__((destructor)) static void end(void) {
   if (current_thread) thread_end(current_thread);
+  samplers_end();
   tables_end();
 }
 
@@ -159,8 +160,8 @@ static bool embedded_table_access(void *table, size_t size, bool writable) {
 static void look_at(struct reservation *reservation, const char *code, size_t code_size) {
   const struct library *library =
       elf_embedded_library(reservation->base, reservation->size, code, code_size);
-  if (library)
-    reservation->executable = tables_patch(library, EMBEDDED_ELF, reservation->base, embedded_table_access);
+  struct memory memory = {reservation->base, reservation->size};
+  if (library) reservation->executable = tables_patch(library, EMBEDDED_ELF, memory, embedded_table_access);
 }
 
 static void protection_changed(const char *address, size_t size, int protection) {
@@ -258,7 +259,8 @@ static void look_at_handle(void *handle, void *function) {
   if (!library || !dladdr(function, &info)) return;
   pthread_mutex_lock(&opened_lock);
   if (grow_opened()) {
-    uint32_t executable = tables_patch(library, SYSTEM_ELF, info.dli_fbase, elf_table_access);
+    struct memory memory = {info.dli_fbase, elf_loaded_size(function, info.dli_fbase)};
+    uint32_t executable = tables_patch(library, SYSTEM_ELF, memory, elf_table_access);
     if (executable != NO_EXECUTABLE) opened[opened_count++] = (struct opened){handle, info.dli_fbase, executable};
   }
   pthread_mutex_unlock(&opened_lock);

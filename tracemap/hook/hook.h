@@ -6,6 +6,8 @@
  *   trampolines.c  the pool of closures, in assembly
  *   calls.c        the hot path: one call of a workgroup
  *   threads.c      a thread's record file: begin, next window, end; fork
+ *   sampling.c     a thread's samples: their file, and the ring that is emptied into it
+ *   samplers.c     where samples come from: the kernel's perf interface, or a timer's signal
  *   events.c       counters of the kernel's perf interface
  *   settings.c     the environment variables
  *   system.c       clocks, cpus, text, messages
@@ -17,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "abi.h"
 #include "layout.h"
@@ -44,6 +47,10 @@ struct event_setting {
   bool exclude_kernel;
 };
 
+enum sampler_choice { SAMPLE_BY_EITHER, SAMPLE_BY_PERF, SAMPLE_BY_TIMER };
+
+#define MOST_SAMPLES_HZ 20000u
+
 struct settings {
   char output[4096];    /* the folder of the record files; empty: nothing is recorded */
   char filter[512];     /* glob over kernel names; empty: all */
@@ -51,6 +58,9 @@ struct settings {
   uint64_t budget;      /* calls to record in all; 0: no limit */
   uint64_t every;       /* record one call in this many */
   uint64_t thread_bytes; /* the largest file of a thread */
+  bool record_calls;    /* otherwise calls are passed on, for samples alone */
+  uint64_t sample_hz;   /* samples of a thread per second of its CPU time; 0: none */
+  enum sampler_choice sampler;
   unsigned event_count;
   struct event_setting events[EVENTS];
 };
@@ -119,15 +129,21 @@ enum executable_kind { EMBEDDED_ELF, SYSTEM_ELF, RUNTIME_HOOK };
 /* Makes a table writable and back again; NULL where it is writable. */
 typedef bool (*table_access)(void *table, size_t size, bool writable);
 
+struct memory {
+  const void *base;
+  size_t size;
+};
+
 /* Returns the executable's number, NO_EXECUTABLE if it was left alone. */
-uint32_t tables_patch(const struct library *library, enum executable_kind kind, const void *base, table_access access);
+uint32_t tables_patch(const struct library *library, enum executable_kind kind, struct memory memory,
+                      table_access access);
 uint32_t tables_add_kernel(const struct library *library, uint32_t ordinal);
 void tables_release(uint32_t executable);
 void tables_end(void);
 void tables_lock(void);
 void tables_unlock(void);
 void tables_fork_child(void);
-bool tables_ready(char *path, size_t size, unsigned thread);
+bool tables_ready(char *path, size_t size, unsigned thread, const char *suffix);
 
 /* ---- trampolines.c */
 
@@ -153,6 +169,80 @@ bool counters_open(struct counters *counters);
 void counters_close(struct counters *counters);
 void counters_read(struct counters *counters, uint64_t values[EVENTS]);
 
+/* ---- sampling.c */
+
+struct perf_event_mmap_page;
+
+#define TIMER_RING 4096u /* samples; a power of two */
+
+/* Samples come in by a ring, the kernel's or the timer's, and leave it for the file between calls. */
+struct sampler {
+  const uint64_t *head;   /* of the ring: it only grows */
+  uint64_t drain_from;    /* the head from which on the ring is emptied at the next call */
+  volatile bool inside;   /* a call is running; the timer takes no samples of idle time */
+  bool busy;              /* the ring is being emptied */
+  struct sampler *next;
+  int file;
+  clockid_t cpu_clock;
+  uint64_t cpu_first;
+  uint64_t period;
+  const char *method;     /* cycles, cpu-clock or timer */
+  char reason[128];       /* why perf was not used */
+  bool exclude_kernel;
+  bool full;
+
+  int event;              /* perf's descriptor; -1: the timer is used */
+  struct perf_event_mmap_page *page;
+  size_t ring_bytes;
+
+  timer_t timer;
+  bool has_timer;
+  volatile bool asleep;   /* it was stopped since it fired outside of calls only */
+  unsigned idle;          /* how often in a row it did */
+  uint64_t timer_first;
+  uint64_t timer_head, timer_tail; /* samples */
+  uint64_t timer_lost, timer_outside;
+
+  struct samples_header header;
+  struct sample ring[TIMER_RING];
+};
+
+struct sampler *sampler_begin(unsigned thread);
+void sampler_end(struct sampler *sampler);
+void sampler_catch_up(struct sampler *sampler);
+void samplers_end(void);
+void samplers_lock(void);
+void samplers_unlock(void);
+void samplers_fork_child(void);
+
+static inline void sampler_enter(struct sampler *sampler) {
+  if (UNLIKELY(__atomic_load_n(sampler->head, __ATOMIC_RELAXED) >= __atomic_load_n(&sampler->drain_from, __ATOMIC_RELAXED)))
+    sampler_catch_up(sampler);
+  sampler->inside = true;
+}
+
+static inline void sampler_leave(struct sampler *sampler) { sampler->inside = false; }
+
+/* ---- samplers.c */
+
+/* Where samples go that leave the ring. */
+struct batch {
+  struct sampler *sampler;
+  unsigned count;
+  struct sample samples[128];
+};
+
+void batch_add(struct batch *batch, const struct sample *sample);
+
+bool source_open(struct sampler *sampler);
+bool source_open_without_cycles(struct sampler *sampler);
+void source_start(struct sampler *sampler, uint64_t period);
+void source_stop(struct sampler *sampler);
+void source_wake(struct sampler *sampler);
+void source_drain(struct sampler *sampler, struct batch *batch);
+void source_close(struct sampler *sampler);
+void source_fork_child(struct sampler *sampler);
+
 /* ---- threads.c */
 
 struct thread {
@@ -161,6 +251,7 @@ struct thread {
   struct header *header;  /* in the file */
   uint32_t record_bytes;
   bool gated;             /* whether calls are skipped for any reason */
+  struct sampler *sampler; /* NULL: no samples are taken */
   unsigned event_count;
   struct counters counters;
   uint64_t skip_until;    /* ticks */
@@ -170,7 +261,7 @@ struct thread {
   off_t window_offset;
   int file;
   bool full;              /* no room for another window */
-  bool broken;            /* nothing can be recorded; calls are only passed on */
+  bool broken;            /* no calls can or shall be recorded; they are only passed on */
   char about[DATA_OFFSET - ABOUT_OFFSET];
 };
 
@@ -201,6 +292,7 @@ struct import {
 };
 unsigned elf_patch_imports(const void *inside, const char *path, const struct import *imports);
 bool elf_is_loaded(const void *base);
+size_t elf_loaded_size(const void *inside, const void *base);
 
 /* ---- entries.c: the real functions behind the interposed ones */
 

@@ -13,21 +13,27 @@
  * of its own would cost another write per call. What follows the last record is zeros; a call in flight has left its
  * kernel and FLAG_BEGUN there.
  *
+ * Files of samples have the same shape, with a magic, fields and a place for their records of their own
+ * (SAMPLES_…); a sample is whole when its `time_ns` is not 0.
+ *
  * Whoever changes a field raises FORMAT_VERSION and adds a line here.
  * 1: first.
+ * 2: files of samples; executables tell their size and when they were loaded and unloaded.
  */
 #ifndef TRACEMAP_HOOK_LAYOUT_H
 #define TRACEMAP_HOOK_LAYOUT_H
 
 #include <stdint.h>
 
-#define FORMAT_VERSION 1
+#define FORMAT_VERSION 2
 #define FORMAT_MAGIC "TMAPHOOK"
+#define SAMPLES_MAGIC "TMAPSAMP"
 
 #define DESCRIPTION_OFFSET 64
 #define HEADER_OFFSET 2048
 #define ABOUT_OFFSET 4096
 #define DATA_OFFSET 65536 /* a multiple of every page size in use */
+#define SAMPLES_DATA_OFFSET 8192
 
 /* X(C type, numpy type, name). Fields stand in an order without gaps. */
 #define HEADER_FIELDS(X)                                                                 \
@@ -61,6 +67,27 @@
 #define FLAG_NO_WORKGROUP 1u /* the runtime's own hook called: it does not tell the workgroup */
 #define FLAG_NOT_RUNNING 2u  /* the events' counters did not run all the time: counts are too small */
 
+#define SAMPLES_HEADER_FIELDS(X)                                                         \
+  X(uint64_t, u8, count)            /* samples in the file, at the latest moment; more may follow */ \
+  X(uint64_t, u8, lost)             /* samples for which there was no room */            \
+  X(uint64_t, u8, outside)          /* the timer only: it fired outside of calls, nothing was taken */ \
+  X(uint64_t, u8, throttled)        /* how often the kernel stopped samples for a while: too many */ \
+  X(uint64_t, u8, period)           /* a sample is taken in so many nanoseconds, or cycles */ \
+  X(uint64_t, u8, cost_ns)          /* what one sample takes of the thread's time, measured in the process */ \
+  X(uint64_t, u8, first_ns)         /* CLOCK_MONOTONIC when sampling began */            \
+  X(uint64_t, u8, last_ns)          /* the same, as late as known */                     \
+  X(uint64_t, u8, cpu_ns)           /* the thread's CPU time from the one to the other */ \
+  X(uint64_t, u8, record_bytes)                                                          \
+  X(uint64_t, u8, closed)           /* 1: the thread ended and the file is complete */
+
+#define SAMPLE_FIELDS(X)                                                                 \
+  X(uint64_t, u8, ip)               /* in user space, also where the kernel ran for it */ \
+  X(uint64_t, u8, time_ns)          /* CLOCK_MONOTONIC */                                \
+  X(uint32_t, u4, cpu)                                                                   \
+  X(uint32_t, u4, flags)
+
+#define SAMPLE_IN_KERNEL 1u /* the kernel ran, called or interrupted from `ip` */
+
 #define LAYOUT_MEMBER(type, code, name) type name;
 #define LAYOUT_LINE(type, code, name) #name " " #code "\n"
 
@@ -83,11 +110,23 @@ struct record {
   uint64_t events[];
 };
 
+struct samples_header {
+  SAMPLES_HEADER_FIELDS(LAYOUT_MEMBER)
+};
+
+struct sample {
+  SAMPLE_FIELDS(LAYOUT_MEMBER)
+};
+
 #define LAYOUT_DESCRIPTION "header\n" HEADER_FIELDS(LAYOUT_LINE) "record\n" RECORD_FIELDS(LAYOUT_LINE)
+#define SAMPLES_DESCRIPTION "header\n" SAMPLES_HEADER_FIELDS(LAYOUT_LINE) "record\n" SAMPLE_FIELDS(LAYOUT_LINE)
 
 #define LAYOUT_SIZE(type, code, name) +sizeof(type)
 _Static_assert(sizeof(struct header) == 0 HEADER_FIELDS(LAYOUT_SIZE), "the header has gaps");
 _Static_assert(sizeof(struct record) == 0 RECORD_FIELDS(LAYOUT_SIZE), "the record has gaps");
+_Static_assert(sizeof(struct samples_header) == 0 SAMPLES_HEADER_FIELDS(LAYOUT_SIZE), "the header has gaps");
+_Static_assert(sizeof(struct sample) == 0 SAMPLE_FIELDS(LAYOUT_SIZE), "the sample has gaps");
+_Static_assert(sizeof(SAMPLES_DESCRIPTION) - 1 <= HEADER_OFFSET - DESCRIPTION_OFFSET, "the description is too long");
 _Static_assert(sizeof(LAYOUT_DESCRIPTION) - 1 <= HEADER_OFFSET - DESCRIPTION_OFFSET, "the description is too long");
 
 #endif

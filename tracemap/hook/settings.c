@@ -61,6 +61,24 @@ static void read_events(void) {
   }
 }
 
+static enum sampler_choice read_sampler(void) {
+  char word[16];
+  copy(word, sizeof word, "TRACEMAP_HOOK_SAMPLER");
+  if (!strcmp(word, "perf")) return SAMPLE_BY_PERF;
+  if (!strcmp(word, "timer")) return SAMPLE_BY_TIMER;
+  if (*word && strcmp(word, "auto")) say("TRACEMAP_HOOK_SAMPLER=%s was ignored: it is auto, perf or timer", word);
+  return SAMPLE_BY_EITHER;
+}
+
+static void read_sampling(void) {
+  settings.sample_hz = number("TRACEMAP_HOOK_SAMPLE_HZ", 0);
+  settings.sampler = read_sampler();
+  if (settings.sample_hz <= MOST_SAMPLES_HZ) return;
+  say("TRACEMAP_HOOK_SAMPLE_HZ=%llu is too many: %u samples a second are taken",
+      (unsigned long long)settings.sample_hz, MOST_SAMPLES_HZ);
+  settings.sample_hz = MOST_SAMPLES_HZ;
+}
+
 void settings_read(void) {
   copy(settings.output, sizeof settings.output - 128, "TRACEMAP_HOOK_OUTPUT");
   copy(settings.filter, sizeof settings.filter, "TRACEMAP_HOOK_FILTER");
@@ -69,6 +87,8 @@ void settings_read(void) {
   settings.every = number("TRACEMAP_HOOK_EVERY", 1);
   if (!settings.every) settings.every = 1;
   settings.thread_bytes = number("TRACEMAP_HOOK_THREAD_BYTES", 1ull << 30);
+  settings.record_calls = number("TRACEMAP_HOOK_RECORD_CALLS", 1) != 0;
+  read_sampling();
   read_events();
 }
 

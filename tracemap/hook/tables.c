@@ -19,7 +19,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t free_slots[SLOTS]; /* a stack of slots that were given back */
 static uint32_t free_count, fresh_slot;
 static uint32_t executable_count, kernel_count;
-static uint32_t inherited_kernels; /* of the process that this one was forked from */
+static uint32_t inherited_kernels, inherited_executables; /* of the process that this one was forked from */
+static uint64_t forked_ns;
 static int process_file = -1;
 static bool begun, silent; /* silent: nothing can be written, so nothing is hooked */
 static char stamp[64], parent_stamp[64];
@@ -60,6 +61,8 @@ static void write_process(void) {
   text_add_json(&text, stamp);
   text_add(&text, ",\"parent\":");
   text_add_json(&text, parent_stamp);
+  text_add(&text, ",\"inherited_executables\":%u,\"forked_ns\":%llu", inherited_executables,
+           (unsigned long long)forked_ns);
   text_add(&text, ",\"inherited_kernels\":%u,\"clock\":\"%s\",\"ticks\":%llu,\"ns\":%llu", inherited_kernels,
            clock_kind == CLOCK_TICKS ? "ticks" : "monotonic", (unsigned long long)now.ticks,
            (unsigned long long)now.ns);
@@ -109,13 +112,14 @@ static const char *kernel_name(const struct library *library, uint32_t ordinal, 
   return made_up;
 }
 
-static uint32_t add_executable(const struct library *library, enum executable_kind kind, const void *base) {
+static uint32_t add_executable(const struct library *library, enum executable_kind kind, struct memory memory) {
   static const char *const kinds[] = {"embedded", "system", "runtime"};
   char line[8192];
   struct text text = {line, sizeof line, 0};
   text_add(&text, "{\"kind\":\"executable\",\"id\":%u,\"name\":", executable_count);
   text_add_json(&text, library->header->name);
-  text_add(&text, ",\"elf\":\"%s\",\"base\":\"%p\"}", kinds[kind], base);
+  text_add(&text, ",\"elf\":\"%s\",\"base\":\"%p\",\"size\":%zu,\"ns\":%llu}", kinds[kind], memory.base, memory.size,
+           (unsigned long long)monotonic_ns());
   write_line(&text);
   return executable_count++;
 }
@@ -152,13 +156,14 @@ static bool usable(const struct library *library) {
          library->exports.count;
 }
 
-uint32_t tables_patch(const struct library *library, enum executable_kind kind, const void *base, table_access access) {
+uint32_t tables_patch(const struct library *library, enum executable_kind kind, struct memory memory,
+                      table_access access) {
   if (!usable(library) || is_trampoline(library->exports.ptrs[0])) return NO_EXECUTABLE;
   uint32_t executable = NO_EXECUTABLE;
   size_t size = library->exports.count * sizeof(export_function);
   tables_lock();
   if (begin() && access((void *)library->exports.ptrs, size, true)) {
-    executable = add_executable(library, kind, base);
+    executable = add_executable(library, kind, memory);
     for (uint32_t ordinal = 0; ordinal < library->exports.count; ordinal++) patch_export(library, ordinal, executable);
     access((void *)library->exports.ptrs, size, false);
   }
@@ -174,7 +179,8 @@ uint32_t tables_add_kernel(const struct library *library, uint32_t ordinal) {
   const char *name = kernel_name(library, ordinal, made_up, sizeof made_up);
   tables_lock();
   if (begin() && wanted(name))
-    kernel = add_kernel(add_executable(library, RUNTIME_HOOK, NULL), ordinal, name, library->exports.ptrs[ordinal]);
+    kernel = add_kernel(add_executable(library, RUNTIME_HOOK, (struct memory){NULL, 0}), ordinal, name,
+                        library->exports.ptrs[ordinal]);
   tables_unlock();
   return kernel;
 }
@@ -188,16 +194,17 @@ void tables_release(uint32_t executable) {
   }
   char line[128];
   struct text text = {line, sizeof line, 0};
-  text_add(&text, "{\"kind\":\"unload\",\"executable\":%u}", executable);
+  text_add(&text, "{\"kind\":\"unload\",\"executable\":%u,\"ns\":%llu}", executable,
+           (unsigned long long)monotonic_ns());
   write_line(&text);
   tables_unlock();
 }
 
 /* The name of a new thread's file; false if nothing can be recorded. */
-bool tables_ready(char *path, size_t size, unsigned thread) {
+bool tables_ready(char *path, size_t size, unsigned thread, const char *suffix) {
   tables_lock();
   bool ready = begin();
-  if (ready) snprintf(path, size, "%s/hook-%s-%u.calls", settings.output, stamp, thread);
+  if (ready) snprintf(path, size, "%s/hook-%s-%u.%s", settings.output, stamp, thread, suffix);
   tables_unlock();
   return ready;
 }
@@ -220,5 +227,7 @@ void tables_fork_child(void) {
   if (process_file >= 0) close(process_file);
   process_file = -1;
   inherited_kernels = kernel_count;
+  inherited_executables = executable_count;
+  forked_ns = monotonic_ns();
   memcpy(parent_stamp, stamp, sizeof stamp);
 }

@@ -90,10 +90,9 @@ static void write_head(struct thread *thread) {
   memcpy(thread->page, &preamble, sizeof preamble);
 }
 
-static bool open_files(struct thread *thread) {
+static bool open_files(struct thread *thread, unsigned number) {
   char path[sizeof settings.output + 160];
-  unsigned number = __atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED);
-  if (!tables_ready(path, sizeof path, number)) return false;
+  if (!tables_ready(path, sizeof path, number, "calls")) return false;
   thread->file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (thread->file < 0 || !reserve(thread->file, 0, DATA_OFFSET)) {
     say("%s cannot be made (%s): a thread is not recorded", path, strerror(errno));
@@ -108,8 +107,8 @@ static bool open_files(struct thread *thread) {
   return true;
 }
 
-static bool set_up(struct thread *thread) {
-  if (!open_files(thread)) return false;
+static bool set_up(struct thread *thread, unsigned number) {
+  if (!settings.record_calls || !open_files(thread, number)) return false;
   if (!counters_open(&thread->counters)) return false;
   thread->event_count = thread->counters.count;
   thread->record_bytes = (uint32_t)(sizeof(struct record) + thread->event_count * sizeof(uint64_t));
@@ -124,22 +123,34 @@ static bool set_up(struct thread *thread) {
   return true;
 }
 
-static void release(struct thread *thread) {
+static void release_file(struct thread *thread) {
   counters_close(&thread->counters);
   if (thread->window) real_munmap(thread->window, (size_t)(thread->limit - thread->window));
   if (thread->page) real_munmap(thread->page, DATA_OFFSET);
   if (thread->file >= 0) close(thread->file);
+  thread->window = thread->page = NULL;
+  thread->file = -1;
+}
+
+static void release(struct thread *thread) {
+  release_file(thread);
   real_munmap(thread, sizeof *thread);
 }
 
-/* The first call of a thread; returns a thread that records nothing if it cannot be set up. */
+/* The first call of a thread; returns a thread that records nothing if it cannot be set up or shall not. */
 COLD struct thread *thread_begin(void) {
   int error = errno;
   struct thread *thread =
       real_mmap(NULL, sizeof *thread, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (thread == MAP_FAILED) return &broken_thread;
   thread->file = thread->counters.leader = -1;
-  if (!set_up(thread)) {
+  unsigned number = __atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED);
+  if (!set_up(thread, number)) {
+    release_file(thread);
+    thread->broken = true;
+  }
+  thread->sampler = sampler_begin(number);
+  if (thread->broken && !thread->sampler) {
     release(thread);
     thread = &broken_thread;
   }
@@ -195,13 +206,18 @@ void thread_refresh_clock(struct thread *thread) {
   thread->header->count = bytes / thread->record_bytes;
 }
 
-void thread_end(struct thread *thread) {
-  current_thread = NULL;
-  if (thread->broken) return;
+static void end_file(struct thread *thread) {
   off_t end = thread->window_offset + (off_t)(thread->cursor - thread->window);
   thread_refresh_clock(thread);
   thread->header->closed = 1;
   if (ftruncate(thread->file, end)) say("a thread's file cannot be cut to its records: %s", strerror(errno));
+}
+
+void thread_end(struct thread *thread) {
+  current_thread = NULL;
+  if (thread == &broken_thread) return;
+  if (thread->sampler) sampler_end(thread->sampler);
+  if (!thread->broken) end_file(thread);
   release(thread);
 }
 
@@ -210,9 +226,11 @@ static void end_of_thread(void *thread) { thread_end(thread); }
 static void before_fork(void) {
   entries_lock();
   tables_lock();
+  samplers_lock();
 }
 
 static void after_fork_in_parent(void) {
+  samplers_unlock();
   tables_unlock();
   entries_unlock();
 }
@@ -221,11 +239,13 @@ static void after_fork_in_parent(void) {
 static void after_fork_in_child(void) {
   struct thread *thread = current_thread;
   current_thread = NULL;
-  if (thread && !thread->broken) {
+  if (thread && thread != &broken_thread) {
     pthread_setspecific(key, NULL);
     release(thread);
   }
   tables_fork_child();
+  samplers_fork_child();
+  samplers_unlock();
   tables_unlock();
   entries_unlock();
 }

@@ -7,14 +7,14 @@ program leaves files that are read like others. Files may come from anywhere: a 
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import RunEmpty, RunInvalid, RunVersion
+from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.measurements.hookhead import FileHead, FileKind, read_head
+from tracemap.measurements.hookprocess import HookKernel, ProcessFile, count, known_kernels, read_processes
 from tracemap.measurements.model import RunDiagnostic
 from tracemap.measurements.sql import quoted
 from tracemap.units import plural
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-HOOK_FORMAT_VERSION: Final = 1
-"""The version of the record files that is read here. 1: first."""
-
 NO_WORKGROUP: Final = 1
 """A record's flag: the runtime's own hook called, which does not tell the workgroup."""
 NOT_RUNNING: Final = 2
@@ -34,36 +31,18 @@ NOT_RUNNING: Final = 2
 BEGUN: Final = 4
 """A record's flag: the call began; it is written first, `start_ticks` last."""
 
-_MAGIC = b"TMAPHOOK"
-_PREAMBLE = struct.Struct("<8sIIIIII")
-_DESCRIPTION_OFFSET = 64
-_LARGEST_TEXT = 1 << 20
-_TYPES = {"u2": "<u2", "u4": "<u4", "u8": "<u8"}
 _MOST_EVENTS = 64
-_HEADER_NAMES = (
-    *("count", "passed_over", "lost", "first_ticks", "first_ns", "last_ticks", "last_ns"),
-    *("overhead_ticks", "empty_ticks", "record_bytes", "closed"),
+_CALLS = FileKind(
+    b"TMAPHOOK",
+    header_names=(
+        *("count", "passed_over", "lost", "first_ticks", "first_ns", "last_ticks", "last_ns"),
+        *("overhead_ticks", "empty_ticks", "record_bytes", "closed"),
+    ),
+    record_names=(
+        *("start_ticks", "duration_ticks", "kernel", "workgroup_x", "workgroup_y", "workgroup_z"),
+        *("workgroups_x", "workgroups_y", "workgroups_z", "cpu", "node", "flags"),
+    ),
 )
-_RECORD_NAMES = (
-    *("start_ticks", "duration_ticks", "kernel", "workgroup_x", "workgroup_y", "workgroup_z"),
-    *("workgroups_x", "workgroups_y", "workgroups_z", "cpu", "node", "flags"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class HookKernel:
-    """An export of an executable that a process loaded.
-
-    `elf` is `embedded`, `system`, or `runtime` where the runtime's own hook told of it; addresses are in memory then.
-    """
-
-    name: str
-    executable: str
-    executable_id: int
-    elf: str
-    ordinal: int
-    address: int
-    base: int
 
 
 @dataclass(frozen=True)
@@ -135,12 +114,8 @@ def read_recording(folder: Path) -> HookRecording:
         RunInvalid: a file is damaged; the message names it.
         RunVersion: a file is of another format version.
     """
-    if not folder.is_dir():
-        raise RunInvalid(f"{folder}: is no folder of the hook's record files")
-    abouts = {about["stamp"]: about for about in map(_read_process, sorted(folder.glob("hook-*.jsonl")))}
-    if not abouts:
-        raise RunEmpty(f"{folder}: holds no record of the hook: no executable of IREE was loaded under it")
-    processes = tuple(_process(folder, about, abouts) for about in abouts.values())
+    files = read_processes(folder)
+    processes = tuple(_process(folder, file, known_kernels(file, files)) for file in files.values())
     processes = tuple(process for process in processes if process.threads)
     names = {thread.event_names for process in processes for thread in process.threads}
     if len(names) > 1:
@@ -150,106 +125,19 @@ def read_recording(folder: Path) -> HookRecording:
     return HookRecording(folder, processes, names.pop(), tuple(_diagnostics(processes)))
 
 
-# ---- the process's file
+# ---- a process
 
 
-def _read_process(path: Path) -> dict[str, Any]:
-    """What a process wrote, with its executables and kernels by number; a last line that is cut off is left out."""
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
-    about: dict[str, Any] = {"path": path, "executables": {}, "kernels": {}, "end": None}
-    for number, line in enumerate(lines, start=1):
-        try:
-            _add_line(about, json.loads(line.decode("utf-8", errors="replace")), first=number == 1)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
-    if "stamp" not in about:
-        raise RunInvalid(f"{path}: says nothing of the process: it was cut off before its first line ended")
-    return about
-
-
-def _add_line(about: dict[str, Any], line: dict[str, Any], *, first: bool) -> None:
-    kind = line["kind"]
-    if first != (kind == "process"):
-        raise ValueError("the first line, and only it, tells of the process")
-    if kind == "process":
-        _check_version(about["path"], int(line["version"]))
-        numbers = ("pid", "every", "ticks", "ns", "inherited_kernels")
-        about |= {name: _count(line[name]) for name in numbers}
-        about |= {name: str(line[name]) for name in ("stamp", "parent")}
-        about["command"] = tuple(str(word) for word in line["command"])
-    elif kind == "executable":
-        about["executables"][_count(line["id"])] = (str(line["name"]), str(line["elf"]), _address(line["base"]))
-    elif kind == "kernel":
-        name, elf, base = about["executables"][_count(line["executable"])]
-        about["kernels"][_count(line["id"])] = HookKernel(
-            str(line["name"]), name, line["executable"], elf, _count(line["ordinal"]), _address(line["address"]), base
-        )
-    elif kind == "end":
-        about["end"] = (_count(line["ticks"]), _count(line["ns"]))
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r} is no count")
-    return value
-
-
-def _address(text: object) -> int:
-    return 0 if text == "(nil)" else _count(int(str(text), 16))
-
-
-def _check_version(path: Path, version: int) -> None:
-    if version != HOOK_FORMAT_VERSION:
-        raise RunVersion(
-            f"{path}: the hook wrote format version {version}, this tracemap reads version {HOOK_FORMAT_VERSION}; "
-            "record again"
-        )
-
-
-def _process(folder: Path, about: dict[str, Any], abouts: dict[str, dict[str, Any]]) -> HookProcess:
-    kernels = _kernels(about, abouts)
-    paths = sorted(folder.glob(f"hook-{_glob_free(about)}-*.calls"), key=_number_of)
-    threads = tuple(thread for path in paths if (thread := _read_thread(path, about["stamp"])) is not None)
+def _process(folder: Path, file: ProcessFile, kernels: dict[int, HookKernel]) -> HookProcess:
+    threads = tuple(t for path in file.thread_files("calls") if (t := _read_thread(path, file.stamp)) is not None)
     for thread in threads:
         _check_kernels(folder, thread, kernels)
-    start = (about["ticks"], about["ns"])
-    moments = [start, *(moment for thread in threads for moment in (thread.first, thread.last))]
-    moments += [about["end"]] if about["end"] else []
-    rate = _rate(about["path"], moments)
-    every = max(1, about["every"])
-    command = about["command"]
+    moments = [file.start, *(moment for thread in threads for moment in (thread.first, thread.last))]
+    moments += [file.end] if file.end else []
+    rate = _rate(file.path, moments)
     return HookProcess(
-        about["stamp"], about["pid"], command, every, kernels, threads, start, rate, about["end"] is not None
+        file.stamp, file.pid, file.command, max(1, file.every), kernels, threads, file.start, rate, bool(file.end)
     )
-
-
-def _glob_free(about: dict[str, Any]) -> str:
-    """The stamp as it stands in file names; anything else would make a pattern or a path of it."""
-    stamp = str(about["stamp"])
-    if about["path"].name != f"hook-{stamp}.jsonl" or not all(mark.isalnum() or mark == "-" for mark in stamp):
-        raise RunInvalid(f"{about['path']}: its name is not the one that it tells, {stamp!r}; do not rename files")
-    return stamp
-
-
-def _number_of(path: Path) -> tuple[int, str]:
-    number = path.stem.rpartition("-")[2]
-    return (int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1, path.name)
-
-
-def _kernels(about: dict[str, Any], abouts: dict[str, dict[str, Any]]) -> dict[int, HookKernel]:
-    """A forked process's kernels: those of its parent that were there at the fork, and its own."""
-    chain = [about]
-    while (parent := abouts.get(chain[-1]["parent"])) is not None and parent not in chain:
-        chain.append(parent)
-    found: dict[int, HookKernel] = dict(about["kernels"])
-    limit = about["inherited_kernels"]
-    for ancestor in chain[1:]:
-        found |= {number: kernel for number, kernel in ancestor["kernels"].items() if number < limit}
-        limit = min(limit, ancestor["inherited_kernels"])
-    return found
 
 
 def _check_kernels(folder: Path, thread: HookThread, kernels: dict[int, HookKernel]) -> None:
@@ -282,21 +170,16 @@ def _read_thread(path: Path, stamp: str) -> HookThread | None:
     import numpy as np
 
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            start = file.read(_PREAMBLE.size)
-            if not any(start):
-                return None
-            head = start + file.read(_LARGEST_TEXT)
-        preamble = _preamble(path, head)
-        fields, about = _layout(path, head, preamble), _about(path, head, preamble)
-        header = dict(zip(_HEADER_NAMES, _header(path, head, preamble, fields["header"]), strict=True))
+        head = read_head(path, _CALLS)
+        if head is None:
+            return None
+        about, header = _about(path, head), head.header
         events = tuple(about["events"])
-        kind = np.dtype([*fields["record"], *([("events", "<u8", (len(events),))] if events else [])])
+        kind = np.dtype([*head.record, *([("events", "<u8", (len(events),))] if events else [])])
         if header["record_bytes"] != kind.itemsize:
             raise RunInvalid(f"{path}: its records have {header['record_bytes']} bytes, their fields {kind.itemsize}")
-        room = max(0, size - preamble["data_offset"]) // kind.itemsize
-        written = np.fromfile(path, dtype=kind, count=room, offset=preamble["data_offset"])
+        room = max(0, path.stat().st_size - head.data_offset) // kind.itemsize
+        written = np.fromfile(path, dtype=kind, count=room, offset=head.data_offset)
     except OSError as error:
         raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
     calls, running = _whole_records(path, written, header)
@@ -332,65 +215,16 @@ def _whole_records(path: Path, written: npt.NDArray[Any], header: dict[str, int]
     return written[:count], int(written["kernel"][count]) if in_flight else -1
 
 
-def _preamble(path: Path, head: bytes) -> dict[str, int]:
-    if len(head) < _PREAMBLE.size:
-        raise RunInvalid(f"{path}: is cut off in its first bytes")
-    magic, version, *numbers = _PREAMBLE.unpack_from(head)
-    if magic != _MAGIC:
-        raise RunInvalid(f"{path}: is no record file of the hook")
-    _check_version(path, version)
-    names = ("description_bytes", "about_bytes", "header_offset", "about_offset", "data_offset")
-    return dict(zip(names, numbers, strict=True))
-
-
-def _slice(path: Path, head: bytes, offset: int, size: int) -> bytes:
-    if offset + size > len(head):
-        raise RunInvalid(f"{path}: is cut off: byte {offset + size} of its head is missing")
-    return head[offset : offset + size]
-
-
-def _layout(path: Path, head: bytes, preamble: dict[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """The fields of header and record, as the file describes them."""
-    text = _slice(path, head, _DESCRIPTION_OFFSET, preamble["description_bytes"]).decode("ascii", errors="replace")
-    found: dict[str, list[tuple[str, str]]] = {"header": [], "record": []}
-    section = ""
-    for line in text.splitlines():
-        name, _, code = line.partition(" ")
-        if not code and name in found:
-            section = name
-        elif section and code in _TYPES:
-            found[section].append((name, _TYPES[code]))
-        else:
-            raise RunInvalid(f"{path}: describes its layout with {line[:60]!r}, which is not understood")
-    for part, wanted in (("header", _HEADER_NAMES), ("record", _RECORD_NAMES)):
-        if sorted(name for name, _ in found[part]) != sorted(wanted):
-            raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {HOOK_FORMAT_VERSION}")
-    return found
-
-
-def _about(path: Path, head: bytes, preamble: dict[str, int]) -> dict[str, Any]:
-    text = _slice(path, head, preamble["about_offset"], preamble["about_bytes"])
+def _about(path: Path, head: FileHead) -> dict[str, Any]:
+    about = head.about
     try:
-        about = json.loads(text.decode("utf-8", errors="replace"))
         events = [str(event["name"]) for event in about["events"]]
-        parsed = {"pid": _count(about["pid"]), "tid": _count(about["tid"]), "name": str(about["name"])}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        parsed = {"pid": count(about["pid"]), "tid": count(about["tid"]), "name": str(about["name"])}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
     if len(events) > _MOST_EVENTS or len(set(events)) != len(events):
         raise RunInvalid(f"{path}: names {len(events)} events, too many or one of them twice")
     return {**parsed, "events": events}
-
-
-def _header(path: Path, head: bytes, preamble: dict[str, int], fields: list[tuple[str, str]]) -> Iterator[int]:
-    import numpy as np
-
-    kind = np.dtype(fields)
-    row = np.frombuffer(_slice(path, head, preamble["header_offset"], kind.itemsize), dtype=kind)[0]
-    for name in _HEADER_NAMES:
-        value = int(row[name])
-        if value >= 1 << 63:
-            raise RunInvalid(f"{path}: {name} is {value}, which cannot be")
-        yield value
 
 
 def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[RunDiagnostic]:
