@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +27,8 @@ from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
+from tracemap.reports.json import attribution_json, schema
+from tracemap.reports.table import attribution_csv
 from tracemap.units import UNKNOWN, split_by_largest_remainder
 
 
@@ -338,3 +343,30 @@ def test_what_was_seen_in_a_kernel_is_kept_by_site(tmp_path: Path) -> None:
     (kernel,) = result.kernels
     assert kernel.lines == {1: {"samples": 5}, 2: {"samples": 180}}
     assert kernel.sites == {"site0": {1: {"samples": 5}, 2: {"samples": 150}}, "site1": {2: {"samples": 30}}}
+
+
+def test_counts_are_spread_by_calls_and_samples_by_time(tmp_path: Path) -> None:
+    """site0 ran twice, site1 once; the simulator counts the same on every call, whatever time it took."""
+    table = rows(("k0", None, 2, 300)).replace("samples", "Ir")
+    result = attributed(run_of(tmp_path / "r.parquet", table), rule=None, map_=stepped())
+    assert shares(result, "Ir") == {"op1": 200, "op2": 0, "op3": 100}
+    (note,) = (each for each in result.diagnostics if each.slug == "steps-spread")
+    assert "300 Ir name only kernels of several sites" in note.message
+
+
+def test_what_was_seen_in_kernels_in_json_and_csv(tmp_path: Path) -> None:
+    made = stepped()
+    result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 0, 3, 50))
+    value = attribution_json(result)
+    jsonschema.Draft202012Validator(schema("attribution")).validate(value)
+    assert value["steps"] == [
+        {"kernel": "k0", "line": 2, "metrics": {"samples": 150}},
+        {"kernel": "k0", "line": 3, "metrics": {"samples": 50}},
+    ]
+    table = list(csv.DictReader(io.StringIO(attribution_csv(made, result))))
+    costs = {row["op"]: row for row in table if row["metric"] == "cpu_ns" and row["op"]}
+    assert (int(costs["op1"]["sampled_low"]), int(costs["op1"]["sampled_high"])) == (
+        result.ops[0].metrics["cpu_ns"].sampled_low,
+        result.ops[0].metrics["cpu_ns"].sampled_high,
+    )
+    assert costs["op3"]["sampled_low"] == ""

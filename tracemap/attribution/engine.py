@@ -33,7 +33,7 @@ from tracemap.attribution.steps import MemberWeights, StepCounts
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import Diagnostic, Site, TraceGraph, Transfer
 from tracemap.machine.images import Image
-from tracemap.measurements.model import Metric, Peaks, Run
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, TIME_METRICS, Metric, Peaks, Run
 from tracemap.measurements.sql import engine
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
@@ -162,15 +162,16 @@ class _SiteTotals:
                 sums[metric] = sums.get(metric, 0) + share
 
     def steps(self, images: Callable[[], Sequence[Image]]) -> StepCounts:
-        """What was seen inside of kernels; of a target that is several sites, each has a part like its cost."""
+        """What was seen inside of kernels; of a target that is several sites, each has a part."""
         names = [metric.name for metric in self.scan.step_metrics]
         rows = [row for row in self.scan.step_rows if row.target >= 0]
         return StepCounts(self.graph, names, rows, self._parts_of, images)
 
-    def _parts_of(self, number: int) -> tuple[Sequence[str], Sequence[int]]:
+    def _parts_of(self, number: int, seen: str) -> tuple[Sequence[str], Sequence[int]]:
+        """Samples fall where time passes; counts of a simulator are the same on every call of the same code."""
         sites = self.scan.targets[number].sites
-        for metric in self.scan.metrics:
-            costs = [self.sums.get(site, {}).get(metric.name, 0) for site in sites]
+        for time in TIME_METRICS if seen == SAMPLES else ():
+            costs = [self.sums.get(site, {}).get(time, 0) for site in sites]
             if any(costs):
                 return sites, costs
         calls = [self.calls.get(site, 0) for site in sites]
@@ -431,10 +432,11 @@ class _Assembly:
             self.diagnostics.append(Diagnostic("no-events", "the run has no events: nothing was measured"))
 
     def _note_steps(self) -> None:
-        spread = [f"{format_count(count)} {name}" for name, count in self._steps.spread.items()]
-        if spread:
-            text = f"{', '.join(spread)} name only a kernel of several sites: spread over these as their cost is"
-            self.diagnostics.append(Diagnostic("steps-spread", text))
+        for metric in (SAMPLES, INSTRUCTIONS):
+            if count := self._steps.spread[metric]:
+                how = "the time that they took" if metric == SAMPLES else "how often they ran"
+                text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them by {how}"
+                self.diagnostics.append(Diagnostic("steps-spread", text))
         if self.rule is not Rule.MEASURED:
             return
         text = (

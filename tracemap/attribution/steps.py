@@ -145,19 +145,19 @@ class StepCounts:
         graph: the map.
         metrics: the names of the metrics that the rows have.
         rows: grouped by target, kernel, step and address.
-        sites_of: a target's sites, and how much of what cannot be told apart is each one's.
+        sites_of: the sites of a target, and how much of a metric that cannot be told apart is each one's.
         images: the machine code, asked for only where rows have addresses.
     """
 
     graph: TraceGraph
     metrics: Sequence[str]
     rows: Sequence[StepRow]
-    sites_of: Callable[[int], tuple[Sequence[str], Sequence[int]]]
+    sites_of: Callable[[int, str], tuple[Sequence[str], Sequence[int]]]
     images: Callable[[], Sequence[Image]]
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     """By site and metric."""
     kernels: tuple[KernelResult, ...] = ()
-    spread: dict[str, int] = field(default_factory=Counter)
+    spread: Counter[str] = field(default_factory=Counter)
     """By metric: how much could have been of several sites, and was spread over them."""
     _members: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     """By site and metric: what was seen of each member, and of nobody after them."""
@@ -195,7 +195,7 @@ class StepCounts:
                 of_target[row.target][steps.place_of(row)] += row.values[number]
         found: dict[str, Counter[Place]] = {}
         for target, seen in sorted(of_target.items()):
-            sites, weights = self.sites_of(target)
+            sites, weights = self.sites_of(target, self.metrics[number])
             if len(sites) > 1:
                 self.spread[self.metrics[number]] += seen.total()
             for site, part in zip(sites, spread_evenly(seen, weights), strict=True):

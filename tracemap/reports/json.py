@@ -78,6 +78,11 @@ def attribution_json(attribution: Attribution) -> Json:
         ],
         "residual": [{"reason": row.reason.value, "metrics": dict(row.metrics)} for row in attribution.residual],
         "diagnostics": [{"slug": found.slug, "message": found.message} for found in attribution.diagnostics],
+        "steps": [
+            {"kernel": result.kernel, "line": line, "metrics": dict(seen)}
+            for result in attribution.kernels
+            for line, seen in result.lines.items()
+        ],
     }
 
 

@@ -28,6 +28,8 @@ _COLUMNS = (
     "per_call_p10",
     "per_call_median",
     "per_call_p90",
+    "sampled_low",
+    "sampled_high",
 )
 
 
@@ -47,10 +49,11 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
         cells = ["" if isinstance(cell, Unknown) else cell for cell in place]
         for name, cost in result.metrics.items():
             figures = (cost.attributed, cost.inclusive, cost.low, cost.high)
-            writer.writerow([*cells, result.calls, name, units[name], *figures, *_spread(cost.per_call)])
+            sampled = ["" if isinstance(bound, Unknown) else bound for bound in (cost.sampled_low, cost.sampled_high)]
+            writer.writerow([*cells, result.calls, name, units[name], *figures, *_spread(cost.per_call), *sampled])
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 6])
+            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 8])
     return out.getvalue()
 
 
