@@ -26,6 +26,7 @@ from tracemap.capture.flagfile import check_files, read_flags, sorted_out
 from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_inputs, made_inputs
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.profile import load_profile
+from tracemap.capture.sampling import with_samples
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device, with_caches
 from tracemap.errors import FunctionUnknown, ProgramFailed, RunEmpty, TargetExists, UsageInvalid
 from tracemap.hook import HookSettings, environment
@@ -135,8 +136,6 @@ class _Plan:
         """The profile with the samples of the same execution, where any were wanted."""
         if not self.request.sample_hz:
             return profile
-        from tracemap.capture.sampling import with_samples
-
         return with_samples(profile, self.folder / samples, self.request.module, self.request.sample_hz, connection)
 
 

@@ -17,7 +17,7 @@ from tracemap.measurements.hooksamples import HookSamples, SampledExecutable, re
 from tracemap.measurements.ireeprof import Profile
 from tracemap.measurements.model import COLUMNS, SAMPLES, RunDiagnostic
 from tracemap.measurements.sql import quoted
-from tracemap.units import format_ns, format_share, plural
+from tracemap.units import format_share, plural
 
 if TYPE_CHECKING:
     import duckdb
@@ -143,9 +143,9 @@ def _told(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) 
     ((count, inside, joined),) = connection.execute(
         "SELECT count(*), count(kernel), count(submission_id) FROM sample_rows"
     ).fetchall()
-    cost = f", each of which took about {format_ns(samples.sample_cost_ns)}" if samples.sample_cost_ns else ""
+    cost = f"they took {100 * samples.overhead:.1f} % of the threads' time" if samples.overhead else "cost unknown"
     text = (
-        f"{plural(count, 'sample')} at {hz} Hz and thread, by {samples.sampler}{cost}; "
-        f"{format_share(inside, count)} in kernels, {format_share(joined, count)} in a dispatch that is known"
+        f"{plural(count, 'sample')} of the program counter, {hz} per second of each thread, by {samples.sampler}; "
+        f"{cost}; {format_share(inside, count)} lie in kernels, {format_share(joined, count)} in a dispatch that is known"
     )
     return RunDiagnostic("sampled", text)
