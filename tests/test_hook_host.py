@@ -26,7 +26,7 @@ FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{FOLDER
 def compile_c(target: Path, *arguments: str | Path) -> Path:
     with made_once(target) as missing:
         if missing:
-            command = [*find_compiler(), *FLAGS, *map(str, arguments), "-o", str(target), "-ldl", "-lpthread"]
+            command = [*find_compiler(), *FLAGS, *map(str, arguments), "-o", str(target), "-ldl", "-lpthread", "-lrt"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
     return target
@@ -179,7 +179,7 @@ def test_the_other_processor(made: Path, output: Path) -> None:
                 ("kernels.so", [*shared, str(HERE / "kernels.c")]),
                 ("host", ["-O2", str(HERE / "host.c")]),
             ):
-                command = [compiler, *FLAGS, *words, "-o", str(folder / target), "-ldl", "-lpthread"]
+                command = [compiler, *FLAGS, *words, "-o", str(folder / target), "-ldl", "-lpthread", "-lrt"]
                 subprocess.run(command, check=True, capture_output=True)
     preload = f"LD_PRELOAD={folder / 'libtracemap_hook.so'}"
     emulated: list[str | Path] = [

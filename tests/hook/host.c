@@ -4,9 +4,11 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -118,6 +120,23 @@ static void load_plugin(void) {
   if (plugin->load(NULL, 0, NULL, &self)) exit(5);
 }
 
+static volatile sig_atomic_t own_signals;
+
+static void count_signal(int number) {
+  (void)number;
+  own_signals++;
+}
+
+/* A program that has a profiler of its own; prints whether that went on. */
+static void call_profiled(const struct library *library) {
+  struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+  signal(SIGPROF, count_signal);
+  setitimer(ITIMER_PROF, &often, NULL);
+  call_all(library);
+  setitimer(ITIMER_PROF, &never, NULL);
+  printf("%d\n", own_signals > 0);
+}
+
 /* What a call costs, in the process that is hooked or not: nanoseconds per call, best of many rounds. */
 static void measure(const struct library *library) {
   double best = 1e9;
@@ -147,6 +166,7 @@ int main(int count, char **words) {
   else if (!strcmp(mode, "fork")) fork_and_call(library);
   else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
   else if (!strcmp(mode, "measure")) measure(library);
+  else if (!strcmp(mode, "profiled")) call_profiled(library);
   else if (!strcmp(mode, "next")) printf("%d\n", dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc"));
   else if (!strcmp(mode, "skip")) {
     call_all(library);

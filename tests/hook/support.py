@@ -44,12 +44,12 @@ def system_linker() -> str:
     return f"--iree-llvmcpu-system-linker-path={lld} -flavor gnu"
 
 
-def module(folder: Path, elf: str) -> Path:
+def module(folder: Path, elf: str, model: Path = MODEL) -> Path:
     """The model as a module whose executables are of one kind: `embedded` or `system`."""
     system = ("--iree-llvmcpu-link-embedded=false", system_linker())
     place = folder / elf
     place.mkdir(exist_ok=True)
-    return compiled(place, MODEL, *PLAIN_FLAGS, *(system if elf == "system" else ()))
+    return compiled(place, model, *PLAIN_FLAGS, *(system if elf == "system" else ()))
 
 
 def built_library(folder: Path, name: str = "plain", flags: Sequence[str] = ()) -> Path:

@@ -35,6 +35,9 @@ IN_KERNEL: Final = 1
 OUTSIDE: Final = -1
 """The executable of a sample that lies in none."""
 
+SAMPLERS: Final = ("cycles", "cpu-clock", "timer")
+"""What takes samples: the processor's counter of cycles, the kernel's clock of CPU time, or a timer's signal."""
+
 _SAMPLES = FileKind(
     b"TMAPSAMP",
     header_names=(
@@ -221,11 +224,13 @@ def _thread(path: Path, head: FileHead) -> SampledThread:
     header, about = head.header, head.about
     samples = _samples(path, head)
     try:
+        if about["sampler"] not in SAMPLERS:
+            raise ValueError(f"{about['sampler']!r} is no sampler")
         return SampledThread(
             name=str(about["name"]),
             pid=count(about["pid"]),
             tid=count(about["tid"]),
-            sampler=str(about["sampler"]),
+            sampler=about["sampler"],
             hz=count(about["hz"]),
             user_only=bool(about["exclude_kernel"]),
             perf_error=str(about["perf_error"]),
@@ -245,7 +250,7 @@ def _thread(path: Path, head: FileHead) -> SampledThread:
 
 
 def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
-    """The samples up to the first that is not whole, by time: threads that end may be a little out of order."""
+    """All samples are whole but the last, whose end may be missing."""
     import numpy as np
 
     kind = np.dtype(list(head.record))
@@ -262,7 +267,7 @@ def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
 def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[RunDiagnostic]:
     lost = sum(thread.lost for thread in threads)
     if lost:
-        text = f"{plural(lost, 'sample')} were lost: a call took longer than the ring holds, or a file was full"
+        text = f"{plural(lost, 'sample')} were lost: the program went seconds without a call, or a file was full"
         yield RunDiagnostic("samples-lost", text)
     throttled = sum(thread.throttled for thread in threads)
     if throttled:
