@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import build, hook, large_runs, record, reports, start
+from benchmarks import build, hook, large_runs, record, reports, sampling, start
 from benchmarks.measure import Figure, print_figures
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "build": build.measure,
     "record": record.measure,
     "hook": hook.measure,
+    "sampling": sampling.measure,
     "reports": reports.measure,
     "large_runs": large_runs.measure,
 }

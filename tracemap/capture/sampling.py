@@ -146,6 +146,6 @@ def _told(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) 
     cost = f"they took {100 * samples.overhead:.1f} % of the threads' time" if samples.overhead else "cost unknown"
     text = (
         f"{plural(count, 'sample')} of the program counter, {hz} per second of each thread, by {samples.sampler}; "
-        f"{cost}; {format_share(inside, count)} lie in kernels, {format_share(joined, count)} in a dispatch that is known"
+        f"{cost}; {format_share(inside, count)} lie in kernels, {format_share(joined, count)} in a known dispatch"
     )
     return RunDiagnostic("sampled", text)
