@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -186,23 +185,23 @@ def measure(case: Case) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="tracemap-shares-") as folder:
         bench = _Bench(case, Path(folder))
         once, twice = bench.build("once", case.once), bench.build("twice", case.twice)
-        added, kernel = [], []
+        times: dict[Path, list[float]] = {once: [], twice: []}
         for _ in range(_RUNS):  # in turn, so that what slows the machine down slows both
-            times = [_kernel_ns(bench.costs(bundle, 1)) for bundle in (once, twice)]
-            kernel.append(times[0])
-            added.append(times[1] - times[0])
-        before, first = _cost_of(bench, once, case)
-        after, second = _cost_of(bench, twice, case)
-    return Outcome(case, statistics.median(kernel), after - before, statistics.median(added), first + second)
+            for bundle, found in times.items():
+                found.append(_kernel_ns(bench.costs(bundle, 1)))
+        # What disturbs a run makes it slower: the least of several is what the kernel takes.
+        takes = {bundle: min(found) for bundle, found in times.items()}
+        shares = {bundle: _share(bench, bundle, case) for bundle in times}
+    said = {bundle: share * takes[bundle] for bundle, (share, _) in shares.items()}
+    samples = sum(samples for _, samples in shares.values())
+    return Outcome(case, takes[once], said[twice] - said[once], takes[twice] - takes[once], samples)
 
 
-def _cost_of(bench: _Bench, bundle: Path, case: Case) -> tuple[float, int]:
-    """What the case's op is said to cost per call, and how many samples say so."""
-    op = _op_on(bundle, case.line)
+def _share(bench: _Bench, bundle: Path, case: Case) -> tuple[float, int]:
+    """The part of the kernel that is said to be the case's op's, and how many samples say so."""
     costs = bench.costs(bundle, 5, "--sample", str(_HZ))
-    share = _share_of(costs, op)
     samples = next(metric["attributed"] for metric in costs["metrics"] if metric["name"] == "samples")
-    return share * _kernel_ns(costs), int(samples)
+    return _share_of(costs, _op_on(bundle, case.line)), int(samples)
 
 
 def _kernel_ns(costs: Json) -> float:
