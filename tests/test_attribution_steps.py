@@ -370,3 +370,33 @@ def test_what_was_seen_in_kernels_in_json_and_csv(tmp_path: Path) -> None:
         result.ops[0].metrics["cpu_ns"].sampled_high,
     )
     assert costs["op3"]["sampled_low"] == ""
+
+
+def test_kernels_without_steps_go_by_the_model(tmp_path: Path) -> None:
+    """Of a compilation without our texts: samples tell the kernel, and nothing of what is in it."""
+    made = stepped()
+    made = dataclasses.replace(made, kernels=tuple(dataclasses.replace(k, steps=()) for k in made.kernels))
+    run = run_of(tmp_path / "r.parquet", rows(("k0", 0, 2, 400), ("k0", 2, 2, 30)))
+    result = attributed(run, rule=None, map_=made)
+    assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
+    assert shares(result, "samples") == {"op1": 300, "op2": 100, "op3": 30}
+    assert ResidualReason.KERNEL_OVERHEAD not in residual(result)
+    assert "split-by-model" in slugs(result)
+
+
+def test_a_few_samples_of_nobody_say_nothing_of_the_time(tmp_path: Path) -> None:
+    """They are nobody's themselves; the time goes by the model."""
+    result = measured(tmp_path, ("k0", 0, 1, 3))
+    assert residual(result, "samples")[ResidualReason.KERNEL_OVERHEAD] == 3
+    assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
+
+
+@pytest.mark.parametrize("rule", [None, Rule.ROOT])
+def test_without_any_weight_members_have_the_same(rule: Rule | None, tmp_path: Path) -> None:
+    made = example()
+    rootless = dataclasses.replace(
+        made.sites[0], members=tuple(dataclasses.replace(m, root=False, operations=0) for m in made.sites[0].members)
+    )
+    made = dataclasses.replace(made, sites=(rootless, *made.sites[1:]))
+    table = csv_of(tmp_path / "r.csv", "kernel,site,cpu_ns\nk0,site0,100\n")
+    assert shares(attributed(table, rule=rule, map_=made)) == {"op1": 50, "op2": 50, "op3": 0}

@@ -283,39 +283,22 @@ class _Assembly:
         if not site.members:
             return found
         basis = self._steps.basis(site) if self.rule is Rule.MEASURED else None
-        if basis is not None:
-            shares, nobody = self._measured_shares(site, metrics, basis)
-            return replace(found, shares=shares, nobody=nobody)
-        if found.calls and self.rule is Rule.MEASURED and len(site.members) > 1:
+        if basis is None and found.calls and self.rule is Rule.MEASURED and len(site.members) > 1:
             self._by_model += 1
-        shares, equal = self._shares(site, metrics)
-        return replace(found, shares=shares, equal_members=equal)
-
-    def _shares(self, site: Site, metrics: Mapping[str, SiteCost]) -> tuple[tuple[MemberShare, ...], bool]:
-        split = weights(self.rule, site, self._peaks)
-        parts = {name: split.split(cost.total) for name, cost in metrics.items()}
-        shares = tuple(
-            MemberShare(member.op, {name: parts[name][place] for name in metrics})
-            for place, member in enumerate(site.members)
+        estimate = weights(self.rule, site, self._peaks)
+        by = self._weights_by_metric(site, basis or MemberWeights((*estimate.values, 0), seen=0, sampled=False))
+        return replace(
+            found,
+            shares=_shares(site, metrics, by),
+            nobody={name: by[name].split(cost.total)[-1] for name, cost in metrics.items()},
+            equal_members=basis is None and estimate.equal,
         )
-        return shares, split.equal
 
-    def _measured_shares(
-        self, site: Site, metrics: Mapping[str, SiteCost], basis: MemberWeights
-    ) -> tuple[tuple[MemberShare, ...], Mapping[str, int]]:
-        """By what was seen of the members: metrics of steps by themselves, all others by the basis."""
-        by = {name: self._steps.seen_at(site, name) or basis for name in metrics}
-        parts = {name: by[name].split(cost.total) for name, cost in metrics.items()}
-        sampled = [name for name in metrics if by[name].sampled]
-        shares = tuple(
-            MemberShare(
-                member.op,
-                {name: parts[name][place] for name in metrics},
-                {name: by[name].interval(place, metrics[name].total) for name in sampled},
-            )
-            for place, member in enumerate(site.members)
-        )
-        return shares, {name: parts[name][-1] for name in metrics}
+    def _weights_by_metric(self, site: Site, basis: MemberWeights) -> Mapping[str, MemberWeights]:
+        """Metrics of steps go by themselves where the rule goes by what was seen, all others by the basis."""
+        if self.rule is not Rule.MEASURED:
+            return {metric.name: basis for metric in self._metrics}
+        return {metric.name: self._steps.seen_at(site, metric.name) or basis for metric in self._metrics}
 
     def _ops(self, sites: Sequence[SiteResult], transfers: Sequence[TransferResult]) -> tuple[OpResult, ...]:
         """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model."""
@@ -458,6 +441,20 @@ class _Assembly:
         several.sort(key=lambda each: -each[0])
         named = [f"{format_count(events)} of {' or '.join(target.sites)}" for events, target in several[:_MOST_NAMED]]
         return "; ".join((*named, "…") if len(several) > _MOST_NAMED else named)
+
+
+def _shares(site: Site, metrics: Mapping[str, SiteCost], by: Mapping[str, MemberWeights]) -> tuple[MemberShare, ...]:
+    """A site's cost split over its members, by the weights of each metric."""
+    parts = {name: by[name].split(cost.total) for name, cost in metrics.items()}
+    bounds = {name: by[name].intervals(metrics[name].total) for name in metrics if by[name].sampled}
+    return tuple(
+        MemberShare(
+            member.op,
+            {name: parts[name][place] for name in metrics},
+            {name: found[place] for name, found in bounds.items()},
+        )
+        for place, member in enumerate(site.members)
+    )
 
 
 @dataclass

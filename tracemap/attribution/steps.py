@@ -63,17 +63,18 @@ class MemberWeights:
     sampled: bool
 
     def split(self, total: int) -> list[int]:
-        """A total split over members and nobody, exactly."""
+        """A total split over members and nobody, exactly; without any weight evenly over members."""
+        if not any(self.values):
+            return [*split_by_largest_remainder(total, self.values[:-1]), 0]
         return split_by_largest_remainder(total, self.values)
 
-    def interval(self, place: int, total: int) -> tuple[int, int]:
-        """The 95 % interval of a member's part of a total (Wilson 1927, the score interval of a proportion)."""
-        if not self.sampled or not self.seen:
-            part = self.split(total)[place]
-            return part, part
-        low, high = wilson(self.values[place], self.seen)
-        part = self.split(total)[place]
-        return min(part, math.floor(total * low)), max(part, math.ceil(total * high))
+    def intervals(self, total: int) -> list[tuple[int, int]]:
+        """The 95 % intervals of the parts of a total, if these rest on samples."""
+        bounds = [wilson(value, self.seen) for value in self.values]
+        return [
+            (min(part, math.floor(total * low)), max(part, math.ceil(total * high)))
+            for part, (low, high) in zip(self.split(total), bounds, strict=True)
+        ]
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -212,9 +213,17 @@ class StepCounts:
         return [0] * (len(self.graph.site_by_id[site].members) + 1)
 
     def seen_at(self, site: Site, metric: str) -> MemberWeights | None:
-        """What of a metric was seen of a site's members; None where nothing was."""
+        """What of a metric was seen of a site's members; None where nothing was, or none of them has a step."""
+        if not self._has_steps(site):
+            return None
         values = self._members.get((site.id, metric))
         return _weights(values, metric, site) if values is not None and any(values) else None
+
+    def _has_steps(self, site: Site) -> bool:
+        """Whether its kernel's text tells its members; a sole member needs no telling."""
+        members = {member.op for member in site.members}
+        kernel = self.graph.kernel_by_name[site.kernel]
+        return len(members) == 1 or any(not members.isdisjoint(step.ops) for step in kernel.steps)
 
     def basis(self, site: Site) -> MemberWeights | None:
         """What other costs of a site are split by: its samples, or its instructions, or those of its kernel."""
