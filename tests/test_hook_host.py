@@ -164,8 +164,8 @@ def test_sanitizers_find_nothing(sanitizer: str, mode: str, kernels: Path, made:
     assert read_recording(output).call_count >= 200
 
 
-def test_the_other_processor(made: Path, output: Path) -> None:
-    """AArch64 under emulation, where a cross compiler and the emulator are installed."""
+def emulated_host(made: Path) -> list[str | Path]:
+    """The host with the hook, built for AArch64, under an emulator; skips where there is none."""
     compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
     if platform.machine() == "aarch64" or not compiler or not emulator:
         pytest.skip("needs aarch64-linux-gnu-gcc and qemu-aarch64 (Debian: gcc-aarch64-linux-gnu, qemu-user)")
@@ -182,15 +182,11 @@ def test_the_other_processor(made: Path, output: Path) -> None:
                 command = [compiler, *FLAGS, *words, "-o", str(folder / target), "-ldl", "-lpthread", "-lrt"]
                 subprocess.run(command, check=True, capture_output=True)
     preload = f"LD_PRELOAD={folder / 'libtracemap_hook.so'}"
-    emulated: list[str | Path] = [
-        emulator,
-        "-L",
-        "/usr/aarch64-linux-gnu",
-        "-E",
-        preload,
-        folder / "host",
-        folder / "kernels.so",
-    ]
-    support.run([*emulated, "fork", "2", "100"], settings_environment(output))
+    return [emulator, "-L", "/usr/aarch64-linux-gnu", "-E", preload, folder / "host", folder / "kernels.so"]
+
+
+def test_the_other_processor(made: Path, output: Path) -> None:
+    """AArch64 under emulation, where a cross compiler and the emulator are installed."""
+    support.run([*emulated_host(made), "fork", "2", "100"], settings_environment(output))
     assert [process.pid > 0 for process in read_recording(output).processes] == [True, True]
     assert read_recording(output).call_count == 600

@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,9 +20,11 @@ import numpy as np
 import pytest
 
 from tests.hook import support
-from tests.test_hook_host import HERE, compile_c, host, kernels, library, output
+from tests.recording import sample
+from tests.support import SAMPLES
+from tests.test_hook_host import HERE, compile_c, emulated_host, host, kernels, library, output
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
-from tracemap.hook import settings_environment
+from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import sources
 from tracemap.machine.images import read_images
 from tracemap.measurements.hookfile import duration_ns, read_recording, start_ns
@@ -94,6 +97,32 @@ def test_samples_of_a_kernel_that_computes_lie_in_it(
     resolved = samples.taken[samples.taken["executable"] == 0]
     assert (image.functions_at(resolved["address"]) >= 0).mean() > 0.95
     assert len(np.unique(resolved["address"])) > 5
+
+
+def test_kernels_have_the_share_of_samples_that_they_have_of_time(
+    sampler: str, library: Path, made: Path, output: Path
+) -> None:
+    """The other side is the time of recorded calls, of the same execution."""
+    vmfb = sample(made, "jax_gpt2_4l")
+    command = [str(find_tool("iree-benchmark-module")), f"--module={vmfb}", "--device=local-sync"]
+    flags = [f"--flagfile={SAMPLES / 'flags' / 'jax_gpt2_4l.flags'}", "--benchmark_min_time=150x"]
+    support.run([*command, *flags], support.hooked(library, output, sample_hz=HZ, sampler=sampler))
+    (process,) = read_recording(output).processes
+    (thread,) = process.threads
+    durations = duration_ns(process, thread.calls)
+    spent: Counter[str] = Counter()
+    for number in np.unique(thread.calls["kernel"]):
+        spent[process.kernels[int(number)].name] += int(durations[thread.calls["kernel"] == number].sum())
+    samples = read_samples(output)
+    (image,) = read_images(vmfb)
+    functions = image.functions_at(samples.taken["address"][samples.taken["executable"] != OUTSIDE])
+    seen = Counter(image.functions[int(place)].name for place in functions[functions >= 0])
+    assert set(seen) <= set(spent)
+    assert seen.total() > 300
+    for kernel, time_ns in spent.items():
+        share = time_ns / spent.total()
+        error = (share * (1 - share) / seen.total()) ** 0.5
+        assert abs(seen[kernel] / seen.total() - share) < 5 * error + 0.01, kernel
 
 
 def test_the_output_is_as_without_samples(sampler: str, library: Path, made: Path, output: Path) -> None:
@@ -315,6 +344,17 @@ def test_sanitizers_find_nothing(
     samples = read_samples(output)
     assert len(samples.taken) > 0
     assert read_recording(output).call_count >= 5000
+
+
+def test_the_other_processor(made: Path, output: Path) -> None:
+    """AArch64 under emulation, which has no perf interface."""
+    settings = HookSettings(record_calls=False, sample_hz=499)
+    support.run([*emulated_host(made), "fork", "2", "30000", ADD_UP], settings_environment(output, settings))
+    samples = read_samples(output)
+    assert len(samples.processes) == 2
+    assert {thread.sampler for thread in samples.threads} == {"timer"}
+    assert all(len(thread.samples) > 3 for thread in samples.threads)
+    assert inside(samples) > 0.5
 
 
 # ---- where a sample belongs
