@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import signal
@@ -16,6 +17,8 @@ from tests.conftest import Built
 from tests.recording import events
 from tests.support import check_cli, command_line, run_cli
 from tracemap.capture.profile import open_run
+from tracemap.graph.bundle import load
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
 
 ENDLESS = 10_000_000
@@ -164,3 +167,39 @@ def alive(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_samples_are_rows_of_steps(built: Built, tmp_path: Path) -> None:
+    if not (FOLDER / LIBRARY_NAME).is_file():
+        pytest.skip("the hook's library is not built: no C compiler when tracemap was installed")
+    run = tmp_path / "run.csv"
+    done = run_cli(
+        *("record", built("hand_attention"), "--sample", "4999", "--iterations", "1500", "-o", run), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[sampled]" in done.stderr
+    steps = {
+        kernel.name: {step.line for step in kernel.steps} for kernel in load(built("hand_attention")).graph.kernels
+    }
+    with run.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    seen = [row for row in rows if row["kind"] == "step"]
+    assert len(seen) > 100
+    assert {row["samples"] for row in seen} == {"1"}
+    assert {row["samples"] for row in rows if row["kind"] == "dispatch"} == {""}
+    inside = [row for row in seen if row["kernel"]]
+    assert len(inside) > len(seen) // 2
+    assert all(int(row["step"]) in steps[row["kernel"]] | {0} and int(row["address"]) > 0 for row in inside)
+    known = [row for row in inside if row["submission_id"]]
+    assert len(known) > len(inside) // 2
+    dispatches = {(row["start_ns"], row["command_index"]): row["kernel"] for row in rows if row["kind"] == "dispatch"}
+    assert all(dispatches[row["start_ns"], row["command_index"]] == row["kernel"] for row in known)
+    assert all(not row["cpu_ns"] and not row["duration_ns"] for row in seen)
+
+
+@pytest.mark.parametrize("rate", ["0", "-5", "99999", "often"])
+def test_rates_that_are_none(rate: str, built: Built, tmp_path: Path) -> None:
+    done = run_cli("record", built("hand_mlp"), "--sample", rate, "-o", tmp_path / "run.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--sample" in done.stderr
+    assert list(tmp_path.iterdir()) == []
