@@ -400,3 +400,31 @@ def test_without_any_weight_members_have_the_same(rule: Rule | None, tmp_path: P
     made = dataclasses.replace(made, sites=(rootless, *made.sites[1:]))
     table = csv_of(tmp_path / "r.csv", "kernel,site,cpu_ns\nk0,site0,100\n")
     assert shares(attributed(table, rule=rule, map_=made)) == {"op1": 50, "op2": 50, "op3": 0}
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
+@given(data=st.data())
+def test_samples_anywhere_in_real_code_balance(built: Built, tmp_path: Path, data: st.DataObject) -> None:
+    """At any instruction, beside the code, with any line: what is at steps of one op alone is at least this op's."""
+    bundle = load(built("jax_gpt2_4l"))
+    kernel = next(kernel for kernel in bundle.graph.kernels if "softmax" in kernel.name)
+    (image,) = read_images(bundle.module_path)
+    code = instructions_of(image, image.function_by_name[kernel.name])
+    own = st.sampled_from([(each.address, each.line) for each in code])
+    odd = st.tuples(st.integers(0, 1 << 40), st.integers(0, 500))
+    found = data.draw(st.lists(st.one_of(own, own, odd), min_size=1, max_size=60))
+    run = addresses_run(bundle, kernel.name, [a for a, _ in found], [b for _, b in found], tmp_path / "r.parquet")
+    request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], images=lambda: (image,))
+    result = attribute(request)
+    (samples,) = (metric for metric in result.metrics if metric.name == "samples")
+    assert samples.measured == len(found)
+    ops_at = {step.line: frozenset(step.ops) for step in kernel.steps}
+    seen = Counter(ops_at.get(line, frozenset()) for _, line in found)
+    got = shares(result, "samples")
+    for ops, count in seen.items():
+        assert not ops or sum(got[op] for op in ops) >= count
+    assert sum(value["samples"] for value in result.kernels[0].addresses.values()) == len(found)

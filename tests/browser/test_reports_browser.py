@@ -15,6 +15,7 @@ from tests.browser.conftest import Open, log
 from tests.builders import MODEL, attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli
+from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS, page_of
 from tracemap.graph.model import SourceFile
 from tracemap.reports.html import write_page
@@ -158,6 +159,20 @@ def test_addresses_open_what_they_name(open_page: Open, small: Path, anchor: str
     browser = open_page(small, anchor)
     assert view(browser) == shown
     assert find(browser, "#inspector h2").text == title
+
+
+def test_the_error_of_sampling_stands_beside_the_cost(open_page: Open, tmp_path: Path) -> None:
+    """Of 200 samples of site0 150 are of op1, 50 of op2; op3 is alone in its site, so its cost is certain."""
+    target = tmp_path / "sampled.html"
+    result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 0, 3, 50))
+    write_page(build_page(stepped(), result, lambda _: "\n".join("abcdefgh")), target, force=False)
+    browser = open_page(target, "#op1")
+    assert "95 % interval of the samples: 549 ns – 646 ns" in find(browser, "#inspector").text
+    go(browser, "#op3")
+    assert find(browser, "#inspector h2").text == "op3"
+    assert "95 %" not in find(browser, "#inspector").text
+    go(browser, "#overview")
+    assert find(browser, "#overview").text.count("shares-are-occupancy") == 1
 
 
 def test_an_address_that_names_nothing_opens_the_overview(open_page: Open, small: Path) -> None:

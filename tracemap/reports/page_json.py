@@ -121,6 +121,7 @@ def _op_cost(cost: OpCostRow) -> Json:
         "low": _amount(cost.low),
         "high": _amount(cost.high),
         "spread": _spread(cost.per_call),
+        "sampled": None if cost.sampled is None else [_amount(bound) for bound in cost.sampled],
     }
 
 

@@ -150,13 +150,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class OpCostRow:
-    """One metric of one op, as in `tracemap.attribution.model.OpCost`."""
+    """One metric of one op, as in `tracemap.attribution.model.OpCost`; `sampled` is None where no samples decide."""
 
     attributed: Amount
     inclusive: Amount
     low: Amount
     high: Amount
     per_call: Spread | None
+    sampled: tuple[Amount, Amount] | None = None
 
 
 @dataclass(frozen=True, slots=True)

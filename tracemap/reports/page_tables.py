@@ -82,7 +82,14 @@ def _op_cost(cost: OpCost, metric: MetricTotal) -> OpCostRow:
         low=amount(cost.low, metric),
         high=amount(cost.high, metric),
         per_call=spread(cost.per_call, metric),
+        sampled=_sampled(cost, metric),
     )
+
+
+def _sampled(cost: OpCost, metric: MetricTotal) -> tuple[Amount, Amount] | None:
+    if isinstance(cost.sampled_low, Unknown) or isinstance(cost.sampled_high, Unknown):
+        return None
+    return amount(cost.sampled_low, metric), amount(cost.sampled_high, metric)
 
 
 def site_rows(joined: Joined) -> tuple[SiteRow, ...]:

@@ -162,6 +162,10 @@
     if (!cost) return card;
     const rows = [["attributed", cost.attributed], ["inclusive", cost.inclusive], ["at least", cost.low], ["at most", cost.high]];
     card.append(costTable(rows));
+    if (cost.sampled) {
+      const [low, high] = cost.sampled;
+      card.append(make("div", "facts", "95 % interval of the samples: " + low[1] + " – " + high[1]));
+    }
     if (op.calls) card.append(make("div", "facts", op.calls[1] + " calls" + spreadText(cost.spread)));
     return card;
   }
