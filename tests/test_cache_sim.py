@@ -240,7 +240,30 @@ def test_the_build_has_no_avx512(fused: bool, tmp_path: Path) -> None:
     assert any(AVX512.search(text) for text in operands(bundle.module_path))
     module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=fused)
     assert not {text for text in operands(module.path) if AVX512.search(text)}
-    assert module.build == f"x86-64 with AVX2, {'with' if fused else 'without'} FMA"
+    words = "x86-64 with AVX2 and FMA, without microkernels", "x86-64 with AVX2, without FMA and microkernels"
+    assert module.build == words[not fused]
+
+
+@pytest.mark.parametrize("microkernels", ["default", "all", "none"])
+def test_tiles_for_microkernels_stay_vectors(microkernels: str, tmp_path: Path) -> None:
+    """There is no microkernel for tiles of AVX-512 in AVX2: the one for any tile reads single floats."""
+    model, target = tmp_path / "large.mlir", tmp_path / "tiled.tracemap"
+    model.write_text(_LARGE)
+    check_cli(
+        "build", model, "-o", target, "--", "--iree-llvmcpu-target-cpu=skylake-avx512", "--iree-opt-data-tiling",
+        f"--iree-llvmcpu-enable-ukernels={microkernels}",
+    )  # fmt: skip
+    bundle = load(target)
+    assert "linalg.mmt4d" in {step.op_name for kernel in bundle.graph.kernels for step in kernel.steps}
+    module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=False)
+    multiplied = {
+        instruction.mnemonic
+        for image in read_images(module.path)
+        for function in image.functions
+        for instruction in instructions_of(image, function)
+        if instruction.mnemonic.startswith("vmul")
+    }
+    assert multiplied == {"vmulps"}
 
 
 def test_the_build_fuses_only_where_asked(built: Built, tmp_path: Path) -> None:

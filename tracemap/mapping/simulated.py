@@ -2,8 +2,8 @@
 
 The module as it was before code generation is compiled again from there, so that kernels, tiles and steps are those of
 the bundle. Only the target is another one: no instructions beyond AVX2 (valgrind knows no AVX-512), fused
-multiply-adds only where valgrind runs them at a bearable speed, and shared objects that the system's loader loads, so
-that a simulator tells them apart.
+multiply-adds only where valgrind runs them at a bearable speed, generated code in place of microkernels, and shared
+objects that the system's loader loads, so that a simulator tells them apart.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ _KNOWN_FEATURES = (
 """Features of x86-64 whose instructions valgrind 3.19 and newer run."""
 _FUSED = ("fma", "f16c")
 """Those that older ones run as slowly as a thousand others."""
-_VECTORS = {"avx2": ("AVX2", 32), "avx": ("AVX", 32), "sse4.2": ("SSE4.2", 16)}
-"""What a feature is called, and the bytes of its vectors; the first that a target has counts."""
+_NAMES = {"avx2": "AVX2", "avx": "AVX", "sse4.2": "SSE4.2"}
+"""What the widest of a target's features is called."""
 
 _TARGET = re.compile(r'#hal\.executable\.target<"([^"]*)", "([^"]*)"')
 _FEATURES = re.compile(r'\bcpu_features = "([^"]*)"')
-_CPU = re.compile(r'\bcpu = "[^"]*"')
-_VECTOR_BYTES = re.compile(r"\bnative_vector_size = (\d+)")
 _TRIPLE = re.compile(r'"(\w+)-unknown-unknown-eabi-elf"')
-_EMBEDDED = re.compile(r'("llvm-cpu", )"embedded-elf-(\w+)", \{')
+_KIND = re.compile(r'("llvm-cpu", )"embedded-elf-(\w+)"')
+_BEGIN = re.compile(r'"llvm-cpu", "[\w-]+", \{')
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm_64"}
 """What IREE calls the architecture of a machine."""
 
@@ -138,16 +137,26 @@ def _retargeted(text: str, *, fused: bool) -> tuple[str, str]:
                 f"the module is compiled for {backend} ({kind}); caches are simulated for machine code that this "
                 f"{here} machine loads; build the model for it"
             )
-    text = _EMBEDDED.sub(r'\1"system-elf-\2", {link_embedded = false, ', text)
+    text = _with(_KIND.sub(r'\1"system-elf-\2"', text), "link_embedded", "false")
     text = _TRIPLE.sub(r'"\1-unknown-linux-gnu"', text)
     if here != "x86_64":
         return text, here
     kept = _kept(",".join(_FEATURES.findall(text)), fused=fused)
-    name, vector_bytes = next((words for feature, words in _VECTORS.items() if feature in kept), ("SSE2", 16))
+    name = next((name for feature, name in _NAMES.items() if feature in kept), "SSE2")
     features = ",".join(f"+{feature}" for feature in kept)
-    text = _CPU.sub('cpu = "x86-64"', _FEATURES.sub(f'cpu_features = "{features}"', text))
-    text = _VECTOR_BYTES.sub(lambda found: f"native_vector_size = {min(int(found[1]), vector_bytes)}", text)
-    return text, f"x86-64 with {name}, {'with' if 'fma' in kept else 'without'} FMA"
+    # Microkernels are chosen by the processor's features for tiles chosen by others: they would be those for any.
+    for key, value in (("cpu", '"x86-64"'), ("cpu_features", f'"{features}"'), ("ukernels", '"none"')):
+        text = _with(text, key, value)
+    fma = " and FMA, without" if "fma" in kept else ", without FMA and"
+    return text, f"x86-64 with {name}{fma} microkernels"
+
+
+def _with(text: str, key: str, value: str) -> str:
+    """Targets with an entry of their configuration set."""
+    known = re.compile(rf'([{{ ]{key} = )(?:"[^"]*"|true|false)')
+    if known.search(text):
+        return known.sub(lambda found: found[1] + value, text)
+    return _BEGIN.sub(lambda found: f"{found[0]}{key} = {value}, ", text)
 
 
 def _kept(features: str, *, fused: bool) -> list[str]:
