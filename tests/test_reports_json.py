@@ -99,6 +99,8 @@ def test_steps_of_kernels() -> None:
             "sites": ["site0"],
             "text": None,
             "steps": [{"line": 3, "op_name": "arith.addf", "ops": ["op2"], "parent": None}],
+            "loops": None,
+            "instructions": None,
         }
     ]
     validator("show").validate(value)

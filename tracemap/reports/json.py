@@ -6,13 +6,16 @@ The JSON Schemas lie in `tracemap/schemas`; `schema(name)` reads them.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
 from tracemap.attribution.model import Attribution, OpCost, PerCall, SiteCost
 from tracemap.graph.encoding import coverage_to_json, kernel_to_json, module_to_json, op_to_json, site_to_json
-from tracemap.graph.model import TraceGraph
+from tracemap.graph.model import Kernel, TraceGraph
 from tracemap.graph.query import Selection, everything
+from tracemap.machine.code import OUTSIDE, Instruction
+from tracemap.reports.kernels import KernelLoop, KernelView
 from tracemap.units import to_json
 
 Json = dict[str, Any]
@@ -22,21 +25,48 @@ SCHEMA_VERSION = 1
 """Version of both forms. 1: first."""
 
 
-def map_json(graph: TraceGraph, selection: Selection | None = None) -> Json:
+def map_json(
+    graph: TraceGraph, selection: Selection | None = None, views: Sequence[KernelView] = (), *, assembly: bool = False
+) -> Json:
     """The map as `tracemap show --format json` prints it; with a selection only its ops, sites and kernels.
 
-    The coverage is always the whole map's.
+    The coverage is always the whole map's. Kernels of which there is a view have their loops and, where they are asked
+    for, instructions; these are null in others.
     """
     chosen = selection or everything(graph)
+    view_of = {view.kernel.name: view for view in views if not view.no_code}
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "map",
         "module": module_to_json(graph.module),
         "ops": [op_to_json(op, graph.sites_of_op.get(op.id, ())) for op in chosen.ops],
         "sites": [site_to_json(site) for site in chosen.sites],
-        "kernels": [kernel_to_json(kernel) for kernel in chosen.kernels],
+        "kernels": [_kernel(kernel, view_of.get(kernel.name), assembly) for kernel in chosen.kernels],
         "coverage": coverage_to_json(graph),
     }
+
+
+def _kernel(kernel: Kernel, view: KernelView | None, assembly: bool) -> Json:
+    return {
+        **kernel_to_json(kernel),
+        "loops": None if view is None else [_loop(loop) for loop in view.loops],
+        "instructions": None if view is None or not assembly else [_instruction(each) for each in view.instructions],
+    }
+
+
+def _loop(loop: KernelLoop) -> Json:
+    return {
+        "parent": None if loop.parent == OUTSIDE else loop.parent,
+        "address": loop.address,
+        "instructions": loop.instructions,
+        "ops": list(loop.ops),
+        "lines": list(loop.lines),
+    }
+
+
+def _instruction(each: Instruction) -> Json:
+    line = each.line or None
+    return {"address": each.address, "line": line, "text": f"{each.mnemonic} {each.operands}".strip()}
 
 
 def attribution_json(attribution: Attribution) -> Json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, OpCost, OpResult
 from tracemap.graph.model import Diagnostic, Fate, Kernel, Membership, Op, Site, TraceGraph
+from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
 from tracemap.reports.page import default_metric, explained_of_elapsed
 from tracemap.reports.page_join import Joined, place_text, text_or_dash
 from tracemap.reports.page_tables import AT_LOAD, EQUAL_MEMBERS, SPLIT_EVENLY
@@ -70,6 +71,47 @@ def show(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bool = 
     if selection.kernels:
         console.print(_kernel_table(selection.kernels))
     _print_diagnostics(console, graph.diagnostics if whole else ())
+
+
+def show_kernel(view: KernelView, graph: TraceGraph, out: TextIO, *, assembly: bool = False) -> None:
+    """Print the inside of a kernel: its final IR, its loops, and its instructions where they are asked for."""
+    console = _console(out)
+    of_sites = (
+        f", ops of {view.kernel.sites[0]}; its other sites have the same steps" if len(view.kernel.sites) > 1 else ""
+    )
+    table = _table(
+        f"\nFinal IR of {view.kernel.name} (kernels/{text_or_dash(view.kernel.text)}){of_sites}",
+        ("line", "number"),
+        ("instructions", "number"),
+        ("ops", "text"),
+        ("text", "text"),
+    )
+    for line in view.lines:
+        ops = ops_text(graph, ops_at_site(graph, view.kernel, line.ops))
+        _row(table, str(line.line), str(line.instructions or ""), ops, line.text)
+    if view.lines:
+        console.print(table)
+    if view.loops:
+        console.print(_loop_table(view, graph))
+    if assembly and view.instructions:
+        console.print(_assembly_table(view))
+    if view.no_code:
+        console.print(printable(f"no loops and no instructions: {view.no_code}"))
+
+
+def _loop_table(view: KernelView, graph: TraceGraph) -> Table:
+    table = _table("\nLoops of its machine code", ("address", "text"), ("instructions", "number"), ("ops", "text"))
+    for depth, loop in loop_tree(view.loops):
+        ops = ops_text(graph, ops_at_site(graph, view.kernel, loop.ops), most=12)
+        _row(table, "  " * depth + hex(loop.address), str(loop.instructions), ops or "–")
+    return table
+
+
+def _assembly_table(view: KernelView) -> Table:
+    table = _table("\nInstructions", ("address", "text"), ("line", "number"), ("instruction", "text"))
+    for each in view.instructions:
+        _row(table, hex(each.address), str(each.line or "–"), f"{each.mnemonic} {each.operands}")
+    return table
 
 
 def attribute(graph: TraceGraph, attribution: Attribution, out: TextIO, *, all_ops: bool = False) -> None:

@@ -1,0 +1,106 @@
+"""The inside of a kernel as readers see it: its final IR line by line, its loops, its instructions, their ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tracemap.errors import ModuleInvalid
+from tracemap.graph.model import Kernel, Op, TraceGraph
+from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, instructions_of, loops_of
+from tracemap.machine.images import Image, kernel_images
+from tracemap.reports.page_join import place_text
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLine:
+    """A line of a kernel's text: the ops that its step came from, and how many instructions are of it."""
+
+    line: int
+    text: str
+    ops: tuple[str, ...]
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLoop:
+    """A loop of a kernel's machine code: the loop around it (`OUTSIDE`: none), and the ops that have code in it."""
+
+    parent: int
+    address: int
+    ops: tuple[str, ...]
+    lines: tuple[int, ...]
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """All of a kernel. `no_code` says why there are no instructions and loops, "" where there are."""
+
+    kernel: Kernel
+    lines: tuple[KernelLine, ...]
+    loops: tuple[KernelLoop, ...]
+    instructions: tuple[Instruction, ...]
+    no_code: str
+
+
+def view_kernel(kernel: Kernel, text: str, images: Sequence[Image]) -> KernelView:
+    """Put a kernel's text and its machine code together.
+
+    Args:
+        kernel: one of a map.
+        text: its final IR; "" where that is not kept.
+        images: the machine code of the module.
+    """
+    code, no_code = _code(kernel, images)
+    count: dict[int, int] = {}
+    for each in code:
+        count[each.line] = count.get(each.line, 0) + 1
+    ops_of = {step.line: step.ops for step in kernel.steps}
+    lines = tuple(
+        KernelLine(number, words, ops_of.get(number, ()), count.get(number, 0))
+        for number, words in enumerate(text.splitlines(), 1)
+    )
+    loops = tuple(_loop(loop, ops_of) for loop in loops_of(code))
+    return KernelView(kernel, lines, loops, code, no_code)
+
+
+def _code(kernel: Kernel, images: Sequence[Image]) -> tuple[tuple[Instruction, ...], str]:
+    found = kernel_images(images, kernel.name)
+    if not found:
+        return (), "the module has no machine code with debug lines for it"
+    try:
+        return instructions_of(*found[0]), ""
+    except ModuleInvalid as error:
+        return (), str(error)
+
+
+def _loop(loop: CodeLoop, ops_of: dict[int, tuple[str, ...]]) -> KernelLoop:
+    lines = tuple(line for line in loop.lines if line in ops_of)
+    ops = {op for line in lines for op in ops_of[line]}
+    ordered = tuple(sorted(ops, key=lambda op: int(op.removeprefix("op"))))
+    return KernelLoop(loop.parent, loop.header, ordered, lines, sum(loop.lines.values()))
+
+
+def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:
+    """Ops for people: id, name and place, at most so many."""
+    named = [_op_text(graph.op_by_id[op]) for op in ops[:most] if op in graph.op_by_id]
+    return ", ".join((*named, f"+{len(ops) - most} more") if len(ops) > most else named)
+
+
+def _op_text(op: Op) -> str:
+    return f"{op.id} {op.name} {place_text(op.file, op.line)}"
+
+
+def ops_at_site(graph: TraceGraph, kernel: Kernel, ops: Sequence[str]) -> tuple[str, ...]:
+    """Of a step's or loop's ops those of the kernel's first site, as sites that share a kernel have the same ones."""
+    members = {member.op for site in kernel.sites[:1] for member in graph.site_by_id[site].members}
+    return tuple(op for op in ops if op in members) or tuple(ops)
+
+
+def loop_tree(loops: Sequence[KernelLoop], parent: int = OUTSIDE, depth: int = 0) -> Iterator[tuple[int, KernelLoop]]:
+    """Loops with their depth, each before those in it."""
+    for number, loop in enumerate(loops):
+        if loop.parent == parent:
+            yield depth, loop
+            yield from loop_tree(loops, number, depth + 1)
