@@ -29,6 +29,8 @@ class HookSettings:
     `sample_hz` takes so many samples of the program counter per second of a thread's CPU time (0: none), of threads
     that call workgroups; `sampler` says by which means: `perf`, `timer` (a signal), or `auto`, the first of them that
     the system allows. With `record_calls` false, calls are not recorded: samples alone cost next to nothing per call.
+    What chooses calls (`skip_ms`, `calls`, `every`) does not choose samples; a timer takes none in kernels that
+    `filter` leaves out.
     """
 
     filter: str = ""

@@ -216,8 +216,8 @@ void samplers_unlock(void);
 void samplers_fork_child(void);
 
 static inline void sampler_enter(struct sampler *sampler) {
-  if (UNLIKELY(__atomic_load_n(sampler->head, __ATOMIC_RELAXED) >= __atomic_load_n(&sampler->drain_from, __ATOMIC_RELAXED)))
-    sampler_catch_up(sampler);
+  uint64_t head = __atomic_load_n(sampler->head, __ATOMIC_RELAXED);
+  if (UNLIKELY(head >= __atomic_load_n(&sampler->drain_from, __ATOMIC_RELAXED))) sampler_catch_up(sampler);
   sampler->inside = true;
 }
 

@@ -209,7 +209,8 @@ static void take_sample(struct sampler *sampler, const void *context) {
     __atomic_store_n(&sampler->timer_lost, sampler->timer_lost + 1, __ATOMIC_RELAXED);
     return;
   }
-  sampler->ring[head % TIMER_RING] = (struct sample){interrupted_ip(context), monotonic_ns(), (uint32_t)sched_getcpu(), 0};
+  sampler->ring[head % TIMER_RING] =
+      (struct sample){interrupted_ip(context), monotonic_ns(), (uint32_t)sched_getcpu(), 0};
   __atomic_store_n(&sampler->timer_head, head + 1, __ATOMIC_RELEASE);
 }
 

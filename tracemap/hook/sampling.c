@@ -115,8 +115,9 @@ static void drain(struct sampler *sampler) {
 static uint64_t head_of(const struct sampler *sampler) { return __atomic_load_n(sampler->head, __ATOMIC_ACQUIRE); }
 
 static void set_drain(struct sampler *sampler) {
-  uint64_t room = DRAIN_SAMPLES;
-  if (sampler->page) room = sampler->ring_bytes / 4 < room * PERF_SAMPLE_BYTES ? sampler->ring_bytes / 4 : room * PERF_SAMPLE_BYTES;
+  uint64_t room = DRAIN_SAMPLES; /* the head of the kernel's ring counts bytes, that of ours samples */
+  if (sampler->page) room *= PERF_SAMPLE_BYTES;
+  if (sampler->page && room > sampler->ring_bytes / 4) room = sampler->ring_bytes / 4;
   __atomic_store_n(&sampler->drain_from, head_of(sampler) + room, __ATOMIC_RELAXED);
 }
 
@@ -142,7 +143,7 @@ static uint64_t middle_of(uint64_t *values, unsigned count) {
   return count ? values[count / 2] : 0;
 }
 
-/* A loop that reads the clock loses the time that a sample takes: the median of a few, taken quickly one after another. */
+/* A loop that reads the clock loses the time that a sample takes: the median of a few, one soon after another. */
 static uint64_t measure_cost(struct sampler *sampler) {
   enum { SAMPLES = 9, PERIOD_NS = 100000, LIMIT_NS = 4000000 };
   uint64_t gaps[SAMPLES], begin = monotonic_ns(), before = begin, head = head_of(sampler);

@@ -141,11 +141,13 @@ def read_samples(folder: Path) -> HookSamples:
     parts: list[npt.NDArray[Any]] = []
     for process, file in enumerate(files.values()):
         known = list(known_executables(file, files).values())
-        kernels = known_kernels(file, files).values()
+        kernels: dict[int, list[HookKernel]] = {}
+        for kernel in known_kernels(file, files).values():
+            kernels.setdefault(kernel.executable_id, []).append(kernel)
         for thread in _threads(file):
             parts.append(_taken(process, len(threads), thread, known, len(executables)))
             threads.append(thread)
-        executables += [_sampled(file, executable, kernels) for executable in known]
+        executables += [_sampled(file, executable, kernels.get(executable.number, [])) for executable in known]
     if not threads:
         raise RunEmpty(f"{folder}: holds no samples of the hook: no thread called a workgroup, or none was asked for")
     taken = np.concatenate(parts)
@@ -202,7 +204,7 @@ def _taken(
 
 
 def _sampled(file: ProcessFile, executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
-    own = [(k.name, k.address - executable.base) for k in kernels if k.executable_id == executable.number]
+    own = [(kernel.name, kernel.address - executable.base) for kernel in kernels]
     places = tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0])))
     return SampledExecutable(file.stamp, executable.number, executable.name, executable.elf, places)
 
