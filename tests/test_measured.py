@@ -11,8 +11,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.conftest import Built
-from tests.support import Corpus, json_cli, made_once
+import tracemap
+from tests.conftest import Built, Recorded
+from tests.support import Corpus, check_cli, json_cli, made_once, run_cli
+from tracemap.attribution.model import Rule
 from tracemap.attribution.steps import wilson
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
@@ -131,6 +133,28 @@ def test_the_split_of_a_matmul_and_its_epilogue_is_not_the_models(made: Path, sa
     assert by_rule["measured"]["ops"] != by_rule["model"]["ops"]
     modelled = next(each for each in by_rule["model"]["ops"])
     assert modelled["metrics"]["cpu_ns"]["sampled_low"] is None
+
+
+def test_every_way_to_ask_goes_by_what_was_seen(made: Path, samples: Corpus, built: Built, tmp_path: Path) -> None:
+    """The page of `report`, the page of `attribute`, and Python; another rule on request."""
+    bundle, run = sampled("hand_attention", made, samples, built)
+    check_cli("report", bundle, run, "-o", tmp_path / "report.html")
+    check_cli("attribute", run, "--map", bundle, "--html", tmp_path / "attribute.html")
+    for page in ("report.html", "attribute.html"):
+        assert "rule <code>measured</code>" in (tmp_path / page).read_text(encoding="utf-8")
+    check_cli("report", bundle, run, "-o", tmp_path / "root.html", "--rule", "root")
+    assert "rule <code>root</code>" in (tmp_path / "root.html").read_text(encoding="utf-8")
+    assert tracemap.attribute([run], load(bundle)).rule is Rule.MEASURED
+
+
+def test_the_rule_is_refused_where_nothing_was_seen(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    for command in (("attribute", recorded("hand_mlp"), "--map", built("hand_mlp")),
+                    ("report", built("hand_mlp"), recorded("hand_mlp"), "-o", tmp_path / "page.html")):  # fmt: skip
+        done = run_cli(*command, "--rule", "measured")
+        assert done.returncode == 2
+        assert "record with --sample or --cache-sim" in done.stderr
+        assert not (tmp_path / "page.html").exists()
+    assert json_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"))["rule"] == "model"
 
 
 @pytest.mark.parametrize("model", ["hand_attention", "hand_repeat6_calls"])

@@ -15,14 +15,14 @@ import click
 )
 @click.option(
     "--rule",
-    type=click.Choice(["model", "root", "equal"]),
-    default="model",
-    show_default=True,
-    help="How a site's cost is split over its ops.",
+    type=click.Choice(["measured", "model", "root", "equal"]),
+    help="How a site's cost is split over its ops.  [default: measured where a RUN has samples or counts, else model]",
 )
 @click.option("--allow-mismatch", is_flag=True, help="Join a run of another module all the same; the page says so.")
 @click.option("--force", is_flag=True, help="Replace PAGE.html if it exists.")
-def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str, allow_mismatch: bool, force: bool) -> None:
+def command(
+    bundle: Path, runs: tuple[Path, ...], target: Path, rule: str | None, allow_mismatch: bool, force: bool
+) -> None:
     """Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and sites.
 
     With RUNs the page carries their costs on the lines of the model and of its Python files; without, it shows where
@@ -46,7 +46,8 @@ def command(bundle: Path, runs: tuple[Path, ...], target: Path, rule: str, allow
         loaded = load(bundle)
         attribution = None
         if runs:
-            joined = attribute(runs, loaded, Rule(rule), allow_mismatch=allow_mismatch, progress=progress)
+            chosen = Rule(rule) if rule else None
+            joined = attribute(runs, loaded, chosen, allow_mismatch=allow_mismatch, progress=progress)
             attribution = joined.attribution
         progress("writing the page")
         write_page(build_page(loaded.graph, attribution, loaded.source_text), target, force=force)
