@@ -428,3 +428,13 @@ def test_samples_anywhere_in_real_code_balance(built: Built, tmp_path: Path, dat
     for ops, count in seen.items():
         assert not ops or sum(got[op] for op in ops) >= count
     assert sum(value["samples"] for value in result.kernels[0].addresses.values()) == len(found)
+
+
+def test_steps_of_another_kernel_than_the_sites_are_unmatched(tmp_path: Path) -> None:
+    rows_of_kernels = "step,k1,site0,2,,5\nstep,nobody,site0,2,,7\nstep,k0,site0,2,,11\n"
+    table = csv_of(
+        tmp_path / "r.csv", f"kind,kernel,site,step,cpu_ns,samples\ndispatch,k0,site0,,100,\n{rows_of_kernels}"
+    )
+    result = attributed(table, rule=None, map_=stepped())
+    assert residual(result, "samples") == {ResidualReason.UNMATCHED: 12}
+    assert shares(result, "samples") == {"op1": 11, "op2": 0, "op3": 0}

@@ -164,7 +164,14 @@ class Scan:
         for target, kernel, step, address, *values in self.query(query):
             counts = tuple(int(value or 0) for value in values)
             place = NO_ADDRESS if address is None else int(address)
-            self.step_rows.append(StepRow(target, kernel or "", int(step or 0), place, counts))
+            known = target < 0 or self._runs(target, kernel)
+            row = StepRow(target if known else UNMATCHED, kernel or "", int(step or 0), place, counts)
+            self.step_rows.append(row)
+
+    def _runs(self, target: int, kernel: str) -> bool:
+        """Whether a target's sites call a kernel: lines of another's text say nothing of them."""
+        sites = (self.graph.site_by_id.get(site) for site in self.targets[target].sites)
+        return all(site is not None and site.kernel == kernel for site in sites)
 
     def _names_sites(self, run: Run, joined: Join) -> bool:
         """Whether a run's column `site` is needed: a recorded run with all its buffers tells more by its commands.

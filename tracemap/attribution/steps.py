@@ -3,6 +3,7 @@
 A step that is of ops gives them what was seen at it; where it is of several members of a site, to each the same. A step
 of no op (index arithmetic, loop control, moves of registers) gives it to the ops of the innermost loop of the machine
 code around it, in proportion to what was seen of them in that loop; what no loop has an op for stays a share of nobody.
+Sites of one kernel run the same code: where little was seen at one, what was seen at all of them decides.
 """
 
 from __future__ import annotations
@@ -163,6 +164,8 @@ class StepCounts:
     _members: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     """By site and metric: what was seen of each member, and of nobody after them."""
     _of_kernel: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(Counter))
+    _told: dict[str, bool] = field(default_factory=dict)
+    """By site: whether its kernel's steps tell its members."""
 
     def __post_init__(self) -> None:
         by_kernel: dict[str, list[StepRow]] = defaultdict(list)
@@ -221,9 +224,11 @@ class StepCounts:
 
     def _has_steps(self, site: Site) -> bool:
         """Whether its kernel's text tells its members; a sole member needs no telling."""
-        members = {member.op for member in site.members}
-        kernel = self.graph.kernel_by_name[site.kernel]
-        return len(members) == 1 or any(not members.isdisjoint(step.ops) for step in kernel.steps)
+        if site.id not in self._told:
+            members = {member.op for member in site.members}
+            steps = self.graph.kernel_by_name[site.kernel].steps
+            self._told[site.id] = len(members) == 1 or any(not members.isdisjoint(step.ops) for step in steps)
+        return self._told[site.id]
 
     def basis(self, site: Site) -> MemberWeights | None:
         """What other costs of a site are split by: its samples, or its instructions, or those of its kernel."""
