@@ -80,8 +80,9 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
 def _write_page(bundle: Bundle, result: Attribution, page: Path, force: bool) -> None:
     from tracemap.reports.html import write_page
     from tracemap.reports.page import build_page
+    from tracemap.reports.page_kernels import kernels_of
 
-    write_page(build_page(bundle.graph, result, bundle.source_text), page, force=force)
+    write_page(build_page(bundle.graph, result, bundle.source_text, kernels_of(bundle)), page, force=force)
 
 
 def _print(bundle: Bundle, result: Attribution, form: str, output: Path | None, all_ops: bool) -> None:

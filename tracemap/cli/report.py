@@ -38,6 +38,7 @@ def command(
     from tracemap.outputs import check_file
     from tracemap.reports.html import write_page
     from tracemap.reports.page import build_page
+    from tracemap.reports.page_kernels import kernels_of
     from tracemap.session import attribute
 
     check_file(target, force=force)
@@ -50,4 +51,5 @@ def command(
             joined = attribute(runs, loaded, chosen, allow_mismatch=allow_mismatch, progress=progress)
             attribution = joined.attribution
         progress("writing the page")
-        write_page(build_page(loaded.graph, attribution, loaded.source_text), target, force=force)
+        page = build_page(loaded.graph, attribution, loaded.source_text, kernels_of(loaded))
+        write_page(page, target, force=force)

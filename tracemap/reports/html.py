@@ -43,7 +43,7 @@ def write_page(page: PageData, target: Path, *, force: bool) -> None:
 def render_page(page: PageData) -> str:
     """The whole HTML text of a page."""
     style = asset("page.css") + _source_styles(page)
-    early, script = asset("early.js"), asset("page.js")
+    early, script = asset("early.js"), asset("page.js") + asset("kernels.js")
     return _template().render(
         page=page,
         chunks=[_chunks(source) for source in page.sources],

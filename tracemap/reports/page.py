@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, ResidualReason
 from tracemap.graph.model import Fate, SourceFile, TraceGraph
 from tracemap.reports.page_join import Joined, amount, short_name, text_or_dash
+from tracemap.reports.page_kernels import NO_KERNELS, KernelSources, kernel_pages
 from tracemap.reports.page_model import Coverage, Fact, FateCount, MetricBalance, PageData, ResidualLine
 from tracemap.reports.page_sources import source_page
 from tracemap.reports.page_tables import op_rows, scope_rows, site_rows
@@ -18,7 +19,10 @@ DEFAULT_METRIC = "cpu_ns"
 
 
 def build_page(
-    graph: TraceGraph, attribution: Attribution | None, source_text: Callable[[SourceFile], str]
+    graph: TraceGraph,
+    attribution: Attribution | None,
+    source_text: Callable[[SourceFile], str],
+    kernels: KernelSources = NO_KERNELS,
 ) -> PageData:
     """The data of a page: of the map alone, or of a map with the costs of a run.
 
@@ -26,6 +30,7 @@ def build_page(
         graph: the map.
         attribution: what the ops cost, or None for a page of the map alone.
         source_text: gives the text of a source file, e.g. `Bundle.source_text`.
+        kernels: what the inside of kernels is read from.
     """
     joined = Joined(graph, attribution)
     sources = tuple(
@@ -44,6 +49,7 @@ def build_page(
         ops=op_rows(joined, sources),
         sites=site_rows(joined),
         scopes=scope_rows(joined),
+        kernels=kernel_pages(graph, attribution, kernels),
     )
 
 

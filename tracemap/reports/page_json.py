@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tracemap.reports.page_kernels import kernel_page_json
 from tracemap.reports.page_model import (
     Amount,
     LineCost,
@@ -38,6 +39,7 @@ def page_json(page: PageData) -> Json:
         "ops": [_op(row, names) for row in page.ops],
         "sites": [_site(row, names) for row in page.sites],
         "scopes": [_scope(row, names) for row in page.scopes],
+        "kernels": [kernel_page_json(kernel) for kernel in page.kernels],
     }
 
 

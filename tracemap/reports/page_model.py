@@ -229,6 +229,26 @@ class ScopeRow:
     heat: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class KernelPage:
+    """A kernel in the page.
+
+    `lines`: its text; `ops`: by line; `seen`: by metric, sums by line; `code`: address, line and text of instructions,
+    with what was seen at them; `loops`: parent (-1: none), address, instructions, ops, and the lines in it; `no_code`
+    says why there is no machine code, `""` where there is.
+    """
+
+    name: str
+    sites: tuple[str, ...]
+    lines: tuple[str, ...]
+    ops: Mapping[int, tuple[str, ...]]
+    seen: Mapping[str, Mapping[int, int]]
+    code: tuple[tuple[int, int, str], ...]
+    seen_at: Mapping[str, Mapping[int, int]]
+    loops: tuple[tuple[int, int, int, tuple[str, ...], tuple[int, ...]], ...]
+    no_code: str
+
+
 @dataclass(frozen=True, slots=True)
 class PageData:
     """A whole page. `metric` is the one shown first; empty without a run."""
@@ -245,3 +265,4 @@ class PageData:
     ops: tuple[OpRow, ...]
     sites: tuple[SiteRow, ...]
     scopes: tuple[ScopeRow, ...]
+    kernels: tuple[KernelPage, ...] = ()

@@ -5,6 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const ops = new Map(data.ops.map((op) => [op.id, op]));
   const sites = new Map(data.sites.map((site) => [site.id, site]));
+  const kernelNumber = new Map(data.kernels.map((kernel, index) => [kernel.name, index]));
   const byId = (id) => document.getElementById(id);
   const tabs = [...document.querySelectorAll("[role=tab]")];
   const panels = tabs.map((tab) => byId(tab.getAttribute("aria-controls")));
@@ -159,6 +160,11 @@
     if (op.python[0]) where.append(" · ", link(op.python[0], op.python[1]));
     if (op.scope) where.append(" · ", op.scope);
     card.append(where, make("div", "facts", op.reason));
+    const inside = op.kernels.filter((name) => kernelNumber.has(name)).slice(0, 4);
+    if (inside.length) {
+      const links = inside.flatMap((name, place) => [place ? ", " : "", link(name, "kernel" + kernelNumber.get(name) + "-" + op.id)]);
+      card.append(make("div", "facts", "in ", ...links));
+    }
     if (!cost) return card;
     const rows = [["attributed", cost.attributed], ["inclusive", cost.inclusive], ["at least", cost.low], ["at most", cost.high]];
     card.append(costTable(rows));
@@ -276,6 +282,7 @@
     }
     if (panels.some((panel) => panel.id === name)) showPanel(name);
     else if (selectLine(name)) return;
+    else if (/^kernel\d/.test(name)) showPanel("kernels");
     else if (ops.has(name)) selectOp(name);
     else if (sites.has(name)) selectSite(name);
   }

@@ -1,0 +1,269 @@
+"use strict";
+// The inside of kernels: final IR, source ops, machine code and its loops, each leading to the others.
+// Only rows in view are in the document, so that a kernel of ten thousand lines is as quick as one of ten.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  if (!data.kernels.length) return;
+  const byId = (id) => document.getElementById(id);
+  const ops = new Map(data.ops.map((op) => [op.id, op]));
+  const ROW = 18; // pixels, as in page.css
+  const SPARE = 15; // rows above and below what is in view
+  let kernel = null;
+  let event = "";
+  let members = null; // of the site that is shown; null: of all sites
+  let chosen = { lines: new Set(), line: 0, instructions: new Set(), op: "", loop: -1 };
+
+  function make(name, className, ...children) {
+    const element = document.createElement(name);
+    if (className) element.className = className;
+    element.append(...children);
+    return element;
+  }
+
+  // A list of rows of one height, of which only those in view exist.
+  class Rows {
+    constructor(box, draw, pick) {
+      this.box = box;
+      this.draw = draw;
+      this.count = 0;
+      this.slice = make("div", "slice");
+      this.spacer = make("div", "spacer", this.slice);
+      box.replaceChildren(this.spacer);
+      box.addEventListener("scroll", () => this.paint(), { passive: true });
+      box.addEventListener("click", (event) => {
+        const row = event.target.closest("[data-row]");
+        if (row && !event.target.closest("a") && !String(getSelection())) pick(Number(row.dataset.row));
+      });
+      box.addEventListener("keydown", (event) => {
+        const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20 }[event.key];
+        if (!by) return;
+        event.preventDefault();
+        this.at = Math.min(this.count - 1, Math.max(0, (this.at ?? -1) + by));
+        pick(this.at);
+      });
+    }
+
+    set(count, columns) {
+      this.count = count;
+      this.at = -1;
+      this.spacer.style.height = count * ROW + "px";
+      this.spacer.style.width = "calc(" + columns + "ch + 190px)";
+      this.box.scrollTop = 0;
+      this.paint();
+    }
+
+    paint() {
+      const first = Math.max(0, Math.floor(this.box.scrollTop / ROW) - SPARE);
+      const last = Math.min(this.count, Math.ceil((this.box.scrollTop + this.box.clientHeight) / ROW) + SPARE);
+      this.slice.style.transform = "translateY(" + first * ROW + "px)";
+      const rows = [];
+      for (let place = first; place < last; place++) {
+        const row = this.draw(place);
+        row.dataset.row = place;
+        rows.push(row);
+      }
+      this.slice.replaceChildren(...rows);
+    }
+
+    reveal(place) {
+      this.at = place;
+      const top = place * ROW;
+      if (top < this.box.scrollTop || top + ROW > this.box.scrollTop + this.box.clientHeight) {
+        this.box.scrollTop = Math.max(0, top - this.box.clientHeight / 3);
+      }
+    }
+  }
+
+  const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+  const shown = (list) => (members ? list.filter((op) => members.has(op)) : list);
+  const opsOf = (line) => shown(kernel.ops[line] ?? []);
+  const seen = (line) => kernel.seen[event]?.[line] ?? 0;
+  const seenAt = (place) => kernel.seenAt[event]?.[place] ?? 0;
+
+  function row(value, total, on, related, ...cells) {
+    const element = make("div", "kr" + (on ? " selected" : related ? " related" : ""), ...cells);
+    if (value && total) element.style.setProperty("--heat-share", Math.round((100 * value) / total) + "%");
+    return element;
+  }
+
+  const amount = (value, total) => {
+    const cell = make("b", "v", value ? compact.format(value) : "");
+    if (value) cell.title = value + (total ? ", " + ((100 * value) / total).toFixed(1) + " %" : "");
+    return cell;
+  };
+
+  function drawLine(place) {
+    const line = place + 1;
+    const value = seen(line);
+    const own = opsOf(line).slice(0, 2).join(" ");
+    return row(
+      value, kernel.total[event], line === chosen.line, chosen.lines.has(line),
+      make("b", "n", String(line)), amount(value, kernel.total[event]), make("b", "o", own), make("code", "", kernel.lines[place]),
+    );
+  }
+
+  function drawInstruction(place) {
+    const [address, line, text] = kernel.code[place];
+    const value = seenAt(place);
+    const loop = chosen.loop >= 0 && chosen.instructions.has(place);
+    return row(
+      value, kernel.total[event], line > 0 && line === chosen.line, loop || chosen.lines.has(line),
+      make("b", "n", address), amount(value, kernel.total[event]), make("b", "o", line ? String(line) : "–"), make("code", "", text),
+    );
+  }
+
+  // Choosing
+
+  const linesOfOp = (op) => Object.keys(kernel.ops).filter((line) => kernel.ops[line].includes(op)).map(Number);
+
+  function choose(next, reveal) {
+    chosen = { lines: new Set(), line: 0, instructions: new Set(), op: "", loop: -1, ...next };
+    const first = chosen.line || Math.min(...chosen.lines);
+    if (reveal !== "ir" && Number.isFinite(first) && first > 0) ir.reveal(first - 1);
+    const at = chosen.loop >= 0 ? kernel.loops[chosen.loop].at : hottest();
+    if (reveal !== "code" && at >= 0) code.reveal(at);
+    ir.paint();
+    code.paint();
+    paintSide();
+  }
+
+  // Of the chosen lines' instructions the one where most was seen; the first, where nothing was.
+  function hottest() {
+    let best = -1;
+    kernel.code.forEach(([, line], place) => {
+      if (line !== chosen.line && !chosen.lines.has(line)) return;
+      if (line > 0 && (best < 0 || seenAt(place) > seenAt(best))) best = place;
+    });
+    return best;
+  }
+
+  const chooseLine = (line, reveal) => choose({ line, ops: opsOf(line) }, reveal);
+  const chooseOp = (op) => choose({ op, ops: [op], lines: new Set(linesOfOp(op)) });
+  const chooseLoop = (loop) => choose({ loop, ops: kernel.loops[loop].ops, lines: new Set(kernel.loops[loop].lines) });
+
+  const ir = new Rows(byId("kernel-ir"), drawLine, (place) => chooseLine(place + 1, "ir"));
+  const code = new Rows(byId("kernel-code"), drawInstruction, (place) => {
+    const line = kernel.code[place][1];
+    if (line) chooseLine(line, "code");
+  });
+
+  // Ops and loops
+
+  function place(op) {
+    const found = ops.get(op);
+    return found ? found.name + " " + found.place[0] : "";
+  }
+
+  function opButton(op, value) {
+    const button = make("button", chosen.ops?.includes(op) ? "on" : "", op + " " + place(op));
+    button.type = "button";
+    button.addEventListener("click", () => chooseOp(op));
+    const source = make("a", "", "source");
+    source.href = "#" + op;
+    return make("li", "", button, " ", amount(value, kernel.total[event]), " ", source);
+  }
+
+  function paintSide() {
+    const list = make("ul", "ops");
+    for (const op of shown(kernel.all)) {
+      list.append(opButton(op, linesOfOp(op).reduce((sum, line) => sum + seen(line), 0)));
+    }
+    byId("kernel-ops").replaceChildren(list);
+    const tree = make("ul", "loops");
+    kernel.loops.forEach((loop, number) => {
+      const text = "loop at " + kernel.code[loop.at][0] + ", " + loop.instructions + " instructions: ";
+      const own = shown(loop.ops);
+      const more = own.length > 6 ? " and " + (own.length - 6) + " more" : "";
+      const words = own.length ? own.slice(0, 6).map((op) => op + " " + place(op)).join(", ") + more : "of no op";
+      const button = make("button", chosen.loop === number ? "on" : "", text + words);
+      button.type = "button";
+      button.addEventListener("click", () => chooseLoop(number));
+      const item = make("li", "", button);
+      item.style.marginLeft = kernel.depth[number] * 14 + "px";
+      tree.append(item);
+    });
+    byId("kernel-loops").replaceChildren(kernel.loops.length ? tree : make("p", "facts", kernel.noCode || "No loops."));
+  }
+
+  // Kernels and events
+
+  function prepare(found) {
+    if (found.total) return found;
+    found.all = [...new Set(Object.values(found.ops).flat())].sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
+    found.total = {};
+    for (const [name, lines] of Object.entries(found.seen)) {
+      found.total[name] = Object.values(lines).reduce((sum, value) => sum + value, 0);
+    }
+    found.depth = [];
+    found.loops.forEach((loop, number) => (found.depth[number] = loop.parent < 0 ? 0 : found.depth[loop.parent] + 1));
+    return found;
+  }
+
+  const widest = (rows) => rows.reduce((most, text) => Math.max(most, text.length), 20);
+
+  // Sites that share a kernel have the same steps, each of its own ops.
+  function showSite(name) {
+    const site = data.sites.find((each) => each.id === name);
+    members = site ? new Set(site.members.map((member) => member.op)) : null;
+    byId("kernel-site").value = name;
+  }
+
+  function open(index) {
+    kernel = prepare(data.kernels[index]);
+    byId("kernel").value = String(index);
+    const events = Object.keys(kernel.seen);
+    byId("kernel-event").replaceChildren(...events.map((name) => make("option", "", name)));
+    byId("kernel-event").disabled = !events.length;
+    event = events.includes(event) ? event : events[0] ?? "";
+    if (event) byId("kernel-event").value = event;
+    byId("kernel-site").replaceChildren(...[...kernel.sites, "all"].map((name) => make("option", "", name)));
+    showSite(kernel.sites[0] ?? "all");
+    byId("kernel-note").textContent = kernel.noCode ? "Machine code: " + kernel.noCode + "." : "";
+    chosen = { lines: new Set(), line: 0, instructions: new Set(), op: "", loop: -1, ops: [] };
+    ir.set(kernel.lines.length, widest(kernel.lines));
+    code.set(kernel.code.length, widest(kernel.code.map((each) => each[2])));
+    paintSide();
+  }
+
+  function follow() {
+    const match = /^kernel(\d+)(?:L(\d+)|-(op\d+))?$/.exec(location.hash.slice(1));
+    if (!match || !data.kernels[match[1]]) {
+      if (location.hash === "#kernels") requestAnimationFrame(() => (ir.paint(), code.paint()));
+      return;
+    }
+    open(Number(match[1]));
+    requestAnimationFrame(() => {
+      if (match[2]) chooseLine(Number(match[2]));
+      else if (match[3]) {
+        const site = kernel.sites.find((name) => data.sites.find((each) => each.id === name)?.members.some((member) => member.op === match[3]));
+        showSite(site ?? "all");
+        chooseOp(match[3]);
+      }
+      else {
+        ir.paint();
+        code.paint();
+      }
+    });
+  }
+
+  byId("kernel").replaceChildren(...data.kernels.map((each, index) => {
+    const option = make("option", "", each.name);
+    option.value = String(index);
+    return option;
+  }));
+  byId("kernel").addEventListener("change", (change) => (location.hash = "kernel" + change.target.value));
+  byId("kernel-site").addEventListener("change", (change) => {
+    showSite(change.target.value);
+    choose({ ops: [] });
+  });
+  byId("kernel-event").addEventListener("change", (change) => {
+    event = change.target.value;
+    ir.paint();
+    code.paint();
+    paintSide();
+  });
+  addEventListener("hashchange", follow);
+  addEventListener("resize", () => (ir.paint(), code.paint()));
+  open(0);
+  follow();
+})();
