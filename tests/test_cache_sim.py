@@ -65,13 +65,13 @@ def bundle(made: Path) -> Path:
 
 
 def simulate(bundle: Path, function: str, run: Path, *more: str) -> list[Row]:
-    """Record one timed call and a simulated one; returns the rows of steps."""
+    """Record one timed call and a simulated one; returns the simulated rows of steps."""
     inputs = [word for spec in (INPUTS | OF_OTHERS)[function] for word in ("--input", spec)]
     check_cli(
         "record", bundle, "--function", function, *inputs, "--cache-sim", *CACHES,
         *("--iterations", "1", "--warmup", "0", "-o", run), *more,
     )  # fmt: skip
-    return [row for row in events(run) if row["kind"] == "step"]
+    return steps_of(run)
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +87,7 @@ def simulated(made: Path, bundle: Path, valgrind: Path) -> dict[str, Path]:  # n
 
 
 def steps_of(run: Path) -> list[Row]:
-    return [row for row in events(run) if row["kind"] == "step"]
+    return [row for row in events(run) if row["kind"] == "step" and row["Ir"] is not None]
 
 
 def misses_by_step(run: Path, bundle: Bundle, event: str) -> dict[tuple[int, str], int]:
@@ -264,6 +264,23 @@ def test_tiles_for_microkernels_stay_vectors(microkernels: str, tmp_path: Path) 
         if instruction.mnemonic.startswith("vmul")
     }
     assert multiplied == {"vmulps"}
+
+
+def test_functions_stay_vectors_without_fused_multiply_adds(tmp_path: Path) -> None:
+    """Approximations are made of multiply-adds; what makes up for one is a call per element."""
+    target = tmp_path / "load_time.tracemap"
+    check_cli("build", PROGRAM.with_name("load_time.mlir"), "-o", target)
+    bundle = load(target)
+    module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=False)
+    names = {
+        instruction.mnemonic
+        for image in read_images(module.path)
+        for function in image.functions
+        for instruction in instructions_of(image, function)
+    }
+    assert {"vmulps", "vaddps"} <= names
+    assert "call" not in names
+    assert not any(name.startswith("vfm") for name in names)
 
 
 def test_the_build_fuses_only_where_asked(built: Built, tmp_path: Path) -> None:

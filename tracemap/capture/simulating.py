@@ -334,7 +334,7 @@ def _told(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSte
     told += f"Kernels ran {format_count(counted.instructions)} of {format_count(counted.program)} instructions"
     if counted.substituted:
         told += (
-            f"; {format_share(counted.substituted, counted.instructions)} of theirs stand in for instructions that the "
-            "build lacks (fused multiply-adds), and count at the steps that need these"
+            f"; {format_share(counted.substituted, counted.instructions)} of theirs are in functions that stand in for "
+            "instructions that the build lacks, and count at the steps that need these"
         )
     return RunDiagnostic("cache-simulated", told)

@@ -18,7 +18,7 @@ from pathlib import Path
 from iree.compiler import ir
 
 from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
-from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested, walk
 from tracemap.mapping.compiling import CONFIGURED, failure
 from tracemap.toolchain import find_tool, run_tool
 
@@ -40,6 +40,11 @@ _KIND = re.compile(r'("llvm-cpu", )"embedded-elf-(\w+)"')
 _BEGIN = re.compile(r'"llvm-cpu", "[\w-]+", \{')
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm_64"}
 """What IREE calls the architecture of a machine."""
+
+_LOWERED = "executable-targets"
+"""The phase after which kernels are in LLVM's dialect, and not yet machine code."""
+_KEEPING = {False: ("--emit-mlir-bytecode",), True: ("--mlir-print-debuginfo", "--mlir-print-op-generic")}
+"""Flags that keep all there is in a module between phases: as bytecode, or as text."""
 
 _NOT_OURS = (
     *("--iree-llvmcpu-link-embedded", "--iree-llvmcpu-link-static", "--iree-llvmcpu-keep-linker-artifacts"),
@@ -75,14 +80,47 @@ def build_simulated(configured: Path, flags: Sequence[str], folder: Path, *, fus
     parser = MlirParser()
     module, is_text = _read(parser, configured)
     build = _retarget(parser, module, fused=fused)
-    rewritten, target = folder / "simulated.mlir", folder / "simulated.vmfb"
-    with rewritten.open("wb") as file:
+    compiler = _Compiler(tuple(flag for flag in flags if not flag.startswith(_NOT_OURS)), build)
+    source, begin, target = folder / "simulated.mlir", CONFIGURED, folder / "simulated.vmfb"
+    _write(module, source, is_text=is_text)
+    if not fused and platform.machine() == "x86_64":
+        lowered = folder / "lowered.mlir"
+        compiler.run(source, lowered, f"--compile-from={begin}", f"--compile-to={_LOWERED}", *_KEEPING[is_text])
+        module = parser.parse(lowered.read_bytes())
+        _divide(parser, module)
+        source, begin = folder / "divided.mlir", _LOWERED
+        _write(module, source, is_text=is_text)
+    compiler.run(source, target, f"--compile-from={begin}", *_linking())
+    return SimulatedModule(target, build)
+
+
+def _write(module: Module, target: Path, *, is_text: bool) -> None:
+    with target.open("wb") as file:
         if is_text:  # bytecode would lose constants that are held as text
             module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
         else:
             module.operation.write_bytecode(file)
-    _compile(rewritten, flags, target, build)
-    return SimulatedModule(target, build)
+
+
+def _divide(parser: MlirParser, module: Module) -> None:
+    """Let multiply-adds be two instructions where they must be one.
+
+    Approximations of functions want one. A target without it calls a function that makes up for it, element by element,
+    and the code around no longer has vectors.
+    """
+    for old in [operation for operation in walk(module.operation) if operation.name == "llvm.intr.fma"]:
+        names = [named if isinstance(named, str) else named.name for named in old.attributes]
+        with parser.context:
+            new = ir.Operation.create(
+                "llvm.intr.fmuladd",
+                results=[old.results[0].type],
+                operands=list(old.operands),
+                attributes={name: old.attributes[name] for name in names},
+                loc=old.location,
+                ip=ir.InsertionPoint(old),
+            )
+        old.results[0].replace_all_uses_with(new.results[0])
+        old.erase()
 
 
 def _read(parser: MlirParser, configured: Path) -> tuple[Module, bool]:
@@ -166,17 +204,32 @@ def _kept(features: str, *, fused: bool) -> list[str]:
     return sorted(feature for feature, has in last.items() if has and feature in known)
 
 
-def _compile(source: Path, flags: Sequence[str], target: Path, build: str) -> None:
-    program = find_tool("iree-compile")
-    linker = program.with_name("iree-lld")
-    ours = [f"--compile-from={CONFIGURED}", "--iree-llvmcpu-link-embedded=false"]
-    if linker.is_file():  # comes with the compiler's wheel; else the system's own is used
-        ours.append(f"--iree-llvmcpu-system-linker-path={shlex.quote(str(linker))} -flavor gnu")
-    theirs = [flag for flag in flags if not flag.startswith(_NOT_OURS)]
-    done = run_tool([program, source, *theirs, *ours, "-o", target])
-    if done.returncode != 0:
-        raise ToolFailed(
-            f"the kernels, which were configured for the bundle's target, cannot be compiled for {build}, which "
-            "valgrind needs; build the model for it (`-- --iree-llvmcpu-target-cpu=x86-64-v3`) and simulate that: "
-            f"{failure(done.returncode, done.stderr)}"
-        )
+def _linking() -> list[str]:
+    """Flags that make executables shared objects; the linker is that of the compiler's wheel, else the system's."""
+    flags = ["--iree-llvmcpu-link-embedded=false"]
+    linker = find_tool("iree-compile").with_name("iree-lld")
+    if linker.is_file():
+        flags.append(f"--iree-llvmcpu-system-linker-path={shlex.quote(str(linker))} -flavor gnu")
+    return flags
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """Runs iree-compile with the bundle's own flags; `build` says what for."""
+
+    flags: tuple[str, ...]
+    build: str
+
+    def run(self, source: Path, target: Path, *more: str) -> None:
+        """Compile from one phase to another.
+
+        Raises:
+            ToolFailed: it does not work.
+        """
+        done = run_tool([find_tool("iree-compile"), source, *self.flags, *more, "-o", target])
+        if done.returncode != 0:
+            raise ToolFailed(
+                f"the kernels, which were configured for the bundle's target, cannot be compiled for {self.build}, "
+                "which valgrind needs; build the model for it (`-- --iree-llvmcpu-target-cpu=x86-64-v3`) and simulate "
+                f"that: {failure(done.returncode, done.stderr)}"
+            )
