@@ -1,0 +1,158 @@
+"""The kernel view in a real Chromium: line to ops to instructions and back, loops, events, ten thousand lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+
+from tests.browser.conftest import Open, log
+from tests.browser.test_reports_browser import find, go, press, texts, view
+from tests.builders import graph, op, site
+from tests.conftest import Built
+from tests.test_attribution_steps import addresses_run
+from tracemap.attribution.engine import Request, attribute
+from tracemap.attribution.model import Rule
+from tracemap.graph.bundle import load
+from tracemap.machine.code import instructions_of
+from tracemap.machine.images import read_images
+from tracemap.measurements.runfile import read_run
+from tracemap.reports.html import write_page
+from tracemap.reports.page import build_page
+from tracemap.reports.page_kernels import kernels_of
+from tracemap.reports.page_model import KernelPage
+
+LINES = 10_000
+SELECTED = "#kernel-ir .kr.selected"
+
+
+@pytest.fixture(scope="module")
+def real(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with a sample at every instruction of a matrix product with bias and activation."""
+    folder = tmp_path_factory.mktemp("kernels")
+    bundle = load(built("hand_mlp"))
+    kernel = next(kernel for kernel in bundle.graph.kernels if "matmul" in kernel.name)
+    (image,) = read_images(bundle.module_path)
+    code = instructions_of(image, image.function_by_name[kernel.name])
+    run = addresses_run(bundle, kernel.name, [i.address for i in code], [i.line for i in code], folder / "r.parquet")
+    request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
+    page = build_page(bundle.graph, attribute(request), bundle.source_text, kernels_of(bundle))
+    write_page(page, folder / "real.html", force=False)
+    return folder / "real.html"
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kernel of ten thousand lines, as many instructions and three hundred loops."""
+    map_ = graph((op(1, 1), op(2, 2)), (site(0, 1, 2, kernel="k"),))
+    numbers = range(1, LINES + 1)
+    kernel = KernelPage(
+        name="k",
+        sites=("site0",),
+        lines=tuple(f"  %{number} = arith.addf %a, %b : vector<{number}xf32>" for number in numbers),
+        ops={number: (f"op{1 + number % 2}",) for number in numbers},
+        seen={"samples": {number: number for number in numbers}},
+        code=tuple((4 * number, number, f"vaddps zmm{number % 32}, zmm1, zmm2") for number in numbers),
+        seen_at={"samples": {4 * number: number for number in numbers}},
+        loops=tuple((number - 1, 4 * (1 + number), 10, ("op1", "op2"), (1 + number,)) for number in range(300)),
+        no_code="",
+    )
+    page = dataclasses.replace(build_page(map_, None, lambda _: "a\nb\n"), kernels=(kernel,))
+    target = tmp_path_factory.mktemp("kernels") / "large.html"
+    write_page(page, target, force=False)
+    return target
+
+
+def lines_of_instructions(browser: Chrome) -> set[str]:
+    """The lines of the IR that the chosen instructions are of."""
+    return set(texts(browser, "#kernel-code .kr.selected .o"))
+
+
+def test_a_line_leads_to_its_ops_and_instructions(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernels")
+    assert view(browser) == "kernels"
+    rows = texts(browser, "#kernel-ir .kr")
+    product = next(number for number, text in enumerate(rows, 1) if "linalg.matmul" in text)
+    go(browser, f"kernel0L{product}")
+    assert "linalg.matmul" in find(browser, SELECTED).text
+    assert len(texts(browser, "#kernel-ops button.on")) == 1
+    lines = lines_of_instructions(browser)
+    assert lines == {str(product)}
+    assert not log(browser, "browser")
+
+
+def test_an_instruction_leads_to_its_line(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    line = browser.execute_script(
+        "const row = [...document.querySelectorAll('#kernel-code .kr')].find((each) => "
+        "each.querySelector('.o').textContent !== '–'); row.click(); return row.querySelector('.o').textContent"
+    )
+    assert find(browser, SELECTED).text.split()[0] == line
+    assert line in lines_of_instructions(browser)
+
+
+def test_an_op_leads_to_its_lines_and_from_the_source_into_the_kernel(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    button = browser.find_elements("css selector", "#kernel-ops button")[0]
+    name = button.text.split()[0]
+    button.click()
+    related = texts(browser, "#kernel-ir .kr.related")
+    assert related
+    assert all(name in text for text in related)
+    go(browser, name)
+    assert view(browser) == "F0"
+    inside = next(link for link in browser.find_elements("css selector", "#inspector a") if "dispatch" in link.text)
+    inside.click()
+    assert view(browser) == "kernels"
+    assert [text.split()[0] for text in texts(browser, "#kernel-ops button.on")] == [name]
+
+
+def test_loops_are_a_tree_with_their_ops(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    loops = browser.find_elements("css selector", "#kernel-loops button")
+    assert loops
+    assert "instructions: op" in loops[0].text
+    loops[-1].click()
+    assert texts(browser, "#kernel-loops button.on")
+    assert texts(browser, "#kernel-ir .kr.related")
+
+
+def test_heat_is_what_was_seen(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    total = browser.execute_script(
+        "return Object.values(JSON.parse(document.getElementById('data').textContent).kernels[0].seen.samples)"
+        ".reduce((a, b) => a + b, 0)"
+    )
+    titles = [row.get_attribute("title") for row in browser.find_elements("css selector", "#kernel-ir .kr .v[title]")]
+    shown = sum(int(str(title).partition(",")[0]) for title in titles)
+    assert 0 < shown <= total
+    assert find(browser, "#kernel-event").get_attribute("value") == "samples"
+    assert "occupancy" in find(browser, ".kernel-bar").text
+
+
+def test_keys_walk_the_lines(open_page: Open, real: Path) -> None:
+    browser = open_page(real, "#kernel0")
+    browser.execute_script("document.getElementById('kernel-ir').focus()")
+    press(browser, "\ue015", "\ue015")  # arrow down
+    assert find(browser, SELECTED).text.split()[0] == "2"
+
+
+def test_ten_thousand_lines_are_never_all_in_the_document(open_page: Open, large: Path) -> None:
+    browser = open_page(large, "#kernel0L9000")
+    assert "%9000 =" in find(browser, SELECTED).text
+    assert len(browser.find_elements("css selector", ".kr")) < 400
+    browser.execute_script("document.getElementById('kernel-ir').scrollTop = 5000 * 18")
+    assert "%5001 =" in find(browser, "#kernel-ir").text
+    assert len(browser.find_elements("css selector", ".kr")) < 400
+    browser.execute_script("document.querySelector('#kernel-code .kr').click()")
+    assert len(browser.find_elements("css selector", SELECTED)) == 1
+    assert not log(browser, "browser")
+
+
+def test_a_page_without_kernels_has_no_such_view(open_page: Open, tmp_path: Path) -> None:
+    write_page(build_page(graph((op(1, 1),)), None, lambda _: "a\n"), tmp_path / "p.html", force=False)
+    browser = open_page(tmp_path / "p.html")
+    assert not browser.find_elements("css selector", "#kernels, #tab-kernels")
+    assert not log(browser, "browser")

@@ -1,0 +1,83 @@
+"""The kernels of the page: what is in its data, what is left out, and hostile texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import check_cli
+from tests.test_attribution_steps import addresses_run
+from tracemap.attribution.engine import Request, attribute
+from tracemap.attribution.model import Rule
+from tracemap.graph.bundle import Bundle, load
+from tracemap.machine.code import instructions_of
+from tracemap.machine.images import read_images
+from tracemap.measurements.runfile import read_run
+from tracemap.reports import page_kernels
+from tracemap.reports.html import render_page
+from tracemap.reports.page import build_page
+from tracemap.reports.page_kernels import KernelSources, kernel_page_json, kernel_pages, kernels_of
+
+EVIL = "</script><script>alert(1)</script><!--"
+
+
+def seen_everywhere(bundle: Bundle, part: str, folder: Path) -> Request:
+    """A run with one sample at each instruction of a kernel, to be attributed."""
+    kernel = next(kernel for kernel in bundle.graph.kernels if part in kernel.name)
+    (image,) = read_images(bundle.module_path)
+    code = instructions_of(image, image.function_by_name[kernel.name])
+    run = addresses_run(bundle, kernel.name, [i.address for i in code], [i.line for i in code], folder / "r.parquet")
+    return Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
+
+
+def test_code_is_there_where_something_was_seen(built: Built, tmp_path: Path) -> None:
+    bundle = load(built("hand_mlp"))
+    result = attribute(seen_everywhere(bundle, "matmul", tmp_path))
+    first, *others = kernel_pages(bundle.graph, result, kernels_of(bundle))
+    assert "matmul" in first.name
+    assert len(first.code) == sum(first.seen["samples"].values()) == len(first.seen_at["samples"])
+    assert first.loops
+    assert not first.no_code
+    assert len(others) == len(bundle.graph.kernels) - 1
+    assert all(not page.code and page.no_code and page.lines and page.ops for page in others)
+    value = json.loads(json.dumps(kernel_page_json(first)))
+    assert set(value["seenAt"]["samples"]) == {str(number) for number in range(len(first.code))}
+    for loop in value["loops"]:
+        assert loop["parent"] < value["loops"].index(loop)
+        assert 0 <= loop["at"] < len(value["code"])
+
+
+def test_a_page_of_the_map_alone_has_texts_and_links(built: Built) -> None:
+    bundle = load(built("hand_mlp"))
+    pages = kernel_pages(bundle.graph, None, kernels_of(bundle))
+    assert [page.name for page in pages] == [kernel.name for kernel in bundle.graph.kernels]
+    for page, kernel in zip(pages, bundle.graph.kernels, strict=True):
+        assert "\n".join(page.lines) + "\n" == bundle.kernel_text(kernel)
+        assert page.ops == {step.line: step.ops for step in kernel.steps if step.ops}
+        assert not page.seen
+
+
+def test_machine_code_has_a_limit(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = load(built("hand_mlp"))
+    result = attribute(seen_everywhere(bundle, "matmul", tmp_path))
+    monkeypatch.setattr(page_kernels, "MOST_INSTRUCTIONS", 0)
+    pages = kernel_pages(bundle.graph, result, kernels_of(bundle))
+    assert all(not page.code for page in pages)
+    assert "hotter kernels fill the page" in pages[0].no_code
+
+
+def test_texts_of_kernels_are_data(built: Built) -> None:
+    bundle = load(built("hand_mlp"))
+    page = build_page(bundle.graph, None, bundle.source_text, KernelSources(lambda _: EVIL, tuple))
+    text = render_page(page)
+    assert EVIL not in text
+    assert "\\u003c/script\\u003e" in text
+
+
+def test_the_page_is_the_same_twice(built: Built, tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        check_cli("report", built("hand_mlp"), "-o", tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
