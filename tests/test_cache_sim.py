@@ -194,6 +194,22 @@ def test_counts_are_the_same_each_time(bundle: Path, simulated: dict[str, Path],
 
 
 @pytest.mark.usefixtures("valgrind")
+def test_counters_samples_and_caches_go_together(bundle: Path, tmp_path: Path) -> None:
+    options = ("--counters", "task-clock", "--sample", "4999", "--iterations", "200", "--cache-sim", *CACHES)
+    inputs = [word for spec in INPUTS["both"] for word in ("--input", spec)]
+    done = run_cli("record", bundle, "--function", "both", *inputs, *options, "-o", tmp_path / "run.parquet")
+    if "[event-unavailable]" in done.stderr or "[tool-missing]" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    rows = events(tmp_path / "run.parquet")
+    assert all(row["task-clock"] is not None for row in rows if row["kind"] == "dispatch")
+    sampled = [row for row in rows if row["kind"] == "step" and row["samples"] is not None]
+    assert sampled
+    assert all(row["Ir"] is None for row in sampled)
+    assert len(steps_of(tmp_path / "run.parquet")) == len([r for r in rows if r["kind"] == "step"]) - len(sampled) > 0
+
+
+@pytest.mark.usefixtures("valgrind")
 def test_what_runs_at_load_time_is_not_counted(tmp_path: Path) -> None:
     target = tmp_path / "load_time.tracemap"
     check_cli("build", PROGRAM.with_name("load_time.mlir"), "-o", target)

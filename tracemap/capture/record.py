@@ -245,11 +245,11 @@ def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
         if again:
             progress("records were lost; running again with more frequent flushes")
             command, ending, profile = _again(plan, command, ending, profile, connection)
-        else:
-            profile = plan.sampled(profile, _FIRST, connection)
         if events and not _failed(ending):
             progress("counting events")
             profile = with_counts(profile, plan.command, events, connection)
+        if not again:  # after the counts, which are of dispatches only
+            profile = plan.sampled(profile, _FIRST, connection)
         if plan.request.caches is not None and not _failed(ending):
             profile = _with_caches(plan, profile, plan.request.caches, progress)
         progress("measuring the machine")
