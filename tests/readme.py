@@ -1,7 +1,7 @@
 """The parts of README.md that are made from the code: `python -m tests.readme` writes them anew.
 
-The tables of errors and residual reasons come from the package, the loops from `tracemap lower`, the worked example
-from `demo/table.txt`, which `make demo` leaves. Each part stands between two comments that name it.
+The tables of errors, residual reasons and columns of calls come from the package, the loops from `tracemap lower`, the
+worked example from `demo/table.txt`, which `make demo` leaves. Each part stands between two comments that name it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
 from tracemap.errors import error_kinds
+from tracemap.measurements.calltable import CALL_COLUMNS, EVENT_COLUMN
 
 README = ROOT / "README.md"
 DEMO_TABLE = ROOT / "demo" / "table.txt"
@@ -27,6 +28,18 @@ def residual_table() -> str:
     rows = [f"| `{reason.value}` | {text} |" for reason, text in RESIDUAL_TEXTS.items()]
     return "\n".join(["| reason | what it is |", "|---|---|", *rows])
 
+
+def call_table() -> str:
+    """Each column of the table of recorded calls."""
+    rows = [
+        f"| {f'`{column.name}`' if column in CALL_COLUMNS else column.name} | {_PLAIN_TYPES[column.type]} "
+        f"| {column.unit or '–'} | {column.meaning} |"
+        for column in (*CALL_COLUMNS, EVENT_COLUMN)
+    ]
+    return "\n".join(["| column | type | unit | meaning |", "|---|---|---|---|", *rows])
+
+
+_PLAIN_TYPES = {"BIGINT": "integer", "VARCHAR": "text"}
 
 LOWERED = (
     "tests/programs/lower/matmul_bias_relu.mlir",
@@ -69,7 +82,7 @@ def demo_excerpt(table: str, ops: int = 10) -> str:
 def main() -> None:
     """Write the parts anew; the worked example only where `make demo` has left its table."""
     text = README.read_text(encoding="utf-8")
-    parts = {"errors": error_table(), "residual": residual_table(), "lower": lower_example()}
+    parts = {"errors": error_table(), "residual": residual_table(), "calls": call_table(), "lower": lower_example()}
     if DEMO_TABLE.exists():
         parts["demo"] = f"```text\n{demo_excerpt(DEMO_TABLE.read_text(encoding='utf-8'))}\n```"
     for name, content in parts.items():

@@ -115,7 +115,7 @@ def test_recordings_and_their_csv_give_the_same(made: Path, tmp_path: Path) -> N
         assert again["series"][0]["mean"] == pytest.approx(thread["series"][0]["mean"], rel=1e-4)
     kernel = "mlp_dispatch_1_matmul_32x128x256_f32"
     chosen = read_calls(folder, kernel=kernel)
-    assert sum(len(calls.cpus) for calls in chosen) == support.recorded_calls(folder)[kernel]
+    assert sum(len(calls.cpus) for calls in chosen.threads) == support.recorded_calls(folder)[kernel]
     with pytest.raises(QueryInvalid):
         read_calls(folder, kernel=kernel[:-1])
     with pytest.raises(UsageInvalid):

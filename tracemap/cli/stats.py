@@ -6,10 +6,14 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tracemap.errors import UsageInvalid
+from tracemap.units import plural
 
 if TYPE_CHECKING:
     from tracemap.measurements.callstats import ThreadCalls
@@ -18,7 +22,7 @@ _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
 
 
 @click.command(name="stats")
-@click.argument("calls", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--kernel", default="", envvar="IREE_HOOK_FILTER_NAME", help="Only calls of this kernel.  [default: all]")
 @click.option(
     "--skip-ms",
@@ -60,6 +64,14 @@ _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
     help="Also write the calls into this folder, a CSV file per thread, as IREE's hook does.",
 )
 @click.option(
+    "--calls",
+    "table",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Also write the calls as a table, one row per call of a workgroup: Parquet, or CSV if it ends in .csv.",
+)
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
@@ -67,8 +79,9 @@ _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
     show_default=True,
     help="The text of IREE's hook, or JSON.",
 )
-def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an argument of its own
-    calls: Path,
+def command(  # noqa: PLR0913 - click hands over every option as an argument of its own
+    *,
+    run: Path,
     kernel: str,
     skip_ms: int,
     counters: str,
@@ -76,6 +89,8 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     no_table: bool,
     gamma: float,
     csv_folder: Path | None,
+    table: Path | None,
+    force: bool,
     form: str,
 ) -> None:
     """Print statistics of the calls in RUN, per thread: means, quantiles, correlations, conditional probabilities.
@@ -89,6 +104,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     Example:
       tracemap stats calls
       tracemap stats calls --kernel main_dispatch_4_matmul_64x768x256_f32 --buckets 8
+      tracemap stats calls --calls calls.parquet
       tracemap stats iree_hook_worker-0.csv --format json
     """
     from tracemap.capture.counters import split_names
@@ -96,17 +112,35 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     from tracemap.reports.callstats import stats_json, stats_text
 
     tables = not no_table and _NO_TABLE not in os.environ
-    found = read_calls(calls, kernel=kernel, skip_ms=skip_ms, events=split_names(counters))
-    stats = [thread_stats(thread, buckets, tables=tables) for thread in found]
+    events = split_names(counters)
+    if table is not None:
+        _write_table(run, table, kernel, skip_ms, events, force=force)
+    found = read_calls(run, kernel=kernel, skip_ms=skip_ms, events=events)
+    stats = [thread_stats(thread, buckets, tables=tables) for thread in found.threads]
     if csv_folder is not None:
-        _write_csv(found, csv_folder)
+        _write_csv(found.threads, csv_folder, force=force)
+    for note in found.diagnostics:
+        click.echo(f"tracemap: warning: {note.message} [{note.slug}]", err=True)
     if form == "json":
-        click.echo(json.dumps(stats_json(stats, buckets), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(stats_json(stats, found.diagnostics, buckets), indent=1, ensure_ascii=False))
     else:
         click.echo(stats_text(stats, buckets, gamma, tables=tables), nl=False)
 
 
-def _write_csv(found: list[ThreadCalls], folder: Path) -> None:
+def _write_table(run: Path, table: Path, kernel: str, skip_ms: int, events: Sequence[str], *, force: bool) -> None:
+    from tracemap.measurements.callstats import is_recording
+    from tracemap.measurements.calltable import write_calls
+    from tracemap.measurements.hookfile import read_recording
+    from tracemap.outputs import check_file
+
+    check_file(table, force=force)
+    if not is_recording(run):
+        raise UsageInvalid(f"{run}: is of IREE's hook, which tells no kernels and starts; --calls needs our recording")
+    count = write_calls(read_recording(run), table, kernel=kernel, skip_ms=skip_ms, events=events, force=force)
+    click.echo(f"tracemap: {plural(count, 'call')} written to {table}", err=True)
+
+
+def _write_csv(found: Sequence[ThreadCalls], folder: Path, *, force: bool) -> None:
     """One file per thread; threads of the same name are told apart by a number. Names are never taken as paths."""
     from tracemap.outputs import check_file, write_text
     from tracemap.reports.callstats import calls_csv
@@ -117,6 +151,6 @@ def _write_csv(found: list[ThreadCalls], folder: Path) -> None:
         number = next(n for n in itertools.count(1) if (plain if n == 1 else f"{plain}-{n}") not in names)
         names[plain if number == 1 else f"{plain}-{number}"] = calls
     for name in names:
-        check_file(folder / f"iree_hook_{name}.csv", force=False)
+        check_file(folder / f"iree_hook_{name}.csv", force=force)
     for name, calls in names.items():
         write_text(calls_csv(calls), folder / f"iree_hook_{name}.csv")

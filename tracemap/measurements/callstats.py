@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
-from tracemap.measurements.hookfile import HookProcess, HookThread, duration_ns, read_recording, start_ns
+from tracemap.measurements.hookfile import (
+    HookProcess,
+    HookRecording,
+    HookThread,
+    duration_ns,
+    read_recording,
+    start_ns,
+)
+from tracemap.measurements.model import RunDiagnostic
 from tracemap.measurements.sql import literal, quoted
 
 if TYPE_CHECKING:
@@ -34,6 +42,14 @@ class ThreadCalls:
     nodes: npt.NDArray[np.int64]
     names: tuple[str, ...]
     series: tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class CallSet:
+    """The calls of all threads, each of which has at least one, and what was lost or is doubtful."""
+
+    threads: tuple[ThreadCalls, ...]
+    diagnostics: tuple[RunDiagnostic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,7 @@ class ThreadStats:
 # ---- reading
 
 
-def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequence[str] = ()) -> list[ThreadCalls]:
+def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequence[str] = ()) -> CallSet:
     """The calls of each thread.
 
     Args:
@@ -88,8 +104,10 @@ def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequen
         RunVersion: a recording of another format version.
         UsageInvalid: IREE's CSV files do not tell kernels or starts, so they cannot be chosen by them.
     """
-    if path.is_dir() and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv"))):
-        found = _recorded_calls(path, kernel, skip_ms)
+    diagnostics: tuple[RunDiagnostic, ...] = ()
+    if is_recording(path):
+        recording = read_recording(path)
+        found, diagnostics = _recorded_calls(recording, kernel, skip_ms), recording.diagnostics
     elif kernel or skip_ms:
         raise UsageInvalid(f"{path}: IREE's CSV files name no kernels and no starts; choose when recording")
     else:
@@ -98,11 +116,15 @@ def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequen
     found = [_with_events(path, calls, events) for calls in found if len(calls.cpus)]
     if not found:
         raise QueryInvalid(f"{path}: no call is left" + (f" of a kernel named {kernel!r}" if kernel else ""))
-    return found
+    return CallSet(tuple(found), diagnostics)
 
 
-def _recorded_calls(folder: Path, kernel: str, skip_ms: int) -> list[ThreadCalls]:
-    recording = read_recording(folder)
+def is_recording(path: Path) -> bool:
+    """A folder is one of our hook's recordings, unless it holds CSV files only: those are of IREE's hook."""
+    return path.is_dir() and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
+
+
+def _recorded_calls(recording: HookRecording, kernel: str, skip_ms: int) -> list[ThreadCalls]:
     return [
         _thread_calls(process, thread, kernel, skip_ms) for process in recording.processes for thread in process.threads
     ]

@@ -16,7 +16,7 @@ from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.hookhead import FileHead, FileKind, read_head
 from tracemap.measurements.hookprocess import HookKernel, ProcessFile, count, known_kernels, read_processes
 from tracemap.measurements.model import RunDiagnostic
-from tracemap.measurements.sql import quoted
+from tracemap.measurements.sql import literal, quoted
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -249,14 +249,25 @@ def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[RunDiagnostic]:
 # ---- tables
 
 
-def load_calls(recording: HookRecording, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+def load_calls(
+    recording: HookRecording, connection: duckdb.DuckDBPyConnection, *, kernel: str = "", skip_ms: int = 0
+) -> duckdb.DuckDBPyRelation:
     """One row per call of a workgroup, by start.
 
-    Columns: `process`, `thread`, `tid`, `kernel`, `executable`, `cpu`, `node`, `workgroup_x/y/z` (its number, NULL
-    where the runtime did not tell), `workgroups_x/y/z` (how many there are), `call` (the k-th execution of its kernel
-    over that many workgroups), `start_ns`, `duration_ns`, then one column per event. The table `hook_calls` of the
-    connection is overwritten.
+    Columns are those of `calltable.CALL_COLUMNS`, then one per event. The table `hook_calls` of the connection is
+    overwritten.
+
+    Args:
+        recording: what the hook left.
+        connection: where the table goes.
+        kernel: only calls of the kernel of exactly this name; all if it is empty.
+        skip_ms: leave out what each thread called in its first milliseconds, counted from its first call. What is
+            left keeps its number `call`.
+
+    Raises:
+        RunInvalid: an event has the name of another column.
     """
+    _check_events(recording)
     connection.execute("CREATE OR REPLACE TEMP TABLE hook_kernels (id BIGINT, kernel VARCHAR, executable VARCHAR)")
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE hook_threads (id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT)"
@@ -276,10 +287,22 @@ def load_calls(recording: HookRecording, connection: duckdb.DuckDBPyConnection) 
         FROM hook_columns AS c
         JOIN hook_threads AS t ON c.thread_id = t.id
         JOIN hook_kernels AS k ON c.kernel_id = k.id
+        QUALIFY ({literal(kernel)} = '' OR kernel = {literal(kernel)})
+            AND start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}
         ORDER BY start_ns, thread_id, place
     """)
     connection.unregister("hook_columns")
     return connection.table("hook_calls")
+
+
+def _check_events(recording: HookRecording) -> None:
+    """Names of columns differ by more than their case."""
+    fixed = {"process", "thread", "tid", "kernel", "executable", "cpu", "node", "call", "start_ns", "duration_ns"}
+    fixed |= {f"{word}_{axis}" for word in ("workgroup", "workgroups") for axis in "xyz"}
+    plain = [name.lower() for name in recording.event_names]
+    wrong = [name for name in plain if name in fixed or plain.count(name) > 1]
+    if wrong:
+        raise RunInvalid(f"{recording.folder}: names an event {wrong[0]!r}, as another column is named")
 
 
 def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) -> dict[str, npt.NDArray[Any]]:

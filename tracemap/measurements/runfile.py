@@ -42,6 +42,8 @@ _KERNEL_NAMES = ("kernel", "dispatch", "name")
 _TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 _INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _REAL_TYPES = ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT", "DECIMAL")
+_NUMBERS_OF_CALLS = ("tid", "node", "workgroups_x", "workgroups_y", "workgroups_z")
+"""Columns of numbers that tables of the hook's calls have (`calltable.CALL_COLUMNS`) and that measure nothing."""
 _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
 
 
@@ -298,7 +300,7 @@ def _column(place: int, name: str, found_type: str, kernel: str | None) -> _Colu
     base, _, unit = plain.rpartition("_")
     if f"{base}_ns" in TIME_METRICS and unit in _TIME_UNITS:
         return _Column(place, name, f"{base}_ns", "BIGINT", _TIME_UNITS[unit])
-    if not plain:
+    if not plain or plain in _NUMBERS_OF_CALLS:
         return None
     if found_type in _INTEGER_TYPES:
         return _Column(place, name, name, "BIGINT", 1)

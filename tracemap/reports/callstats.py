@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tracemap.measurements.callstats import DURATION, PairStats, ThreadCalls, ThreadStats
+from tracemap.measurements.model import RunDiagnostic
 
 SHADES: Final = (
     *("  ", "_ ", "__", "▁_", "▁▁", "▂▁", "▂▂", "▃▂", "▃▃"),
@@ -65,12 +66,13 @@ def _number(value: float, digits: int) -> str:
     return "-nan" if math.isnan(value) else f"{value:.{digits}g}"
 
 
-def stats_json(threads: Sequence[ThreadStats], buckets: int) -> dict[str, Any]:
+def stats_json(threads: Sequence[ThreadStats], diagnostics: Sequence[RunDiagnostic], buckets: int) -> dict[str, Any]:
     """Plain JSON values; what is no number (an empty quantile, a correlation with a constant) is null."""
     return {
         "schema_version": 1,
         "kind": "stats",
         "buckets": buckets,
+        "diagnostics": [{"slug": note.slug, "message": note.message} for note in diagnostics],
         "threads": [
             {
                 "thread": thread.thread,
