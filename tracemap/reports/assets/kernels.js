@@ -114,7 +114,7 @@
 
   // Choosing
 
-  const linesOfOp = (op) => Object.keys(kernel.ops).filter((line) => kernel.ops[line].includes(op)).map(Number);
+  const linesOfOp = (op) => kernel.linesOf.get(op) ?? [];
 
   function choose(next, reveal) {
     chosen = { lines: new Set(), line: 0, instructions: new Set(), op: "", loop: -1, ...next };
@@ -124,7 +124,7 @@
     if (reveal !== "code" && at >= 0) code.reveal(at);
     ir.paint();
     code.paint();
-    paintSide();
+    markSide();
   }
 
   // Of the chosen lines' instructions the one where most was seen; the first, where nothing was.
@@ -155,8 +155,9 @@
   }
 
   function opButton(op, value) {
-    const button = make("button", chosen.ops?.includes(op) ? "on" : "", op + " " + place(op));
+    const button = make("button", "", op + " " + place(op));
     button.type = "button";
+    button.dataset.op = op;
     button.addEventListener("click", () => chooseOp(op));
     const source = make("a", "", "source");
     source.href = "#" + op;
@@ -175,7 +176,8 @@
       const own = shown(loop.ops);
       const more = own.length > 6 ? " and " + (own.length - 6) + " more" : "";
       const words = own.length ? own.slice(0, 6).map((op) => op + " " + place(op)).join(", ") + more : "of no op";
-      const button = make("button", chosen.loop === number ? "on" : "", text + words);
+      const button = make("button", "", text + words);
+      button.dataset.loop = number;
       button.type = "button";
       button.addEventListener("click", () => chooseLoop(number));
       const item = make("li", "", button);
@@ -185,11 +187,24 @@
     byId("kernel-loops").replaceChildren(kernel.loops.length ? tree : make("p", "facts", kernel.noCode || "No loops."));
   }
 
+  function markSide() {
+    for (const button of document.querySelectorAll(".side button.on")) button.classList.remove("on");
+    for (const op of chosen.ops ?? []) document.querySelector('.side [data-op="' + op + '"]')?.classList.add("on");
+    document.querySelector('.side [data-loop="' + chosen.loop + '"]')?.classList.add("on");
+  }
+
   // Kernels and events
 
   function prepare(found) {
     if (found.total) return found;
-    found.all = [...new Set(Object.values(found.ops).flat())].sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
+    found.linesOf = new Map();
+    for (const [line, list] of Object.entries(found.ops)) {
+      for (const op of list) {
+        if (!found.linesOf.has(op)) found.linesOf.set(op, []);
+        found.linesOf.get(op).push(Number(line));
+      }
+    }
+    found.all = [...found.linesOf.keys()].sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
     found.total = {};
     for (const [name, lines] of Object.entries(found.seen)) {
       found.total[name] = Object.values(lines).reduce((sum, value) => sum + value, 0);
@@ -237,6 +252,7 @@
       else if (match[3]) {
         const site = kernel.sites.find((name) => data.sites.find((each) => each.id === name)?.members.some((member) => member.op === match[3]));
         showSite(site ?? "all");
+        paintSide();
         chooseOp(match[3]);
       }
       else {
@@ -254,6 +270,7 @@
   byId("kernel").addEventListener("change", (change) => (location.hash = "kernel" + change.target.value));
   byId("kernel-site").addEventListener("change", (change) => {
     showSite(change.target.value);
+    paintSide();
     choose({ ops: [] });
   });
   byId("kernel-event").addEventListener("change", (change) => {
@@ -261,6 +278,7 @@
     ir.paint();
     code.paint();
     paintSide();
+    markSide();
   });
   addEventListener("hashchange", follow);
   addEventListener("resize", () => (ir.paint(), code.paint()));
