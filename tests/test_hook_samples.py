@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -302,6 +303,21 @@ def test_where_perf_is_forbidden_a_timer_samples(
     check_counts(samples)
 
 
+def test_periods_of_a_counter_are_those_of_its_rate(made: Path, host: Path, kernels: Path, output: Path) -> None:
+    """The kernel's clock of the thread in the place of cycles: a counter of 1 GHz that is there everywhere."""
+    if not perf_is_allowed():
+        pytest.skip("perf_event_open is forbidden here (perf_event_paranoid)")
+    flags = ["-DCYCLES_TYPE=PERF_TYPE_SOFTWARE", "-DCYCLES_CONFIG=PERF_COUNT_SW_TASK_CLOCK"]
+    library = support.built_library(made, "cycles", flags)
+    variables = support.hooked(library, output, record_calls=False, sample_hz=HZ)
+    support.run([host, kernels, "threads", "4", "100000", ADD_UP], variables)
+    samples = read_samples(output)
+    assert samples.sampler == "cycles"
+    (period,) = {thread.period for thread in samples.threads}
+    assert period == pytest.approx(1e9 / HZ, rel=0.05)
+    check_counts(samples)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -329,6 +345,28 @@ def test_a_full_file_is_said_and_counted(sampler: str, library: Path, host: Path
     assert thread.lost > 0
     assert max(path.stat().st_size for path in output.glob("*.samples")) <= 16384
     assert [item.slug for item in samples.diagnostics] == ["samples-lost"]
+
+
+def test_where_no_file_can_grow_the_program_runs_on(
+    sampler: str, library: Path, host: Path, kernels: Path, output: Path
+) -> None:
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    variables = support.hooked(library, output, record_calls=False, sample_hz=HZ, sampler=sampler)
+    done = subprocess.run(
+        [str(host), str(kernels), "threads", "2", "20000", ADD_UP],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("no room for samples (File too large)") == 2
+    with pytest.raises(RunEmpty):
+        read_samples(output)
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])

@@ -162,13 +162,17 @@ static uint64_t measure_cost(struct sampler *sampler) {
   return middle_of(gaps, count);
 }
 
-static uint64_t cost_of(struct sampler *sampler) {
-  static uint64_t known;
-  uint64_t cost = __atomic_load_n(&known, __ATOMIC_RELAXED);
-  if (cost) return cost;
-  cost = measure_cost(sampler);
-  __atomic_store_n(&known, cost, __ATOMIC_RELAXED);
-  return cost;
+static uint64_t known_cost; /* of the process's samples, by its first thread; 0: not known */
+
+/* What the first thread finds out is so for all: they open their samplers one after another. */
+static bool open_source(struct sampler *sampler) {
+  bool opened = source_open(sampler);
+  if (opened && !known_cost) known_cost = measure_cost(sampler);
+  if (opened && !known_cost) { /* there are virtual machines whose counters count and never interrupt */
+    opened = source_open_without_cycles(sampler);
+    if (opened) known_cost = measure_cost(sampler);
+  }
+  return opened;
 }
 
 /* ---- begin and end */
@@ -187,18 +191,19 @@ static void begin_header(struct sampler *sampler, uint64_t cost) {
 }
 
 static bool set_up(struct sampler *sampler, unsigned thread) {
-  bool opened = source_open(sampler);
-  uint64_t cost = opened ? cost_of(sampler) : 0;
-  if (opened && !cost) { /* there are virtual machines whose counters count and never interrupt */
-    opened = source_open_without_cycles(sampler);
-    cost = opened ? cost_of(sampler) : 0;
-  }
+  samplers_lock();
+  bool opened = open_source(sampler);
+  uint64_t cost = known_cost;
+  samplers_unlock();
   if (!opened) {
     say("a thread cannot be sampled: %s", *sampler->reason ? sampler->reason : strerror(errno));
     return false;
   }
   begin_header(sampler, cost);
-  return open_file(sampler, thread) && write_head(sampler);
+  if (!open_file(sampler, thread)) return false;
+  if (write_head(sampler)) return true;
+  say("no room for samples (%s): a thread is not sampled", strerror(errno));
+  return false;
 }
 
 static void release(struct sampler *sampler) {
