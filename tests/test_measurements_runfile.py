@@ -56,7 +56,6 @@ EVENTS = (
     "CASE WHEN i % 5 < 4 THEN 11 * i END AS cpu_ns, NULL::VARCHAR AS thread, NULL::BIGINT AS cpu, "
     "4 AS workgroup_x, 1 AS workgroup_y, 1 AS workgroup_z, NULL::BIGINT AS payload_bytes, NULL::BIGINT AS covered_ns, "
     "NULL::BIGINT AS step, NULL::BIGINT AS address, "
-    "NULL::BIGINT AS step, NULL::BIGINT AS address, "
     'i + 10 AS "D1""mr\' x", i + 0.5::DOUBLE AS "joule" '
     "FROM range(20) AS t(i)"
 )
