@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from tests.conftest import Built
 from tests.recording import Row, events
 from tests.support import ROOT, check_cli, command_line, json_cli, made_once, run_cli
 from tests.test_cli_record import alive, children_of, waited_for
+from tracemap.capture import simulating
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.geometry import Cache, geometry
 from tracemap.capture.simulating import EVENTS, Valgrind, simulated_steps
@@ -466,6 +468,23 @@ def test_a_program_that_is_given_up_is_ended() -> None:
     assert not ending.interrupted
     assert len(told) == 2
     assert not alive(told[0])
+
+
+def test_a_program_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that computes is not, however long it takes; and its time is told beside the estimate."""
+    told: list[str] = []
+    monkeypatch.setattr(simulating, "_STUCK_S", 2.5)
+    idle = simulating._Clock(told.append, 1.0)
+    asleep = run_benchmark([shutil.which("sleep") or "sleep", "60"], watch=idle.watch)
+    assert idle.stuck
+    assert asleep.status == -signal.SIGKILL
+    assert told[0] == "simulating caches, 0 s of about 1 s"
+    assert re.fullmatch(r"simulating caches, \d s, more than the 1 s estimated", told[-1])
+    busy = simulating._Clock(told.append, 60.0)
+    loop = "import time\nend = time.monotonic() + 5\nwhile time.monotonic() < end: pass"
+    assert run_benchmark([sys.executable, "-c", loop], watch=busy.watch).status == 0
+    assert not busy.stuck
+    assert re.fullmatch(r"simulating caches, \d s of about 60 s", told[-1])
 
 
 # ---- counts by instruction, to steps

@@ -40,7 +40,7 @@ _HOST_DEVICES = ("local", "local-task", "local-sync")
 EVENTS: Final = tuple(metric for metric in STEP_METRICS if re.fullmatch(r"I\w+|D\w+", metric))
 """What is simulated: instructions, data reads and writes, and the misses of each cache."""
 
-_SLOWDOWN = 70
+_SLOWDOWN = 60
 """About how many times longer callgrind takes than the program itself."""
 _STUCK_S = 60
 _FUSED_SINCE = (3, 24)
@@ -160,8 +160,8 @@ class _Clock:
 
     def _tell(self) -> None:
         passed, estimate = time.monotonic() - self._begin, self._estimate_s
-        left = f"of about {estimate:.0f} s" if passed < estimate else f"longer than the estimated {estimate:.0f} s"
-        self._progress(f"simulating caches, {passed:.0f} s {left}")
+        left = f" of about {estimate:.0f} s" if passed < estimate else f", more than the {estimate:.0f} s estimated"
+        self._progress(f"simulating caches, {passed:.0f} s{left}")
 
     def watch(self, process: int) -> bool:
         """Once a second: False where the process has used no processor time for a minute."""
