@@ -64,6 +64,7 @@ corpus: $(READY) ## build, record, attribute and page every model and flag file 
 
 accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-readme" keeps the table
 	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
+	$(BIN)/python -m tests.oracle.shares
 
 clean: ## remove what these targets made, the virtual environment too
 	rm -rf $(VENV) $(DEMO) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual
