@@ -102,6 +102,11 @@ def format_count(value: Integer) -> str:
     return f"{value:,}" if abs(value) < 10**6 else _scaled(value, _COUNT_STEPS, "")
 
 
+def format_average(value: float) -> str:
+    """A mean of counts for people: three digits below a thousand, then as a count."""
+    return f"{value:.3g}" if abs(value) < 999.5 else format_count(round(value))
+
+
 def format_quantity(value: Integer, unit: str) -> str:
     """A value in the given unit (`ns`, `bytes`, anything else is a count) for people."""
     if unit == "ns":

@@ -70,6 +70,13 @@ _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
     type=click.Path(path_type=Path),
     help="Also write the calls as a table, one row per call of a workgroup: Parquet, or CSV if it ends in .csv.",
 )
+@click.option(
+    "--html",
+    "page",
+    metavar="PAGE",
+    type=click.Path(path_type=Path),
+    help="Also write a page with histograms, correlations and heat maps.",
+)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option(
     "--format",
@@ -90,6 +97,7 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
     gamma: float,
     csv_folder: Path | None,
     table: Path | None,
+    page: Path | None,
     force: bool,
     form: str,
 ) -> None:
@@ -104,19 +112,30 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
     Example:
       tracemap stats calls
       tracemap stats calls --kernel main_dispatch_4_matmul_64x768x256_f32 --buckets 8
-      tracemap stats calls --calls calls.parquet
+      tracemap stats calls --calls calls.parquet --html calls.html
       tracemap stats iree_hook_worker-0.csv --format json
     """
     from tracemap.capture.counters import split_names
-    from tracemap.measurements.callstats import read_calls, thread_stats
+    from tracemap.measurements.callstats import is_recording, read_calls, thread_stats
+    from tracemap.outputs import check_file
     from tracemap.reports.callstats import stats_json, stats_text
 
     tables = not no_table and _NO_TABLE not in os.environ
     events = split_names(counters)
-    if table is not None:
-        _write_table(run, table, kernel, skip_ms, events, force=force)
+    for target in (table, page):
+        if target is not None:
+            check_file(target, force=force)
+    if table is not None and not is_recording(run):
+        raise UsageInvalid(f"{run}: is of IREE's hook, which tells no kernels and starts; --calls needs our recording")
     found = read_calls(run, kernel=kernel, skip_ms=skip_ms, events=events)
     stats = [thread_stats(thread, buckets, tables=tables) for thread in found.threads]
+    if page is not None:
+        from tracemap.reports.callstats_page import Chosen, build_stats_page, write_stats_page
+
+        chosen = Chosen(run.resolve().name, kernel, skip_ms, buckets, gamma)
+        write_stats_page(build_stats_page(found, stats, chosen), page, force=force)
+    if table is not None:
+        _write_table(run, table, kernel, skip_ms, events, force=force)
     if csv_folder is not None:
         _write_csv(found.threads, csv_folder, force=force)
     for note in found.diagnostics:
@@ -128,14 +147,9 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
 
 
 def _write_table(run: Path, table: Path, kernel: str, skip_ms: int, events: Sequence[str], *, force: bool) -> None:
-    from tracemap.measurements.callstats import is_recording
     from tracemap.measurements.calltable import write_calls
     from tracemap.measurements.hookfile import read_recording
-    from tracemap.outputs import check_file
 
-    check_file(table, force=force)
-    if not is_recording(run):
-        raise UsageInvalid(f"{run}: is of IREE's hook, which tells no kernels and starts; --calls needs our recording")
     count = write_calls(read_recording(run), table, kernel=kernel, skip_ms=skip_ms, events=events, force=force)
     click.echo(f"tracemap: {plural(count, 'call')} written to {table}", err=True)
 

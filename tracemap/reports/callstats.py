@@ -25,7 +25,7 @@ def stats_text(threads: Sequence[ThreadStats], buckets: int, gamma: float, *, ta
 
 
 def _thread_lines(thread: ThreadStats, buckets: int, gamma: float, tables: bool) -> Iterator[str]:
-    yield f"Statistics for thread {_printable(thread.thread)}:"
+    yield f"Statistics for thread {printable(thread.thread)}:"
     yield f"  {thread.calls} matching calls, of which:"
     yield from (f"    {count} calls on cpu {cpu}" for cpu, count in thread.calls_of_cpu)
     for place, series in enumerate(thread.series):
@@ -44,19 +44,20 @@ def _table_lines(pair: PairStats, buckets: int, gamma: float) -> Iterator[str]:
     yield f"  conditional probability of {of} {buckets}-ile (↓) given {given} {buckets}-ile (→):"
     yield " " * 8 + "".join(f" {column:2x}" for column in range(buckets))
     for row in range(buckets):
-        yield f"      {row:2x}" + "".join(f" {_shade(float(cell), gamma)}" for cell in pair.table[row])
+        yield f"      {row:2x}" + "".join(f" {SHADES[shade_level(float(cell), gamma)]}" for cell in pair.table[row])
     yield ""
 
 
-def _shade(probability: float, gamma: float) -> str:
-    return SHADES[min(len(SHADES) - 1, math.floor(probability**gamma * len(SHADES)))]
+def shade_level(probability: float, gamma: float) -> int:
+    """Which of `SHADES` a probability has."""
+    return min(len(SHADES) - 1, math.floor(math.pow(probability, gamma) * len(SHADES)))
 
 
 def _label(name: str) -> str:
-    return _LABELS.get(name, _printable(name))
+    return _LABELS.get(name, printable(name))
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """A name without control characters: threads name themselves."""
     return "".join(mark if mark.isprintable() else "?" for mark in name)
 
@@ -108,7 +109,7 @@ def _known(value: float) -> float | None:
 def calls_csv(calls: ThreadCalls) -> str:
     """The calls of a thread as IREE's hook writes them."""
     lines = [",".join(("thread", "cpu", "node", *calls.names))]
-    thread = _printable(calls.thread).replace(",", "?").replace('"', "?")
+    thread = printable(calls.thread).replace(",", "?").replace('"', "?")
     durations, *events = (values.tolist() for values in calls.series)
     for place, duration in enumerate(durations):
         counts = "".join(f",{int(series[place])}" for series in events)

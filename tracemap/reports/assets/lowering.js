@@ -156,17 +156,6 @@
   });
   addEventListener("hashchange", follow);
 
-  function changeTheme() {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    try {
-      localStorage.setItem("tracemap-theme", root.dataset.theme);
-    } catch {
-      // Storage may be forbidden; the choice lasts as long as the page.
-    }
-  }
-
   function step(by) {
     if (!data.ops.length) return;
     const op = data.ops[(Math.max(chosen + by, chosen < 0 ? 0 : -1) + data.ops.length) % data.ops.length].id;

@@ -504,24 +504,13 @@
     if (data.sources[index]) step(Object.keys(data.sources[index].lines).map((line) => lineKey(index, line)), by);
   }
 
-  function toggleTheme() {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    try {
-      localStorage.setItem("tracemap-theme", root.dataset.theme);
-    } catch {
-      // Storage may be forbidden; the choice then lasts as long as the page.
-    }
-  }
-
   const showKeys = () => byId("keys").showModal();
   const keys = {
     n: () => stepHottest(1),
     p: () => stepHottest(-1),
     j: () => stepLine(1),
     k: () => stepLine(-1),
-    t: toggleTheme,
+    t: changeTheme,
     m: () => metric >= 0 && choose((metric + 1) % data.metrics.length),
     "?": showKeys,
     "/": () => tables.get(panels[view].id)?.filter.focus(),
@@ -551,7 +540,7 @@
     });
   }
   byId("metric")?.addEventListener("change", (event) => choose(Number(event.target.value)));
-  byId("theme").addEventListener("click", toggleTheme);
+  byId("theme").addEventListener("click", changeTheme);
   byId("help").addEventListener("click", showKeys);
   byId("keys-close").addEventListener("click", () => byId("keys").close());
   addEventListener("hashchange", follow);
