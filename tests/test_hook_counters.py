@@ -12,12 +12,17 @@ from tests.hook import support
 from tests.support import check_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output
 from tracemap.capture.counters import (
+    MOST_EVENTS,
+    RAW,
     SOFTWARE,
+    Event,
     amd_events,
     check_event,
     events_to_count,
     find_event,
+    in_passes,
     known_events,
+    run_together,
     split_names,
 )
 from tracemap.errors import EventUnavailable
@@ -129,3 +134,39 @@ def test_events_that_cannot_be_counted_are_named(names: tuple[str, ...]) -> None
         pytest.skip("this machine counts cycles")
     with pytest.raises(EventUnavailable, match=f"{names[0]}|17"):
         events_to_count(names)
+
+
+def test_events_are_put_in_passes_in_their_order() -> None:
+    """Software events have no counters to run short of; more than the hook takes at a time make further passes."""
+    events = [Event(f"e{number}", SOFTWARE, 2) for number in range(20)]
+    assert [len(each) for each in in_passes(events)] == [MOST_EVENTS, 4]
+    assert [event for each in in_passes(events) for event in each] == events
+    assert [len(each) for each in in_passes(events, per_pass=7)] == [7, 7, 6]
+    assert in_passes([]) == []
+
+
+def test_events_that_do_not_run_together_are_parted() -> None:
+    """An event that this machine does not open at all never fits beside another one."""
+    nowhere = Event("nowhere", RAW, (1 << 63) | 0xFFFF)
+    clock = Event("cpu-clock", SOFTWARE, 0)
+    assert not run_together([nowhere, nowhere])
+    assert in_passes([nowhere, clock, nowhere]) == [(nowhere, clock), (nowhere,)]
+
+
+def test_the_kernels_clocks_run_together() -> None:
+    try:
+        events = events_to_count(["cpu-clock", "task-clock"])
+    except EventUnavailable as error:
+        pytest.skip(str(error))
+    assert run_together(events)
+
+
+def test_hardware_events_share_the_processors_counters() -> None:
+    """Where there is a PMU: a few events run together, all of them at a time do not."""
+    try:
+        few = events_to_count(["cpu-cycles", "instructions"])
+    except EventUnavailable as error:
+        pytest.skip(str(error))
+    names = [event.name for event in known_events() if event.type != SOFTWARE and check_event(event).opens]
+    assert len(in_passes(few)) == 1
+    assert len(in_passes(events_to_count(names[:30]))) > 1

@@ -99,3 +99,31 @@ def test_a_module_without_work_has_no_counts(tmp_path: Path) -> None:
     check_cli("build", model, cwd=tmp_path)
     check_cli("record", "host.tracemap", "--counters", "page-faults", "-o", tmp_path / "run.csv", cwd=tmp_path)
     assert "no-events" in diagnostics(tmp_path / "run.csv")
+
+
+def test_events_of_several_passes_are_counted_on_the_same_dispatches(built: Built, tmp_path: Path) -> None:
+    """Page faults and minor faults, each in an execution of its own, are the same: no page comes from a disk."""
+    names = ("page-faults", "minor-faults", "task-clock")
+    run = tmp_path / "run.csv"
+    options = ("--warmup", "0", "--iterations", "2", "--serial", "--counters", ",".join(names))
+    check_cli("record", built("hand_convnet"), *options, "--counters-per-pass", "1", "-o", run)
+    rows = [row for row in events(run) if row["kind"] == "dispatch"]
+    assert len(rows) == 2 * 9
+    assert all(row[name] is not None for row in rows for name in names)
+    assert all(row["task-clock"] > 0 for row in rows)
+    totals = [sum(row[name] for row in rows) for name in names[:2]]
+    assert totals[0] > 20
+    assert abs(totals[0] - totals[1]) <= 2
+    told = diagnostics(run)["counted-apart"]
+    assert "page-faults; minor-faults; task-clock: counted in 3 further executions" in told
+    together = tmp_path / "together.csv"
+    check_cli("record", built("hand_convnet"), *options, "-o", together)
+    assert "in a second execution" in diagnostics(together)["counted-apart"]
+
+
+def test_a_pass_holds_at_least_one_event(built: Built, tmp_path: Path) -> None:
+    options = ("--counters", "page-faults", "--counters-per-pass", "0")
+    done = run_cli("record", built("hand_convnet"), *options, "-o", tmp_path / "run.csv")
+    assert done.returncode == 2
+    assert "--counters-per-pass" in done.stderr
+    assert list(tmp_path.iterdir()) == []

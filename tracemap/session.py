@@ -142,6 +142,7 @@ class RunOptions:
     warmup: int = 3
     runtime_flags: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
+    counters_per_pass: int = 0
     sample_hz: int = 0
     cache_sim: bool = False
     cache_geometry: tuple[str, ...] = ()
@@ -175,6 +176,7 @@ def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: P
             device=_device(bundle, options.runtime_flags),
             runtime_flags=options.runtime_flags,
             counters=options.counters,
+            counters_per_pass=options.counters_per_pass,
             sample_hz=options.sample_hz,
             caches=caches,
             force=options.force,

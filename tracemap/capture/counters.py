@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +55,9 @@ _EXCLUDE_KERNEL, _EXCLUDE_HV, _DISABLED = 1 << 5, 1 << 6, 1
 _CLOEXEC = 8
 _USER_RDPMC = 1 << 2
 _CAPABILITIES_OFFSET = 40
+_TIMES = 1 | 2
+"""PERF_FORMAT_TOTAL_TIME_ENABLED and PERF_FORMAT_TOTAL_TIME_RUNNING."""
+_TRIAL_NS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +259,22 @@ def _not_allowed() -> str:
     return f"not allowed: perf_event_paranoid is {level}; `sysctl kernel.perf_event_paranoid=1` or CAP_PERFMON helps"
 
 
-def _attributes(event: Event) -> bytes:
-    flags = _DISABLED | _EXCLUDE_HV | (_EXCLUDE_KERNEL if event.user_only else 0)
-    head = struct.pack("=IIQQQQQIIQQ", event.type, _ATTR_SIZE, event.config, 0, 0, 0, flags, 0, 0, event.config1, 0)
+def _attributes(event: Event, read_format: int, disabled: int) -> bytes:
+    flags = disabled | _EXCLUDE_HV | (_EXCLUDE_KERNEL if event.user_only else 0)
+    head = struct.pack(
+        "=IIQQQQQIIQQ", event.type, _ATTR_SIZE, event.config, 0, 0, read_format, flags, 0, 0, event.config1, 0
+    )
     return head.ljust(_ATTR_SIZE, b"\0")
 
 
-def _open(event: Event) -> int:
-    """A file descriptor; OSError if the kernel refuses."""
+def _open(event: Event, leader: int = -1, read_format: int = 0, disabled: int = _DISABLED) -> int:
+    """A file descriptor; OSError if the kernel refuses. `leader`: of the group that it joins, -1 for none."""
     number = _SYSCALLS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, "no perf_event_open")
     libc = ctypes.CDLL(None, use_errno=True)
-    file: int = libc.syscall(ctypes.c_long(number), _attributes(event), 0, -1, -1, ctypes.c_ulong(_CLOEXEC))
+    attributes = _attributes(event, read_format, disabled)
+    file: int = libc.syscall(ctypes.c_long(number), attributes, 0, -1, leader, ctypes.c_ulong(_CLOEXEC))
     if file < 0:
         raise OSError(ctypes.get_errno(), "perf_event_open")
     return file
@@ -302,10 +309,8 @@ def events_to_count(names: Sequence[str]) -> list[Event]:
     """The events, ready for the hook.
 
     Raises:
-        EventUnavailable: one is not known or cannot be opened here, one is named twice, or there are too many.
+        EventUnavailable: one is not known or cannot be opened here, or one is named twice.
     """
-    if len(names) > MOST_EVENTS:
-        raise EventUnavailable(f"{len(names)} events are more than can be counted at a time, {MOST_EVENTS}")
     if twice := sorted({name for name in names if list(names).count(name) > 1}):
         raise EventUnavailable(f"{twice[0]} is named twice")
     events = []
@@ -317,3 +322,52 @@ def events_to_count(names: Sequence[str]) -> list[Event]:
             raise EventUnavailable(f"{name}: the name is too long, or holds a blank, | or ;")
         events.append(found.event)
     return events
+
+
+# ---- more events than counters
+
+
+def in_passes(events: Sequence[Event], per_pass: int = 0) -> list[tuple[Event, ...]]:
+    """Events in groups that are counted in one execution each, in their order.
+
+    A processor has few counters. Whether events find room together is found out by counting with them for a moment:
+    what the kernel has to take turns with would be an estimate.
+
+    Args:
+        events: as `events_to_count` returns them.
+        per_pass: how many to count at a time at most; 0: as many as can be counted exactly.
+    """
+    most = min(per_pass or MOST_EVENTS, MOST_EVENTS)
+    passes: list[tuple[Event, ...]] = []
+    for event in events:
+        together = next((place for place, known in enumerate(passes) if _has_room(known, event, most)), len(passes))
+        passes[together : together + 1] = [(*(passes[together] if together < len(passes) else ()), event)]
+    return passes
+
+
+def _has_room(known: Sequence[Event], event: Event, most: int) -> bool:
+    if len(known) >= most:
+        return False
+    # Software events have no counters of their own to run short of.
+    limited = [each for each in (*known, event) if each.type != SOFTWARE]
+    return event.type == SOFTWARE or len(limited) == 1 or run_together(limited)
+
+
+def run_together(events: Sequence[Event]) -> bool:
+    """Whether the kernel counts events as one group, all of the time."""
+    files: list[int] = []
+    try:
+        for event in events:
+            leader = files[0] if files else -1
+            files.append(_open(event, leader, _TIMES, disabled=0))
+        end = time.monotonic_ns() + _TRIAL_NS
+        while time.monotonic_ns() < end:
+            pass
+        # value, time_enabled, time_running (struct read_format in linux/perf_event.h)
+        enabled, running = struct.unpack("=8xQQ", os.read(files[0], 24))
+        return bool(0 < enabled == running)
+    except OSError:
+        return False
+    finally:
+        for file in reversed(files):
+            os.close(file)

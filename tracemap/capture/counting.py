@@ -1,15 +1,18 @@
-"""A second execution of what was timed, under the hook: its events are added to the dispatches of the first.
+"""Further executions of what was timed, under the hook: their events are added to the dispatches of the first.
 
-Counting slows calls down, so times and counts come from two executions of the same program. Within the second one, the
-hook's calls are joined to the profile's dispatches by kernel and order of start; between the two, dispatches are joined
-by kernel and order of submission, which the program itself decides. What does not fit has no count, and is said.
+Counting slows calls down, so times and counts come from different executions of the same program; events that do not
+find room in the processor's counters together have an execution each. Within a counted one the hook's calls are joined
+to the profile's dispatches by kernel and order of start; between executions, dispatches are joined by kernel and order
+of submission, which the program itself decides. What does not fit has no count, and is said.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,38 +46,70 @@ def check_hook() -> None:
         raise ToolMissing(str(error)) from error
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """One execution under the hook: what was counted in it, and the counts of its dispatches by column."""
+
+    events: Sequence[Event]
+    recording: HookRecording
+    counted: dict[str, object]
+
+
 def with_counts(
-    profile: Profile, command: Command, events: Sequence[Event], connection: duckdb.DuckDBPyConnection
+    profile: Profile, command: Command, passes: Sequence[Sequence[Event]], connection: duckdb.DuckDBPyConnection
 ) -> Profile:
-    """Run again under the hook and add a column per event to the profile's dispatches.
+    """Run again under the hook, once for each pass, and add a column per event to the profile's dispatches.
 
     Args:
         profile: the execution that was timed; its tables are those of `connection`.
         command: what to run.
-        events: what to count, as `counters.events_to_count` returns it.
+        passes: the events to count in each execution, as `counters.in_passes` returns them.
         connection: holds the profile's tables.
 
     Raises:
-        ProgramFailed: the second execution failed.
+        ProgramFailed: an execution failed.
     """
-    with tempfile.TemporaryDirectory(prefix="tracemap-hook-") as name:
+    done = []
+    for events in passes:
+        one = _count(command, events, connection)
+        if one is None:
+            return _without_counts(profile)
+        done.append(one)
+    return _merged(profile, done, connection)
+
+
+def _count(command: Command, events: Sequence[Event], connection: duckdb.DuckDBPyConnection) -> _Pass | None:
+    """Run once under the hook; None where no executable ran on the CPU."""
+    with tempfile.TemporaryDirectory(prefix="tracemap-hook-", dir=_record_folder()) as name:
         folder = Path(name)
         settings = HookSettings(events=tuple(event.setting for event in events))
         ending = run_benchmark(command(folder / "counted.ireeprof"), environment(folder, settings))
         if ending.status or ending.interrupted:
             said = f": {ending.said}" if ending.said else ""
             raise ProgramFailed(
-                f"the execution under the hook, which counts events, did not end well: {ending.cause}{said}"
+                f"an execution under the hook, which counts events, did not end well: {ending.cause}{said}"
             )
         try:
             recording = read_recording(folder)
         except RunEmpty:
-            return _without_counts(profile)
+            return None
         counting = connection.cursor()
         load_profile(folder / "counted.ireeprof", counting)
         load_calls(recording, counting)
-        counted = _counted(counting, events)
-    return _merged(profile, recording, events, counted, connection)
+        return _Pass(events, recording, _counted(counting, events))
+
+
+def _record_folder() -> str | None:
+    """Memory, where there is plenty: a record costs half as much there as on a disk. None: the usual folder."""
+    try:
+        free = shutil.disk_usage(_MEMORY).free
+    except OSError:
+        return None
+    return _MEMORY if free >= _PLENTY_BYTES and os.access(_MEMORY, os.W_OK) else None
+
+
+_MEMORY = "/dev/shm"
+_PLENTY_BYTES = 4 << 30
 
 
 def _without_counts(profile: Profile) -> Profile:
@@ -116,41 +151,50 @@ _SLACK_NS = 10_000
 """How far the hook's clock, which is calibrated, may be from the profile's."""
 
 
-def _merged(
-    profile: Profile,
-    recording: HookRecording,
-    events: Sequence[Event],
-    counted: dict[str, object],
-    connection: duckdb.DuckDBPyConnection,
-) -> Profile:
-    connection.register("counted_columns", counted)
-    connection.execute("CREATE OR REPLACE TEMP TABLE counted_events AS SELECT * FROM counted_columns")
-    connection.unregister("counted_columns")
-    columns = ", ".join(f"c.e{number} AS {quoted(event.name)}" for number, event in enumerate(events))
+def _merged(profile: Profile, passes: Sequence[_Pass], connection: duckdb.DuckDBPyConnection) -> Profile:
+    columns, joins, notes = [], [], [_told(passes)]
+    for number, one in enumerate(passes):
+        name = f"counted_{number}"
+        connection.register("counted_columns", one.counted)
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM counted_columns")
+        connection.unregister("counted_columns")
+        columns += [f"{name}.e{place} AS {quoted(event.name)}" for place, event in enumerate(one.events)]
+        joins.append(f"LEFT JOIN {name} ON e.kind = 'dispatch' AND {name}.kernel = e.kernel AND {name}.place = e.place")
+        notes += [*one.recording.diagnostics, *_unmatched(name, connection)]
     joined = connection.sql(f"""
-        SELECT e.* EXCLUDE (row, place), {columns}
-        FROM (SELECT *, {_PLACE} AS place FROM profile_events) AS e
-        LEFT JOIN counted_events AS c ON e.kind = 'dispatch' AND c.kernel = e.kernel AND c.place = e.place
+        SELECT e.* EXCLUDE (row, place), {", ".join(columns)}
+        FROM (SELECT *, {_PLACE} AS place FROM profile_events) AS e {" ".join(joins)}
         ORDER BY e.start_ns, e.row
     """)
+    return replace(profile, events=joined, diagnostics=(*profile.diagnostics, *dict.fromkeys(notes)))
+
+
+def _unmatched(name: str, connection: duckdb.DuckDBPyConnection) -> list[RunDiagnostic]:
     ((missing,),) = connection.execute(f"""
         SELECT count(*) FROM (SELECT *, {_PLACE} AS place FROM profile_events WHERE kind = 'dispatch') AS e
-        ANTI JOIN counted_events AS c ON c.kernel = e.kernel AND c.place = e.place
+        ANTI JOIN {name} AS c ON c.kernel = e.kernel AND c.place = e.place
     """).fetchall()
-    notes = [_told(recording, events), *recording.diagnostics]
-    if missing:
-        text = f"{plural(missing, 'dispatch', 'dispatches')} have no counts: the two executions did not do the same"
-        notes.append(RunDiagnostic("counters-unmatched", text))
-    return replace(profile, events=joined, diagnostics=(*profile.diagnostics, *notes))
+    if not missing:
+        return []
+    text = f"{plural(missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
+    return [RunDiagnostic("counters-unmatched", text)]
 
 
-def _told(recording: HookRecording, events: Sequence[Event]) -> RunDiagnostic:
+def _told(passes: Sequence[_Pass]) -> RunDiagnostic:
     costs = [
-        thread.overhead_ticks * process.ns_per_tick for process in recording.processes for thread in process.threads
+        thread.overhead_ticks * process.ns_per_tick
+        for one in passes
+        for process in one.recording.processes
+        for thread in process.threads
     ]
-    names = ", ".join(event.name + (" (user code only)" if event.user_only else "") for event in events)
+    names = "; ".join(
+        ", ".join(event.name + (" (user code only)" if event.user_only else "") for event in one.events)
+        for one in passes
+    )
+    where = "in a second execution" if len(passes) == 1 else f"in {len(passes)} further executions, one after the other"
+    calls = max(one.recording.call_count for one in passes)
     return RunDiagnostic(
         "counted-apart",
-        f"{names}: counted in a second execution, under the hook, which added about {max(costs):.0f} ns to each of "
-        f"{plural(recording.call_count, 'call')} of workgroups; times are of the first",
+        f"{names}: counted {where}, under the hook, which added about {max(costs):.0f} ns to each of "
+        f"{plural(calls, 'call')} of workgroups; times are of the first",
     )

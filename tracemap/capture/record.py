@@ -20,7 +20,7 @@ from tracemap.capture.benchmark import (
     profiling_flags,
     run_benchmark,
 )
-from tracemap.capture.counters import Event, events_to_count
+from tracemap.capture.counters import Event, events_to_count, in_passes
 from tracemap.capture.counting import check_hook, with_counts
 from tracemap.capture.flagfile import check_files, read_flags, sorted_out
 from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_inputs, made_inputs
@@ -54,7 +54,8 @@ class RecordRequest:
     `functions`: the module's entry points; `function`: which of them (unknown: the flag file says it, or there is only
     one); `inputs`: IREE's `--input` specs (none: the flag file's, or made up); `dim`: the size for every `?`;
     `flagfile`: a flag file of IREE; `runtime_flags`: more flags for iree-benchmark-module; `device`: unknown means
-    the flags' or local-task; `counters`: events to count in a second execution; `sample_hz`: samples of the program
+    the flags' or local-task; `counters`: events to count in further executions, `counters_per_pass` at most in each (0:
+    as many as the processor counts at a time); `sample_hz`: samples of the program
     counter per second and thread, 0 for none; `output`: the run to write, CSV if it ends in `.csv`.
     """
 
@@ -74,6 +75,7 @@ class RecordRequest:
     device: Text = UNKNOWN
     runtime_flags: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
+    counters_per_pass: int = 0
     sample_hz: int = 0
     caches: CacheSimulation | None = None
     """A simulation of caches in one more execution; None: there is none."""
@@ -168,17 +170,17 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         )
     if request.iterations < 1 or request.warmup < 0:
         raise UsageInvalid("at least one iteration is needed, and no negative number of warm-up calls")
-    events = _events(request)
+    passes = _passes(request)
     with tempfile.TemporaryDirectory(prefix="tracemap-record-") as folder:
         progress("making inputs")
-        return _run(_plan(request, Path(folder)), events, progress)
+        return _run(_plan(request, Path(folder)), passes, progress)
 
 
-def _events(request: RecordRequest) -> list[Event]:
-    """The events to count; whether they can be counted is found out before anything runs."""
+def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
+    """The events to count in each further execution; whether they can be counted is found out before anything runs."""
     if request.counters or request.sample_hz:
         check_hook()
-    return events_to_count(request.counters)
+    return in_passes(events_to_count(request.counters), request.counters_per_pass)
 
 
 def _plan(request: RecordRequest, folder: Path) -> _Plan:
@@ -234,7 +236,7 @@ def _entry(request: RecordRequest, name: str) -> EntryPoint:
     return EntryPoint(found.name, tuple(ArgumentType(old.name, kind, old.loop_bound) for old, kind in pairs))
 
 
-def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
+def _run(plan: _Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> Recorded:
     progress(f"running {plan.entry.name}, {plan.calls} calls")
     command = plan.command(plan.profile)
     ending = plan.execute(command, _FIRST)
@@ -245,9 +247,9 @@ def _run(plan: _Plan, events: Sequence[Event], progress: Progress) -> Recorded:
         if again:
             progress("records were lost; running again with more frequent flushes")
             command, ending, profile = _again(plan, command, ending, profile, connection)
-        if events and not _failed(ending):
+        if passes and not _failed(ending):
             progress("counting events")
-            profile = with_counts(profile, plan.command, events, connection)
+            profile = with_counts(profile, plan.command, passes, connection)
         if not again:  # after the counts, which are of dispatches only
             profile = plan.sampled(profile, _FIRST, connection)
         if plan.request.caches is not None and not _failed(ending):

@@ -47,7 +47,13 @@ if TYPE_CHECKING:
     "--counters",
     metavar="A,B",
     default="",
-    help="Events to count in a second execution, such as page-faults,cache-misses; see tracemap events.",
+    help="Events to count in further executions, such as page-faults,cache-misses; see tracemap events.",
+)
+@click.option(
+    "--counters-per-pass",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Count so many events in an execution.  [default: as many as the processor counts at a time]",
 )
 @click.option(
     "--sample",
@@ -80,6 +86,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
     iterations: int,
     warmup: int,
     counters: str,
+    counters_per_pass: int | None,
     sample_hz: int | None,
     cache_sim: bool,
     cache_geometry: tuple[str, ...],
@@ -116,6 +123,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
         warmup=warmup,
         runtime_flags=runtime_flags,
         counters=tuple(split_names(counters)),
+        counters_per_pass=counters_per_pass or 0,
         sample_hz=sample_hz or 0,
         cache_sim=cache_sim,
         cache_geometry=cache_geometry,
