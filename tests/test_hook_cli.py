@@ -80,3 +80,15 @@ def test_without_a_compiler_the_rest_is_installed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "no C compiler" in done.stdout + done.stderr
     assert not (tmp_path / "tracemap" / "hook" / LIBRARY_NAME).exists()
+
+
+def test_variables_of_irees_hook_stand_for_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IREE_HOOK_FILTER_NAME", "main_dispatch_0")
+    monkeypatch.setenv("IREE_HOOK_SKIP_START_MS", "7")
+    monkeypatch.setenv("IREE_HOOK_PERF_EVENT_TYPES", "no-such-event")
+    done = run_cli("hook", "env", "-o", tmp_path)
+    assert done.returncode == 2
+    assert "no-such-event is not the name of an event" in done.stderr
+    printed = check_cli("hook", "env", "-o", tmp_path, "--counters", "")
+    assert "TRACEMAP_HOOK_FILTER=main_dispatch_0" in printed.splitlines()
+    assert "TRACEMAP_HOOK_SKIP_MS=7" in printed.splitlines()

@@ -22,7 +22,7 @@ def command() -> None:
     Example:
       tracemap hook path
       mkdir calls
-      env $(tracemap hook env -o calls) iree-run-module --module=model.vmfb
+      env $(tracemap hook env -o calls) iree-run-module --module=model.tracemap/module.vmfb
       tracemap stats calls
     """
 
@@ -53,18 +53,41 @@ def _library() -> Path:
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="The folder for the record files; it must exist.",
+    help="The folder for the record files; it must exist. Each process adds files of its own.",
 )
-@click.option("--filter", "pattern", default="", metavar="GLOB", help="Only kernels whose name fits.  [default: all]")
-@click.option("--skip-ms", type=click.IntRange(min=0), default=0, show_default=True, help="Of each thread's start.")
+@click.option(
+    "--filter",
+    "pattern",
+    default="",
+    metavar="GLOB",
+    envvar="IREE_HOOK_FILTER_NAME",
+    help="Only kernels whose name fits.  [default: all]",
+)
+@click.option(
+    "--skip-ms",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    envvar="IREE_HOOK_SKIP_START_MS",
+    help="Pass over each thread's first milliseconds, from its first call.",
+)
 @click.option(
     "--calls", type=click.IntRange(min=0), default=0, help="Record so many calls in all.  [default: no limit]"
 )
 @click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Record one call in so many.")
-@click.option("--counters", default="", metavar="A,B", help="Events to count; see tracemap events.")
+@click.option(
+    "--counters",
+    default="",
+    metavar="A,B",
+    envvar="IREE_HOOK_PERF_EVENT_TYPES",
+    help="Events to count around each call; see tracemap events.",
+)
 @click.option("--export", is_flag=True, help="Print lines for a shell to source, not words for env.")
 def env(output: Path, pattern: str, skip_ms: int, calls: int, every: int, counters: str, export: bool) -> None:
     """Print the variables under which a program is recorded, as words for `env` or, with --export, for a shell.
+
+    The variables of IREE's own hook stand for options that are not given: IREE_HOOK_FILTER_NAME, _SKIP_START_MS and
+    _PERF_EVENT_TYPES.
 
     \b
     Example:
