@@ -1,7 +1,8 @@
 """What the hook adds to a call of a workgroup, beside what its parts cost and beside the scheme of IREE's own hook.
 
 Everything is measured in turn in the same run: a host that calls an empty kernel, without and with the hook, and a
-program that reads clocks and opens events as IREE's hook does. Record files lie in memory, and for comparison on disk.
+program that reads clocks and opens events as IREE's hook does. Record files lie in memory, as those of
+`record --counters` do where memory has room for them; and for comparison in the usual temporary folder, mostly on a disk.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def measure(folder: Path) -> list[Figure]:
         bare = hooked(host, kernels, {})
         for name, events in ways.items():
             note(name, in_place(MEMORY, library, host, kernels, tuple(events)) - bare)
-        note("0 events, files on disk", in_place(folder, library, host, kernels, ()) - bare)
+        note("0 events, usual folder", in_place(folder, library, host, kernels, ()) - bare)
     return figures(found)
 
 

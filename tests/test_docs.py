@@ -15,6 +15,7 @@ from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import ResidualReason
 from tracemap.cli.main import COMMANDS
 from tracemap.graph.model import Evidence, Fate
+from tracemap.measurements.model import COLUMNS, STEP_METRICS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -68,6 +69,18 @@ def test_commands_of_the_readme_exist_and_take_its_options() -> None:
         ours = rest.split(" -- ")[0]
         for option in re.findall(r"(?<=\s)--?[a-z][\w-]*", ours):
             assert option in known | {"--help"}, f"tracemap {name} has no {option}"
+
+
+def test_columns_of_runs_are_those_of_the_code() -> None:
+    """Names and types of the table in the section on runs; the table of calls is made from the code."""
+    types = {"BIGINT": "integer", "VARCHAR": "text", "BOOLEAN": "truth"}
+    section = README.split("\n## Runs\n")[1].split("\n### ")[0]
+    shown: dict[str, str] = {}
+    for names, kinds in re.findall(r"^\| ([^|]*`[^|]*) \| ([^|]*) \|", section, re.MULTILINE):
+        columns, words = re.findall(r"`([^`]+)`", names), kinds.split(", ")
+        shown |= dict(zip(columns, words * len(columns) if len(words) == 1 else words, strict=False))
+    described = {name: types[kind] for name, kind in COLUMNS.items()}
+    assert shown == described | dict.fromkeys(STEP_METRICS, types["BIGINT"])
 
 
 def test_make_targets_of_the_readme_exist() -> None:

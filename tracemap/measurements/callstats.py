@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 DURATION = "duration_us"
 _FIXED = ("thread", "cpu", "node", DURATION)
+_WHAT_IS_READ = (
+    "statistics are of single calls: name the folder that the hook recorded into (tracemap hook env -o FOLDER), or a "
+    f"CSV file of IREE's hook, which begins with the columns {', '.join(_FIXED)}"
+)
 
 
 @dataclass(frozen=True)
@@ -156,21 +160,21 @@ def _csv_calls(path: Path) -> list[ThreadCalls]:
     """The threads of one CSV file of IREE's hook, in the order of their first line."""
     import duckdb
 
+    if not path.is_file():
+        raise RunInvalid(f"{path}: does not exist; {_WHAT_IS_READ}")
     try:
         with duckdb.connect() as connection:
             table = f"read_csv({literal(str(path))}, header=true, delim=',', quote='\"', all_varchar=true)"
             names = [str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
             if tuple(names[:4]) != _FIXED:
-                raise RunInvalid(
-                    f"{path}: is no CSV file of IREE's hook; its columns begin with {', '.join(names[:4])}"
-                )
+                raise RunInvalid(f"{path}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")
             numbers = ", ".join(
                 [f"CAST({name} AS BIGINT) AS {name}" for name in ("cpu", "node")]
                 + [f"CAST({quoted(name)} AS FLOAT) AS s{place}" for place, name in enumerate(names[3:])]
             )
             columns = connection.execute(f"SELECT thread, {numbers} FROM {table}").fetchnumpy()
     except duckdb.Error as error:
-        raise RunInvalid(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
+        raise RunInvalid(f"{path}: cannot be read ({str(error).partition(chr(10))[0]}); {_WHAT_IS_READ}") from error
     return _by_thread(path, columns, tuple(names[3:]))
 
 

@@ -56,7 +56,9 @@ CALL_COLUMNS: Final = (
 )
 """All columns but those of events."""
 
-EVENT_COLUMN: Final = CallColumn("each event's name", "BIGINT", "events", "how often the event was counted in the call")
+EVENT_COLUMN: Final = CallColumn(
+    "each event's name", "BIGINT", "events", "how many were counted in the call; of `cpu-clock` and `task-clock` ns"
+)
 """Every further column."""
 
 
