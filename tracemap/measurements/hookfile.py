@@ -287,12 +287,19 @@ def load_calls(
         FROM hook_columns AS c
         JOIN hook_threads AS t ON c.thread_id = t.id
         JOIN hook_kernels AS k ON c.kernel_id = k.id
-        QUALIFY ({literal(kernel)} = '' OR kernel = {literal(kernel)})
-            AND start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}
+        {_qualification(kernel, skip_ms)}
         ORDER BY start_ns, thread_id, place
     """)
     connection.unregister("hook_columns")
     return connection.table("hook_calls")
+
+
+def _qualification(kernel: str, skip_ms: int) -> str:
+    """Chooses calls after they have their numbers; sorting by thread takes time, and is done only where it is needed."""
+    chosen = [f"kernel = {literal(kernel)}"] if kernel else []
+    if skip_ms:
+        chosen.append(f"start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}")
+    return "QUALIFY " + " AND ".join(chosen) if chosen else ""
 
 
 def _check_events(recording: HookRecording) -> None:
