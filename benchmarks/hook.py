@@ -2,7 +2,8 @@
 
 Everything is measured in turn in the same run: a host that calls an empty kernel, without and with the hook, and a
 program that reads clocks and opens events as IREE's hook does. Record files lie in memory, as those of
-`record --counters` do where it has room; and for comparison in the usual temporary folder, mostly on a disk.
+`record --counters` do where memory has room for them; and for comparison in the usual temporary folder, mostly on a
+disk.
 """
 
 from __future__ import annotations
