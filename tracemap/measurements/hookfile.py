@@ -295,7 +295,7 @@ def load_calls(
 
 
 def _qualification(kernel: str, skip_ms: int) -> str:
-    """Chooses calls after they have their numbers; sorting by thread takes time, and is done only where it is needed."""
+    """Chooses calls after they have their numbers; sorting by thread is done only where it is needed."""
     chosen = [f"kernel = {literal(kernel)}"] if kernel else []
     if skip_ms:
         chosen.append(f"start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}")
