@@ -25,13 +25,14 @@ EVENTS = ("page-faults", "minor-faults")
 
 @pytest.fixture(scope="module")
 def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Calls of three iterations and their page faults, on the stock runtime."""
+    """Calls of many iterations, which take far more than a millisecond, and their page faults, on the stock runtime."""
     from tracemap.capture.counters import events_to_count
 
     support.need_compiler()
     folder = tmp_path_factory.mktemp("calls")
     settings = tuple(event.setting for event in events_to_count(EVENTS))
-    command = support.tool_command("iree-benchmark-module", support.module(made, "embedded"), "local-task")
+    vmfb = support.module(made, "embedded")
+    command = support.tool_command("iree-benchmark-module", vmfb, "local-task", "--benchmark_min_time=200x")
     support.run(command, support.hooked(support.built_library(made), folder, events=settings))
     return folder
 
