@@ -17,6 +17,7 @@ from tests.conftest import Built
 from tests.recording import events
 from tests.support import check_cli, command_line, run_cli
 from tracemap.capture.profile import open_run
+from tracemap.capture.sampling import DEFAULT_HZ
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
@@ -199,7 +200,15 @@ def test_samples_are_rows_of_steps(built: Built, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rate", ["0", "-5", "99999", "often"])
 def test_rates_that_are_none(rate: str, built: Built, tmp_path: Path) -> None:
-    done = run_cli("record", built("hand_mlp"), "--sample", rate, "-o", tmp_path / "run.csv", cwd=tmp_path)
+    done = run_cli("record", built("hand_mlp"), f"--sample={rate}", "-o", tmp_path / "run.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert "--sample" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_usual_rate_needs_no_number(built: Built, tmp_path: Path) -> None:
+    if not (FOLDER / LIBRARY_NAME).is_file():
+        pytest.skip("the hook's library is not built: no C compiler when tracemap was installed")
+    done = run_cli("record", built("hand_attention"), "--sample", "-o", tmp_path / "run.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"{DEFAULT_HZ} per second of each thread" in done.stderr

@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     "sample_hz",
     metavar="HZ",
     type=click.IntRange(min=1, max=20_000),
-    help="Sample the program counter so often per second and thread, to tell the ops of a kernel apart.  [usual: 499]",
+    is_flag=False,
+    flag_value=251,  # capture.sampling.DEFAULT_HZ, which is not imported for the help alone
+    help="Sample the program counter so often per second and thread, for time per op in kernels.  [without HZ: 251]",
 )
 @click.option(
     "--cache-sim",
@@ -103,7 +105,7 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
       tracemap record model.tracemap --serial --iterations 50 -o run.csv
       tracemap record model.tracemap --function decode --dim 128
       tracemap record model.tracemap --counters page-faults,context-switches
-      tracemap record model.tracemap --iterations 500 --sample 499
+      tracemap record model.tracemap --iterations 500 --sample
       tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
       tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
     """
