@@ -198,7 +198,7 @@ def test_samples_are_rows_of_steps(built: Built, tmp_path: Path) -> None:
     assert all(not row["cpu_ns"] and not row["duration_ns"] for row in seen)
 
 
-@pytest.mark.parametrize("rate", ["0", "-5", "99999", "often"])
+@pytest.mark.parametrize("rate", ["0", "99999", "often"])
 def test_rates_that_are_none(rate: str, built: Built, tmp_path: Path) -> None:
     done = run_cli("record", built("hand_mlp"), f"--sample={rate}", "-o", tmp_path / "run.csv", cwd=tmp_path)
     assert done.returncode == 2
