@@ -140,9 +140,10 @@ def cases() -> list[Case]:
     once = _after_a_sum(256, 1024, _applied("math.tanh", 1), _applied("math.exp", 1))
     twice = _after_a_sum(256, 1024, _applied("math.tanh", 2), _applied("math.exp", 1))
     found.append(Case("sum of tanh, then exp", once, twice, _line_of(once, "%t = "), 600))
-    once = _product(256, 128, 256, _applied("math.tanh", 1))
-    twice = _product(256, 128, 256, _applied("math.tanh", 2))
-    found.append(Case("product (K = 128), then tanh", once, twice, _line_of(once, "%y = "), 2500))
+    # The epilogue of a tile is short: a processor does it while the product of the next tile begins.
+    once = _product(256, 256, 256, _applied("math.tanh", 1))
+    twice = _product(256, 256, 256, _applied("math.tanh", 2))
+    found.append(Case("product (K = 256), then tanh", once, twice, _line_of(once, "%y = "), 1500, overlaps=True))
     once = _product(256, 16, 256, _applied("math.tanh", 1))
     twice = _product(256, 16, 256, _applied("math.tanh", 2))
     found.append(Case("product (K = 16), then tanh", once, twice, _line_of(once, "%y = "), 4000, overlaps=True))
