@@ -11,7 +11,7 @@ import re
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
 from tracemap.errors import error_kinds
-from tracemap.measurements.calltable import CALL_COLUMNS, EVENT_COLUMN
+from tracemap.measurements.hook.table import CALL_COLUMNS, EVENT_COLUMN
 
 README = ROOT / "README.md"
 DEMO_TABLE = ROOT / "demo" / "table.txt"

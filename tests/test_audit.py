@@ -23,8 +23,8 @@ from tracemap.ir.parsing import MlirParser, walk
 from tracemap.ir.source import read_model, written_locations
 from tracemap.locations import Tags, parse_location
 from tracemap.mapping.build import write_tagged
-from tracemap.mapping.passes import Watch, split_prints
-from tracemap.mapping.survival import DumpText, Survival, is_informative
+from tracemap.mapping.compiler.passes import Watch, split_prints
+from tracemap.mapping.fates.survival import DumpText, Survival, is_informative
 from tracemap.reports.json import schema
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN

@@ -30,7 +30,7 @@ from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import CodeFunction, Image, read_images
-from tracemap.mapping.simulated import build_simulated
+from tracemap.mapping.compiler.simulated import build_simulated
 from tracemap.measurements.callgrind import CallCost, CallgrindCounts, read_callgrind
 from tracemap.measurements.runfile import read_run
 from tracemap.toolchain import find_tool

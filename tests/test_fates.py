@@ -15,7 +15,7 @@ from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
 from tracemap.graph.model import Fate, Op, TraceGraph
 from tracemap.mapping.build import BuildRequest, build
-from tracemap.mapping.fates import INFERRED, REASONS
+from tracemap.mapping.fates.fates import INFERRED, REASONS
 
 GOLD = Path(__file__).parent / "gold" / "fates"
 MODELS = sorted(Corpus(SAMPLES).models())

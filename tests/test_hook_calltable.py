@@ -14,9 +14,9 @@ from tests.hook import support
 from tests.readme import README, call_table, part
 from tests.support import run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, TargetExists, UsageInvalid
-from tracemap.measurements.callstats import read_calls
-from tracemap.measurements.calltable import CALL_COLUMNS, EVENT_COLUMN, write_calls
-from tracemap.measurements.hookfile import HookRecording, load_calls, read_recording
+from tracemap.measurements.hook.calls import HookRecording, load_calls, read_recording
+from tracemap.measurements.hook.stats import read_calls
+from tracemap.measurements.hook.table import CALL_COLUMNS, EVENT_COLUMN, write_calls
 from tracemap.measurements.runfile import read_run
 
 KERNEL = "mlp_dispatch_1_matmul_32x128x256_f32"

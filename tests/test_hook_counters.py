@@ -26,7 +26,7 @@ from tracemap.capture.counters import (
     split_names,
 )
 from tracemap.errors import EventUnavailable
-from tracemap.measurements.hookfile import read_recording
+from tracemap.measurements.hook.calls import read_recording
 
 __all__ = ["host", "kernels", "library", "output"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.hook import support
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
-from tracemap.measurements.hookfile import load_calls, read_recording
+from tracemap.measurements.hook.calls import load_calls, read_recording
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from tests.hook import support
 from tests.support import ROOT, command_line, run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, UsageInvalid
-from tracemap.measurements.callstats import ThreadCalls, read_calls, thread_stats
+from tracemap.measurements.hook.stats import ThreadCalls, read_calls, thread_stats
 
 GOLD = ROOT / "tests" / "gold" / "stats"
 

@@ -13,8 +13,8 @@ from tests.test_reports_page import GRAPH, RESIDUAL, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
 from tracemap.reports.html import CHUNK_LINES, embedded_json, render_page, write_page
-from tracemap.reports.page import build_page
-from tracemap.reports.page_json import bar_width
+from tracemap.reports.page.build import build_page
+from tracemap.reports.page.data import bar_width
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 

@@ -16,10 +16,10 @@ from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
-from tracemap.reports import page_kernels
 from tracemap.reports.html import render_page
-from tracemap.reports.page import build_page
-from tracemap.reports.page_kernels import KernelSources, kernel_page_json, kernel_pages, kernels_of
+from tracemap.reports.page import kernels as page_kernels
+from tracemap.reports.page.build import build_page
+from tracemap.reports.page.kernels import KernelSources, kernel_page_json, kernel_pages, kernels_of
 
 EVIL = "</script><script>alert(1)</script><!--"
 

@@ -7,9 +7,9 @@ import pytest
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.graph.model import Diagnostic, Fate, SourceFile, TraceGraph
-from tracemap.reports.page import build_page, explained_of_elapsed
-from tracemap.reports.page_model import PageData, SourceLine
-from tracemap.reports.page_tables import AT_LOAD, NO_MEMBERS
+from tracemap.reports.page.build import build_page, explained_of_elapsed
+from tracemap.reports.page.model import PageData, SourceLine
+from tracemap.reports.page.tables import AT_LOAD, NO_MEMBERS
 from tracemap.units import UNKNOWN
 
 PYTHON = SourceFile("net.py", "python/0-net.py", "python")

@@ -12,9 +12,9 @@ import pytest
 from tests.support import run_cli
 from tests.test_hook_stats import calls_file
 from tracemap.errors import TargetExists, UsageInvalid
-from tracemap.measurements.callstats import CallSet, ThreadCalls, read_calls, thread_stats
+from tracemap.measurements.hook.stats import CallSet, ThreadCalls, read_calls, thread_stats
 from tracemap.measurements.model import RunDiagnostic
-from tracemap.reports.callstats_page import Chosen, StatsPage, build_stats_page, render_stats_page
+from tracemap.reports.calls.page import Chosen, StatsPage, build_stats_page, render_stats_page
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.builders import attribution, graph, op, site
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
 from tracemap.graph.model import Diagnostic, Kernel, Op, Site
-from tracemap.reports import text
+from tracemap.reports import terminal
 
 LONG = "main$async_dispatch_7_" + "matmul_like_" * 30 + "f32"
 
@@ -39,14 +39,14 @@ def rows_of(printed: str, title: str) -> list[list[str]]:
 def attributed_text(**options: bool) -> str:
     out = io.StringIO()
     costs = attribution(GRAPH, TOTALS, residual=RESIDUAL, diagnostics=[Diagnostic("odd-too", "and [red]this[/red]")])
-    text.attribute(GRAPH, costs, out, **options)
+    terminal.attribute(GRAPH, costs, out, **options)
     return out.getvalue()
 
 
 def test_piped_tables_are_plain_and_cut_nothing() -> None:
     map_ = graph((op(0, 1, name="stablehlo." + "very_long_name_" * 20),), (site(0, 0, kernel=LONG),))
     out = io.StringIO()
-    text.show(map_, map_, out, whole=True)
+    terminal.show(map_, map_, out, whole=True)
     printed = out.getvalue()
     assert "\x1b" not in printed
     assert "…" not in printed
@@ -56,7 +56,7 @@ def test_piped_tables_are_plain_and_cut_nothing() -> None:
 
 def test_show_prints_ops_sites_members_and_kernels() -> None:
     out = io.StringIO()
-    text.show(GRAPH, GRAPH, out, whole=True)
+    terminal.show(GRAPH, GRAPH, out, whole=True)
     printed = out.getvalue()
     assert "9 ops: 4 dispatched, 1 load_time, 1 host, 1 constant, 2 structural" in printed
     assert "5 sites on 5 kernels, 4 with members" in printed
@@ -71,7 +71,7 @@ def test_show_prints_ops_sites_members_and_kernels() -> None:
 
 def test_show_prints_what_was_selected_only() -> None:
     out = io.StringIO()
-    text.show(Some(sites=(GRAPH.sites[2],)), GRAPH, out)
+    terminal.show(Some(sites=(GRAPH.sites[2],)), GRAPH, out)
     printed = out.getvalue()
     assert "site2" in printed
     assert "site0" not in printed
@@ -106,26 +106,26 @@ def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
 
 
 def test_hidden_ops_are_summed() -> None:
-    count = text.TOP_OPS + 3
+    count = terminal.TOP_OPS + 3
     map_ = graph([op(i, i + 1) for i in range(count)], [site(i, i) for i in range(count)])
     costs = attribution(map_, {"cpu_ns": {f"site{i}": 10 for i in range(count)}})
     out, everything = io.StringIO(), io.StringIO()
-    text.attribute(map_, costs, out)
-    text.attribute(map_, costs, everything, all_ops=True)
+    terminal.attribute(map_, costs, out)
+    terminal.attribute(map_, costs, everything, all_ops=True)
     assert f"… and 3 more ops: 30 ns, {100 * 3 / count:.1f} %" in out.getvalue()
     assert len(rows_of(everything.getvalue(), "Ops by cpu_ns")) == count
 
 
 def test_a_run_without_metrics_says_so() -> None:
     out = io.StringIO()
-    text.attribute(GRAPH, attribution(GRAPH, {}), out)
+    terminal.attribute(GRAPH, attribution(GRAPH, {}), out)
     assert "nothing to attribute" in out.getvalue()
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     map_ = graph((op(0, 1, name="a\x1b[31m\nb\u202e", reason="[bold]not markup[/bold] \x07"),))
     out = io.StringIO()
-    text.show(map_, map_, out)
+    terminal.show(map_, map_, out)
     printed = out.getvalue()
     assert "a\\x1b[31m\\nb\\u202e" in printed
     assert "[bold]not markup[/bold] \\x07" in printed
@@ -134,16 +134,16 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
     map_ = graph((op(0, 1),), (site(0, 0, kernel=LONG),))
     leader, follower = pty.openpty()
-    with os.fdopen(follower, "w") as terminal:
+    with os.fdopen(follower, "w") as follower_end:
         terminal_columns = os.environ.get("COLUMNS")
         os.environ["COLUMNS"] = "80"
         try:
-            text.show(Some(kernels=map_.kernels), map_, terminal)
+            terminal.show(Some(kernels=map_.kernels), map_, follower_end)
         finally:
             os.environ.pop("COLUMNS")
             if terminal_columns is not None:
                 os.environ["COLUMNS"] = terminal_columns
-        terminal.flush()
+        follower_end.flush()
         printed = os.read(leader, 100_000).decode()
     os.close(leader)
     lines = printed.replace("\r", "").split("\n")

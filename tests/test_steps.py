@@ -20,7 +20,7 @@ from tracemap.ir.configured import KernelNames
 from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
 from tracemap.machine.images import NO_LINE, CodeFunction, Image, read_image, read_images
 from tracemap.mapping.build import BuildRequest, build
-from tracemap.mapping.compiling import Compiler
+from tracemap.mapping.compiler.compiling import Compiler
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

@@ -16,7 +16,7 @@ from tracemap.graph.query import select
 from tracemap.graph.trail import frames_of, scope_of, users_first
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source import describe, read_model, written_locations
-from tracemap.mapping.scopes import scopes_of
+from tracemap.mapping.model.scopes import scopes_of
 
 
 def called_twice() -> TraceGraph:

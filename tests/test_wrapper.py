@@ -16,7 +16,7 @@ from tests.test_cli_errors import everything_in, refused
 from tests.test_corpus import assembly
 from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.graph.bundle import load
-from tracemap.mapping.command import read_command
+from tracemap.mapping.compiler.command import read_command
 from tracemap.toolchain import find_tool
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"

@@ -194,7 +194,7 @@ def _caches(bundle: Bundle, target: Path, options: RunOptions, progress: Progres
         return
     from tracemap.capture.geometry import geometry
     from tracemap.capture.simulating import CacheSimulation, find_valgrind
-    from tracemap.mapping.simulated import build_simulated
+    from tracemap.mapping.compiler.simulated import build_simulated
     from tracemap.measurements.runfile import check_target
 
     check_target(target, force=options.force)

@@ -13,7 +13,7 @@ from tests.browser.conftest import Open
 from tests.support import ROOT
 from tests.test_lower import AFFINE, AFFINE_FUSION, HOSTILE, LOOPS_OF_SCF
 from tracemap.mapping.lowering import lower
-from tracemap.reports.lowering_page import write_lowering_page
+from tracemap.reports.lowering.page import write_lowering_page
 
 PROGRAMS = ROOT / "tests" / "programs" / "lower"
 

@@ -19,7 +19,7 @@ from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS, page_of
 from tracemap.graph.model import SourceFile
 from tracemap.reports.html import write_page
-from tracemap.reports.page import build_page
+from tracemap.reports.page.build import build_page
 
 MODEL_NAME = "jax_mlp"
 

@@ -19,7 +19,7 @@ from tests.hook import support
 from tests.support import check_cli
 from tests.test_reports_stats import EVIL, hostile, page_of
 from tracemap.capture.counters import events_to_count
-from tracemap.reports.callstats_page import write_stats_page
+from tracemap.reports.calls.page import write_stats_page
 
 EVENTS = ("page-faults", "minor-faults")
 BUCKETS = 6

@@ -21,7 +21,7 @@ from tracemap.capture.counters import Event
 from tracemap.capture.profile import load_profile
 from tracemap.errors import ProgramFailed, RunEmpty, ToolMissing
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
-from tracemap.measurements.hookfile import HookRecording, load_calls, read_recording
+from tracemap.measurements.hook.calls import HookRecording, load_calls, read_recording
 from tracemap.measurements.ireeprof import Profile
 from tracemap.measurements.model import RunDiagnostic
 from tracemap.measurements.sql import quoted

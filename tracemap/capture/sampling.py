@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import RunEmpty
 from tracemap.machine.images import Image, read_images
-from tracemap.measurements.hooksamples import HookSamples, SampledExecutable, read_samples
+from tracemap.measurements.hook.samples import HookSamples, SampledExecutable, read_samples
 from tracemap.measurements.ireeprof import Profile
 from tracemap.measurements.model import COLUMNS, SAMPLES, RunDiagnostic
 from tracemap.measurements.sql import quoted

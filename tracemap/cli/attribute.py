@@ -79,17 +79,17 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
 
 def _write_page(bundle: Bundle, result: Attribution, page: Path, force: bool) -> None:
     from tracemap.reports.html import write_page
-    from tracemap.reports.page import build_page
-    from tracemap.reports.page_kernels import kernels_of
+    from tracemap.reports.page.build import build_page
+    from tracemap.reports.page.kernels import kernels_of
 
     write_page(build_page(bundle.graph, result, bundle.source_text, kernels_of(bundle)), page, force=force)
 
 
 def _print(bundle: Bundle, result: Attribution, form: str, output: Path | None, all_ops: bool) -> None:
     if form == "text" and output is None:  # straight to the terminal, whose width and colours it asks for
-        from tracemap.reports import text
+        from tracemap.reports import terminal
 
-        text.attribute(bundle.graph, result, sys.stdout, all_ops=all_ops)
+        terminal.attribute(bundle.graph, result, sys.stdout, all_ops=all_ops)
         return
     printed = _printed(bundle, result, form, all_ops)
     if output is None:
@@ -111,8 +111,8 @@ def _printed(bundle: Bundle, result: Attribution, form: str, all_ops: bool) -> s
         return attribution_csv(bundle.graph, result)
     import io
 
-    from tracemap.reports import text
+    from tracemap.reports import terminal
 
     buffer = io.StringIO()
-    text.attribute(bundle.graph, result, buffer, all_ops=all_ops)
+    terminal.attribute(bundle.graph, result, buffer, all_ops=all_ops)
     return buffer.getvalue()

@@ -56,7 +56,7 @@ def command(bundle: Path, form: str, fail_under: float | None, ops: tuple[str, .
             raise QueryInvalid(f"{name}: no op of {bundle}; `tracemap show {bundle}` lists them")
     found = audit(graph)
     if ops:
-        from tracemap.mapping.passes import find_spots
+        from tracemap.mapping.compiler.passes import find_spots
 
         with phases_shown("audit") as progress:
             spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(ops)], progress)

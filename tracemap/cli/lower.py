@@ -55,7 +55,7 @@ def command(
     with phases_shown("lower") as progress:
         lowering = lower(model, pipelines, progress)
         if page is not None:
-            from tracemap.reports.lowering_page import write_lowering_page
+            from tracemap.reports.lowering.page import write_lowering_page
 
             progress("writing the page")
             write_lowering_page(lowering, page, force=force)
@@ -69,7 +69,7 @@ def command(
 
 def _print(lowering: Lowering, form: str, out: TextIO) -> None:
     from tracemap.reports.json import json_text
-    from tracemap.reports.lowering import lowering_json, print_lowering
+    from tracemap.reports.lowering.text import lowering_json, print_lowering
 
     if form == "json":
         out.write(json_text(lowering_json(lowering)))

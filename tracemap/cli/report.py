@@ -37,8 +37,8 @@ def command(
     from tracemap.graph.bundle import load
     from tracemap.outputs import check_file
     from tracemap.reports.html import write_page
-    from tracemap.reports.page import build_page
-    from tracemap.reports.page_kernels import kernels_of
+    from tracemap.reports.page.build import build_page
+    from tracemap.reports.page.kernels import kernels_of
     from tracemap.session import attribute
 
     check_file(target, force=force)

@@ -47,11 +47,11 @@ def command(bundle: Path, what: str, form: str, assembly: bool) -> None:
 
         click.echo(json_text(map_json(graph, selection, views, assembly=assembly)), nl=False)
     else:
-        from tracemap.reports import text
+        from tracemap.reports import terminal
 
-        text.show(selection, graph, sys.stdout, whole=not what)
+        terminal.show(selection, graph, sys.stdout, whole=not what)
         for view in views:
-            text.show_kernel(view, graph, sys.stdout, assembly=assembly)
+            terminal.show_kernel(view, graph, sys.stdout, assembly=assembly)
 
 
 def _views(bundle: Bundle, what: str) -> list[KernelView]:

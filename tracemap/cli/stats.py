@@ -16,7 +16,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.units import plural
 
 if TYPE_CHECKING:
-    from tracemap.measurements.callstats import ThreadCalls
+    from tracemap.measurements.hook.stats import ThreadCalls
 
 _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
 
@@ -116,9 +116,9 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
       tracemap stats iree_hook_worker-0.csv --format json
     """
     from tracemap.capture.counters import split_names
-    from tracemap.measurements.callstats import is_recording, read_calls, thread_stats
+    from tracemap.measurements.hook.stats import is_recording, read_calls, thread_stats
     from tracemap.outputs import check_file
-    from tracemap.reports.callstats import stats_json, stats_text
+    from tracemap.reports.calls.text import stats_json, stats_text
 
     tables = not no_table and _NO_TABLE not in os.environ
     events = split_names(counters)
@@ -130,7 +130,7 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
     found = read_calls(run, kernel=kernel, skip_ms=skip_ms, events=events)
     stats = [thread_stats(thread, buckets, tables=tables) for thread in found.threads]
     if page is not None:
-        from tracemap.reports.callstats_page import Chosen, build_stats_page, write_stats_page
+        from tracemap.reports.calls.page import Chosen, build_stats_page, write_stats_page
 
         chosen = Chosen(run.resolve().name, kernel, skip_ms, buckets, gamma)
         write_stats_page(build_stats_page(found, stats, chosen), page, force=force)
@@ -147,8 +147,8 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
 
 
 def _write_table(run: Path, table: Path, kernel: str, skip_ms: int, events: Sequence[str], *, force: bool) -> None:
-    from tracemap.measurements.calltable import write_calls
-    from tracemap.measurements.hookfile import read_recording
+    from tracemap.measurements.hook.calls import read_recording
+    from tracemap.measurements.hook.table import write_calls
 
     count = write_calls(read_recording(run), table, kernel=kernel, skip_ms=skip_ms, events=events, force=force)
     click.echo(f"tracemap: {plural(count, 'call')} written to {table}", err=True)
@@ -157,7 +157,7 @@ def _write_table(run: Path, table: Path, kernel: str, skip_ms: int, events: Sequ
 def _write_csv(found: Sequence[ThreadCalls], folder: Path, *, force: bool) -> None:
     """One file per thread; threads of the same name are told apart by a number. Names are never taken as paths."""
     from tracemap.outputs import check_file, write_text
-    from tracemap.reports.callstats import calls_csv
+    from tracemap.reports.calls.text import calls_csv
 
     names: dict[str, ThreadCalls] = {}
     for calls in found:

@@ -24,7 +24,7 @@ from tracemap.errors import ModelInvalid, TargetUnwritable, ToolMissing
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
     from tracemap.mapping.build import BuildRequest
-    from tracemap.mapping.command import CompileCommand
+    from tracemap.mapping.compiler.command import CompileCommand
 
 
 def run_wrapped(words: Sequence[str], request: BuildRequest, bundle: Path | None) -> Bundle | None:
@@ -39,7 +39,7 @@ def run_wrapped(words: Sequence[str], request: BuildRequest, bundle: Path | None
         SystemExit: the command fails; with its status.
         TracemapError: the command succeeds, but its trail cannot be read.
     """
-    from tracemap.mapping.command import read_command
+    from tracemap.mapping.compiler.command import read_command
 
     command = read_command(words)
     target, obstacle = _target(command, bundle)
@@ -95,7 +95,7 @@ def _read(command: CompileCommand) -> bytes:
 
 
 def _run_as_it_is(command: CompileCommand, data: bytes, why: str) -> None:
-    from tracemap.mapping.command import NO_MODEL
+    from tracemap.mapping.compiler.command import NO_MODEL
 
     status = _run(command, data)
     if status != 0:

@@ -30,20 +30,20 @@ from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.phases import FlowProgram, read_dispatch_creation, read_flow, read_hal
 from tracemap.ir.source import CONTROL_FLOW, SourceModel, SourceOperation
 from tracemap.locations import CodeFrame, Tags, frames
-from tracemap.mapping import fates
-from tracemap.mapping.absorbed import AbsorbedFinder, add_absorbed, raised_in
-from tracemap.mapping.compiling import Phases
-from tracemap.mapping.conversions import Conversions
-from tracemap.mapping.dataflow import Dataflow, asks_for_shape, is_call
-from tracemap.mapping.members import TagOwners
-from tracemap.mapping.origins import Origins
-from tracemap.mapping.raised import SoftmaxFinder
-from tracemap.mapping.schedules import find_schedules, find_transfers
-from tracemap.mapping.scopes import scopes_of
-from tracemap.mapping.sites import SiteBuilder, kernels_of, pair_regions, place_commands, public_callers
-from tracemap.mapping.steps import add_steps, sites_without_steps
-from tracemap.mapping.survival import Survival, owners_in
-from tracemap.mapping.twins import find_twins
+from tracemap.mapping.compiler.compiling import Phases
+from tracemap.mapping.fates import fates
+from tracemap.mapping.fates.survival import Survival, owners_in
+from tracemap.mapping.model.conversions import Conversions
+from tracemap.mapping.model.dataflow import Dataflow, asks_for_shape, is_call
+from tracemap.mapping.model.origins import Origins
+from tracemap.mapping.model.raised import SoftmaxFinder
+from tracemap.mapping.model.scopes import scopes_of
+from tracemap.mapping.model.twins import find_twins
+from tracemap.mapping.sites.absorbed import AbsorbedFinder, add_absorbed, raised_in
+from tracemap.mapping.sites.members import TagOwners
+from tracemap.mapping.sites.schedules import find_schedules, find_transfers
+from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_regions, place_commands, public_callers
+from tracemap.mapping.sites.steps import add_steps, sites_without_steps
 from tracemap.units import UNKNOWN, Text, plural
 
 

@@ -19,8 +19,8 @@ from tracemap.ir.parsing import Attribute, MlirParser, Module
 from tracemap.ir.source import describe, is_bytecode, read_model, tag_operations, written_locations
 from tracemap.locations import Tags
 from tracemap.mapping.assembly import Assembly, TagIdentity
-from tracemap.mapping.compiling import Compilation, Compiler, compile_flags, compilers_own_message
-from tracemap.mapping.survival import is_informative
+from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
+from tracemap.mapping.fates.survival import is_informative
 from tracemap.mapping.texts import keep_texts, safe_name
 from tracemap.toolchain import Progress, no_progress
 

@@ -16,8 +16,8 @@ from tracemap.ir.source import TEXT_FILE, SourceModel, describe, is_bytecode, re
 from tracemap.locations import Location, Tags
 from tracemap.mapping.assembly import Assembly
 from tracemap.mapping.build import own_locations, sha256_of
-from tracemap.mapping.dumps import Dumps, LocationIdentity, location_tags
-from tracemap.mapping.survival import is_informative
+from tracemap.mapping.compiler.dumps import Dumps, LocationIdentity, location_tags
+from tracemap.mapping.fates.survival import is_informative
 from tracemap.mapping.texts import keep_texts
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural

@@ -33,9 +33,9 @@ from tracemap.ir.source import (
 )
 from tracemap.locations import Tags
 from tracemap.mapping.build import unused_prefix, write_tagged
-from tracemap.mapping.dataflow import Dataflow, is_call
-from tracemap.mapping.fates import REASONS, is_constant, is_structural, only_moves
-from tracemap.mapping.twins import find_twins
+from tracemap.mapping.fates.fates import REASONS, is_constant, is_structural, only_moves
+from tracemap.mapping.model.dataflow import Dataflow, is_call
+from tracemap.mapping.model.twins import find_twins
 from tracemap.toolchain import Progress, find_tool, no_progress, run_tool
 from tracemap.units import UNKNOWN, Integer
 

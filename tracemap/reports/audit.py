@@ -8,7 +8,7 @@ from typing import Any, TextIO
 from tracemap.graph.audit import Audit, Loss, Spot
 from tracemap.graph.encoding import module_to_json
 from tracemap.graph.model import SOURCE, Op, TraceGraph
-from tracemap.reports.text import PIPED_WIDTH, printable
+from tracemap.reports.terminal import PIPED_WIDTH, printable
 from tracemap.units import Unknown, format_share, plural, to_json
 
 Json = dict[str, Any]

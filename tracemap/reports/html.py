@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.outputs import check_file, write_text
-from tracemap.reports.page_json import bar_width, heat_level, page_json
-from tracemap.reports.page_model import PageData, SourceLine, SourcePage
+from tracemap.reports.page.data import bar_width, heat_level, page_json
+from tracemap.reports.page.model import PageData, SourceLine, SourcePage
 from tracemap.units import format_count
 
 if TYPE_CHECKING:

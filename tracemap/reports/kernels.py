@@ -9,7 +9,7 @@ from tracemap.errors import ModuleInvalid
 from tracemap.graph.model import Kernel, Op, TraceGraph
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, instructions_of, loops_of
 from tracemap.machine.images import Image, kernel_images
-from tracemap.reports.page_join import place_text
+from tracemap.reports.page.join import place_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,84 @@
+"""Ops of the model that only change the element type, and what they make for other ops.
+
+The compiler folds them into the products that use them, where no location is left of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracemap.ir.source import FUNCTIONS, Source, SourceModel, SourceOperation
+from tracemap.ir.types import shape_of
+from tracemap.mapping.model.origins import Origins
+from tracemap.units import Integer
+
+_CONVERSIONS = frozenset(
+    """
+    onnx.Cast onnx.CastLike stablehlo.convert torch.aten.to.dtype torch.aten.to.dtype_layout
+    torch.prims.convert_element_type tosa.cast
+    """.split()
+)
+_SCALAR_CONVERSIONS = frozenset(
+    """
+    arith.extf arith.extsi arith.extui arith.fptosi arith.fptoui arith.sitofp arith.truncf arith.trunci arith.uitofp
+    """.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """An op that converts elements: its id, and the bits of an element before and after."""
+
+    op: str
+    bits_before: Integer
+    bits_after: Integer
+
+    def is_folded_into(self, bits_read: Integer) -> bool:
+        """Whether what reads elements of this width does the conversion itself."""
+        return bits_read == self.bits_before != self.bits_after
+
+
+def is_scalar_conversion(name: str) -> bool:
+    """Whether an operation on numbers only changes their type."""
+    return name in _SCALAR_CONVERSIONS
+
+
+class Conversions:
+    """The conversions of a model, found from the ops that read what they make."""
+
+    def __init__(self, model: SourceModel, part_names: Mapping[int, Sequence[str]], origins: Origins) -> None:
+        self._model = model
+        self._origins = origins
+        self._found = {
+            op.index: _conversion(model, op)
+            for op in model.operations
+            if op.is_op and op.operands and _converts(op, part_names.get(op.index, ()))
+        }
+
+    def read_by(self, op: str, place: int, path: tuple[str, ...]) -> Conversion | None:
+        """What converts an operand of an op, when these calls led to it."""
+        operation = self._model.operations[int(op.removeprefix("op"))]
+        if not self._found or not 0 <= place < len(operation.operands):
+            return None
+        maker = self._origins.maker(self._origins.operands(operation, path)[place])
+        return None if maker is None else self._found.get(maker.index)
+
+
+def _converts(operation: SourceOperation, part_names: Sequence[str]) -> bool:
+    if operation.name == "linalg.generic":
+        return len(part_names) == 2 and is_scalar_conversion(part_names[0])
+    return operation.name in _CONVERSIONS
+
+
+def _conversion(model: SourceModel, operation: SourceOperation) -> Conversion:
+    before = shape_of(_type_of(model, operation.operands[0])).element_bits
+    return Conversion(f"op{operation.index}", before, shape_of(operation.results[0]).element_bits)
+
+
+def _type_of(model: SourceModel, source: Source) -> str:
+    """The printed type of a value; empty for arguments of regions."""
+    maker = model.operations[source.maker]
+    if not source.argument:
+        return maker.results[source.number]
+    return model.arguments[maker.symbol][source.number].type if maker.name in FUNCTIONS else ""

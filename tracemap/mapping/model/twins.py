@@ -1,0 +1,140 @@
+"""Ops that compute what an earlier op has computed already, through calls: value numbering over the model.
+
+The compiler inlines calls and merges equal computations, so the mean inside of a called function can be the very mean
+that its caller took before. Every op gets a value number for every chain of calls that leads to it, as if its function
+were inlined there; an op whose number was there before, on every chain, has a twin (Click and Cooper 1995 call the
+general form congruence; this is the plain one-pass kind).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tracemap.ir.source import FUNCTIONS, Source, SourceModel, SourceOperation
+from tracemap.mapping.model.dataflow import is_call
+
+_MAX_EVALUATIONS = 200_000
+"""Ops times chains of calls that are looked at; beyond it (calls nested exponentially) no twins are told."""
+
+_RETURNS = (".return",)
+_UNREPEATABLE = (".global.load", ".global_load", "unfoldable_constant", "optimization_barrier")
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first op with a value number, and the blocks around it: it stands for others only below them."""
+
+    index: int
+    blocks: tuple[int, ...]
+
+
+def find_twins(model: SourceModel) -> Mapping[int, int]:
+    """Op index -> index of an earlier op that computes the very same wherever the later one does."""
+    numbering = _Numbering(model)
+    for operation in model.operations:
+        if operation.name in FUNCTIONS and operation.symbol not in model.private:
+            arguments = [numbering.fresh() for _ in range(len(model.arguments.get(operation.symbol, ())))]
+            numbering.evaluate(operation, arguments, (operation.index,))
+    return numbering.twins()
+
+
+@dataclass
+class _Numbering:
+    """Value numbers of all ops, chain of calls by chain of calls."""
+
+    model: SourceModel
+    _numbers: dict[object, int] = field(default_factory=dict)
+    _firsts: dict[int, list[_First]] = field(default_factory=dict)
+    _twin_of: dict[int, int] = field(default_factory=dict)
+    _alone: set[int] = field(default_factory=set)
+    _inside: list[int] = field(default_factory=list)
+    """The functions whose calls are being followed: a recursive call is like no other op."""
+    _evaluations: int = 0
+    _fresh: int = 0
+
+    def __post_init__(self) -> None:
+        self._functions = {op.symbol: op for op in self.model.operations if op.name in FUNCTIONS}
+        self._body: dict[int, list[SourceOperation]] = {}
+        for operation in self.model.operations:
+            if operation.is_op and isinstance(operation.function, str) and operation.name not in FUNCTIONS:
+                self._body.setdefault(self._functions[operation.function].index, []).append(operation)
+
+    def twins(self) -> Mapping[int, int]:
+        """What was found; nothing where the limit was hit."""
+        if self._evaluations > _MAX_EVALUATIONS:
+            return {}
+        return {index: twin for index, twin in self._twin_of.items() if index not in self._alone}
+
+    def fresh(self) -> int:
+        """A number that nothing else has."""
+        self._fresh += 1
+        return self._number(("fresh", self._fresh))
+
+    def evaluate(self, function: SourceOperation, arguments: list[int], chain: tuple[int, ...]) -> list[int]:
+        """Number a function's ops with these numbers for its arguments; returns the numbers of its results.
+
+        `chain`: the blocks around the call, or the entry point itself.
+        """
+        values: dict[tuple[int, int, bool], int] = {
+            (function.index, place, True): number for place, number in enumerate(arguments)
+        }
+        results: list[int] = []
+        blocks: dict[int, tuple[int, ...]] = {}
+        for operation in self._body.get(function.index, ()):
+            self._evaluations += 1
+            if self._evaluations > _MAX_EVALUATIONS:
+                break
+            # The body of a function, inlined, is part of the block that the call stands in.
+            inner = blocks.get(operation.parent)
+            around = chain if inner is None else (*inner, operation.block)
+            blocks[operation.index] = around
+            operands = [self._value(values, source) for source in operation.operands]
+            if operation.parent == function.index and operation.name.endswith(_RETURNS):
+                results = operands
+            for place, number in enumerate(self._results(operation, operands, around)):
+                values[operation.index, place, False] = number
+        return results
+
+    def _results(self, operation: SourceOperation, operands: list[int], blocks: tuple[int, ...]) -> Iterator[int]:
+        callee = self._functions.get(operation.symbol) if is_call(operation) else None
+        if callee is not None and callee.index not in self._inside:
+            self._inside.append(callee.index)
+            found = self.evaluate(callee, operands, blocks)
+            self._inside.pop()
+            yield from found if found else (self.fresh() for _ in operation.results)
+            return
+        number = self._number_of(operation, operands)
+        self._note(operation, number, blocks)
+        for place in range(len(operation.results)):
+            yield self._number(("result", number, place))
+
+    def _number_of(self, operation: SourceOperation, operands: list[int]) -> int:
+        if operation.name.endswith(_UNREPEATABLE) or not operation.results:
+            return self.fresh()
+        if self._holds_ops(operation):
+            return self.fresh()
+        return self._number((operation.signature, tuple(operands)))
+
+    def _holds_ops(self, operation: SourceOperation) -> bool:
+        """Whether an op has ops in its regions (control flow): it is like no other."""
+        following = self.model.operations[operation.index + 1 : operation.index + 2]
+        return any(child.parent == operation.index and child.is_op for child in following)
+
+    def _note(self, operation: SourceOperation, number: int, blocks: tuple[int, ...]) -> None:
+        """Remember who had a number first; an op that meets it again from another place below has a twin."""
+        for first in self._firsts.setdefault(number, []):
+            if first.index != operation.index and blocks[: len(first.blocks)] == first.blocks:
+                self._twin_of.setdefault(operation.index, first.index)
+                return
+        self._alone.add(operation.index)
+        self._firsts[number].append(_First(operation.index, blocks))
+
+    def _value(self, values: dict[tuple[int, int, bool], int], source: Source) -> int:
+        key = (source.maker, source.number, source.argument)
+        if key not in values:
+            values[key] = self.fresh()
+        return values[key]
+
+    def _number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))

@@ -1,0 +1,1 @@
+"""Sites and what works in them: members and their evidence, cost, steps, schedules."""

@@ -1,0 +1,128 @@
+"""Which ops the steps of kernels came from, at each of their sites.
+
+The compiler makes one kernel of equal ones, and keeps the locations of one site only. Before that, in the
+dispatch-creation phase, every site has a body of its own; equal kernels have equal bodies, so what stands in the same
+place of two bodies is the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tracemap.graph.model import Kernel, Site, Step
+from tracemap.ir.bodies import BodyOp
+from tracemap.ir.configured import KernelLine, KernelText
+from tracemap.ir.phases import DispatchRegion
+from tracemap.mapping.sites.members import TagOwners
+from tracemap.units import UNKNOWN
+
+_NO_EVIDENCE = frozenset(
+    {
+        "arith.constant",
+        "func.func",
+        "func.return",
+        "hal.interface.binding.subspan",
+        "hal.interface.constant.load",
+        "hal.interface.workgroup.count",
+        "hal.interface.workgroup.id",
+        "tensor.dim",
+        "tensor.empty",
+    }
+)
+"""Steps whose tags say nothing: constants that sites share, bindings, shapes, and the kernel itself."""
+
+Translation = Mapping[str, tuple[str, ...]]
+"""What ops of the site whose locations a kernel kept are at another site of it."""
+
+
+def add_steps(
+    kernels: Sequence[Kernel],
+    texts: Sequence[KernelText],
+    sites: Sequence[Site],
+    bodies: Sequence[DispatchRegion | None],
+    owners: TagOwners,
+) -> tuple[Kernel, ...]:
+    """The kernels with their steps, as far as they have texts.
+
+    Args:
+        kernels: all of a module.
+        texts: of its kernels, with the locations that operations had.
+        sites: all of the module, in order.
+        bodies: the body of each site in the dispatch-creation phase; None where it is not known.
+        owners: translates tags to ops.
+    """
+    text_of = {text.kernel: text for text in texts}
+    body_of = {site.id: body.body for site, body in zip(sites, bodies, strict=True) if body is not None}
+    site_by_id = {site.id: site for site in sites}
+
+    def with_steps(kernel: Kernel) -> Kernel:
+        text = text_of.get(kernel.name)
+        if text is None:
+            return kernel
+        steps = _steps(text, [site_by_id[site] for site in kernel.sites], body_of, owners)
+        return replace(kernel, steps=steps, text=text.file)
+
+    return tuple(with_steps(kernel) for kernel in kernels)
+
+
+def _steps(
+    text: KernelText, sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: TagOwners
+) -> tuple[Step, ...]:
+    told = [_ops_of(line, owners) for line in text.lines]
+    shown = _shown_site({op for ops in told for op in ops}, sites, body_of, owners)
+    translations = [_translation(body_of.get(shown, ()), body_of.get(site.id, ()), owners) for site in sites]
+    return tuple(
+        Step(line.line, line.op_name, _everywhere(ops, translations), line.parent)
+        for line, ops in zip(text.lines, told, strict=True)
+    )
+
+
+def _ops_of(line: KernelLine, owners: TagOwners) -> tuple[str, ...]:
+    if line.op_name in _NO_EVIDENCE:
+        return ()
+    return tuple(dict.fromkeys(op for location in line.locations for op in owners.of(location)))
+
+
+def _shown_site(
+    ops: set[str], sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: TagOwners
+) -> str:
+    """The site whose locations the kernel kept: the first with the most of its ops; "" where there is none."""
+
+    def found(site: Site) -> int:
+        return len(ops & {op for each in body_of.get(site.id, ()) for op in owners.of(each.location)})
+
+    return max(sites, key=found).id if sites else ""
+
+
+def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: TagOwners) -> Translation:
+    """What ops of one body are in another; none where the two are not alike."""
+    if [op.name for op in shown] != [op.name for op in other]:
+        return {}
+    found: dict[str, dict[str, None]] = {}
+    for one, two in zip(shown, other, strict=True):
+        ours, theirs = owners.of(one.location), owners.of(two.location)
+        for place, op in enumerate(ours):
+            same = theirs[place : place + 1] if len(ours) == len(theirs) else theirs
+            found.setdefault(op, {}).update(dict.fromkeys(same))
+    return {op: tuple(others) for op, others in found.items()}
+
+
+def _everywhere(ops: Sequence[str], translations: Sequence[Translation]) -> tuple[str, ...]:
+    """The ops themselves and what they are at the kernel's sites, each once, in the order of the model."""
+    found = {*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))}
+    return tuple(sorted(found, key=lambda op: int(op.removeprefix("op"))))
+
+
+def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int:
+    """How many sites have members, but none of them in any step of their kernel."""
+    of_kernel = {
+        kernel.name: {op for step in kernel.steps for op in step.ops}
+        for kernel in kernels
+        if kernel.text is not UNKNOWN
+    }
+    return sum(
+        1
+        for site in sites
+        if site.members and site.kernel in of_kernel and not of_kernel[site.kernel] & {m.op for m in site.members}
+    )

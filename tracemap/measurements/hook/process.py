@@ -1,0 +1,228 @@
+"""What the hook writes of a process: what it ran, the executables that it loaded, their kernels.
+
+A process's file is `hook-STAMP.jsonl`, a line per fact, written before the first call of what it tells of. A forked
+process inherits what its parent had loaded, and says how much that is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.measurements.hook.head import check_version
+
+STILL_LOADED: Final = (1 << 63) - 1
+"""When an executable was unloaded that never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookExecutable:
+    """An executable that a process loaded: where it lay in memory, and when, on CLOCK_MONOTONIC.
+
+    `elf` is `embedded`, `system`, or `runtime` where the runtime's own hook told of it: its place is not known then
+    (`size` 0). Addresses are used again, so a place belongs to an executable only while it was loaded.
+    """
+
+    number: int
+    name: str
+    elf: str
+    base: int
+    size: int
+    loaded_ns: int
+    unloaded_ns: int = STILL_LOADED
+
+
+@dataclass(frozen=True, slots=True)
+class HookKernel:
+    """An export of an executable that a process loaded; addresses are in memory then."""
+
+    name: str
+    executable: str
+    executable_id: int
+    elf: str
+    ordinal: int
+    address: int
+    base: int
+
+
+@dataclass
+class ProcessFile:
+    """What one process wrote; executables and kernels by number."""
+
+    path: Path
+    stamp: str
+    pid: int
+    command: tuple[str, ...]
+    every: int
+    start: tuple[int, int]
+    """One moment as ticks and nanoseconds of CLOCK_MONOTONIC; so is `end`, which is empty if the program was killed."""
+    parent: str
+    inherited_kernels: int
+    inherited_executables: int
+    forked_ns: int
+    end: tuple[int, int] | tuple[()] = ()
+    executables: dict[int, HookExecutable] = field(default_factory=dict)
+    kernels: dict[int, HookKernel] = field(default_factory=dict)
+    unloads: dict[int, int] = field(default_factory=dict)
+
+    def thread_files(self, suffix: str) -> list[Path]:
+        """The files of its threads, in the order in which the threads began to call workgroups.
+
+        Raises:
+            RunInvalid: the stamp is not the one of the file's name; it would make a pattern or a path of it.
+        """
+        if self.path.name != f"hook-{self.stamp}.jsonl" or not all(c.isalnum() or c == "-" for c in self.stamp):
+            raise RunInvalid(f"{self.path}: its name is not the one that it tells, {self.stamp!r}; do not rename files")
+        return sorted(self.path.parent.glob(f"hook-{self.stamp}-*.{suffix}"), key=_number_of)
+
+
+def read_processes(folder: Path) -> dict[str, ProcessFile]:
+    """The processes of a folder by their stamps.
+
+    Raises:
+        RunEmpty: there is none.
+        RunInvalid: a file is damaged; the message names it.
+        RunVersion: a file is of another format version.
+    """
+    if not folder.is_dir():
+        raise RunInvalid(f"{folder}: is no folder of the hook's record files")
+    found = {process.stamp: process for process in map(_read, sorted(folder.glob("hook-*.jsonl")))}
+    if not found:
+        raise RunEmpty(f"{folder}: holds no record of the hook: no executable of IREE was loaded under it")
+    return found
+
+
+def known_kernels(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookKernel]:
+    """A process's kernels by number: its own, and those of its parents that were there at the fork."""
+    found = dict(process.kernels)
+    limit = process.inherited_kernels
+    for ancestor in _ancestors(process, processes):
+        found |= {number: kernel for number, kernel in ancestor.kernels.items() if number < limit}
+        limit = min(limit, ancestor.inherited_kernels)
+    return found
+
+
+def known_executables(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookExecutable]:
+    """A process's executables by number: its own, and those of its parents that were there at the fork."""
+    found = _with_unloads(process.executables, process.unloads)
+    limit, forked_ns, unloads = process.inherited_executables, process.forked_ns, process.unloads
+    for ancestor in _ancestors(process, processes):
+        # What a parent unloads after the fork stays with the child, until it unloads it itself.
+        before = {number: ns for number, ns in ancestor.unloads.items() if ns <= forked_ns}
+        inherited = {number: executable for number, executable in ancestor.executables.items() if number < limit}
+        unloads = {**unloads, **before}
+        found |= _with_unloads(inherited, unloads)
+        limit, forked_ns = min(limit, ancestor.inherited_executables), min(forked_ns, ancestor.forked_ns)
+    return found
+
+
+def _with_unloads(executables: Mapping[int, HookExecutable], unloads: Mapping[int, int]) -> dict[int, HookExecutable]:
+    return {
+        number: replace(executable, unloaded_ns=unloads.get(number, STILL_LOADED))
+        for number, executable in executables.items()
+    }
+
+
+def _ancestors(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> list[ProcessFile]:
+    """Parents that were recorded, the nearest first; a hostile file may make a circle of them."""
+    chain = [process]
+    while (parent := processes.get(chain[-1].parent)) is not None and all(parent is not known for known in chain):
+        chain.append(parent)
+    return chain[1:]
+
+
+def _number_of(path: Path) -> tuple[int, str]:
+    number = path.stem.rpartition("-")[2]
+    return (int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1, path.name)
+
+
+def _read(path: Path) -> ProcessFile:
+    """A last line that is cut off is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    process = None
+    for number, line in enumerate(lines, start=1):
+        try:
+            process = _with_line(path, process, _parsed(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
+    if process is None:
+        raise RunInvalid(f"{path}: says nothing of the process: it was cut off before its first line ended")
+    return process
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    parsed = json.loads(line.decode("utf-8", errors="replace"))
+    if not isinstance(parsed, dict):
+        raise TypeError("a line is no object")
+    return parsed
+
+
+def _with_line(path: Path, process: ProcessFile | None, line: Mapping[str, Any]) -> ProcessFile:
+    if (process is None) != (line["kind"] == "process"):
+        raise ValueError("the first line, and only it, tells of the process")
+    if process is None:
+        return _process(path, line)
+    _add_line(process, line)
+    return process
+
+
+def _process(path: Path, line: Mapping[str, Any]) -> ProcessFile:
+    check_version(path, int(line["version"]))
+    return ProcessFile(
+        path,
+        stamp=str(line["stamp"]),
+        pid=count(line["pid"]),
+        command=tuple(str(word) for word in line["command"]),
+        every=count(line["every"]),
+        start=(count(line["ticks"]), count(line["ns"])),
+        parent=str(line["parent"]),
+        inherited_kernels=count(line["inherited_kernels"]),
+        inherited_executables=count(line["inherited_executables"]),
+        forked_ns=count(line["forked_ns"]),
+    )
+
+
+def _add_line(process: ProcessFile, line: Mapping[str, Any]) -> None:
+    kind = line["kind"]
+    if kind == "executable":
+        number, size = count(line["id"]), count(line["size"])
+        base = _address(line["base"])
+        place = (str(line["name"]), str(line["elf"]), base, count(base + size) - base, count(line["ns"]))
+        process.executables[number] = HookExecutable(number, *place)
+    elif kind == "unload":
+        process.unloads[count(line["executable"])] = count(line["ns"])
+    elif kind == "kernel":
+        executable = process.executables[count(line["executable"])]
+        process.kernels[count(line["id"])] = HookKernel(
+            name=str(line["name"]),
+            executable=executable.name,
+            executable_id=executable.number,
+            elf=executable.elf,
+            ordinal=count(line["ordinal"]),
+            address=_address(line["address"]),
+            base=executable.base,
+        )
+    elif kind == "end":
+        process.end = (count(line["ticks"]), count(line["ns"]))
+
+
+def count(value: object) -> int:
+    """A number that a file holds, if it is one that can be.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _address(text: object) -> int:
+    return 0 if text == "(nil)" else count(int(str(text), 16))

@@ -1,0 +1,277 @@
+"""Samples of the program counter, as the hook wrote them, and where in which executable they lie.
+
+Each sampled thread leaves `hook-STAMP-N.samples` beside its process's file. All samples of a thread are there, also
+those outside of executables; a sample belongs to the executable that lay at its address at its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.measurements.hook.head import FileHead, FileKind, read_head
+from tracemap.measurements.hook.process import (
+    HookExecutable,
+    HookKernel,
+    ProcessFile,
+    count,
+    known_executables,
+    known_kernels,
+    read_processes,
+)
+from tracemap.measurements.model import RunDiagnostic
+from tracemap.units import plural
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+IN_KERNEL: Final = 1
+"""A sample's flag: the operating system ran, called or interrupted from the sample's address."""
+
+OUTSIDE: Final = -1
+"""The executable of a sample that lies in none."""
+
+SAMPLERS: Final = ("cycles", "cpu-clock", "timer")
+"""What takes samples: the processor's counter of cycles, the kernel's clock of CPU time, or a timer's signal."""
+
+_SAMPLES = FileKind(
+    b"TMAPSAMP",
+    header_names=(
+        *("count", "lost", "outside", "throttled", "period", "cost_ns", "first_ns", "last_ns", "cpu_ns"),
+        *("record_bytes", "closed"),
+    ),
+    record_names=("ip", "time_ns", "cpu", "flags"),
+)
+
+
+@dataclass(frozen=True)
+class SampledThread:
+    """One thread's samples by time, and how they were taken.
+
+    `samples` is a structured array: `ip` (address in memory), `time_ns` (CLOCK_MONOTONIC), `cpu`, `flags`. `sampler`
+    is `cycles`, `cpu-clock` or `timer`; a sample is taken every `period` cycles, nanoseconds of CPU time, or
+    nanoseconds inside calls. `cost_ns` is what one sample took of the thread's time (0: not known), `cpu_ns` the
+    thread's CPU time from `first_ns` to `last_ns`.
+    """
+
+    name: str
+    pid: int
+    tid: int
+    sampler: str
+    hz: int
+    user_only: bool
+    """The system does not allow samples of time that it runs for the thread; they are missing."""
+    perf_error: str
+    """Why the kernel's perf interface was not used; empty where it was."""
+    period: int
+    cost_ns: int
+    first_ns: int
+    last_ns: int
+    cpu_ns: int
+    lost: int
+    passed_over: int
+    """How often the timer fired outside of calls, and took no sample."""
+    throttled: int
+    closed: bool
+    samples: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledExecutable:
+    """An executable that a process loaded; `kernels` are names and offsets from the executable's base, by offset."""
+
+    stamp: str
+    number: int
+    name: str
+    elf: str
+    kernels: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class HookSamples:
+    """The samples of all processes of a folder, by time.
+
+    `taken` is a structured array: `process` (index into `processes`), `thread` (into `threads`), `tid`, `cpu`,
+    `time_ns`, `flags`, `ip`, `executable` (index into `executables`, OUTSIDE for none), `address` (`ip` as an offset
+    from the executable's base; 0 for none).
+    """
+
+    folder: Path
+    processes: tuple[str, ...]
+    """Their stamps."""
+    threads: tuple[SampledThread, ...]
+    executables: tuple[SampledExecutable, ...]
+    taken: npt.NDArray[Any]
+    diagnostics: tuple[RunDiagnostic, ...]
+
+    @property
+    def sampler(self) -> str:
+        """What took the samples; several, where threads differ, with commas between."""
+        return ", ".join(sorted({thread.sampler for thread in self.threads}))
+
+    @property
+    def sample_cost_ns(self) -> int:
+        """What one sample took of its thread's time, the highest of all processes; 0: not known."""
+        return max((thread.cost_ns for thread in self.threads), default=0)
+
+    @property
+    def overhead(self) -> float:
+        """What part of the threads' CPU time the samples took."""
+        cpu_ns = sum(thread.cpu_ns for thread in self.threads)
+        return sum(len(t.samples) * t.cost_ns for t in self.threads) / cpu_ns if cpu_ns else 0.0
+
+
+def read_samples(folder: Path) -> HookSamples:
+    """Read the samples that the hook left in a folder.
+
+    Raises:
+        RunEmpty: there is no file of the hook, or no thread was sampled.
+        RunInvalid: a file is damaged; the message names it.
+        RunVersion: a file is of another format version.
+    """
+    import numpy as np
+
+    files = read_processes(folder)
+    threads: list[SampledThread] = []
+    executables: list[SampledExecutable] = []
+    parts: list[npt.NDArray[Any]] = []
+    for process, file in enumerate(files.values()):
+        known = list(known_executables(file, files).values())
+        kernels: dict[int, list[HookKernel]] = {}
+        for kernel in known_kernels(file, files).values():
+            kernels.setdefault(kernel.executable_id, []).append(kernel)
+        for thread in _threads(file):
+            parts.append(_taken(process, len(threads), thread, known, len(executables)))
+            threads.append(thread)
+        executables += [_sampled(file, executable, kernels.get(executable.number, [])) for executable in known]
+    if not threads:
+        raise RunEmpty(f"{folder}: holds no samples of the hook: no thread called a workgroup, or none was asked for")
+    taken = np.concatenate(parts)
+    taken = taken[np.lexsort((taken["thread"], taken["time_ns"]))]
+    return HookSamples(folder, tuple(files), tuple(threads), tuple(executables), taken, tuple(_diagnostics(threads)))
+
+
+def resolve(
+    ip: npt.NDArray[np.uint64], time_ns: npt.NDArray[np.uint64], executables: Sequence[HookExecutable]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which executable was at an address at a time, and how far from its base the address lies.
+
+    Args:
+        ip: addresses in memory.
+        time_ns: when, on CLOCK_MONOTONIC; of the same shape.
+        executables: of one process. Where two claim an address at one time, the one that was loaded last has it: an
+            executable is gone a moment before the hook can tell.
+
+    Returns:
+        Indices into `executables` (OUTSIDE: none) and offsets (0: none).
+    """
+    import numpy as np
+
+    found = np.full(len(ip), OUTSIDE, dtype=np.int64)
+    offset = np.zeros(len(ip), dtype=np.int64)
+    by_address = np.argsort(ip, kind="stable")
+    addresses = ip[by_address]
+    for place in sorted(range(len(executables)), key=lambda place: executables[place].loaded_ns):
+        executable = executables[place]
+        ends = np.array([executable.base, executable.base + executable.size], dtype=np.uint64)
+        low, high = np.searchsorted(addresses, ends)
+        near = by_address[low:high]
+        near = near[(time_ns[near] >= executable.loaded_ns) & (time_ns[near] <= executable.unloaded_ns)]
+        found[near] = place
+        offset[near] = (ip[near] - ends[0]).astype(np.int64)
+    return found, offset
+
+
+def _taken(
+    process: int, number: int, thread: SampledThread, known: Sequence[HookExecutable], first: int
+) -> npt.NDArray[Any]:
+    import numpy as np
+
+    samples = thread.samples
+    executable, address = resolve(samples["ip"], samples["time_ns"], known)
+    names = ("process", "thread", "tid", "cpu", "flags", "executable", "time_ns", "address")
+    taken = np.zeros(len(samples), dtype=[*((name, "<i8") for name in names), ("ip", "<u8")])
+    taken["process"], taken["thread"], taken["tid"] = process, number, thread.tid
+    for name in ("cpu", "flags", "time_ns", "ip"):
+        taken[name] = samples[name]
+    taken["executable"] = np.where(executable == OUTSIDE, OUTSIDE, executable + first)
+    taken["address"] = address
+    return taken
+
+
+def _sampled(file: ProcessFile, executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
+    own = [(kernel.name, kernel.address - executable.base) for kernel in kernels]
+    places = tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0])))
+    return SampledExecutable(file.stamp, executable.number, executable.name, executable.elf, places)
+
+
+# ---- a thread's file
+
+
+def _threads(file: ProcessFile) -> Iterator[SampledThread]:
+    for path in file.thread_files("samples"):
+        try:
+            head = read_head(path, _SAMPLES)
+            if head is not None:
+                yield _thread(path, head)
+        except OSError as error:
+            raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _thread(path: Path, head: FileHead) -> SampledThread:
+    header, about = head.header, head.about
+    samples = _samples(path, head)
+    try:
+        if about["sampler"] not in SAMPLERS:
+            raise ValueError(f"{about['sampler']!r} is no sampler")
+        return SampledThread(
+            name=str(about["name"]),
+            pid=count(about["pid"]),
+            tid=count(about["tid"]),
+            sampler=about["sampler"],
+            hz=count(about["hz"]),
+            user_only=bool(about["exclude_kernel"]),
+            perf_error=str(about["perf_error"]),
+            period=header["period"],
+            cost_ns=header["cost_ns"],
+            first_ns=header["first_ns"],
+            last_ns=header["last_ns"],
+            cpu_ns=header["cpu_ns"],
+            lost=header["lost"] + max(0, header["count"] - len(samples)),
+            passed_over=header["outside"],
+            throttled=header["throttled"],
+            closed=bool(header["closed"]),
+            samples=samples,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
+
+
+def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
+    """All samples are whole but the last, whose end may be missing."""
+    import numpy as np
+
+    kind = np.dtype(list(head.record))
+    if head.header["record_bytes"] != kind.itemsize:
+        raise RunInvalid(f"{path}: its records have {head.header['record_bytes']} bytes, their fields {kind.itemsize}")
+    room = max(0, path.stat().st_size - head.data_offset) // kind.itemsize
+    written = np.fromfile(path, dtype=kind, count=room, offset=head.data_offset)
+    whole = (written["time_ns"] != 0) & (written["time_ns"] < 1 << 63)
+    if not whole.all():
+        raise RunInvalid(f"{path}: sample {int(np.argmin(whole))} of {len(written)} is damaged: it has no time")
+    return written
+
+
+def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[RunDiagnostic]:
+    lost = sum(thread.lost for thread in threads)
+    if lost:
+        text = f"{plural(lost, 'sample')} were lost: the program went seconds without a call, or a file was full"
+        yield RunDiagnostic("samples-lost", text)
+    throttled = sum(thread.throttled for thread in threads)
+    if throttled:
+        text = f"the system stopped sampling {plural(throttled, 'time')} for a while: it was asked for too many samples"
+        yield RunDiagnostic("samples-throttled", text)

@@ -1,0 +1,281 @@
+"""Statistics of calls as IREE's own hook makes them: means, quantiles, correlations, conditional probabilities.
+
+Sums are made in single precision and in order, as that tool does, so that the figures are the same to the last digit.
+Calls come from our hook's recordings or from the CSV files of IREE's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
+from tracemap.measurements.hook.calls import (
+    HookProcess,
+    HookRecording,
+    HookThread,
+    duration_ns,
+    read_recording,
+    start_ns,
+)
+from tracemap.measurements.model import RunDiagnostic
+from tracemap.measurements.sql import literal, quoted
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float32]
+
+DURATION = "duration_us"
+_FIXED = ("thread", "cpu", "node", DURATION)
+_WHAT_IS_READ = (
+    "statistics are of single calls: name the folder that the hook recorded into (tracemap hook env -o FOLDER), or a "
+    f"CSV file of IREE's hook, which begins with the columns {', '.join(_FIXED)}"
+)
+
+
+@dataclass(frozen=True)
+class ThreadCalls:
+    """The calls of one thread: where each ran, and what was measured; the first series is its duration in us."""
+
+    thread: str
+    cpus: npt.NDArray[np.int64]
+    nodes: npt.NDArray[np.int64]
+    names: tuple[str, ...]
+    series: tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class CallSet:
+    """The calls of all threads, each of which has at least one, and what was lost or is doubtful."""
+
+    threads: tuple[ThreadCalls, ...]
+    diagnostics: tuple[RunDiagnostic, ...] = ()
+
+
+@dataclass(frozen=True)
+class SeriesStats:
+    """Of one series: its mean, and the means of its quantiles, lowest first (NaN: the quantile is empty)."""
+
+    name: str
+    mean: float
+    bucket_means: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PairStats:
+    """Of two series: Pearson's correlation (NaN: one is constant), and P(bucket of `of` | bucket of `given`).
+
+    Rows of the table are buckets of `of`, columns those of `given`: each column that is not empty adds up to 1.
+    """
+
+    of: str
+    given: str
+    correlation: float
+    table: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ThreadStats:
+    """Of one thread's calls; `pairs` are each series with every earlier one."""
+
+    thread: str
+    calls: int
+    calls_of_cpu: tuple[tuple[int, int], ...]
+    series: tuple[SeriesStats, ...]
+    pairs: tuple[PairStats, ...]
+
+
+# ---- reading
+
+
+def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequence[str] = ()) -> CallSet:
+    """The calls of each thread.
+
+    Args:
+        path: a folder of our hook's recordings, a folder of IREE's CSV files, or one of these.
+        kernel: only calls of the kernel of exactly this name; all if it is empty.
+        skip_ms: leave out what each thread called in its first milliseconds, counted from its first call.
+        events: only these events, in this order; all if there are none.
+
+    Raises:
+        QueryInvalid: no call is left, or there is no such event.
+        RunEmpty: there are no calls.
+        RunInvalid: a file is damaged, or is none of those.
+        RunVersion: a recording of another format version.
+        UsageInvalid: IREE's CSV files do not tell kernels or starts, so they cannot be chosen by them.
+    """
+    diagnostics: tuple[RunDiagnostic, ...] = ()
+    if is_recording(path):
+        recording = read_recording(path)
+        found, diagnostics = _recorded_calls(recording, kernel, skip_ms), recording.diagnostics
+    elif kernel or skip_ms:
+        raise UsageInvalid(f"{path}: IREE's CSV files name no kernels and no starts; choose when recording")
+    else:
+        files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        found = [calls for file in files for calls in _csv_calls(file)]
+    found = [_with_events(path, calls, events) for calls in found if len(calls.cpus)]
+    if not found:
+        raise QueryInvalid(f"{path}: no call is left" + (f" of a kernel named {kernel!r}" if kernel else ""))
+    return CallSet(tuple(found), diagnostics)
+
+
+def is_recording(path: Path) -> bool:
+    """A folder is one of our hook's recordings, unless it holds CSV files only: those are of IREE's hook."""
+    return path.is_dir() and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
+
+
+def _recorded_calls(recording: HookRecording, kernel: str, skip_ms: int) -> list[ThreadCalls]:
+    return [
+        _thread_calls(process, thread, kernel, skip_ms) for process in recording.processes for thread in process.threads
+    ]
+
+
+def _thread_calls(process: HookProcess, thread: HookThread, kernel: str, skip_ms: int) -> ThreadCalls:
+    import numpy as np
+
+    calls = thread.calls
+    chosen = np.ones(len(calls), dtype=bool)
+    if kernel:
+        numbers = [number for number, about in process.kernels.items() if about.name == kernel]
+        chosen &= np.isin(calls["kernel"], numbers)
+    if skip_ms and len(calls):
+        starts = start_ns(process, calls)
+        chosen &= starts >= starts[0] + skip_ms * 1_000_000
+    durations = (duration_ns(process, calls)[chosen] / 1000).astype(np.float32)
+    counts = (thread.events[chosen, place].astype(np.float32) for place in range(len(thread.event_names)))
+    return ThreadCalls(
+        thread.name,
+        calls["cpu"][chosen].astype(np.int64),
+        calls["node"][chosen].astype(np.int64),
+        (DURATION, *thread.event_names),
+        (durations, *counts),
+    )
+
+
+def _csv_calls(path: Path) -> list[ThreadCalls]:
+    """The threads of one CSV file of IREE's hook, in the order of their first line."""
+    import duckdb
+
+    if not path.is_file():
+        raise RunInvalid(f"{path}: does not exist; {_WHAT_IS_READ}")
+    try:
+        with duckdb.connect() as connection:
+            table = f"read_csv({literal(str(path))}, header=true, delim=',', quote='\"', all_varchar=true)"
+            names = [str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
+            if tuple(names[:4]) != _FIXED:
+                raise RunInvalid(f"{path}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")
+            numbers = ", ".join(
+                [f"CAST({name} AS BIGINT) AS {name}" for name in ("cpu", "node")]
+                + [f"CAST({quoted(name)} AS FLOAT) AS s{place}" for place, name in enumerate(names[3:])]
+            )
+            columns = connection.execute(f"SELECT thread, {numbers} FROM {table}").fetchnumpy()
+    except duckdb.Error as error:
+        raise RunInvalid(f"{path}: cannot be read ({str(error).partition(chr(10))[0]}); {_WHAT_IS_READ}") from error
+    return _by_thread(path, columns, tuple(names[3:]))
+
+
+def _by_thread(path: Path, columns: dict[str, Any], names: tuple[str, ...]) -> list[ThreadCalls]:
+    import numpy as np
+
+    if not len(columns["thread"]):
+        raise RunEmpty(f"{path}: holds no call")
+    if any(np.ma.is_masked(column) for column in columns.values()):
+        raise RunInvalid(f"{path}: a cell is empty")
+    threads = np.asarray(columns["thread"], dtype=object)
+    found = []
+    for thread in dict.fromkeys(threads.tolist()):
+        rows = threads == thread
+        series = tuple(np.asarray(columns[f"s{place}"], dtype=np.float32)[rows] for place in range(len(names)))
+        if not all(np.isfinite(values).all() for values in series):
+            raise RunInvalid(f"{path}: a cell is no finite number")
+        cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
+        found.append(ThreadCalls(thread, cpus, nodes, names, series))
+    return found
+
+
+def _with_events(path: Path, calls: ThreadCalls, events: Sequence[str]) -> ThreadCalls:
+    if not events:
+        return calls
+    for name in events:
+        if name not in calls.names[1:]:
+            raise QueryInvalid(f"{path}: has no event {name!r}; it has: {', '.join(calls.names[1:]) or 'none'}")
+    places = [0, *(calls.names.index(name) for name in events)]
+    series = tuple(calls.series[place] for place in places)
+    return ThreadCalls(calls.thread, calls.cpus, calls.nodes, tuple(calls.names[place] for place in places), series)
+
+
+# ---- computing
+
+
+def thread_stats(calls: ThreadCalls, buckets: int, *, tables: bool = True) -> ThreadStats:
+    """The statistics of one thread's calls, of which there is at least one, over so many quantiles."""
+    import numpy as np
+
+    cpus, counts = np.unique(calls.cpus, return_counts=True)
+    split = [_buckets(values, buckets) for values in calls.series]
+    series = [
+        SeriesStats(name, _mean(values), means)
+        for name, values, (means, _) in zip(calls.names, calls.series, split, strict=True)
+    ]
+    pairs = [
+        PairStats(
+            calls.names[of],
+            calls.names[given],
+            _correlation(calls.series[of], calls.series[given]),
+            _conditional(split[given][1], split[of][1], buckets) if tables else np.zeros((0, 0), dtype=np.float32),
+        )
+        for given in range(len(series))
+        for of in range(given)
+    ]
+    by_cpu = tuple((int(cpu), int(count)) for cpu, count in zip(cpus, counts, strict=True))
+    return ThreadStats(calls.thread, len(calls.cpus), by_cpu, tuple(series), tuple(pairs))
+
+
+def _sum(values: Floats) -> np.float32:
+    """In order and in single precision; numpy's own sum is pairwise, which is better and different."""
+    import numpy as np
+
+    return np.float32(np.add.accumulate(values, dtype=np.float32)[-1]) if len(values) else np.float32(0)
+
+
+def _mean(values: Floats) -> float:
+    import numpy as np
+
+    return float(_sum(values) / np.float32(len(values))) if len(values) else float("nan")
+
+
+def _covariance(left: Floats, right: Floats) -> np.float32:
+    import numpy as np
+
+    products = (left - np.float32(_mean(left))) * (right - np.float32(_mean(right)))
+    return np.float32(_sum(products) / np.float32(len(left)))
+
+
+def _correlation(left: Floats, right: Floats) -> float:
+    import numpy as np
+
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return float(_covariance(left, right) / np.sqrt(_covariance(left, left) * _covariance(right, right)))
+
+
+def _buckets(values: Floats, count: int) -> tuple[tuple[float, ...], npt.NDArray[np.int64]]:
+    """The mean of each quantile, and the quantile of each value; ties fall to the lower one."""
+    import numpy as np
+
+    ordered = np.sort(values)
+    edges = [min(len(values) - 1, len(values) * place // count) for place in range(count)] + [len(values)]
+    means = tuple(_mean(ordered[edges[place] : edges[place + 1]]) for place in range(count))
+    return means, np.searchsorted(ordered[edges[1:-1]], values, side="left")
+
+
+def _conditional(given: npt.NDArray[np.int64], of: npt.NDArray[np.int64], count: int) -> Floats:
+    import numpy as np
+
+    table = np.zeros((count, count), dtype=np.float32)
+    np.add.at(table, (of, given), np.float32(1))
+    sizes = np.bincount(given, minlength=count).astype(np.float32)
+    return np.asarray(np.divide(table, sizes, out=np.zeros_like(table), where=sizes > 0), dtype=np.float32)

@@ -1,0 +1,1 @@
+"""Statistics of recorded calls as text, JSON, CSV and page."""

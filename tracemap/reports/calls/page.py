@@ -1,0 +1,242 @@
+"""The page of `tracemap stats`: of each thread histograms, quantiles, correlations and heat maps; one HTML file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracemap.errors import UsageInvalid
+from tracemap.measurements.histograms import histogram
+from tracemap.measurements.hook.stats import DURATION, CallSet, PairStats, SeriesStats, ThreadCalls, ThreadStats
+from tracemap.measurements.model import RunDiagnostic
+from tracemap.outputs import check_file, write_text
+from tracemap.reports.calls.plots import BASE, HEIGHT, WIDTH, Plot, describe, plot
+from tracemap.reports.calls.text import SHADES, printable, shade_level
+from tracemap.reports.html import asset, content_policy
+from tracemap.units import format_average, format_count, format_ns
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from tracemap.measurements.hook.stats import Floats
+
+MOST_CELLS: Final = 500_000
+"""Of all heat maps of a page: browsers take seconds to show more."""
+_TINTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What of a recording is shown, and how: `gamma` is the power of a probability that shades show."""
+
+    title: str
+    kernel: str
+    skip_ms: int
+    buckets: int
+    gamma: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPanel:
+    """One series: its histogram, its mean and those of its quantiles ("–": the quantile is empty)."""
+
+    name: str
+    mean: str
+    bucket_means: tuple[str, ...]
+    plot: Plot
+    heard: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorrelationCell:
+    """`tint` is -10 to 10; `anchor` leads to the pair's heat map, "" where there is none."""
+
+    text: str
+    tint: int
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    """A probability: its shade (0 to 18, as in the text), in percent ("": no call is in the column), and exactly."""
+
+    shade: int
+    percent: str
+    exact: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """P(quantile of `of`, a row | quantile of `given`, a column), the lowest quantiles first."""
+
+    anchor: str
+    of: SeriesPanel
+    given: SeriesPanel
+    correlation: str
+    rows: tuple[tuple[HeatCell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPanel:
+    """All of one thread; `correlations` has a row and a column for each series."""
+
+    anchor: str
+    name: str
+    calls: str
+    cpus: tuple[tuple[int, str], ...]
+    series: tuple[SeriesPanel, ...]
+    correlations: tuple[tuple[CorrelationCell, ...], ...]
+    heat_maps: tuple[HeatMap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatsPage:
+    """A whole page."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    diagnostics: tuple[RunDiagnostic, ...]
+    buckets: int
+    threads: tuple[ThreadPanel, ...]
+
+
+def build_stats_page(found: CallSet, stats: Sequence[ThreadStats], chosen: Chosen) -> StatsPage:
+    """The data of the page.
+
+    Args:
+        found: the calls.
+        stats: the statistics of each of its threads, in their order.
+        chosen: what was asked for.
+
+    Raises:
+        UsageInvalid: the tables have more cells than a page can show.
+    """
+    cells = sum(pair.table.size for thread in stats for pair in thread.pairs)
+    if cells > MOST_CELLS:
+        raise UsageInvalid(
+            f"the page would have {format_count(cells)} cells in its heat maps, at most {format_count(MOST_CELLS)} can "
+            "be shown; ask for fewer --buckets or --counters, or for --no-table"
+        )
+    pairs = zip(found.threads, stats, strict=True)
+    threads = tuple(_thread(calls, about, chosen, number) for number, (calls, about) in enumerate(pairs))
+    return StatsPage(chosen.title, tuple(_facts(stats, chosen)), found.diagnostics, chosen.buckets, threads)
+
+
+def _facts(stats: Sequence[ThreadStats], chosen: Chosen) -> list[tuple[str, str]]:
+    left_out = f"the first {chosen.skip_ms} ms of each thread" if chosen.skip_ms else "nothing"
+    return [
+        ("calls of workgroups", format_count(sum(thread.calls for thread in stats))),
+        ("threads", format_count(len(stats))),
+        ("kernel", printable(chosen.kernel) or "all"),
+        ("left out", left_out),
+        ("quantiles", str(chosen.buckets)),
+        ("shades of heat maps", f"probability to the power {chosen.gamma:g}"),
+    ]
+
+
+def _thread(calls: ThreadCalls, stats: ThreadStats, chosen: Chosen, number: int) -> ThreadPanel:
+    anchor = f"T{number}"
+    series = tuple(_series(about, values) for about, values in zip(stats.series, calls.series, strict=True))
+    count = len(series)
+    places = [(of, given) for given in range(count) for of in range(given)]
+    pairs = dict(zip(places, stats.pairs, strict=True))
+    return ThreadPanel(
+        anchor,
+        printable(stats.thread) or "–",
+        format_count(stats.calls),
+        tuple((cpu, format_count(calls_there)) for cpu, calls_there in stats.calls_of_cpu),
+        series,
+        tuple(tuple(_correlation(anchor, row, column, pairs) for column in range(count)) for row in range(count)),
+        tuple(
+            _heat_map(_pair_anchor(anchor, of, given), series[of], series[given], pair, chosen.gamma)
+            for (of, given), pair in pairs.items()
+            if pair.table.size
+        ),
+    )
+
+
+def _series(about: SeriesStats, values: Floats) -> SeriesPanel:
+    text = _duration_text if about.name == DURATION else format_average
+    means = tuple("–" if math.isnan(mean) else text(mean) for mean in about.bucket_means)
+    shown = plot(histogram(values), about.mean, about.bucket_means, text)
+    return SeriesPanel(printable(about.name), text(about.mean), means, shown, describe(shown))
+
+
+def _duration_text(duration_us: float) -> str:
+    return format_ns(round(duration_us * 1000))
+
+
+def _pair_anchor(thread: str, of: int, given: int) -> str:
+    return f"{thread}-{of}-{given}"
+
+
+def _correlation(thread: str, row: int, column: int, pairs: dict[tuple[int, int], PairStats]) -> CorrelationCell:
+    if row == column:
+        return CorrelationCell("1", _TINTS, "")
+    of, given = sorted((row, column))
+    pair = pairs[of, given]
+    anchor = _pair_anchor(thread, of, given) if pair.table.size else ""
+    if not math.isfinite(pair.correlation):
+        return CorrelationCell("–", 0, anchor)
+    return CorrelationCell(f"{pair.correlation:.2g}", round(pair.correlation * _TINTS), anchor)
+
+
+def _heat_map(anchor: str, of: SeriesPanel, given: SeriesPanel, pair: PairStats, gamma: float) -> HeatMap:
+    correlation = f"{pair.correlation:.2g}" if math.isfinite(pair.correlation) else "none: one of them is constant"
+    filled = [bool(column.any()) for column in pair.table.T]
+    rows = tuple(tuple(map(partial(_cell, gamma), row, filled)) for row in pair.table.tolist())
+    return HeatMap(anchor, of, given, correlation, rows)
+
+
+def _cell(gamma: float, probability: float, filled: bool) -> HeatCell:
+    percent = round(100 * probability)
+    text = "<1" if probability and not percent else str(percent)
+    return HeatCell(shade_level(probability, gamma), text if filled else "", f"{probability:.6g}")
+
+
+def write_stats_page(page: StatsPage, target: Path, *, force: bool) -> None:
+    """Write the page to `target`, whole or not at all.
+
+    Raises:
+        TargetExists: `target` is there already and `force` is false.
+        TargetUnwritable: `target` cannot be written.
+    """
+    check_file(target, force=force)
+    write_text(render_stats_page(page), target)
+
+
+def render_stats_page(page: StatsPage) -> str:
+    """The whole HTML text of the page; the same statistics give the same bytes."""
+    style = asset("page.css") + asset("stats.css") + _tints()
+    early, script = asset("early.js"), asset("stats.js")
+    return _template().render(
+        page=page,
+        style=style,
+        early=early,
+        script=script,
+        policy=content_policy(style, early, script),
+        width=WIDTH,
+        height=HEIGHT,
+        base=BASE,
+    )
+
+
+def _tints() -> str:
+    """The strength of each shade and tint, in percent; style attributes are against the policy."""
+    shades = [f".q{level} {{ --p: {round(100 * level / (len(SHADES) - 1))}% }}\n" for level in range(len(SHADES))]
+    tints = [f".r{level} {{ --p: {6 * level}% }}\n" for level in range(_TINTS + 1)]
+    return "".join(shades + tints)
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.from_string(asset("stats.html.j2"))

@@ -1,0 +1,1 @@
+"""Source text to highlighted HTML, with a lexer for MLIR."""

@@ -1,0 +1,90 @@
+"""Source text to escaped, highlighted HTML, line by line."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pygments.lexer import Lexer
+from pygments.token import (
+    Comment,
+    Error,
+    Keyword,
+    Name,
+    Number,
+    Operator,
+    String,
+    _TokenType,
+)
+
+_CLASSES: tuple[tuple[_TokenType, str], ...] = (
+    (Comment, "c"),
+    (Error, "e"),
+    (Keyword.Type, "t"),
+    (Keyword, "k"),
+    (Name.Variable, "v"),
+    (Name.Function.Magic, "y"),
+    (Name.Function, "f"),
+    (Name.Class, "f"),
+    (Name.Decorator, "d"),
+    (Name.Constant, "a"),
+    (Name.Attribute, "p"),
+    (Name.Builtin, "y"),
+    (Name.Label, "o"),
+    (Number, "n"),
+    (Operator.Word, "k"),
+    (String, "s"),
+)
+"""Token types and the class names that `page.css` colours; the first that contains a token's type."""
+
+_ESCAPES = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;", "\r": None, "\0": "\ufffd"}
+    # Invisible characters that reorder text are shown by name: what stands on a line must be what one sees there.
+    | {chr(code): f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+)
+
+
+def lines_of(text: str) -> list[str]:
+    r"""The lines of a text as compilers count them: only `\n` (or `\r\n`) ends a line."""
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines
+
+
+def highlighted_lines(text: str, language: str) -> list[str]:
+    """One string of escaped HTML per line of `text`; `language` as in `SourceFile`."""
+    spans: dict[tuple[_TokenType, str], str] = {}  # models repeat themselves: most tokens are met again
+    pieces = []
+    for _, token_type, value in _lexer(language).get_tokens_unprocessed(text):
+        key = (token_type, value)
+        if key not in spans:
+            spans[key] = _span(_token_class(token_type), value.translate(_ESCAPES))
+        pieces.append(spans[key])
+    return lines_of("".join(pieces))
+
+
+def _lexer(language: str) -> Lexer:
+    # Python's lexer and its tables cost start-up time that pages without Python need not pay.
+    if language == "python":
+        from pygments.lexers.python import PythonLexer
+
+        return PythonLexer()
+    if language == "mlir":
+        from tracemap.reports.highlight.lexer import MlirLexer
+
+        return MlirLexer()
+    from pygments.lexers.special import TextLexer
+
+    return TextLexer()
+
+
+@cache
+def _token_class(token_type: _TokenType) -> str:
+    return next((name for kind, name in _CLASSES if token_type is kind or kind in token_type.split()), "")
+
+
+def _span(token_class: str, escaped: str) -> str:
+    """The token as an element; one per line where it spans several, for lines are elements too."""
+    if not token_class:
+        return escaped
+    return "\n".join(f'<span class="{token_class}">{line}</span>' if line else "" for line in escaped.split("\n"))

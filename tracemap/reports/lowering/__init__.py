@@ -1,0 +1,1 @@
+"""Loops of pass pipelines as text, JSON and page."""
