@@ -60,7 +60,7 @@ def test_every_call_and_its_warmup(serial: bool, made: Path, tmp_path: Path) -> 
     assert {row["invocation"] for row in rows} == set(range(9))
     assert all(row["warmup"] == (row["invocation"] < 2) for row in rows)
     assert all(row["call"] == row["invocation"] for row in dispatches)
-    assert [row["workgroup_x"] for row in dispatches[:4]] == [
+    assert [row["workgroups_x"] for row in dispatches[:4]] == [
         command.workgroups[0] for command in recorded.header.programs[0] if command.kind == "dispatch"
     ]
     assert all(row["cpu_ns"] is None for row in rows if row["kind"] != "dispatch")

@@ -187,7 +187,7 @@ def test_events_of_a_device_are_on_its_own_clock(tmp_path: Path) -> None:
         assert profile.clock is Clock.DEVICE
         assert "cpu_ns" not in profile.events.columns
         found = profile.events.project(
-            "kind, kernel, command_index, duration_ns, start_ns, invocation, workgroup_x, workgroup_y, workgroup_z"
+            "kind, kernel, command_index, duration_ns, start_ns, invocation, workgroups_x, workgroups_y, workgroups_z"
         ).fetchall()
     assert found == [
         ("execute", None, None, 90, 4000, 0, None, None, None),

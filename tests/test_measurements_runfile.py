@@ -54,7 +54,8 @@ EVENTS = (
     "1 AS command_buffer_id, i AS command_index, 9007199254740993 AS submission_id, NULL::VARCHAR AS site, "
     "i AS call, 0 AS invocation, i < 5 AS warmup, 100 * i AS start_ns, 7 * i AS duration_ns, "
     "CASE WHEN i % 5 < 4 THEN 11 * i END AS cpu_ns, NULL::VARCHAR AS thread, NULL::BIGINT AS cpu, "
-    "4 AS workgroup_x, 1 AS workgroup_y, 1 AS workgroup_z, NULL::BIGINT AS payload_bytes, NULL::BIGINT AS covered_ns, "
+    "4 AS workgroups_x, 1 AS workgroups_y, 1 AS workgroups_z, NULL::BIGINT AS payload_bytes, "
+    "NULL::BIGINT AS covered_ns, "
     "NULL::BIGINT AS step, NULL::BIGINT AS address, "
     'i + 10 AS "D1""mr\' x", i + 0.5::DOUBLE AS "joule" '
     "FROM range(20) AS t(i)"
@@ -271,11 +272,11 @@ def test_a_header_of_another_version(tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header = json.loads(header_path(path).read_text(encoding="utf-8"))
     header_path(path).write_text(json.dumps(header | {"schema_version": 99}), encoding="utf-8")
-    with pytest.raises(RunVersion, match=r"99.*version 1"):
+    with pytest.raises(RunVersion, match=r"99.*version 2"):
         read_run(path)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 1}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 2}'])
 def test_a_damaged_header(damage: str, tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header_path(path).write_text(damage, encoding="utf-8")
@@ -319,3 +320,13 @@ def test_a_failing_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(duckdb.Error):
         written(tmp_path, "run.csv", events="SELECT error('disk of straw') AS kernel")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("prefix", ["workgroup", "workgroups"])
+def test_numbers_of_workgroups_measure_nothing(prefix: str, tmp_path: Path) -> None:
+    """An index (`workgroup_x`, in tables of calls) is not read; a count (`workgroups_x`) is a column of its own."""
+    path = table(tmp_path, f"kernel,{prefix}_x,{prefix}_y,{prefix}_z,duration_ns\nk,7,8,9,1\n")
+    assert [metric.name for metric in read_run(path).metrics] == ["duration_ns"]
+    row = dict(zip(COLUMNS, rows_of(path)[0], strict=True))
+    counts = [row[f"workgroups_{axis}"] for axis in "xyz"]
+    assert counts == ([7, 8, 9] if prefix == "workgroups" else [None] * 3)

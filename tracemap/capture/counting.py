@@ -125,13 +125,13 @@ def _counted(counting: duckdb.DuckDBPyConnection, events: Sequence[Event]) -> di
     """Columns kernel, place, and e0, e1 … of the dispatches of the counted execution."""
     sums = ", ".join(f"sum({quoted(event.name)})::BIGINT AS e{number}" for number, event in enumerate(events))
     names = ", ".join(f"e{number}" for number in range(len(events)))
-    grid = " AND ".join(f"h.workgroups_{axis} = p.workgroup_{axis}" for axis in "xyz")
+    grid = " AND ".join(f"h.workgroups_{axis} = p.workgroups_{axis}" for axis in "xyz")
     # What ran before the first event of the profile is load-time work, which no profile has.
     return dict(
         counting.execute(f"""
         WITH dispatches AS (
             SELECT *, {_PLACE} AS place, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, row) AS nth
-            FROM profile_events WHERE kind = 'dispatch' AND workgroup_x * workgroup_y * workgroup_z > 0
+            FROM profile_events WHERE kind = 'dispatch' AND workgroups_x * workgroups_y * workgroups_z > 0
         ), grids AS (
             SELECT kernel, call, workgroups_x, workgroups_y, workgroups_z, min(start_ns) AS start_ns, {sums}
             FROM hook_calls WHERE start_ns >= (SELECT min(start_ns) - {_SLACK_NS} FROM profile_events) GROUP BY ALL

@@ -371,7 +371,7 @@ def _cover_executes(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _workgroups() -> str:
     return ", ".join(
-        f"CASE WHEN kind = 'dispatch' THEN workgroup_count[{place}] END AS workgroup_{axis}"
+        f"CASE WHEN kind = 'dispatch' THEN workgroup_count[{place}] END AS workgroups_{axis}"
         for place, axis in enumerate("xyz", start=1)
     )
 

@@ -53,9 +53,9 @@ COLUMNS: dict[str, str] = {
     "cpu_ns": "BIGINT",
     "thread": "VARCHAR",
     "cpu": "BIGINT",
-    "workgroup_x": "BIGINT",
-    "workgroup_y": "BIGINT",
-    "workgroup_z": "BIGINT",
+    "workgroups_x": "BIGINT",
+    "workgroups_y": "BIGINT",
+    "workgroups_z": "BIGINT",
     "payload_bytes": "BIGINT",
     "covered_ns": "BIGINT",
     "step": "BIGINT",
@@ -64,9 +64,10 @@ COLUMNS: dict[str, str] = {
 """The columns that have a meaning of their own, with their SQL types; NULL is unknown.
 
 `kind` defaults to dispatch; `call` is the k-th execution of its site or command; `invocation` counts calls of the
-entry point from 0, warm-up included; `start_ns` is on the run's clock; `payload_bytes` is how much a copy, fill or
-update moves; `covered_ns` is the part of an execute's duration in which a dispatch of it ran; `step` is a line of the
-kernel's text (0: machine code without a line), `address` a place in the executable's ELF image, as its symbols count.
+entry point from 0, warm-up included; `start_ns` is on the run's clock; `workgroups_x` … are how many workgroups a
+dispatch has; `payload_bytes` is how much a copy, fill or update moves; `covered_ns` is the part of an execute's
+duration in which a dispatch of it ran; `step` is a line of the kernel's text (0: machine code without a line),
+`address` a place in the executable's ELF image, as its symbols count.
 """
 
 SAMPLES = "samples"
@@ -133,8 +134,8 @@ class RunDiagnostic:
     message: str
 
 
-RUN_FORMAT_VERSION = 1
-"""Version of the run's header. 1: first."""
+RUN_FORMAT_VERSION = 2
+"""Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ _KERNEL_NAMES = ("kernel", "dispatch", "name")
 _TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 _INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _REAL_TYPES = ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT", "DECIMAL")
-_NUMBERS_OF_CALLS = ("tid", "node", "workgroups_x", "workgroups_y", "workgroups_z")
+_NUMBERS_OF_CALLS = ("tid", "node", "workgroup_x", "workgroup_y", "workgroup_z")
 """Columns of numbers that tables of the hook's calls have (`calltable.CALL_COLUMNS`) and that measure nothing."""
 _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
 
