@@ -27,6 +27,7 @@ from tracemap.graph.model import (
     Membership,
     ModuleInfo,
     Op,
+    OpId,
     Part,
     Reason,
     Site,
@@ -53,7 +54,7 @@ def op(
 ) -> Op:
     """`op<number>` on a line of `model.mlir`; frames are pairs of file and line, innermost first."""
     return Op(
-        id=f"op{number}",
+        id=OpId.of(number),
         name=name,
         function=function,
         file=file,
@@ -80,13 +81,13 @@ def site(
         id=f"site{number}",
         ordinal=number,
         function=UNKNOWN if initializer else function,
-        path=tuple(f"op{call}" for call in path),
+        path=tuple(OpId.of(call) for call in path),
         kernel=kernel,
         initializer=initializer,
         command_buffer=0,
         command_index=number,
         members=tuple(
-            Membership(f"op{member}", Evidence.LOCATED, root=position == 0, operations=100, bytes=64)
+            Membership(OpId.of(member), Evidence.LOCATED, root=position == 0, operations=100, bytes=64)
             for position, member in enumerate(members)
         ),
     )
@@ -186,7 +187,7 @@ def _op_results(map_: TraceGraph, sites: Sequence[SiteResult], metrics: Sequence
     return tuple(results)
 
 
-def _op_cost(map_: TraceGraph, member: str, mine: Sequence[SiteResult], metric: str, calls: int) -> OpCost:
+def _op_cost(map_: TraceGraph, member: OpId, mine: Sequence[SiteResult], metric: str, calls: int) -> OpCost:
     inclusive = sum(result.metrics[metric].total for result in mine)
     attributed = sum(share.attributed[metric] for result in mine for share in result.shares if share.op == member)
     alone = [result for result in mine if len(map_.site_by_id[result.site].members) == 1]

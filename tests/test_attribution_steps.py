@@ -22,7 +22,7 @@ from tracemap.attribution.model import Attribution, ResidualReason, Rule
 from tracemap.attribution.steps import spread_evenly, wilson
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.model import Step, TraceGraph
+from tracemap.graph.model import OpId, Step, TraceGraph
 from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.header import UNTOLD_HEADER
@@ -37,9 +37,9 @@ def stepped() -> TraceGraph:
     made = example()
     steps = (
         Step(1, "func.func", ()),
-        Step(2, "linalg.matmul", ("op1", "op3")),
-        Step(3, "linalg.generic", ("op2",)),
-        Step(4, "arith.addf", ("op1", "op2")),
+        Step(2, "linalg.matmul", (OpId.of(1), OpId.of(3))),
+        Step(3, "linalg.generic", (OpId.of(2),)),
+        Step(4, "arith.addf", (OpId.of(1), OpId.of(2))),
         Step(5, "arith.index_cast", (), parent=3),
     )
     kernels = [dataclasses.replace(k, steps=steps) if k.name == "k0" else k for k in made.kernels]

@@ -261,7 +261,7 @@ def test_spot_can_be_seen_in_the_compilers_own_output(built: Built, tmp_path: Pa
     flags = ["--mlir-disable-threading", "--mlir-print-debuginfo", *printing, "--compile-to=input", "-o", "/dev/null"]
     arguments = [str(word) for word in (find_tool("iree-compile"), bytecode, *PLAIN_FLAGS, *flags)]
     said = subprocess.run(arguments, check=True, capture_output=True, text=True).stderr
-    index = int(constant.id.removeprefix("op"))
+    index = constant.id.number
     there = [index in DumpText(each.text, "tm.op.").tags() for each in split_prints(said.splitlines(keepends=True))]
     assert not any(there[spot["number"] - 1 :])
     assert all(there[: spot["number"] - 1])

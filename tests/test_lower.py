@@ -22,7 +22,7 @@ from tests.test_cli_errors import refused
 from tests.test_reports_json import objects, validator
 from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import LOOPS, Loop, Lowering, Stage
-from tracemap.graph.model import Evidence
+from tracemap.graph.model import Evidence, OpId
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.mapping.lowering import lower
 from tracemap.reports.lowering.page import build_lowering_page, render_lowering_page
@@ -96,7 +96,7 @@ def lines_linked(lowering: Lowering, loop: Loop) -> set[int]:
     return {line_of(lowering, link.op) for link in loop.links}
 
 
-def op_at(lowering: Lowering, line: int) -> str:
+def op_at(lowering: Lowering, line: int) -> OpId:
     return next(op.id for op in lowering.ops if op.line == line)
 
 
@@ -312,7 +312,7 @@ func.func @f(%x: tensor<8x8xf32>) -> tensor<4x8xf32> {
 """
     lowering = of_text(text, "builtin.module(one-shot-bufferize{bufferize-function-boundaries})")
     stage = lowering.stages[1]
-    assert [stage.remainders[number].name for number in stage.place_of("op2").remainders] == ["memref.subview"]
+    assert [stage.remainders[number].name for number in stage.place_of(OpId.of(2)).remainders] == ["memref.subview"]
 
 
 def test_locations_that_a_pass_merged_are_fused_evidence() -> None:

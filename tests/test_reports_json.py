@@ -13,7 +13,7 @@ import pytest
 from tests.builders import attribution, graph, op, site
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
 from tracemap.attribution.model import ResidualReason, Rule
-from tracemap.graph.model import Evidence, Fate, Kernel, Step
+from tracemap.graph.model import Evidence, Fate, Kernel, OpId, Step
 from tracemap.reports.json import attribution_json, json_text, map_json, schema
 from tracemap.units import UNKNOWN
 
@@ -90,7 +90,7 @@ def test_unknown_is_null() -> None:
 
 
 def test_steps_of_kernels() -> None:
-    kernel = Kernel("k", ("site0",), (Step(3, "arith.addf", ("op2",)),))
+    kernel = Kernel("k", ("site0",), (Step(3, "arith.addf", (OpId.of(2),)),))
     map_ = dataclasses.replace(GRAPH, kernels=(kernel,))
     value = map_json(map_)
     assert value["kernels"] == [

@@ -31,7 +31,7 @@ from tracemap.attribution.rules import weights
 from tracemap.attribution.scan import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Group, Scan
 from tracemap.attribution.steps import MemberWeights, StepCounts
 from tracemap.errors import RunMismatch, UsageInvalid
-from tracemap.graph.model import Diagnostic, Site, TraceGraph, Transfer
+from tracemap.graph.model import Diagnostic, OpId, Site, TraceGraph, Transfer
 from tracemap.machine.images import Image
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, TIME_METRICS, Metric, Peaks, Run
 from tracemap.measurements.sql import engine
@@ -486,7 +486,7 @@ class _OpSums:
                     bounds[0] += low - share.attributed[name]
                     bounds[1] += high - share.attributed[name]
 
-    def result(self, op: str, per_call: Mapping[str, PerCall]) -> OpResult:
+    def result(self, op: OpId, per_call: Mapping[str, PerCall]) -> OpResult:
         metrics = {}
         for name in self.names:
             inclusive, attributed, low = self.sums[op, name]

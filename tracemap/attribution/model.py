@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracemap.graph.model import Diagnostic
+from tracemap.graph.model import Diagnostic, OpId
 from tracemap.units import UNKNOWN, Integer, Text
 
 
@@ -84,7 +84,7 @@ class OpCost:
 class OpResult:
     """An op that is a member of a site, or has a transfer that ran: how often they did, and its cost by metric name."""
 
-    op: str
+    op: OpId
     calls: int
     metrics: Mapping[str, OpCost]
 
@@ -96,7 +96,7 @@ class MemberShare:
     `sampled`: the 95 % interval of what samples decide, by metric; no entry where they do not.
     """
 
-    op: str
+    op: OpId
     attributed: Mapping[str, int]
     sampled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracemap.graph.model import PHASES, SOURCE, Op, TraceGraph
+from tracemap.graph.model import PHASES, SOURCE, Op, OpId, TraceGraph
 from tracemap.units import UNKNOWN
 
 
@@ -38,7 +38,7 @@ class Spot:
     `before`, `after`: the lines around the op in the last text that has it, and the same place in the first without.
     """
 
-    op: str
+    op: OpId
     phase: str
     pass_name: str
     argument: str

@@ -19,6 +19,7 @@ from tracemap.graph.model import (
     Membership,
     ModuleInfo,
     Op,
+    OpId,
     Part,
     Reason,
     Schedule,
@@ -223,7 +224,7 @@ def _function_from_json(item: Json) -> Function:
 
 def _op_from_json(item: Json) -> Op:
     return Op(
-        id=item["id"],
+        id=OpId(item["id"]),
         name=item["name"],
         function=text_from_json(item["function"]),
         file=text_from_json(item["file"]),
@@ -251,7 +252,7 @@ def _site_from_json(item: Json) -> Site:
         id=item["id"],
         ordinal=item["ordinal"],
         function=text_from_json(item["function"]),
-        path=tuple(item["path"]),
+        path=_ops(item["path"]),
         kernel=item["kernel"],
         initializer=item["initializer"],
         command_buffer=integer_from_json(item["command_buffer"]),
@@ -262,18 +263,18 @@ def _site_from_json(item: Json) -> Site:
 
 def _member_from_json(item: Json) -> Membership:
     return Membership(
-        op=item["op"],
+        op=OpId(item["op"]),
         evidence=Evidence(item["evidence"]),
         root=item["root"],
         operations=integer_from_json(item["operations"]),
         bytes=integer_from_json(item["bytes"]),
-        path=tuple(item["path"]),
+        path=_ops(item["path"]),
     )
 
 
 def _kernel_from_json(item: Json) -> Kernel:
     steps = tuple(
-        Step(step["line"], step["op_name"], tuple(step["ops"]), integer_from_json(step["parent"]))
+        Step(step["line"], step["op_name"], _ops(step["ops"]), integer_from_json(step["parent"]))
         for step in item["steps"]
     )
     return Kernel(item["name"], tuple(item["sites"]), steps, text_from_json(item["text"]))
@@ -296,7 +297,7 @@ def _command_from_json(item: Mapping[str, Any]) -> Command:
         site=text_from_json(item["site"]),
         workgroups=tuple(integer_from_json(count) for count in item["workgroups"]),
         merged=tuple(item["merged"]),
-        ops=tuple(item["ops"]),
+        ops=_ops(item["ops"]),
     )
 
 
@@ -315,7 +316,7 @@ def _transfer_from_json(item: Json) -> Transfer:
         id=item["id"],
         kind=item["kind"],
         function=text_from_json(item["function"]),
-        ops=tuple(item["ops"]),
+        ops=_ops(item["ops"]),
         bytes=integer_from_json(item["bytes"]),
     )
 
@@ -337,3 +338,7 @@ def _schedule_from_json(item: Json) -> Schedule:
         for s in item["submissions"]
     )
     return Schedule(item["function"], tuple(item["first"]), submissions)
+
+
+def _ops(items: Sequence[str]) -> tuple[OpId, ...]:
+    return tuple(OpId(item) for item in items)

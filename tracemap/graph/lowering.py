@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.graph.model import Evidence, Reason
+from tracemap.graph.model import Evidence, OpId, Reason
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 LOOPS = frozenset({"affine.for", "affine.parallel", "scf.for", "scf.forall", "scf.parallel", "scf.while"})
@@ -24,7 +24,7 @@ class SourceOp:
     Functions, returns and globals are not among them; `constant`: it is one by its kind.
     """
 
-    id: str
+    id: OpId
     name: str
     function: Text
     line: Integer
@@ -39,7 +39,7 @@ class Link:
     `lines`: of the stage's text, those with an operation that carries the op's tag, whether evidence or not.
     """
 
-    op: str
+    op: OpId
     evidence: Evidence
     lines: tuple[int, ...]
 
@@ -92,7 +92,7 @@ class OpPlace:
     where the model as written tells; that is always inferred.
     """
 
-    op: str
+    op: OpId
     loops: tuple[str, ...]
     remainders: tuple[int, ...]
     inlined: bool
@@ -116,25 +116,25 @@ class Stage:
     text: str
     loops: tuple[Loop, ...]
     remainders: tuple[Remainder, ...]
-    inlined: frozenset[str]
-    reasons: Mapping[str, Reason]
+    inlined: frozenset[OpId]
+    reasons: Mapping[OpId, Reason]
 
-    def place_of(self, op: str) -> OpPlace:
+    def place_of(self, op: OpId) -> OpPlace:
         """Where an op is in this stage."""
         loops, remainders = self._loops_of.get(op, ()), self._remainders_of.get(op, ())
         return OpPlace(op, loops, remainders, op in self.inlined, self.reasons.get(op, UNKNOWN))
 
     @cached_property
-    def _loops_of(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
+    def _loops_of(self) -> dict[OpId, tuple[str, ...]]:
+        found: dict[OpId, tuple[str, ...]] = {}
         for loop in self.loops:
             for link in loop.links:
                 found[link.op] = (*found.get(link.op, ()), loop.id)
         return found
 
     @cached_property
-    def _remainders_of(self) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
+    def _remainders_of(self) -> dict[OpId, tuple[int, ...]]:
+        found: dict[OpId, tuple[int, ...]] = {}
         for number, remainder in enumerate(self.remainders):
             for link in remainder.links:
                 found[link.op] = (*found.get(link.op, ()), number)

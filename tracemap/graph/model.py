@@ -13,6 +13,27 @@ from functools import cached_property
 
 from tracemap.units import UNKNOWN, Integer, Text
 
+
+class OpId(str):
+    """The identity of an op: `op12`, where 12 is its number, an index in the model.
+
+    The number counts all operations of the model before their own regions, those inside of ops included, so it sorts
+    ops as they are written and finds them in lists by index. Texts sort otherwise: sort by `number`.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, number: int) -> OpId:
+        """The id of the op with an index among all operations of the model."""
+        return cls(f"op{number}")
+
+    @property
+    def number(self) -> int:
+        """Its index among all operations of the model."""
+        return int(self[2:])
+
+
 PHASES = (
     "input",
     "abi",
@@ -104,7 +125,7 @@ class Op:
     (`SOURCE`: not even after the first; `UNKNOWN`: nobody looked).
     """
 
-    id: str
+    id: OpId
     name: str
     function: Text
     file: Text
@@ -128,12 +149,12 @@ class Membership:
     `path` are the call ops that lead to the op in this site, outermost first.
     """
 
-    op: str
+    op: OpId
     evidence: Evidence
     root: bool
     operations: Integer
     bytes: Integer
-    path: tuple[str, ...] = ()
+    path: tuple[OpId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +169,7 @@ class Site:
     id: str
     ordinal: int
     function: Text
-    path: tuple[str, ...]
+    path: tuple[OpId, ...]
     kernel: str
     initializer: bool
     command_buffer: Integer
@@ -171,7 +192,7 @@ class Step:
 
     line: int
     op_name: str
-    ops: tuple[str, ...]
+    ops: tuple[OpId, ...]
     parent: Integer = UNKNOWN
 
 
@@ -203,7 +224,7 @@ class Command:
     site: Text
     workgroups: tuple[Integer, ...] = ()
     merged: tuple[str, ...] = ()
-    ops: tuple[str, ...] = ()
+    ops: tuple[OpId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +252,7 @@ class Transfer:
     id: str
     kind: str
     function: Text
-    ops: tuple[str, ...]
+    ops: tuple[OpId, ...]
     bytes: Integer
 
 
@@ -353,9 +374,9 @@ class TraceGraph:
         return {kernel.name: kernel for kernel in self.kernels}
 
     @cached_property
-    def sites_of_op(self) -> Mapping[str, tuple[str, ...]]:
+    def sites_of_op(self) -> Mapping[OpId, tuple[str, ...]]:
         """Site ids by op id, in site order; only ops that are members of a site have an entry."""
-        sites: dict[str, list[str]] = {}
+        sites: dict[OpId, list[str]] = {}
         for site in self.sites:
             for member in site.members:
                 sites.setdefault(member.op, []).append(site.id)

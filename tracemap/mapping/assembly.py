@@ -20,6 +20,7 @@ from tracemap.graph.model import (
     Kernel,
     ModuleInfo,
     Op,
+    OpId,
     Part,
     Reason,
     Site,
@@ -123,10 +124,10 @@ class Assembly:
         model, tags = self._model, self._identity.tags
         owner_of = {op.index: op.owner for op in model.operations}
         able = {op.index for op in model.operations if op.is_op and fates.can_be_member(op)}
-        calls = {op.index: f"op{op.index}" for op in model.operations if op.is_op and is_call(op)}
+        calls = {op.index: OpId.of(op.index) for op in model.operations if op.is_op and is_call(op)}
         parts = _part_names(model)
         moves = {op.index for op in model.operations if op.is_op and fates.only_moves(op, parts.get(op.index, ()))}
-        ids = {index: f"op{owner}" for index, owner in owner_of.items() if owner in able}
+        ids = {index: OpId.of(owner) for index, owner in owner_of.items() if owner in able}
         origins = Origins(model, moves)
         members = TagOwners(tags, ids, calls, Conversions(model, parts, origins))
         alive = self._identity.mentioned(self._look_at("input"))
@@ -145,7 +146,7 @@ class Assembly:
         self._look_at("stream")
         hal = read_hal(self._parser, self._parsed("hal"))
         movers = {op.index for op in model.operations if op.is_op and not fates.is_structural(op)}
-        moving = TagOwners(tags, {index: f"op{owner}" for index, owner in owner_of.items() if owner in movers}, calls)
+        moving = TagOwners(tags, {index: OpId.of(owner) for index, owner in owner_of.items() if owner in movers}, calls)
         placed, buffers, diagnostics = place_commands(sites, flow, hal, moving)
         transfers, transfer_ids = find_transfers(hal, moving, public_callers(flow))
         self._diagnostics += diagnostics
@@ -199,7 +200,7 @@ class Assembly:
         sites_of: dict[int, set[str]] = {}
         for site in located:
             for member in site.members:
-                sites_of.setdefault(int(member.op.removeprefix("op")), set()).add(site.id)
+                sites_of.setdefault(member.op.number, set()).add(site.id)
         parts = _part_names(model)
         ops = [op for op in model.operations if op.is_op and op.index not in sites_of]
         passable = {
@@ -248,7 +249,7 @@ class Assembly:
         sites_of: dict[int, list[Site]] = {}
         for site in sites:
             for member in site.members:
-                sites_of.setdefault(int(member.op.removeprefix("op")), []).append(site)
+                sites_of.setdefault(member.op.number, []).append(site)
         parts: dict[int, list[SourceOperation]] = {}
         for operation in model.operations:
             if not operation.is_op:
@@ -271,7 +272,7 @@ class Assembly:
         file_name: str,
     ) -> Op:
         return Op(
-            id=f"op{operation.index}",
+            id=OpId.of(operation.index),
             name=operation.name,
             function=operation.function,
             file=UNKNOWN if operation.line is UNKNOWN else file_name,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tracemap.errors import DumpsInvalid, ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import LIBRARY, Diagnostic, Evidence, ModuleInfo, TraceGraph
+from tracemap.graph.model import LIBRARY, Diagnostic, Evidence, ModuleInfo, OpId, TraceGraph
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source import TEXT_FILE, SourceModel, describe, is_bytecode, read_model, written_locations
 from tracemap.locations import Location, Tags
@@ -101,7 +101,7 @@ def _check_module(graph: TraceGraph, module: Path) -> None:
 def _how_far(graph: TraceGraph, model: SourceModel, written: list[Location], tags: Tags) -> Diagnostic:
     """How far ops and sites are told apart by their locations alone."""
     ids = {op.id for op in graph.ops}
-    own = [op for op in model.operations if op.is_op and f"op{op.index}" in ids]
+    own = [op for op in model.operations if op.is_op and OpId.of(op.index) in ids]
     alone = sum(1 for op in own if is_informative(written[op.index]) and len(tags.of(written[op.index])) == 1)
     located = sum(1 for site in graph.sites if any(m.evidence is Evidence.LOCATED for m in site.members))
     without = sum(1 for site in graph.sites if not site.members)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import LOOPS, Link, Loop, Lowering, Remainder, SourceOp, Stage
-from tracemap.graph.model import Evidence, Reason
+from tracemap.graph.model import Evidence, OpId, Reason
 from tracemap.ir.loops import StageOp, lines_in, read_stage, stage_text
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import (
@@ -235,7 +235,7 @@ class _Losses:
             if not operation.is_op:
                 self._part_names.setdefault(operation.owner, []).append(operation.name)
 
-    def reasons(self, found: Collection[str]) -> dict[str, Reason]:
+    def reasons(self, found: Collection[str]) -> dict[OpId, Reason]:
         """The reason of each op that is not among those found, where there is one."""
         reasons = {}
         for operation in self._named:
@@ -324,5 +324,5 @@ def _is_looked_into(operation: StageOp) -> bool:
     return operation.name in _WRAPPERS or next(_outermost(operation.children), None) is not None
 
 
-def _id(operation: SourceOperation) -> str:
-    return f"op{operation.index}"
+def _id(operation: SourceOperation) -> OpId:
+    return OpId.of(operation.index)

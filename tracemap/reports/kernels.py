@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracemap.errors import ModuleInvalid
-from tracemap.graph.model import Kernel, Op, TraceGraph
+from tracemap.graph.model import Kernel, Op, OpId, TraceGraph
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, instructions_of, loops_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.reports.page.join import place_text
@@ -18,7 +18,7 @@ class KernelLine:
 
     line: int
     text: str
-    ops: tuple[str, ...]
+    ops: tuple[OpId, ...]
     instructions: int
 
 
@@ -28,7 +28,7 @@ class KernelLoop:
 
     parent: int
     address: int
-    ops: tuple[str, ...]
+    ops: tuple[OpId, ...]
     lines: tuple[int, ...]
     instructions: int
 
@@ -75,10 +75,10 @@ def _code(kernel: Kernel, images: Sequence[Image]) -> tuple[tuple[Instruction, .
         return (), str(error)
 
 
-def _loop(loop: CodeLoop, ops_of: dict[int, tuple[str, ...]]) -> KernelLoop:
+def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
     lines = tuple(line for line in loop.lines if line in ops_of)
     ops = {op for line in lines for op in ops_of[line]}
-    ordered = tuple(sorted(ops, key=lambda op: int(op.removeprefix("op"))))
+    ordered = tuple(sorted(ops, key=lambda op: op.number))
     return KernelLoop(loop.parent, loop.header, ordered, lines, sum(loop.lines.values()))
 
 
@@ -92,7 +92,7 @@ def _op_text(op: Op) -> str:
     return f"{op.id} {op.name} {place_text(op.file, op.line)}"
 
 
-def ops_at_site(graph: TraceGraph, kernel: Kernel, ops: Sequence[str]) -> tuple[str, ...]:
+def ops_at_site(graph: TraceGraph, kernel: Kernel, ops: Sequence[OpId]) -> tuple[OpId, ...]:
     """Of a step's or loop's ops those of the kernel's first site, as sites that share a kernel have the same ones."""
     members = {member.op for site in kernel.sites[:1] for member in graph.site_by_id[site].members}
     return tuple(op for op in ops if op in members) or tuple(ops)

@@ -81,7 +81,7 @@ def find_spots(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progre
         return ()
     last_phase = max((lost_in(op) for op in lost), key=PHASES.index)
     module = _tagged(bundle)
-    watch = Watch({int(op.id.removeprefix("op")) for op in lost}, consteval=_CONSTEVAL not in str(module))
+    watch = Watch({op.id.number for op in lost}, consteval=_CONSTEVAL not in str(module))
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
         bytecode = Path(folder, "model.mlirbc")
         with bytecode.open("wb") as file:
@@ -203,7 +203,7 @@ class Watch:
 
     def spot(self, op: Op, phase: str) -> Spot:
         """Where an op was lost."""
-        index = int(op.id.removeprefix("op"))
+        index = op.id.number
         dump, line = self._seen[index]
         lines = dump.text.splitlines()
         missed = self._missed.get(index)

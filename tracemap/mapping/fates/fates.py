@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.graph.model import Fate, Reason, Site
+from tracemap.graph.model import Fate, OpId, Reason, Site
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
 from tracemap.mapping.model.dataflow import Dataflow, Node, is_call, is_constant_like, nearest
@@ -282,7 +282,7 @@ class Judge:
         """`line:column` of an op, its id where that is unknown."""
         operation = self._operations[index]
         known = isinstance(operation.line, int) and isinstance(operation.column, int)
-        return f"{operation.line}:{operation.column}" if known else f"op{index}"
+        return f"{operation.line}:{operation.column}" if known else OpId.of(index)
 
 
 def _is_host_type(type_text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tracemap.graph.model import OpId
 from tracemap.ir.source import FUNCTIONS, Source, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
 from tracemap.mapping.model.origins import Origins
@@ -30,7 +31,7 @@ _SCALAR_CONVERSIONS = frozenset(
 class Conversion:
     """An op that converts elements: its id, and the bits of an element before and after."""
 
-    op: str
+    op: OpId
     bits_before: Integer
     bits_after: Integer
 
@@ -56,9 +57,9 @@ class Conversions:
             if op.is_op and op.operands and _converts(op, part_names.get(op.index, ()))
         }
 
-    def read_by(self, op: str, place: int, path: tuple[str, ...]) -> Conversion | None:
+    def read_by(self, op: OpId, place: int, path: tuple[OpId, ...]) -> Conversion | None:
         """What converts an operand of an op, when these calls led to it."""
-        operation = self._model.operations[int(op.removeprefix("op"))]
+        operation = self._model.operations[op.number]
         if not self._found or not 0 <= place < len(operation.operands):
             return None
         maker = self._origins.maker(self._origins.operands(operation, path)[place])
@@ -73,7 +74,7 @@ def _converts(operation: SourceOperation, part_names: Sequence[str]) -> bool:
 
 def _conversion(model: SourceModel, operation: SourceOperation) -> Conversion:
     before = shape_of(_type_of(model, operation.operands[0])).element_bits
-    return Conversion(f"op{operation.index}", before, shape_of(operation.results[0]).element_bits)
+    return Conversion(OpId.of(operation.index), before, shape_of(operation.results[0]).element_bits)
 
 
 def _type_of(model: SourceModel, source: Source) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from tracemap.graph.model import OpId
 from tracemap.ir.source import FUNCTIONS, Source, SourceModel, SourceOperation
 from tracemap.mapping.model.dataflow import is_call
 
@@ -17,7 +18,7 @@ class Origin:
     """
 
     source: Source
-    path: tuple[str, ...]
+    path: tuple[OpId, ...]
 
 
 class Origins:
@@ -36,7 +37,7 @@ class Origins:
         """The op that makes a value; None for arguments."""
         return None if origin.source.argument else self._operations[self._operations[origin.source.maker].owner]
 
-    def operands(self, operation: SourceOperation, path: tuple[str, ...]) -> list[Origin]:
+    def operands(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
         """Where each operand of an op comes from, when these calls led to the op."""
         return [self._behind(Origin(source, path)) for source in operation.operands]
 
@@ -55,14 +56,14 @@ class Origins:
         returned = None if callee is None else self._returns.get(callee.index)
         if returned is None or origin.source.number >= len(returned.operands):
             return origin
-        return Origin(returned.operands[origin.source.number], (*origin.path, f"op{maker.index}"))
+        return Origin(returned.operands[origin.source.number], (*origin.path, OpId.of(maker.index)))
 
     def _before_argument(self, origin: Origin) -> Origin:
         """What the last call of the path hands over; without a path, what the only call does."""
         function = self._operations[origin.source.maker]
         calls = self._calls_of.get(function.symbol, ()) if function.name in FUNCTIONS else ()
         if origin.path:
-            calls = [call for call in calls if f"op{call.index}" == origin.path[-1]]
+            calls = [call for call in calls if OpId.of(call.index) == origin.path[-1]]
         if len(calls) != 1 or origin.source.number >= len(calls[0].operands):
             return origin
         return Origin(calls[0].operands[origin.source.number], origin.path[:-1])

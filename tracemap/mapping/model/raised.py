@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
+from tracemap.graph.model import OpId
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.mapping.model.dataflow import is_constant_like
 from tracemap.mapping.model.origins import Origin, Origins
@@ -27,7 +28,7 @@ class SoftmaxFinder:
         self._operations = model.operations
         self._origins = origins
 
-    def parts(self, last: int, path: tuple[str, ...]) -> frozenset[int]:
+    def parts(self, last: int, path: tuple[OpId, ...]) -> frozenset[int]:
         """The ops of the softmax that ends in an op (which is left out); none where it is no such idiom."""
         inputs = self._inputs(self._operations[last], path)
         if len(inputs) != 2:
@@ -70,7 +71,7 @@ class SoftmaxFinder:
             end = inputs[0]
         return frozenset()
 
-    def _inputs(self, operation: SourceOperation, path: tuple[str, ...]) -> list[Origin]:
+    def _inputs(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
         """The different values that an op computes with: no constants, no destinations."""
         return [
             origin for origin in dict.fromkeys(self._origins.operands(operation, path)) if not self._is_given(origin)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 
-from tracemap.graph.model import Evidence, Membership, Site
+from tracemap.graph.model import Evidence, Membership, OpId, Site
 from tracemap.ir.phases import DispatchRegion
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.types import product, shape_of
@@ -113,8 +113,8 @@ def raised_in(
         raised = [op for op in (() if body is None else body.body) if op.name in RAISED]
         lasts = {owner for op in raised for owner in owners.of(op.location) if owner in paths}
         for last in lasts:
-            for part in softmaxes.parts(int(last.removeprefix("op")), paths[last]):
-                if f"op{part}" not in paths:
+            for part in softmaxes.parts(last.number, paths[last]):
+                if OpId.of(part) not in paths:
                     found.setdefault(part, set()).add(site.id)
     return {op: frozenset(ids) for op, ids in found.items()}
 
@@ -142,17 +142,17 @@ class _Calls:
             if is_call(operation):
                 self._calls_of.setdefault(operation.symbol, []).append(operation)
 
-    def path(self, operation: SourceOperation, site: Site) -> tuple[str, ...]:
+    def path(self, operation: SourceOperation, site: Site) -> tuple[OpId, ...]:
         """As for a member of the same function in the site, else the only chain of calls that there is."""
         for member in site.members:
-            if self._operations[int(member.op.removeprefix("op"))].function == operation.function:
+            if self._operations[member.op.number].function == operation.function:
                 return member.path
-        chain: list[str] = []
+        chain: list[OpId] = []
         while isinstance(operation.function, str) and len(self._calls_of.get(operation.function, ())) == 1:
             operation = self._calls_of[operation.function][0]
-            if f"op{operation.index}" in chain:
+            if OpId.of(operation.index) in chain:
                 break
-            chain.append(f"op{operation.index}")
+            chain.append(OpId.of(operation.index))
         return tuple(reversed(chain))
 
 
@@ -168,7 +168,9 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], calls: _Ca
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        added.append(Membership(f"op{operation.index}", Evidence.ABSORBED, False, cost, 0, calls.path(operation, site)))
+        added.append(
+            Membership(OpId.of(operation.index), Evidence.ABSORBED, False, cost, 0, calls.path(operation, site))
+        )
     members = [dataclasses.replace(member, operations=left) if member.root else member for member in site.members]
     return dataclasses.replace(site, members=(*members, *added))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.graph.model import Evidence, Membership
+from tracemap.graph.model import Evidence, Membership, OpId
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.phases import DispatchRegion
 from tracemap.locations import Location, Tags
@@ -35,17 +35,17 @@ class TagOwners:
     """Translates tags to the ids of the ops that can be members: parts to their ops, what does no work to nothing."""
 
     tags: Tags
-    op_of_index: Mapping[int, str]
-    call_of_index: Mapping[int, str]
+    op_of_index: Mapping[int, OpId]
+    call_of_index: Mapping[int, OpId]
     conversions: Conversions | None = None
     """The conversions of the model, to be looked for where they were folded into others; None: they are not."""
 
-    def of(self, location: Location) -> tuple[str, ...]:
+    def of(self, location: Location) -> tuple[OpId, ...]:
         """The ids of the ops whose tags a location carries, in order, each once."""
         indices = self.tags.of(location)
         return tuple(dict.fromkeys(self.op_of_index[index] for index in indices if index in self.op_of_index))
 
-    def path(self, location: Location) -> tuple[str, ...]:
+    def path(self, location: Location) -> tuple[OpId, ...]:
         """The ids of the call ops that led to what stands at a location, outermost first."""
         indices = self.tags.callers(location)
         return tuple(self.call_of_index[index] for index in indices if index in self.call_of_index)
@@ -58,13 +58,13 @@ def find_members(region: DispatchRegion, owners: TagOwners) -> tuple[Membership,
     """
     places = [op.location for op in region.body if op.name not in _NO_EVIDENCE]
     fills = [op.location for op in region.body if op.name == "linalg.fill"]
-    evidence: dict[str, Evidence] = {}
+    evidence: dict[OpId, Evidence] = {}
     for locations in (places, fills, [region.location]):
         evidence = evidence or _evidence(locations, owners)
     if not evidence:
         return ()
     paths = _paths([*places, *fills, region.location], owners)
-    root_by_location = next((op for op in owners.of(region.location) if op in evidence), "")
+    root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
     folded = _folded_conversions(region.body, owners, evidence)
     for index, op in folded.items():
         evidence.setdefault(op, Evidence.ABSORBED)
@@ -77,13 +77,15 @@ def find_members(region: DispatchRegion, owners: TagOwners) -> tuple[Membership,
     )
 
 
-def _folded_conversions(body: Sequence[BodyOp], owners: TagOwners, evidence: Mapping[str, Evidence]) -> dict[int, str]:
+def _folded_conversions(
+    body: Sequence[BodyOp], owners: TagOwners, evidence: Mapping[OpId, Evidence]
+) -> dict[int, OpId]:
     """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
 
     A conversion folded into a matrix product is done again in each product that uses it, and no location tells so: the
     operand of the product that is converted in the region is the one that the model converts, and is read as narrow.
     """
-    found: dict[int, str] = {}
+    found: dict[int, OpId] = {}
     for op in body:
         if owners.conversions is None or op.parent < 0 or not is_scalar_conversion(op.name) or not op.operands:
             continue
@@ -99,9 +101,9 @@ def _folded_conversions(body: Sequence[BodyOp], owners: TagOwners, evidence: Map
     return found
 
 
-def _evidence(locations: Sequence[Location], owners: TagOwners) -> dict[str, Evidence]:
+def _evidence(locations: Sequence[Location], owners: TagOwners) -> dict[OpId, Evidence]:
     """The ops that the locations name: alone on one of them is stronger than one of several."""
-    found: dict[str, Evidence] = {}
+    found: dict[OpId, Evidence] = {}
     for location in locations:
         ops = owners.of(location)
         for op in ops:
@@ -112,9 +114,9 @@ def _evidence(locations: Sequence[Location], owners: TagOwners) -> dict[str, Evi
     return found
 
 
-def _paths(locations: Sequence[Location], owners: TagOwners) -> dict[str, tuple[str, ...]]:
+def _paths(locations: Sequence[Location], owners: TagOwners) -> dict[OpId, tuple[OpId, ...]]:
     """The calls that lead to each op, as the first location that names it tells."""
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[OpId, tuple[OpId, ...]] = {}
     for location in locations:
         for op in owners.of(location):
             if op not in found:
@@ -132,9 +134,9 @@ class _BodyOwners:
         self,
         body: Sequence[BodyOp],
         owners: TagOwners,
-        evidence: Mapping[str, Evidence],
-        root: str,
-        folded: Mapping[int, str],
+        evidence: Mapping[OpId, Evidence],
+        root: OpId | None,
+        folded: Mapping[int, OpId],
     ) -> None:
         self._body = body
         self._owners = owners
@@ -142,7 +144,7 @@ class _BodyOwners:
         self._folded = folded
         self._fallback = (root or next(iter(evidence)),)
 
-    def __call__(self, op: BodyOp) -> tuple[str, ...]:
+    def __call__(self, op: BodyOp) -> tuple[OpId, ...]:
         while True:
             if op.index in self._folded:
                 return (self._folded[op.index],)
@@ -154,13 +156,13 @@ class _BodyOwners:
             op = self._body[op.parent]
 
 
-def _costliest(evidence: Mapping[str, Evidence], costs: CostModel) -> str:
+def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
     """The op with the most operations, then bytes, then the first; unknown counts as the most."""
 
     def size(value: Integer) -> tuple[bool, int]:
         return (True, 0) if value is UNKNOWN else (False, value)
 
-    def weight(op: str) -> tuple[tuple[bool, int], tuple[bool, int]]:
+    def weight(op: OpId) -> tuple[tuple[bool, int], tuple[bool, int]]:
         return size(costs.operations.get(op, 0)), size(costs.bytes.get(op, 0))
 
     return max(evidence, key=weight)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracemap.graph.model import Kernel, Site, Step
+from tracemap.graph.model import Kernel, OpId, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelLine, KernelText
 from tracemap.ir.phases import DispatchRegion
@@ -32,7 +32,7 @@ _NO_EVIDENCE = frozenset(
 )
 """Steps whose tags say nothing: constants that sites share, bindings, shapes, and the kernel itself."""
 
-Translation = Mapping[str, tuple[str, ...]]
+Translation = Mapping[OpId, tuple[OpId, ...]]
 """What ops of the site whose locations a kernel kept are at another site of it."""
 
 
@@ -78,14 +78,14 @@ def _steps(
     )
 
 
-def _ops_of(line: KernelLine, owners: TagOwners) -> tuple[str, ...]:
+def _ops_of(line: KernelLine, owners: TagOwners) -> tuple[OpId, ...]:
     if line.op_name in _NO_EVIDENCE:
         return ()
     return tuple(dict.fromkeys(op for location in line.locations for op in owners.of(location)))
 
 
 def _shown_site(
-    ops: set[str], sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: TagOwners
+    ops: set[OpId], sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: TagOwners
 ) -> str:
     """The site whose locations the kernel kept: the first with the most of its ops; "" where there is none."""
 
@@ -99,7 +99,7 @@ def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: TagOw
     """What ops of one body are in another; none where the two are not alike."""
     if [op.name for op in shown] != [op.name for op in other]:
         return {}
-    found: dict[str, dict[str, None]] = {}
+    found: dict[OpId, dict[OpId, None]] = {}
     for one, two in zip(shown, other, strict=True):
         ours, theirs = owners.of(one.location), owners.of(two.location)
         for place, op in enumerate(ours):
@@ -108,10 +108,10 @@ def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: TagOw
     return {op: tuple(others) for op, others in found.items()}
 
 
-def _everywhere(ops: Sequence[str], translations: Sequence[Translation]) -> tuple[str, ...]:
+def _everywhere(ops: Sequence[OpId], translations: Sequence[Translation]) -> tuple[OpId, ...]:
     """The ops themselves and what they are at the kernel's sites, each once, in the order of the model."""
     found = {*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))}
-    return tuple(sorted(found, key=lambda op: int(op.removeprefix("op"))))
+    return tuple(sorted(found, key=lambda op: op.number))
 
 
 def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.model import MetricTotal, OpCost, SiteResult
-from tracemap.graph.model import Frame, Membership, Op, Site
+from tracemap.graph.model import Frame, Membership, Op, OpId, Site
 from tracemap.reports.page.join import Joined, Reached, amount, heat, place_text, spread, text_or_dash
 from tracemap.reports.page.model import (
     Amount,
@@ -113,7 +113,7 @@ def _site_row(joined: Joined, site: Site, result: SiteResult | None) -> SiteRow:
     )
 
 
-def _member_row(member: Membership, shares: Mapping[str, Mapping[str, Amount]]) -> MemberRow:
+def _member_row(member: Membership, shares: Mapping[OpId, Mapping[str, Amount]]) -> MemberRow:
     return MemberRow(
         op=member.op,
         evidence=member.evidence.value,
