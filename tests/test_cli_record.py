@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Built
 from tests.recording import events
 from tests.support import check_cli, command_line, run_cli
-from tracemap.capture.profile import open_run
+from tracemap.capture.open_run import open_run
 from tracemap.capture.sampling import DEFAULT_HZ
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME

@@ -56,9 +56,9 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"from_dumps", "lowering"}),
     ),
     "measurements": (
-        frozenset({"model", "sql", "callgrind", "histograms"}),
-        frozenset({"header", "hook", "ireeprof"}),
-        frozenset({"runfile"}),
+        frozenset({"model", "sql", "callgrind", "csvfile", "histograms"}),
+        frozenset({"columns", "header", "hook", "ireeprof"}),
+        frozenset({"badcells", "runfile"}),
     ),
     "reports": (
         frozenset({"highlight", "kernels"}),

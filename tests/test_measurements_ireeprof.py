@@ -11,7 +11,8 @@ import pytest
 
 from tests.recording import events, sample
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, benchmark_command, profiling_flags, run_benchmark
-from tracemap.capture.profile import load_profile, open_run
+from tracemap.capture.open_run import open_run
+from tracemap.capture.profile import load_profile
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
 from tracemap.measurements.ireeprof import Profile, read_export, whole_records
 from tracemap.measurements.model import Clock

@@ -37,7 +37,6 @@ STILL_LONG_FILES = frozenset(
         "locations.py",
         "measurements/hook/calls.py",
         "measurements/ireeprof.py",
-        "measurements/runfile.py",
         "reports/assets/page.js",
         "reports/terminal.py",
     }

@@ -291,7 +291,7 @@ def attribute(
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
     """Open runs; what has to be converted (`.ireeprof`) lies in a temporary folder until the program ends."""
-    from tracemap.capture.profile import open_run
+    from tracemap.capture.open_run import open_run
 
     folder = Path(tempfile.mkdtemp(prefix="tracemap-runs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

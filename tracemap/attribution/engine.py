@@ -34,7 +34,7 @@ from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import Diagnostic, OpId, Site, TraceGraph, Transfer
 from tracemap.machine.images import Image
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, TIME_METRICS, Metric, Peaks, Run
-from tracemap.measurements.sql import engine
+from tracemap.measurements.sql import open_database
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _rule(request: Request, scan: Scan) -> Rule:
 
 @contextmanager
 def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with engine() as connection:
+    with open_database() as connection:
         connection.execute("SET preserve_insertion_order = false")
         # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
         # keeps them in memory. Our joins are written in the right order.

@@ -17,8 +17,9 @@ from tracemap.attribution.steps import NO_ADDRESS, StepRow
 from tracemap.attribution.submissions import Submissions
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.model import TraceGraph
+from tracemap.measurements.badcells import explain_bad_cell
+from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import STEP_METRICS, TIME_METRICS, Metric, Run
-from tracemap.measurements.runfile import events_sql, explain_bad_cell
 from tracemap.measurements.sql import quoted
 from tracemap.units import plural
 

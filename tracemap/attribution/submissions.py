@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from tracemap.attribution.join import UNMATCHED_GROUP, Join, Transfers
 from tracemap.attribution.ways import Meanings
+from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import Run
-from tracemap.measurements.runfile import events_sql
 from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:

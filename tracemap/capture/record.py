@@ -33,7 +33,7 @@ from tracemap.hook import HookSettings, environment
 from tracemap.measurements.ireeprof import Profile, empty_profile
 from tracemap.measurements.model import RunDiagnostic, RunHeader
 from tracemap.measurements.runfile import check_target, write_run
-from tracemap.measurements.sql import engine
+from tracemap.measurements.sql import open_database
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -240,7 +240,7 @@ def _run(plan: _Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> 
     progress(f"running {plan.entry.name}, {plan.calls} calls")
     command = plan.command(plan.profile)
     ending = plan.execute(command, _FIRST)
-    with engine() as connection:
+    with open_database() as connection:
         progress("reading the profile")
         profile = _read(plan, plan.profile, ending, connection)
         again = profile.lost_records and not _failed(ending)

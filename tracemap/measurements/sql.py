@@ -1,4 +1,4 @@
-"""The SQL engine: connections of bounded memory, and quoting (names of columns and files are hostile)."""
+"""DuckDB: connections of bounded memory, and quoting (names of columns and files are hostile)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEMORY_LIMIT = "700MB"
 
 
 @contextmanager
-def engine() -> Iterator[duckdb.DuckDBPyConnection]:
+def open_database() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that spills what does not fit into memory to a folder that goes away with it."""
     import duckdb
 
@@ -32,3 +32,19 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """A text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def first_line(error: Exception) -> str:
+    """What DuckDB says of an error, without its excerpt of the query."""
+    return str(error).partition("\n")[0]
+
+
+def reading_errors() -> tuple[type[Exception], ...]:
+    """What may be raised while DuckDB reads a file that is damaged.
+
+    Not all of it is DuckDB's own: names and texts that are no UTF-8, and times that Python has no type for, fail on
+    their way into Python.
+    """
+    import duckdb
+
+    return (duckdb.Error, UnicodeError, OverflowError, ValueError, RuntimeError)

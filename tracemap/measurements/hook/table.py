@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.errors import QueryInvalid, TargetUnwritable
 from tracemap.measurements.hook.calls import HookRecording, load_calls
-from tracemap.measurements.sql import engine, literal, quoted
+from tracemap.measurements.sql import literal, open_database, quoted
 from tracemap.outputs import check_file, replaced
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def write_calls(
             there = ", ".join(recording.event_names) or "none"
             raise QueryInvalid(f"{recording.folder}: has no event {name!r}; it has: {there}")
     names = [column.name for column in CALL_COLUMNS] + list(events or recording.event_names)
-    with engine() as connection:
+    with open_database() as connection:
         calls = load_calls(recording, connection, kernel=kernel, skip_ms=skip_ms)
         ((count,),) = calls.aggregate("count(*)").fetchall()
         if not count:

@@ -1,0 +1,159 @@
+"""Which cell of a run's table is bad, found after the scan of the whole table has failed.
+
+The scan is fast because it checks in SQL, which can say that a value is bad but not always where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracemap.errors import RunInvalid
+from tracemap.measurements.columns import FileColumn, columns_of, table_sql
+from tracemap.measurements.csvfile import csv_rows, is_number, is_whole_number
+from tracemap.measurements.model import TIME_METRICS, Run
+from tracemap.measurements.sql import first_line, literal, quoted, reading_errors
+from tracemap.units import plural
+
+if TYPE_CHECKING:
+    import duckdb
+
+_TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
+"""What SQL takes for a truth value."""
+
+
+def explain_bad_cell(run: Run, error: Exception) -> RunInvalid:
+    """The error for a scan of `events_sql` that failed: it names file, line, column and the offending text."""
+    found = _bad_cell_of_csv(run) if run.format == "csv" else _bad_cell_of_parquet(run)
+    return RunInvalid(f"{run.table}: {found or f'cannot be read: {first_line(error)}'}")
+
+
+# ---- CSV
+
+
+def _bad_cell_of_csv(run: Run) -> str:
+    """Looks at the record that SQL suspects, as every cell of ten million rows takes Python minutes; else at all."""
+    suspect = _suspicious_record(run)
+    return (suspect and _bad_cell_from(run, suspect)) or _bad_cell_from(run, 1)
+
+
+_SUSPICIOUS_RECORD = """
+SELECT record FROM (SELECT row_number() OVER () AS record, * FROM {table}) WHERE {doubts} ORDER BY record LIMIT 1
+"""
+
+
+def _suspicious_record(run: Run) -> int:
+    """The number of the first record with a bad cell, from 1 after the header; 0 if SQL cannot tell."""
+    import duckdb
+
+    doubts = " OR ".join(_doubt(column) for column in columns_of(run) if column.type != "VARCHAR")
+    query = _SUSPICIOUS_RECORD.format(table=table_sql(run), doubts=doubts or "false")
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute(query).fetchall()
+    except reading_errors():
+        return 0
+    return int(found[0][0]) if found else 0
+
+
+def _doubt(column: FileColumn) -> str:
+    """A condition on a cell's text that holds for no good cell; what is wrong is for `_fault_finder` to say."""
+    text = f"c{column.index}"
+    if column.type == "BOOLEAN":
+        return f"({text} IS NOT NULL AND TRY_CAST({text} AS BOOLEAN) IS NULL)"
+    number = f"TRY_CAST({text} AS DOUBLE)"
+    wrong = [f"coalesce(NOT isfinite({number}), true)", f"abs({number}) >= 9.2e18"]
+    if column.means in TIME_METRICS:
+        wrong.append(f"{number} < 0")
+    elif column.type == "BIGINT":
+        wrong.append(f"{number} <> trunc({number})")
+    return f"({text} IS NOT NULL AND ({' OR '.join(wrong)}))"
+
+
+def _bad_cell_from(run: Run, first: int) -> str:
+    """The first bad cell in the records from number `first` on; rows of a wrong length are found everywhere."""
+    checks = [(column, _fault_finder(column)) for column in columns_of(run) if column.type != "VARCHAR"]
+    width = len(run.columns)
+    with csv_rows(run.table) as rows:
+        next(rows, None)
+        record, line = 0, rows.line_num
+        for row in rows:
+            # A quoted cell may hold line breaks: a record begins where the one before it ended.
+            begin, line = line + 1, rows.line_num
+            record += bool(row)
+            if row and len(row) != width:
+                return f"line {begin}: {plural(len(row), 'cell')}, but the header names {plural(width, 'column')}"
+            if row and record >= first and (found := _first_fault(row, checks)):
+                return f"line {begin}, {found}"
+    return ""
+
+
+def _first_fault(row: Sequence[str], checks: Sequence[tuple[FileColumn, Callable[[str], str]]]) -> str:
+    for column, fault in checks:
+        text = row[column.index]
+        if text and (wrong := fault(text)):
+            return f"column {column.name}: {text!r} is {wrong}"
+    return ""
+
+
+def _fault_finder(column: FileColumn) -> Callable[[str], str]:
+    """A function that says what is wrong with a cell's text; the empty text if nothing is."""
+    if column.type == "BOOLEAN":
+        return lambda text: "" if text.strip().lower() in _TRUTH else "neither true nor false"
+    if column.means in TIME_METRICS:
+        return lambda text: _number_fault(text) or ("a negative time" if float(text) < 0 else "")
+    if column.type == "BIGINT":
+        return lambda text: _number_fault(text) or ("" if is_whole_number(text) else "not a whole number")
+    return _number_fault
+
+
+def _number_fault(text: str) -> str:
+    if not is_number(text):
+        return "not a number"
+    return "" if abs(float(text)) < 2**63 else "too large a number"
+
+
+# ---- Parquet
+
+
+_BAD_NUMBER = """
+SELECT file_row_number + 1, CAST({cell} AS VARCHAR), {number} IS NULL
+FROM read_parquet({path}, file_row_number=true) WHERE {cell} IS NOT NULL AND ({wrong})
+ORDER BY file_row_number LIMIT 1
+"""
+_ALL_TEXTS = "SELECT sum(length({cell})), min({cell}) FROM read_parquet({path})"
+"""Fails where a text cannot be read."""
+
+
+def _bad_cell_of_parquet(run: Run) -> str:
+    """The first column that has a bad value or cannot be read; the empty text if each can be read by itself."""
+    import duckdb
+
+    for column in columns_of(run):
+        try:
+            with duckdb.connect() as connection:  # one that met a damaged file answers nothing any more
+                found = _bad_value(connection, run, column)
+        except reading_errors() as error:
+            return f"column {column.name}: cannot be read: {first_line(error)}"
+        if found:
+            return found
+    return ""
+
+
+def _bad_value(connection: duckdb.DuckDBPyConnection, run: Run, column: FileColumn) -> str:
+    cell = quoted(column.name)
+    number = f"TRY_CAST({cell} AS {column.type})"
+    query = _ALL_TEXTS if column.type == "VARCHAR" else _BAD_NUMBER
+    wrong = {
+        "DOUBLE": f"{number} IS NULL OR isinf({number}) OR isnan({number})",
+        "BIGINT": f"{number} IS NULL OR {number} < 0" if column.means in TIME_METRICS else f"{number} IS NULL",
+    }.get(column.type, f"{number} IS NULL")
+    path = literal(str(run.table))
+    rows: list[tuple[Any, ...]] = connection.execute(
+        query.format(cell=cell, path=path, number=number, wrong=wrong)
+    ).fetchall()
+    if column.type == "VARCHAR" or not rows:
+        return ""
+    row, text, is_unreadable = rows[0]
+    fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
+    return f"row {row}, column {column.name}: {text!r} is {fault}"

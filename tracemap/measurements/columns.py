@@ -1,0 +1,187 @@
+"""What each column of a run's file means, and the SELECT that reads them under their canonical names.
+
+Tables of users and of other tools are read too: names of ours are found whatever their case, times in other units, and
+every column of numbers that has no meaning of its own is a metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracemap.errors import RunInvalid
+from tracemap.measurements.csvfile import delimiter
+from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
+from tracemap.measurements.sql import literal, quoted
+
+_KERNEL_NAMES = ("kernel", "dispatch", "name")
+_NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+_INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_REAL_TYPES = ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT", "DECIMAL")
+_NUMBERS_OF_CALLS = ("tid", "node", "workgroup_x", "workgroup_y", "workgroup_z")
+"""Columns of numbers that tables of the hook's calls have (`hook.table.CALL_COLUMNS`) and that measure nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column of the file that is read."""
+
+    index: int
+    """Where it stands in the file, from 0."""
+    name: str
+    """As it stands in the file."""
+    means: str
+    """Its canonical name: one of COLUMNS, or the metric's own."""
+    type: str
+    """The SQL type of the canonical column."""
+    factor: int
+    """To nanoseconds; 1 for all that is not a time."""
+
+
+def file_columns(path: Path, found: Sequence[tuple[str, str]]) -> list[FileColumn]:
+    """What each column that is used means; those without a meaning are left out.
+
+    Args:
+        path: the file, for the error.
+        found: the columns' names and SQL types, in the file's order.
+
+    Raises:
+        RunInvalid: two columns have the same name, or the same meaning.
+    """
+    kernel = kernel_name([name for name, _ in found])
+    columns: dict[str, FileColumn] = {}
+    for index, (name, found_type) in enumerate(found):
+        column = _column(index, name, found_type, kernel)
+        if column is None:
+            continue
+        # SQL does not tell upper from lower case, so two metrics must differ by more than that.
+        other = columns.setdefault(column.means.lower(), column)
+        if other is not column:
+            raise RunInvalid(f"{path}: the columns {other.name!r} and {name!r} mean the same; keep one of them")
+    return list(columns.values())
+
+
+def columns_of(run: Run) -> list[FileColumn]:
+    """The columns of an opened run that are used."""
+    types = {metric.name: metric.type for metric in run.metrics}
+    return file_columns(run.table, [(name, types.get(name, "VARCHAR")) for name in run.columns])
+
+
+def kernel_name(names: Iterable[str]) -> str:
+    """Which of the names for the kernel's column there is; empty: not one."""
+    plain = {name.strip().lower() for name in names}
+    return next((name for name in _KERNEL_NAMES if name in plain), "")
+
+
+def _column(index: int, name: str, found_type: str, kernel: str) -> FileColumn | None:
+    """None: the column is not used (text that means nothing to us, or the unnamed index that pandas writes)."""
+    plain = name.strip().lower()
+    if plain in _KERNEL_NAMES:
+        return FileColumn(index, name, "kernel", "VARCHAR", 1) if plain == kernel else None
+    if plain in COLUMNS:
+        return FileColumn(index, name, plain, COLUMNS[plain], 1)
+    base, _, unit = plain.rpartition("_")
+    if f"{base}_ns" in TIME_METRICS and unit in _NANOSECONDS:
+        return FileColumn(index, name, f"{base}_ns", "BIGINT", _NANOSECONDS[unit])
+    if not plain or plain in _NUMBERS_OF_CALLS:
+        return None
+    if found_type in _INTEGER_TYPES:
+        return FileColumn(index, name, name, "BIGINT", 1)
+    return FileColumn(index, name, name, "DOUBLE", 1) if found_type.startswith(_REAL_TYPES) else None
+
+
+def metrics_of(columns: Iterable[FileColumn], clock: Clock) -> tuple[Metric, ...]:
+    """The columns that are measured, in the file's order; times are on `clock`."""
+    return tuple(_metric(column, clock) for column in columns if _is_metric(column))
+
+
+def _is_metric(column: FileColumn) -> bool:
+    return column.means in TIME_METRICS or column.means not in COLUMNS
+
+
+def _metric(column: FileColumn, clock: Clock) -> Metric:
+    if column.means in TIME_METRICS:
+        return Metric(column.means, "ns", clock)
+    return Metric(column.means, "count", Clock.UNKNOWN, type=column.type)
+
+
+# ---- the SQL of a run
+
+
+def events_sql(run: Run) -> str:
+    """A SELECT of the run's events under canonical names: all of COLUMNS, then the metrics that are not in it.
+
+    Columns that the file lacks are NULL; `kind` is then `dispatch` and `warmup` false. Values that are no measurements
+    (negative times, infinities) make the scan fail, as bad numbers do; `badcells.explain_bad_cell` then says where.
+    """
+    columns = {column.means: column for column in columns_of(run)}
+    own = [name for name in columns if name not in COLUMNS]
+    cells = (
+        f"{_cell(columns[name], run.format) if name in columns else _absent(name)} AS {quoted(name)}"
+        for name in (*COLUMNS, *own)
+    )
+    return f"SELECT {', '.join(cells)} FROM {table_sql(run, columns.values())}"
+
+
+def table_sql(run: Run, columns: Iterable[FileColumn] = ()) -> str:
+    """The table function that reads the file: `columns` as what they are, the others of a CSV as text.
+
+    A CSV's columns are named c0, c1 …, as their own names are hostile and may be doubled.
+    """
+    path = literal(str(run.table))
+    if run.format == "parquet":
+        return f"read_parquet({path})"
+    types = {column.index: _csv_type(column) for column in columns}
+    return csv_sql(run.table, [types.get(index, "VARCHAR") for index in range(len(run.columns))])
+
+
+def csv_sql(path: Path, types: Sequence[str]) -> str:
+    """The table function that reads a CSV, with columns c0, c1 … of these SQL types."""
+    listed = ", ".join(f"c{index}: '{kind}'" for index, kind in enumerate(types))
+    return (
+        f"read_csv({literal(str(path))}, auto_detect=false, header=true, delim={literal(delimiter(path))}, "
+        f"quote='\"', escape='\"', columns={{{listed}}})"
+    )
+
+
+def _csv_type(column: FileColumn) -> str:
+    """The type that a CSV's cells are read as. DuckDB rounds `1.5` read as BIGINT without a word, hence DOUBLE."""
+    may_be_fraction = column.factor > 1 or column.means not in COLUMNS
+    return "DOUBLE" if may_be_fraction else column.type
+
+
+_DEFAULTS: Final = {"kind": "'dispatch'", "warmup": "false"}
+"""Of columns that are not unknown where nothing is said."""
+
+_PLAIN = "CAST({cell} AS {type})"
+_OR_DEFAULT = "coalesce(CAST({cell} AS {type}), {default})"
+_TIME = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST({cell} AS BIGINT) END"
+_TIME_IN_UNITS = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST(round({cell} * {factor}) AS BIGINT) END"
+_FINITE = "CASE WHEN NOT isfinite({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS DOUBLE) END"
+_WHOLE = "CASE WHEN {cell} <> trunc({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS BIGINT) END"
+
+
+def _absent(name: str) -> str:
+    return _DEFAULTS.get(name, f"CAST(NULL AS {COLUMNS[name]})")
+
+
+def _cell(column: FileColumn, file_format: str) -> str:
+    """A column's values, checked as far as SQL does not check them by itself."""
+    return _checked(column, file_format).format(
+        cell=f"c{column.index}" if file_format == "csv" else quoted(column.name),
+        type=column.type,
+        factor=column.factor,
+        default=_DEFAULTS.get(column.means),
+    )
+
+
+def _checked(column: FileColumn, file_format: str) -> str:
+    if column.means in TIME_METRICS:
+        return _TIME if column.factor == 1 else _TIME_IN_UNITS
+    if column.means in COLUMNS:
+        return _OR_DEFAULT if column.means in _DEFAULTS else _PLAIN
+    if column.type == "DOUBLE":
+        return _FINITE
+    return _WHOLE if file_format == "csv" else _PLAIN
