@@ -62,7 +62,7 @@ bench: $(READY) ## measure tracemap itself: tables of medians, quartiles and rat
 corpus: $(READY) ## build, record, attribute and page every model and flag file below CORPUS (default: samples)
 	$(BIN)/python -m tests.run_corpus $(CORPUS)
 
-accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-readme" keeps the table
+accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-docs" keeps the table
 	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.shares
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.documents import DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import ResidualReason
 from tracemap.cli.main import COMMANDS
 from tracemap.graph.model import Evidence, Fate
 from tracemap.measurements.model import COLUMNS, STEP_METRICS
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT_OF = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in DOCUMENTS}
+README, EVERYTHING = TEXT_OF[Path("README.md")], "\n".join(TEXT_OF.values())
 
 # Written in two pieces, so that this file does not name what it forbids.
 FOLDERS = "|".join(["wor" + "k", "roo" + "t", "hom" + "e", "Use" + "rs"])
@@ -57,10 +59,10 @@ def test_command_is_in_the_readme(name: str) -> None:
 
 @functools.cache
 def code_blocks() -> str:
-    return "\n".join(re.findall(r"^```\w*\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+    return "\n".join(re.findall(r"^```\w*\n(.*?)^```", EVERYTHING, re.MULTILINE | re.DOTALL))
 
 
-def test_commands_of_the_readme_exist_and_take_its_options() -> None:
+def test_commands_of_the_documents_exist_and_take_their_options() -> None:
     used = re.findall(r"^\s*(?:\$ )?tracemap (\w+)(.*)$", code_blocks(), re.MULTILINE)
     assert used
     for name, rest in used:
@@ -74,7 +76,7 @@ def test_commands_of_the_readme_exist_and_take_its_options() -> None:
 def test_columns_of_runs_are_those_of_the_code() -> None:
     """Names and types of the table in the section on runs; the table of calls is made from the code."""
     types = {"BIGINT": "integer", "VARCHAR": "text", "BOOLEAN": "truth"}
-    section = README.split("\n## Runs\n")[1].split("\n### ")[0]
+    section = TEXT_OF[Path("docs/formats.md")].split("\n## Runs\n")[1].split("\n## ")[0]
     shown: dict[str, str] = {}
     for names, kinds in re.findall(r"^\| ([^|]*`[^|]*) \| ([^|]*) \|", section, re.MULTILINE):
         columns, words = re.findall(r"`([^`]+)`", names), kinds.split(", ")
@@ -83,30 +85,40 @@ def test_columns_of_runs_are_those_of_the_code() -> None:
     assert shown == described | dict.fromkeys(STEP_METRICS, types["BIGINT"])
 
 
-def test_make_targets_of_the_readme_exist() -> None:
+def test_make_targets_of_the_documents_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
-    for document in ("README.md", "CONTRIBUTING.md"):
-        text = (ROOT / document).read_text(encoding="utf-8")
+    for text in (EVERYTHING, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         assert set(re.findall(r"`?\bmake ([a-z]+)\b`", text)) <= targets
 
 
 @pytest.mark.parametrize("words", [Evidence, Fate, ResidualReason], ids=lambda words: str(words.__name__))
-def test_every_word_of_the_reports_is_in_the_readme(words: type[Evidence | Fate | ResidualReason]) -> None:
-    missing = [word.value for word in words if f"`{word.value}`" not in README]
+def test_every_word_of_the_reports_is_in_the_documents(words: type[Evidence | Fate | ResidualReason]) -> None:
+    missing = [word.value for word in words if f"`{word.value}`" not in EVERYTHING]
     assert not missing
 
 
+def test_readme_is_short() -> None:
+    assert README.count("\n") <= 200
+
+
+def test_readme_leads_to_every_document() -> None:
+    assert [str(path) for path in TEXT_OF if f"]({path})" not in README and path.name != "README.md"] == []
+
+
 def test_links_of_the_documents_resolve() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "samples/README.md"):
-        path = ROOT / document
-        text = path.read_text(encoding="utf-8")
-        headings = {_anchor(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-        for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            if target.startswith("#"):
-                assert target[1:] in headings, f"{document}: {target}"
-            elif "://" not in target:
-                assert (path.parent / target).exists(), f"{document}: {target}"
+    for path in (*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "samples" / "README.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            if "://" not in target:
+                name, _, anchor = target.partition("#")
+                other = path.parent / name if name else path
+                assert other.exists(), f"{path.name}: {target}"
+                assert not anchor or anchor in _anchors(other), f"{path.name}: {target}"
+
+
+def _anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {_anchor(heading) for heading in headings}
 
 
 def _anchor(heading: str) -> str:

@@ -1,4 +1,4 @@
-"""Each kind of error has a slug, a cause and a remedy, and the README lists them all, and nothing else."""
+"""Each kind of error has a slug, a cause and a remedy, and docs/errors.md lists them all, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.readme import README, error_table, part, residual_table
+from tests.documents import is_current
 from tracemap.errors import TracemapError, error_kinds
 
 
@@ -30,8 +30,8 @@ def test_no_kind_hides_below_another() -> None:
 
 
 def test_readme_lists_each_kind_and_nothing_else() -> None:
-    assert part("errors", README.read_text(encoding="utf-8")) == error_table(), "run python -m tests.readme"
+    assert is_current("errors"), "run python -m tests.documents"
 
 
 def test_readme_lists_each_residual_reason() -> None:
-    assert part("residual", README.read_text(encoding="utf-8")) == residual_table(), "run python -m tests.readme"
+    assert is_current("residual"), "run python -m tests.documents"

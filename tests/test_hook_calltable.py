@@ -1,4 +1,4 @@
-"""Recorded calls as a table: what README.md says of its columns, both formats, choosing, refusals, attribution."""
+"""Recorded calls as a table: what docs/hook.md says of its columns, both formats, choosing, refusals, attribution."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import Built
+from tests.documents import is_current
 from tests.hook import support
-from tests.readme import README, call_table, part
 from tests.support import run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, TargetExists, UsageInvalid
 from tracemap.measurements.hook.calls import HookRecording, load_calls, read_recording
@@ -51,7 +51,7 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 
 
 def test_readme_describes_each_column() -> None:
-    assert part("calls", README.read_text(encoding="utf-8")) == call_table(), "run python -m tests.readme"
+    assert is_current("calls"), "run python -m tests.documents"
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])

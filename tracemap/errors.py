@@ -1,6 +1,6 @@
 """Every way in which tracemap refuses: one base class, one small class per kind.
 
-Each kind has a `slug` that is stable (the README lists them all, a test keeps the list complete), a `cause` and a
+Each kind has a `slug` that is stable (docs/errors.md lists them all, a test keeps the list complete), a `cause` and a
 `remedy`. Only `tracemap.cli` catches these; it prints one sentence and exits with `exit_code`.
 """
 

@@ -11,10 +11,11 @@ from itertools import count, islice
 
 import click
 
+from tests.documents import DOCS, write_part
 from tests.oracle.compare import Result, TwinDiffers, all_differences, measure
 from tests.oracle.generate import generate
 from tests.oracle.kernels import CompilerRejects
-from tests.oracle.table import misses, table, write_readme
+from tests.oracle.table import misses, table
 
 
 @click.command()
@@ -22,8 +23,8 @@ from tests.oracle.table import misses, table, write_readme
 @click.option("--seed-base", type=int, help="The first seed; drawn fresh and printed where not given.")
 @click.option("--seed", type=int, help="Only this program: its text, and every difference.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Programs measured at a time.")
-@click.option("--write-readme", "readme", is_flag=True, help="Put the table into README.md.")
-def main(seeds: int, seed_base: int | None, seed: int | None, jobs: int, readme: bool) -> None:
+@click.option("--write-docs", is_flag=True, help="Put the table into docs/accuracy.md.")
+def main(seeds: int, seed_base: int | None, seed: int | None, jobs: int, write_docs: bool) -> None:
     """Compare the maps of generated programs with what their kernels tell; status 1 where a target is missed."""
     if seed is not None:
         print(generate(seed).text)
@@ -33,8 +34,8 @@ def main(seeds: int, seed_base: int | None, seed: int | None, jobs: int, readme:
     print(f"seeds from {base}", file=sys.stderr)
     result, last = _measure_many(base, seeds, jobs)
     text = _report(result, f"seeds {base} to {last}")
-    if readme:
-        write_readme(text)
+    if write_docs:
+        write_part(DOCS / "accuracy.md", "accuracy", text)
     missed = misses(result)
     print("\n".join(missed), file=sys.stderr)
     sys.exit(1 if missed else 0)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tests.oracle.compare import Result, Score
-from tests.support import ROOT
-
-README = ROOT / "README.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +102,3 @@ def _with_target(value: float, target: float | None) -> str:
     """Cut, not rounded: 1.0000 means that nothing is wrong."""
     shown = f"{int(value * 10_000) / 10_000:.4f}"
     return shown if target is None else f"{shown} (≥ {target})"
-
-
-def write_readme(text: str) -> None:
-    """Put the table between its comments in README.md.
-
-    Raises:
-        AssertionError: the README has no place for it.
-    """
-    old = README.read_text(encoding="utf-8")
-    new, found = re.subn(
-        r"(<!-- accuracy -->\n).*?(<!-- /accuracy -->)",
-        lambda match: f"{match[1]}{text}\n{match[2]}",
-        old,
-        flags=re.DOTALL,
-    )
-    assert found == 1, "README.md has no part 'accuracy'"
-    README.write_text(new, encoding="utf-8")

@@ -1,6 +1,6 @@
 """The calls of a hook's recording as a table file, Parquet or CSV: one row per call of a workgroup.
 
-`CALL_COLUMNS` is the one description of its columns; README.md shows it, and tests hold tables against it.
+`CALL_COLUMNS` is the one description of its columns; docs/hook.md shows it, and tests hold tables against it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of README.md that are made from the code: `python -m tests.readme` writes them anew.
+"""The parts of the documents that are made from the code: `python -m tests.documents` writes them anew.
 
 The tables of errors, residual reasons and columns of calls come from the package, the loops from `tracemap lower`, the
 worked example from `demo/table.txt`, which `make demo` leaves. Each part stands between two comments that name it.
@@ -7,6 +7,8 @@ worked example from `demo/table.txt`, which `make demo` leaves. Each part stands
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
@@ -14,6 +16,9 @@ from tracemap.errors import error_kinds
 from tracemap.measurements.hook.table import CALL_COLUMNS, EVENT_COLUMN
 
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+DOCUMENTS = (README, *sorted(DOCS.glob("*.md")))
+"""All that is written for users."""
 DEMO_TABLE = ROOT / "demo" / "table.txt"
 
 
@@ -49,27 +54,41 @@ LOWERED = (
 
 
 def lower_example() -> str:
-    """What the command of the README's example of `tracemap lower` prints."""
+    """What the command of the documents' example of `tracemap lower` prints."""
     lines = (line.rstrip() for line in check_cli("lower", *LOWERED, cwd=ROOT).splitlines())
     return "```text\n" + "\n".join(lines) + "\n```"
 
 
-def part(name: str, text: str) -> str:
-    """What stands between the comments of a part.
+PARTS: dict[str, tuple[Path, Callable[[], str]]] = {
+    "errors": (DOCS / "errors.md", error_table),
+    "residual": (DOCS / "attribution.md", residual_table),
+    "calls": (DOCS / "hook.md", call_table),
+    "lower": (DOCS / "compiler.md", lower_example),
+}
+"""By the name of a part the document that it stands in, and what makes it."""
+
+
+def is_current(name: str) -> bool:
+    """Whether a part says what the code would write."""
+    document, make = PARTS[name]
+    found = _part(name).search(document.read_text(encoding="utf-8"))
+    return found is not None and found[1] == make()
+
+
+def write_part(document: Path, name: str, content: str) -> None:
+    """Put a part between its comments.
 
     Raises:
-        AssertionError: there is no such part.
+        AssertionError: the document has no such part.
     """
-    found = re.search(rf"<!-- {name} -->\n(.*?)\n?<!-- /{name} -->", text, re.DOTALL)
-    assert found, f"README.md has no part {name!r}"
-    return found[1]
+    old = document.read_text(encoding="utf-8")
+    new, found = _part(name).subn(lambda _: f"<!-- {name} -->\n{content}\n<!-- /{name} -->", old)
+    assert found == 1, f"{document.name} has no part {name!r}"
+    document.write_text(new, encoding="utf-8")
 
 
-def _replaced(text: str, name: str, content: str) -> str:
-    part(name, text)
-    before, _, rest = text.partition(f"<!-- {name} -->\n")
-    _, _, after = rest.partition(f"<!-- /{name} -->\n")
-    return f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->\n{after}"
+def _part(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", re.DOTALL)
 
 
 def demo_excerpt(table: str, ops: int = 10) -> str:
@@ -81,13 +100,11 @@ def demo_excerpt(table: str, ops: int = 10) -> str:
 
 def main() -> None:
     """Write the parts anew; the worked example only where `make demo` has left its table."""
-    text = README.read_text(encoding="utf-8")
-    parts = {"errors": error_table(), "residual": residual_table(), "calls": call_table(), "lower": lower_example()}
+    for name, (document, make) in PARTS.items():
+        write_part(document, name, make())
     if DEMO_TABLE.exists():
-        parts["demo"] = f"```text\n{demo_excerpt(DEMO_TABLE.read_text(encoding='utf-8'))}\n```"
-    for name, content in parts.items():
-        text = _replaced(text, name, content)
-    README.write_text(text, encoding="utf-8")
+        excerpt = demo_excerpt(DEMO_TABLE.read_text(encoding="utf-8"))
+        write_part(README, "demo", f"```text\n{excerpt}\n```")
 
 
 if __name__ == "__main__":

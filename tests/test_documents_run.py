@@ -1,0 +1,84 @@
+"""Every command and every program in the documents is run as it stands there, in the order of the text."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.documents import DOCUMENTS, README
+from tests.support import ROOT, check_cli, run_cli
+
+PROGRAMS = ROOT / "tests" / "programs" / "documents"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PRINTED = "text"
+"""The language of blocks that show what a command prints."""
+SETS_UP = ("pip install",)
+"""Commands that change the environment in which these tests themselves run."""
+NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a document: what runs it (`bash` or `python`), and its text."""
+
+    language: str
+    text: str
+
+
+def blocks(document: Path) -> list[Block]:
+    found = [Block(language or "bash", text) for language, text in BLOCK.findall(document.read_text(encoding="utf-8"))]
+    return [block for block in found if block.language != PRINTED and not block.text.startswith(SETS_UP)]
+
+
+def missing_here() -> set[str]:
+    """What this machine lacks of `NEEDS`."""
+    missing = set() if shutil.which("valgrind") else {"--cache-sim"}
+    return missing if run_cli("events", "page-faults").returncode == 0 else missing | {"page-faults"}
+
+
+def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+    arguments = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        [*arguments, block.text],
+        cwd=folder,
+        env={**os.environ, "PATH": programs},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: str(path.name))
+def test_commands_of_a_document_work_as_they_stand(document: Path, tmp_path: Path) -> None:
+    shutil.copytree(PROGRAMS, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    if document != README:  # who reads another document has followed the README
+        check_cli("build", "model.mlir", cwd=tmp_path)
+    missing = missing_here()
+    left_out = set()
+    for block in blocks(document):
+        lacking = {need for need in missing if need in block.text}
+        if lacking:
+            left_out |= lacking
+            continue
+        done = run(block, tmp_path)
+        assert done.returncode == 0, f"{block.text}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    if left_out:
+        pytest.skip(f"this machine lacks: {', '.join(NEEDS[need] for need in sorted(left_out))}; the others were run")
+
+
+def test_the_documents_have_commands_and_programs() -> None:
+    """The test above stands on `blocks`; a blind one would pass everything."""
+    assert sum(block.text.count("tracemap ") for path in DOCUMENTS for block in blocks(path)) >= 25
+    assert any(block.language == "python" for block in blocks(README))
