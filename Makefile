@@ -18,7 +18,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format bench corpus accuracy clean
+.PHONY: help venv demo test browser lint format schemas bench corpus accuracy clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -55,6 +55,9 @@ lint: $(READY) ## check style and types
 format: $(READY) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+schemas: $(READY) ## write the JSON Schemas anew from the types of what is stored and printed
+	$(BIN)/python -m tests.schemas
 
 bench: $(READY) ## measure tracemap itself: tables of medians, quartiles and ratios
 	$(BIN)/python -m benchmarks

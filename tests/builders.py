@@ -18,8 +18,8 @@ from tracemap.attribution.model import (
     SiteCost,
     SiteResult,
 )
+from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import (
-    Diagnostic,
     Evidence,
     Fate,
     Frame,

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
@@ -19,8 +20,7 @@ from tracemap.attribution.join import join_run
 from tracemap.attribution.model import Attribution, BalanceError, PerCall, ResidualReason, Rule
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import Command, CommandBuffer, TraceGraph
-from tracemap.measurements.header import UNTOLD_HEADER
-from tracemap.measurements.model import RecordedBuffer, RecordedCommand, RunHeader
+from tracemap.measurements.header import UNTOLD_HEADER, RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -64,10 +64,10 @@ PROGRAM = (
 
 
 def header(**changes: object) -> RunHeader:
-    base = dataclasses.replace(
+    base = structs.replace(
         UNTOLD_HEADER, module_sha256=SHA, function="main", programs=(PROGRAM,), buffers=(RecordedBuffer(7, False, 0),)
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]  # the tests name the fields rightly
+    return structs.replace(base, **changes)
 
 
 def run_of(path: Path, rows: str, head: RunHeader | None = None) -> Path:

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.conftest import Built
 from tests.support import json_cli, run_cli
@@ -202,7 +203,7 @@ def test_whatever_was_seen_it_balances(
 
 def addresses_run(bundle: Bundle, kernel: str, addresses: Sequence[int], lines: Sequence[int], path: Path) -> Path:
     values = ", ".join(f"({address}, {line})" for address, line in zip(addresses, lines, strict=True))
-    head = dataclasses.replace(UNTOLD_HEADER, module_sha256=bundle.graph.module.sha256)
+    head = structs.replace(UNTOLD_HEADER, module_sha256=bundle.graph.module.sha256)
     table = (
         f"SELECT 'dispatch' AS kind, '{kernel}' AS kernel, 1000::BIGINT AS cpu_ns, NULL::BIGINT AS step, "
         "NULL::BIGINT AS address, NULL::BIGINT AS samples UNION ALL "

@@ -17,7 +17,7 @@ from tracemap.attribution.creation import by_creation
 from tracemap.attribution.scan import Scan
 from tracemap.attribution.ways import Meanings, meanings_of, merged, told_apart
 from tracemap.graph.model import Command, CommandBuffer, Schedule, Submission
-from tracemap.measurements.model import RecordedBuffer
+from tracemap.measurements.header import RecordedBuffer
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
 

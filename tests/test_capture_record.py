@@ -24,8 +24,7 @@ from tracemap.errors import (
     TracemapError,
     UsageInvalid,
 )
-from tracemap.measurements.header import header_to_json
-from tracemap.measurements.model import Clock
+from tracemap.measurements.header import Clock, header_text
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
 
@@ -88,7 +87,7 @@ def test_the_header_is_as_its_schema_says(made: Path, tmp_path: Path) -> None:
     schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
     beside = json.loads((tmp_path / "run.csv.json").read_text(encoding="utf-8"))
     jsonschema.validate(beside, schema)
-    assert beside == header_to_json(recorded.header)
+    assert beside == json.loads(header_text(recorded.header))
     assert any(tool.startswith("iree-base-runtime 3.") for tool in recorded.header.tools)
 
 

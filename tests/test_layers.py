@@ -20,7 +20,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "tracemap"
 
-_BELOW = frozenset({"errors", "units", "locations", "outputs", "toolchain", "machine"})
+_BELOW = frozenset({"errors", "units", "codec", "diagnostics", "locations", "outputs", "toolchain", "machine"})
 _MAKING = frozenset({"ir", "graph", "mapping"})
 _MEASURING = frozenset({"measurements", "hook", "capture"})
 _JOINING = frozenset({"attribution"})
@@ -29,17 +29,19 @@ _JOINING = frozenset({"attribution"})
 USES: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "units": frozenset({"errors"}),
+    "codec": frozenset({"units"}),
+    "diagnostics": frozenset({"codec"}),
     "locations": frozenset({"errors"}),
     "outputs": frozenset({"errors"}),
     "toolchain": frozenset({"errors", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
-    "graph": frozenset({"errors", "units", "locations", "outputs"}),
+    "graph": frozenset({"errors", "units", "codec", "diagnostics", "locations", "outputs"}),
     "machine": frozenset({"errors", "units"}),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
-    "measurements": frozenset({"errors", "units", "outputs"}),
+    "measurements": frozenset({"errors", "units", "codec", "diagnostics", "outputs"}),
     "hook": frozenset(),
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
-    "attribution": frozenset({"graph", "measurements", "machine", "errors", "units", "locations"}),
+    "attribution": frozenset({"graph", "measurements"}) | (_BELOW - {"outputs", "toolchain"}),
     "reports": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"toolchain"}),
     "session": _MAKING | _MEASURING | _JOINING | _BELOW,
     "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports", "session"}),
@@ -56,8 +58,9 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"from_dumps", "lowering"}),
     ),
     "measurements": (
-        frozenset({"model", "sql", "callgrind", "csvfile", "histograms"}),
-        frozenset({"columns", "header", "hook", "ireeprof"}),
+        frozenset({"header", "sql", "callgrind", "csvfile", "histograms"}),
+        frozenset({"model"}),
+        frozenset({"columns", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
     ),
     "reports": (
@@ -75,7 +78,7 @@ ENTRANCES: dict[str, frozenset[str]] = {"__init__": frozenset(USES) - {"cli"}, "
 FREE_FOR_ALL = "_version"
 
 COMPILER_ROOMS = frozenset({"ir", "mapping"})
-HEAVY = ("capstone", "elftools", "numpy", "duckdb", "networkx", "jinja2", "pygments", "rich", "iree")
+HEAVY = ("capstone", "elftools", "msgspec", "numpy", "duckdb", "networkx", "jinja2", "pygments", "rich", "iree")
 
 
 def modules() -> list[Path]:

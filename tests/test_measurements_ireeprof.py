@@ -14,8 +14,8 @@ from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, benchmark_command, prof
 from tracemap.capture.open_run import open_run
 from tracemap.capture.profile import load_profile
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
+from tracemap.measurements.header import Clock
 from tracemap.measurements.ireeprof import Profile, read_export, whole_records
-from tracemap.measurements.model import Clock
 from tracemap.units import UNKNOWN, Integer
 
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")

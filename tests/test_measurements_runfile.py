@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import jsonschema
 import pytest
+from msgspec import structs
 
 from tests.support import ROOT
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import events_sql
-from tracemap.measurements.header import UNTOLD_HEADER, header_from_json, header_to_json
-from tracemap.measurements.model import (
-    COLUMNS,
+from tracemap.measurements.header import (
+    UNTOLD_HEADER,
     Clock,
-    Metric,
     Peaks,
     RecordedBuffer,
     RecordedCommand,
-    RunDiagnostic,
     RunHeader,
+    header_text,
+    parse_header,
 )
+from tracemap.measurements.model import COLUMNS, Metric
 from tracemap.measurements.runfile import header_path, read_run, write_run
 from tracemap.units import UNKNOWN
 
@@ -46,7 +47,7 @@ HEADER = RunHeader(
     programs=((RecordedCommand("dispatch", HOSTILE, (4, 1, 1)), RecordedCommand("barrier", UNKNOWN, ())), ()),
     buffers=(RecordedBuffer(1, False, 0), RecordedBuffer(2, True, 1)),
     tools=("tracemap 1",),
-    diagnostics=(RunDiagnostic("records-lost", "3 lost"),),
+    diagnostics=(Diagnostic("records-lost", "3 lost"),),
 )
 EVENTS = (
     "SELECT CASE WHEN i % 5 = 4 THEN 'execute' ELSE 'dispatch' END AS kind, "
@@ -133,11 +134,11 @@ def test_the_header_is_as_its_schema_says(tmp_path: Path) -> None:
     schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
     path = written(tmp_path, "run.csv")
     beside = json.loads(header_path(path).read_text(encoding="utf-8"))
-    for header in (beside, header_to_json(UNTOLD_HEADER)):
+    for header in (beside, json.loads(header_text(UNTOLD_HEADER))):
         jsonschema.validate(header, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(beside | {"clock": "sundial"}, schema)
-    assert header_from_json(header_to_json(UNTOLD_HEADER), "x") == UNTOLD_HEADER
+    assert parse_header(header_text(UNTOLD_HEADER).encode(), "x") == UNTOLD_HEADER
 
 
 def test_a_bare_csv_is_read(tmp_path: Path) -> None:
@@ -300,10 +301,10 @@ def test_nothing_is_overwritten_unasked(name: str, tmp_path: Path) -> None:
     path = written(tmp_path, name)
     before = path.read_bytes()
     with pytest.raises(TargetExists, match="--force"):
-        written(tmp_path, name, header=replace(HEADER, iterations=99))
+        written(tmp_path, name, header=structs.replace(HEADER, iterations=99))
     assert path.read_bytes() == before
     with duckdb.connect() as connection:
-        write_run(replace(HEADER, iterations=99), connection.sql(EVENTS), path, force=True)
+        write_run(structs.replace(HEADER, iterations=99), connection.sql(EVENTS), path, force=True)
     assert read_run(path).header.iterations == 99
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.graph.model import Diagnostic, Fate, SourceFile, TraceGraph
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.model import Fate, SourceFile, TraceGraph
 from tracemap.reports.page.build import build_page, explained_of_elapsed
 from tracemap.reports.page.model import PageData, SourceLine
 from tracemap.reports.page.tables import AT_LOAD, NO_MEMBERS

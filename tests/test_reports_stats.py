@@ -11,9 +11,9 @@ import pytest
 
 from tests.support import run_cli
 from tests.test_hook_stats import calls_file
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import TargetExists, UsageInvalid
 from tracemap.measurements.hook.stats import CallSet, ThreadCalls, read_calls, thread_stats
-from tracemap.measurements.model import RunDiagnostic
 from tracemap.reports.calls.page import Chosen, StatsPage, build_stats_page, render_stats_page
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
@@ -29,7 +29,7 @@ def hostile() -> CallSet:
     zeros = np.zeros(4, dtype=np.int64)
     series = (np.array([1, 2, 3, 4.5], dtype=np.float32), np.array([0, 1, 0, 2], dtype=np.float32))
     calls = ThreadCalls(EVIL, zeros, zeros, ("duration_us", EVIL), series)
-    return CallSet((calls,), (RunDiagnostic("program-killed", EVIL),))
+    return CallSet((calls,), (Diagnostic("program-killed", EVIL),))
 
 
 def test_every_figure_is_that_of_the_statistics(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from tests.builders import attribution, graph, op, site
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
-from tracemap.graph.model import Diagnostic, Kernel, Op, Site
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.model import Kernel, Op, Site
 from tracemap.reports import terminal
 
 LONG = "main$async_dispatch_7_" + "matmul_like_" * 30 + "f32"

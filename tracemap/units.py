@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 
 class Unknown(enum.Enum):
     """The type of `UNKNOWN`. An enum with one member, so that type checkers narrow `value is UNKNOWN`."""
 
-    UNKNOWN = "unknown"
+    UNKNOWN = None  # its JSON form
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -22,8 +22,56 @@ class Unknown(enum.Enum):
 
 UNKNOWN: Final = Unknown.UNKNOWN
 
-Integer = int | Unknown
-Text = str | Unknown
+INTEGER_LIMIT: Final = 2**63 - 1
+"""The largest integer that is stored: SQL's BIGINT holds no larger one."""
+
+if TYPE_CHECKING:
+    Integer = int | Unknown
+    Text = str | Unknown
+else:
+    # At run time each is one type of its own: the codec takes no unions with a type that JSON does not have.
+
+    class _OrUnknown(type):
+        """The type of a type whose instances are those of `known`, and `UNKNOWN`."""
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return value is UNKNOWN or isinstance(value, cls.known)
+
+    class Integer(metaclass=_OrUnknown):
+        """An integer that may be unknown. Those that are stored count something or name a place: none is negative."""
+
+        known = int
+
+        @classmethod
+        def from_json(cls, value: object) -> int | Unknown:
+            """The inverse of the codec's encoding; ValueError for what is no such integer."""
+            if value is None:
+                return UNKNOWN
+            if type(value) is not int or not 0 <= value <= INTEGER_LIMIT:
+                raise ValueError(f"Expected `int` from 0 to {INTEGER_LIMIT}, or `null`")
+            return value
+
+        @classmethod
+        def json_schema(cls) -> dict[str, object]:
+            """What `from_json` takes."""
+            return {"type": ["integer", "null"], "minimum": 0, "maximum": INTEGER_LIMIT}
+
+    class Text(metaclass=_OrUnknown):
+        """A text that may be unknown."""
+
+        known = str
+
+        @classmethod
+        def from_json(cls, value: object) -> str | Unknown:
+            """The inverse of the codec's encoding; ValueError for what is no text."""
+            if value is not None and type(value) is not str:
+                raise ValueError("Expected `str` or `null`")
+            return UNKNOWN if value is None else value
+
+        @classmethod
+        def json_schema(cls) -> dict[str, object]:
+            """What `from_json` takes."""
+            return {"type": ["string", "null"]}
 
 
 def to_json(value: int | str | Unknown) -> int | str | None:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from tracemap.graph.model import CommandBuffer
-from tracemap.measurements.model import RecordedBuffer
+from tracemap.measurements.header import RecordedBuffer
 
 
 def by_creation(

@@ -30,10 +30,12 @@ from tracemap.attribution.model import (
 from tracemap.attribution.rules import weights
 from tracemap.attribution.scan import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Group, Scan
 from tracemap.attribution.steps import MemberWeights, StepCounts
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
-from tracemap.graph.model import Diagnostic, OpId, Site, TraceGraph, Transfer
+from tracemap.graph.model import OpId, Site, TraceGraph, Transfer
 from tracemap.machine.images import Image
-from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, TIME_METRICS, Metric, Peaks, Run
+from tracemap.measurements.header import Peaks
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, TIME_METRICS, Metric, Run
 from tracemap.measurements.sql import open_database
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 

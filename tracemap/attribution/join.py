@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tracemap.attribution.creation import by_creation
 from tracemap.attribution.ways import Meanings, meanings_of, merged, told_apart
 from tracemap.graph.model import Command, CommandBuffer, Schedule, TraceGraph, Transfer
-from tracemap.measurements.model import RecordedBuffer, RecordedCommand, RunHeader
+from tracemap.measurements.header import RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.units import UNKNOWN, Integer, Text
 
 UNMATCHED_GROUP = -1

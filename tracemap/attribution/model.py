@@ -9,7 +9,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracemap.graph.model import Diagnostic, OpId
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.model import OpId
 from tracemap.units import UNKNOWN, Integer, Text
 
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from tracemap.attribution.model import Rule
 from tracemap.graph.model import Membership, Site
-from tracemap.measurements.model import Peaks
+from tracemap.measurements.header import Peaks
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.counters import Event
 from tracemap.capture.profile import load_profile
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, ToolMissing
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
 from tracemap.measurements.hook.calls import HookRecording, load_calls, read_recording
 from tracemap.measurements.ireeprof import Profile
-from tracemap.measurements.model import RunDiagnostic
 from tracemap.measurements.sql import quoted
 from tracemap.units import plural
 
@@ -114,7 +114,7 @@ _PLENTY_BYTES = 4 << 30
 
 def _without_counts(profile: Profile) -> Profile:
     text = "no events were counted: no executable ran on the CPU"
-    return replace(profile, diagnostics=(*profile.diagnostics, RunDiagnostic("no-counters", text)))
+    return replace(profile, diagnostics=(*profile.diagnostics, Diagnostic("no-counters", text)))
 
 
 _PLACE = "row_number() OVER (PARTITION BY kind, kernel ORDER BY submission_id, command_index, row)"
@@ -169,7 +169,7 @@ def _merged(profile: Profile, passes: Sequence[_Pass], connection: duckdb.DuckDB
     return replace(profile, events=joined, diagnostics=(*profile.diagnostics, *dict.fromkeys(notes)))
 
 
-def _unmatched(name: str, connection: duckdb.DuckDBPyConnection) -> list[RunDiagnostic]:
+def _unmatched(name: str, connection: duckdb.DuckDBPyConnection) -> list[Diagnostic]:
     ((missing,),) = connection.execute(f"""
         SELECT count(*) FROM (SELECT *, {_PLACE} AS place FROM profile_events WHERE kind = 'dispatch') AS e
         ANTI JOIN {name} AS c ON c.kernel = e.kernel AND c.place = e.place
@@ -177,10 +177,10 @@ def _unmatched(name: str, connection: duckdb.DuckDBPyConnection) -> list[RunDiag
     if not missing:
         return []
     text = f"{plural(missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
-    return [RunDiagnostic("counters-unmatched", text)]
+    return [Diagnostic("counters-unmatched", text)]
 
 
-def _told(passes: Sequence[_Pass]) -> RunDiagnostic:
+def _told(passes: Sequence[_Pass]) -> Diagnostic:
     costs = [
         thread.overhead_ticks * process.ns_per_tick
         for one in passes
@@ -193,7 +193,7 @@ def _told(passes: Sequence[_Pass]) -> RunDiagnostic:
     )
     where = "in a second execution" if len(passes) == 1 else f"in {len(passes)} further executions, one after the other"
     calls = max(one.recording.call_count for one in passes)
-    return RunDiagnostic(
+    return Diagnostic(
         "counted-apart",
         f"{names}: counted {where}, under the hook, which added about {max(costs):.0f} ns to each of "
         f"{plural(calls, 'call')} of workgroups; times are of the first",

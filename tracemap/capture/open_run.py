@@ -7,6 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from tracemap.capture.profile import load_profile
 from tracemap.errors import RunEmpty
 from tracemap.measurements.header import UNTOLD_HEADER
@@ -51,7 +53,7 @@ def _convert(profile: Path, table: Path) -> None:
         read = load_profile(profile, connection)
         if read.event_count == 0 and not read.lost_records:
             raise RunEmpty(f"{profile}: the profile holds no event: nothing ran, or host execution was not profiled")
-        header = replace(
+        header = structs.replace(
             UNTOLD_HEADER,
             clock=read.clock,
             iterations=read.invocations,

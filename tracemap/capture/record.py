@@ -28,10 +28,11 @@ from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.profile import load_profile
 from tracemap.capture.sampling import with_samples
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device, with_caches
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import FunctionUnknown, ProgramFailed, RunEmpty, TargetExists, UsageInvalid
 from tracemap.hook import HookSettings, environment
+from tracemap.measurements.header import RunHeader
 from tracemap.measurements.ireeprof import Profile, empty_profile
-from tracemap.measurements.model import RunDiagnostic, RunHeader
 from tracemap.measurements.runfile import check_target, write_run
 from tracemap.measurements.sql import open_database
 from tracemap.toolchain import Progress, no_progress
@@ -321,9 +322,9 @@ def _again(
 
 def _header(plan: _Plan, command: list[str], ending: Ending, profile: Profile) -> RunHeader:
     request = plan.request
-    about = [RunDiagnostic("program-killed", _failure(plan, ending))] if _failed(ending) else []
+    about = [Diagnostic("program-killed", _failure(plan, ending))] if _failed(ending) else []
     if profile.event_count == 0:
-        about.append(RunDiagnostic("no-events", f"{plan.entry.name} ran without any work on the device"))
+        about.append(Diagnostic("no-events", f"{plan.entry.name} ran without any work on the device"))
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty
 from tracemap.machine.images import Image, read_images
 from tracemap.measurements.hook.samples import HookSamples, SampledExecutable, read_samples
 from tracemap.measurements.ireeprof import Profile
-from tracemap.measurements.model import COLUMNS, SAMPLES, RunDiagnostic
+from tracemap.measurements.model import COLUMNS, SAMPLES
 from tracemap.measurements.sql import quoted
 from tracemap.units import format_share, plural
 
@@ -51,7 +52,7 @@ def with_samples(
         samples = read_samples(folder)
     except RunEmpty:
         text = "no samples were taken: no executable ran on the CPU"
-        return replace(profile, diagnostics=(*profile.diagnostics, RunDiagnostic("no-samples", text)))
+        return replace(profile, diagnostics=(*profile.diagnostics, Diagnostic("no-samples", text)))
     columns, kernels = _resolved(samples, read_images(module))
     connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (number BIGINT, kernel VARCHAR)")
     if kernels:
@@ -139,7 +140,7 @@ def _rows_sql() -> str:
     """
 
 
-def _told(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> RunDiagnostic:
+def _told(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> Diagnostic:
     ((count, inside, joined),) = connection.execute(
         "SELECT count(*), count(kernel), count(submission_id) FROM sample_rows"
     ).fetchall()
@@ -148,4 +149,4 @@ def _told(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) 
         f"{plural(count, 'sample')} of the program counter, {hz} per second of each thread, by {samples.sampler}; "
         f"{cost}; {format_share(inside, count)} lie in kernels, {format_share(joined, count)} in a known dispatch"
     )
-    return RunDiagnostic("sampled", text)
+    return Diagnostic("sampled", text)

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.capture.benchmark import Ending, run_benchmark
 from tracemap.capture.geometry import Geometry
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunInvalid, UsageInvalid
 from tracemap.machine.images import Image, read_image
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.ireeprof import Profile
-from tracemap.measurements.model import STEP_METRICS, EventKind, RunDiagnostic
+from tracemap.measurements.model import STEP_METRICS, EventKind
 from tracemap.measurements.sql import literal, quoted
 from tracemap.toolchain import Progress, check_tool, find_tool
 from tracemap.units import format_count, format_share
@@ -321,7 +322,7 @@ def _merged(timed: duckdb.DuckDBPyRelation, steps: SimulatedSteps) -> duckdb.Duc
     return merged
 
 
-def _told(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> RunDiagnostic:
+def _told(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> Diagnostic:
     caches = ", ".join(map(str, simulation.geometry.caches)) or "; ".join(counted.caches)
     told = (
         f"instructions and cache events ({EVENTS[0]} … {EVENTS[-1]}) are simulated, not measured: one call on one "
@@ -337,4 +338,4 @@ def _told(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSte
             f"; {format_share(counted.substituted, counted.instructions)} of theirs are in functions that stand in for "
             "instructions that the build lacks, and count at the steps that need these"
         )
-    return RunDiagnostic("cache-simulated", told)
+    return Diagnostic("cache-simulated", told)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import BundleInvalid, BundleVersion
 from tracemap.graph.model import (
     Argument,
     Command,
     CommandBuffer,
-    Diagnostic,
     Evidence,
     Fate,
     Frame,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.units import UNKNOWN, Integer, Text
 
 
@@ -321,14 +322,6 @@ class ModuleInfo:
     sha256: str
     iree_compiler: str
     flags: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
-    """Something a reader must know before trusting a result: a stable slug and a sentence."""
-
-    slug: str
-    message: str
 
 
 LIBRARY = ("*site-packages/*", "*dist-packages/*", "*/lib/python3*", "<*")

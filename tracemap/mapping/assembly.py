@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.graph.model import (
     Argument,
-    Diagnostic,
     Fate,
     Frame,
     Function,

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import LIBRARY, Diagnostic, ModuleInfo
+from tracemap.graph.model import LIBRARY, ModuleInfo
 from tracemap.ir.parsing import Attribute, MlirParser, Module
 from tracemap.ir.source import describe, is_bytecode, read_model, tag_operations, written_locations
 from tracemap.locations import Tags

@@ -8,9 +8,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import LIBRARY, Diagnostic, Evidence, ModuleInfo, OpId, TraceGraph
+from tracemap.graph.model import LIBRARY, Evidence, ModuleInfo, OpId, TraceGraph
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source import TEXT_FILE, SourceModel, describe, is_bytecode, read_model, written_locations
 from tracemap.locations import Location, Tags

@@ -13,7 +13,8 @@ from typing import Final
 
 from tracemap.errors import RunInvalid
 from tracemap.measurements.csvfile import delimiter
-from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
+from tracemap.measurements.header import Clock
+from tracemap.measurements.model import COLUMNS, TIME_METRICS, Metric, Run
 from tracemap.measurements.sql import literal, quoted
 
 _KERNEL_NAMES = ("kernel", "dispatch", "name")

@@ -1,23 +1,82 @@
-"""The header of a run as JSON: what is written into Parquet's key-value metadata and into `run.csv.json`.
-
-The JSON Schema is `tracemap/schemas/run.schema.json`.
-"""
+"""The header of a run: how it came about. It lies in Parquet's key-value metadata, beside a CSV in `run.csv.json`."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import enum
+from typing import Annotated, Final, Literal
 
+import msgspec
+
+from tracemap.codec import Count, Document, OtherVersion, Positive, Record, decode_document, pretty
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid, RunVersion
-from tracemap.measurements.model import (
-    RUN_FORMAT_VERSION,
-    Clock,
-    Peaks,
-    RecordedBuffer,
-    RecordedCommand,
-    RunDiagnostic,
-    RunHeader,
-)
-from tracemap.units import UNKNOWN, integer_from_json, text_from_json, to_json
+from tracemap.units import UNKNOWN, Integer, Text
+
+RUN_FORMAT_VERSION: Final = 2
+"""Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z."""
+
+
+class Clock(enum.StrEnum):
+    """Where times come from. Times of different clocks are never compared or added."""
+
+    HOST = "host-monotonic"
+    DEVICE = "device"
+    UNKNOWN = "unknown"
+
+
+class RecordedCommand(Record, frozen=True):
+    """One command of a recorded command buffer, as the runtime reports it (kind as of events, or `barrier`)."""
+
+    kind: str
+    kernel: Text
+    workgroups: tuple[Count, ...]
+
+
+class RecordedBuffer(Record, frozen=True):
+    """A command buffer that existed during the run.
+
+    `id` rises in creation order; `one_shot` buffers were made for a single submission; `program` is the index of its
+    command list in `programs` of the header (buffers made per call share one).
+    """
+
+    id: Count
+    one_shot: bool
+    program: Count
+
+
+class Peaks(Record, frozen=True):
+    """The machine's speed limits, for the roofline of the rule `model`."""
+
+    operations_per_second: Positive
+    bytes_per_second: Positive
+    source: Literal["measured", "assumed"]
+
+
+class RunHeader(Document, frozen=True, kw_only=True):
+    """How a run came about: unknown is what was not told by whoever wrote the file."""
+
+    schema_version: Literal[2] = RUN_FORMAT_VERSION
+    kind: Literal["run"] = "run"
+    module_sha256: Annotated[Text, msgspec.Meta(description="SHA-256 of the module that ran.")]
+    bundle: Annotated[Text, msgspec.Meta(description="Name of the bundle that the module came from.")]
+    command: Annotated[tuple[str, ...], msgspec.Meta(description="The program that ran, and its arguments.")]
+    function: Text
+    device: Text
+    workers: Annotated[Integer, msgspec.Meta(description="Threads that share the work of a dispatch.")]
+    clock: Annotated[Clock, msgspec.Meta(description="The clock of the times in the table.")]
+    iterations: Annotated[Integer, msgspec.Meta(description="Measured calls of the function.")]
+    warmup: Annotated[Integer, msgspec.Meta(description="Calls before them, marked in the table.")]
+    elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured calls.")]
+    inputs: Annotated[tuple[str, ...], msgspec.Meta(description="What each argument was.")]
+    peaks: Peaks
+    programs: Annotated[
+        tuple[tuple[RecordedCommand, ...], ...],
+        msgspec.Meta(description="The distinct lists of commands that were recorded into command buffers."),
+    ]
+    buffers: Annotated[tuple[RecordedBuffer, ...], msgspec.Meta(description="In creation order.")]
+    tools: Annotated[tuple[str, ...], msgspec.Meta(description="Names and versions.")]
+    diagnostics: tuple[Diagnostic, ...]
+
 
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")
 """Stands in where nobody measured the machine: one core of a present-day server. Only their ratio matters."""
@@ -43,84 +102,31 @@ UNTOLD_HEADER: Final = RunHeader(
 """The header of a table that came without one."""
 
 
-def header_to_json(header: RunHeader) -> dict[str, Any]:
-    """The header as plain JSON values; every key is always present, unknown is null."""
-    return {
-        "schema_version": RUN_FORMAT_VERSION,
-        "kind": "run",
-        "module_sha256": to_json(header.module_sha256),
-        "bundle": to_json(header.bundle),
-        "command": list(header.command),
-        "function": to_json(header.function),
-        "device": to_json(header.device),
-        "workers": to_json(header.workers),
-        "clock": header.clock.value,
-        "iterations": to_json(header.iterations),
-        "warmup": to_json(header.warmup),
-        "elapsed_ns": to_json(header.elapsed_ns),
-        "inputs": list(header.inputs),
-        "peaks": {
-            "operations_per_second": header.peaks.operations_per_second,
-            "bytes_per_second": header.peaks.bytes_per_second,
-            "source": header.peaks.source,
-        },
-        "programs": [[_command_to_json(command) for command in program] for program in header.programs],
-        "buffers": [
-            {"id": buffer.id, "one_shot": buffer.one_shot, "program": buffer.program} for buffer in header.buffers
-        ],
-        "tools": list(header.tools),
-        "diagnostics": [{"slug": item.slug, "message": item.message} for item in header.diagnostics],
-    }
+def header_text(header: RunHeader) -> str:
+    """The header as it is written."""
+    return pretty(header)
 
 
-def _command_to_json(command: RecordedCommand) -> dict[str, Any]:
-    return {"kind": command.kind, "kernel": to_json(command.kernel), "workgroups": list(command.workgroups)}
-
-
-def header_from_json(data: object, where: str) -> RunHeader:
-    """The inverse of `header_to_json`; `where` names the file in messages.
+def parse_header(data: bytes, where: str) -> RunHeader:
+    """The inverse of `header_text`; `where` names the file in messages.
 
     Raises:
         RunVersion: the header is of another format version.
         RunInvalid: it is no header of a run, or a damaged one.
     """
-    if not isinstance(data, dict) or data.get("kind") != "run" or "schema_version" not in data:
-        raise RunInvalid(f"{where}: not the header of a run; remove the file, or record again")
-    if data["schema_version"] != RUN_FORMAT_VERSION:
-        raise RunVersion(
-            f"{where}: the run is of format version {data['schema_version']!r}, this tracemap reads version "
-            f"{RUN_FORMAT_VERSION}; record again, or use the tracemap that wrote it"
-        )
     try:
-        return _header(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunInvalid(f"{where}: the run's header is damaged ({error!r}); record again") from error
-
-
-def _header(data: dict[str, Any]) -> RunHeader:
-    peaks = data["peaks"]
-    return RunHeader(
-        module_sha256=text_from_json(data["module_sha256"]),
-        bundle=text_from_json(data["bundle"]),
-        command=tuple(data["command"]),
-        function=text_from_json(data["function"]),
-        device=text_from_json(data["device"]),
-        workers=integer_from_json(data["workers"]),
-        clock=Clock(data["clock"]),
-        iterations=integer_from_json(data["iterations"]),
-        warmup=integer_from_json(data["warmup"]),
-        elapsed_ns=integer_from_json(data["elapsed_ns"]),
-        inputs=tuple(data["inputs"]),
-        peaks=Peaks(int(peaks["operations_per_second"]), int(peaks["bytes_per_second"]), str(peaks["source"])),
-        programs=tuple(tuple(_command(command) for command in program) for program in data["programs"]),
-        buffers=tuple(
-            RecordedBuffer(int(item["id"]), bool(item["one_shot"]), int(item["program"])) for item in data["buffers"]
-        ),
-        tools=tuple(data["tools"]),
-        diagnostics=tuple(RunDiagnostic(item["slug"], item["message"]) for item in data["diagnostics"]),
-    )
-
-
-def _command(data: dict[str, Any]) -> RecordedCommand:
-    workgroups = tuple(int(count) for count in data["workgroups"])
-    return RecordedCommand(str(data["kind"]), text_from_json(data["kernel"]), workgroups)
+        header = decode_document(data, RunHeader)
+    except OtherVersion as error:
+        raise RunVersion(
+            f"{where}: the run is of format version {error.version}, this tracemap reads version "
+            f"{RUN_FORMAT_VERSION}; record again, or use the tracemap that wrote it"
+        ) from error
+    except ValueError as error:
+        raise RunInvalid(f"{where}: the run's header is damaged ({error}); record again") from error
+    for buffer in header.buffers:
+        if buffer.program >= len(header.programs):
+            raise RunInvalid(
+                f"{where}: the run's header is damaged (buffer {buffer.id} has program {buffer.program} of "
+                f"{len(header.programs)}); record again"
+            )
+    return header

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
-from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand, RunDiagnostic
+from tracemap.measurements.header import Clock, RecordedBuffer, RecordedCommand
 from tracemap.measurements.sql import literal
 from tracemap.units import UNKNOWN, Integer, format_count, plural
 
@@ -93,7 +94,7 @@ class Profile:
     invocations: Integer
     span: Span
     lost_records: int
-    diagnostics: tuple[RunDiagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def whole_records(profile: Path) -> WholeRecords:
     return WholeRecords(end, size, finished=declared == end == size)
 
 
-def copy_whole_records(profile: Path, target: Path) -> RunDiagnostic | None:
+def copy_whole_records(profile: Path, target: Path) -> Diagnostic | None:
     """Copy the whole records of a profile that its writer did not finish; None, and no copy, if it did.
 
     Raises:
@@ -154,7 +155,7 @@ def copy_whole_records(profile: Path, target: Path) -> RunDiagnostic | None:
         file.truncate(whole.end)
         file.seek(_FILE_LENGTH_OFFSET)
         file.write(struct.pack("<Q", whole.end))
-    return RunDiagnostic(
+    return Diagnostic(
         "run-truncated",
         "the program that wrote the profile did not finish it: events after its last whole record are missing, "
         f"{plural(whole.size - whole.end, 'byte')} of half a record were cut off",
@@ -252,7 +253,7 @@ def _integer(connection: duckdb.DuckDBPyConnection, query: str) -> int:
     return int(connection.execute(query).fetchall()[0][0] or 0)
 
 
-def _clock(connection: duckdb.DuckDBPyConnection) -> tuple[Clock, list[RunDiagnostic]]:
+def _clock(connection: duckdb.DuckDBPyConnection) -> tuple[Clock, list[Diagnostic]]:
     """The clock of the events. A process with host and device queues has both; their times must not be mixed."""
     host = _integer(connection, f"SELECT count(*) FROM profile_records WHERE record_type IN {_HOST_RECORDS}")
     device = _integer(connection, f"SELECT count(*) FROM profile_records WHERE record_type IN {_DEVICE_RECORDS}")
@@ -261,7 +262,7 @@ def _clock(connection: duckdb.DuckDBPyConnection) -> tuple[Clock, list[RunDiagno
     if not host:
         return Clock.DEVICE, []
     text = f"{plural(host, 'event')} on the host's clock left out: the device's events are on a clock of their own"
-    return Clock.DEVICE, [RunDiagnostic("clock-mixed", text)]
+    return Clock.DEVICE, [Diagnostic("clock-mixed", text)]
 
 
 def _number_invocations(connection: duckdb.DuckDBPyConnection, invocations: Integer, timed_flushes: bool) -> Integer:
@@ -409,14 +410,14 @@ def _command(kind: str, key: str | None, workgroups: str) -> RecordedCommand:
     return RecordedCommand(kind, UNKNOWN if key is None else key, tuple(json.loads(workgroups)))
 
 
-def _losses(connection: duckdb.DuckDBPyConnection) -> tuple[int, list[RunDiagnostic]]:
+def _losses(connection: duckdb.DuckDBPyConnection) -> tuple[int, list[Diagnostic]]:
     """How many records the runtime says it dropped, and a sentence for each kind of them."""
     rows = connection.execute(
         "SELECT category, regexp_extract(content_type, '[^.]*$'), count(*), sum(coalesce(dropped_records, 0)), "
         "any_value(message) FROM profile_records WHERE record_type = 'diagnostic' GROUP BY 1, 2 ORDER BY 1, 2"
     ).fetchall()
     diagnostics = [
-        RunDiagnostic(
+        Diagnostic(
             "records-lost",
             f"{category} ({content}): {plural(int(dropped), 'record')} lost, {plural(int(times), 'time')}: {message}",
         )
@@ -425,7 +426,7 @@ def _losses(connection: duckdb.DuckDBPyConnection) -> tuple[int, list[RunDiagnos
     return sum(max(int(dropped), int(times)) for _, _, times, dropped, _ in rows), diagnostics
 
 
-def _invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[RunDiagnostic]:
+def _invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[Diagnostic]:
     kinds = _HOST_RECORDS if clock is Clock.HOST else _DEVICE_RECORDS
     count = _integer(
         connection,
@@ -433,18 +434,16 @@ def _invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[
     )
     if not count:
         return []
-    return [
-        RunDiagnostic("times-invalid", f"{plural(count, 'event')} without a duration: the runtime marked it invalid")
-    ]
+    return [Diagnostic("times-invalid", f"{plural(count, 'event')} without a duration: the runtime marked it invalid")]
 
 
-def _invocation_diagnostics(events: int, invocations: Integer, warmup: int) -> list[RunDiagnostic]:
+def _invocation_diagnostics(events: int, invocations: Integer, warmup: int) -> list[Diagnostic]:
     if events == 0 or invocations is not UNKNOWN:
         return []
     text = "the calls of the entry point cannot be told apart in the profile"
     if warmup:
         text += f"; the {format_count(warmup)} warm-up calls are therefore not marked and are counted as measured"
-    return [RunDiagnostic("invocation-unknown", text)]
+    return [Diagnostic("invocation-unknown", text)]
 
 
 def _span(connection: duckdb.DuckDBPyConnection, warmup: int) -> Span:

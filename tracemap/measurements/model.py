@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracemap.units import Integer, Text
+from tracemap.measurements.header import Clock, RunHeader
 
 
 class EventKind(enum.StrEnum):
@@ -28,14 +28,6 @@ class EventKind(enum.StrEnum):
     DEALLOCA = "dealloca"
     EXECUTE = "execute"
     STEP = "step"
-
-
-class Clock(enum.StrEnum):
-    """Where times come from. Times of different clocks are never compared or added."""
-
-    HOST = "host-monotonic"
-    DEVICE = "device"
-    UNKNOWN = "unknown"
 
 
 COLUMNS: dict[str, str] = {
@@ -93,74 +85,6 @@ class Metric:
     clock: Clock
     aggregation: str = "sum"
     type: str = "BIGINT"
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCommand:
-    """One command of a recorded command buffer, as the runtime reports it (kind as in `EventKind`, or `barrier`)."""
-
-    kind: str
-    kernel: Text
-    workgroups: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedBuffer:
-    """A command buffer that existed during the run.
-
-    `id` rises in creation order; `one_shot` buffers were made for a single submission; `program` is the index of its
-    command list in `RunHeader.programs` (buffers made per call share one).
-    """
-
-    id: int
-    one_shot: bool
-    program: int
-
-
-@dataclass(frozen=True, slots=True)
-class Peaks:
-    """The machine's speed limits, for the roofline of the rule `model`. `source` is `measured` or `assumed`."""
-
-    operations_per_second: int
-    bytes_per_second: int
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunDiagnostic:
-    """Something lost or doubtful about the run: a stable slug and a sentence."""
-
-    slug: str
-    message: str
-
-
-RUN_FORMAT_VERSION = 2
-"""Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunHeader:
-    """How a run came about. `UNKNOWN` values were not told by whoever wrote the file.
-
-    `elapsed_ns` is the wall time of the measured (not warm-up) iterations; `inputs` says what each argument was.
-    """
-
-    module_sha256: Text
-    bundle: Text
-    command: tuple[str, ...]
-    function: Text
-    device: Text
-    workers: Integer
-    clock: Clock
-    iterations: Integer
-    warmup: Integer
-    elapsed_ns: Integer
-    inputs: tuple[str, ...]
-    peaks: Peaks
-    programs: tuple[tuple[RecordedCommand, ...], ...]
-    buffers: tuple[RecordedBuffer, ...]
-    tools: tuple[str, ...]
-    diagnostics: tuple[RunDiagnostic, ...]
 
 
 @dataclass(frozen=True, slots=True)

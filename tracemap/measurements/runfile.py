@@ -8,7 +8,6 @@ failed (`badcells`).
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable
 from tracemap.measurements.columns import csv_sql, file_columns, kernel_name, metrics_of
 from tracemap.measurements.csvfile import csv_rows, sql_type
-from tracemap.measurements.header import UNTOLD_HEADER, header_from_json, header_to_json
-from tracemap.measurements.model import COLUMNS, STEP_METRICS, Clock, Run, RunHeader
+from tracemap.measurements.header import UNTOLD_HEADER, Clock, RunHeader, header_text, parse_header
+from tracemap.measurements.model import COLUMNS, STEP_METRICS, Run
 from tracemap.measurements.sql import first_line, literal, reading_errors
 from tracemap.outputs import check_file, replaced
 
@@ -70,7 +69,7 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
     import duckdb
 
     check_target(target, force=force)
-    text = json.dumps(header_to_json(header), ensure_ascii=False, indent=1) + "\n"
+    text = header_text(header)
     try:
         if target.suffix == ".csv":
             with replaced(target) as table, replaced(header_path(target)) as beside:
@@ -121,7 +120,7 @@ def _read_parquet_run(path: Path) -> Run:
             ((rows,),) = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
     except reading_errors() as error:
         raise RunInvalid(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
-    header = _parsed_header(pairs[0][0], str(path)) if pairs else None
+    header = parse_header(pairs[0][0], str(path)) if pairs else None
     found = {str(name): str(kind) for name, kind, *_ in described}
     if header is None and rows == 0 and found:
         raise RunEmpty(f"{path}: the table has columns and no event")
@@ -132,7 +131,7 @@ def _read_csv_run(path: Path) -> Run:
     beside = header_path(path)
     header = None
     if beside.is_file():
-        header = _parsed_header(beside.read_bytes(), str(beside))
+        header = parse_header(beside.read_bytes(), str(beside))
     with csv_rows(path) as rows:
         names = tuple(next(rows, ()))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
@@ -167,14 +166,6 @@ def _first_values(path: Path, width: int, index: int) -> list[str]:
             return [str(value) for (value,) in connection.execute(query).fetchall()]
     except reading_errors():  # the scan of all values will say where
         return []
-
-
-def _parsed_header(text: bytes, where: str) -> RunHeader:
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise RunInvalid(f"{where}: the run's header is no JSON ({error}); record again") from error
-    return header_from_json(data, where)
 
 
 def _run(path: Path, file_format: str, header: RunHeader | None, found: list[tuple[str, str]]) -> Run:

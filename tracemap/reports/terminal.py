@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, OpCost, OpResult
-from tracemap.graph.model import Diagnostic, Fate, Kernel, Membership, Op, Site, TraceGraph
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.model import Fate, Kernel, Membership, Op, Site, TraceGraph
 from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
 from tracemap.reports.page.build import default_metric, explained_of_elapsed
 from tracemap.reports.page.join import Joined, place_text, text_or_dash

@@ -6,7 +6,8 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from tracemap.graph.model import Command, CommandBuffer, Diagnostic, Kernel, Membership, Site
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.model import Command, CommandBuffer, Kernel, Membership, Site
 from tracemap.ir.phases import DispatchRegion, FlowDispatch, FlowProgram, HalBuffer, HalCommand, HalProgram
 from tracemap.locations import Location
 from tracemap.mapping.sites.members import TagOwners, find_members

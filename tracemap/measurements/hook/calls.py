@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.hook.head import FileHead, FileKind, read_head
 from tracemap.measurements.hook.process import HookKernel, ProcessFile, count, known_kernels, read_processes
-from tracemap.measurements.model import RunDiagnostic
 from tracemap.measurements.sql import literal, quoted
 from tracemap.units import plural
 
@@ -98,7 +98,7 @@ class HookRecording:
     folder: Path
     processes: tuple[HookProcess, ...]
     event_names: tuple[str, ...]
-    diagnostics: tuple[RunDiagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...]
 
     @property
     def call_count(self) -> int:
@@ -227,23 +227,23 @@ def _about(path: Path, head: FileHead) -> dict[str, Any]:
     return {**parsed, "events": events}
 
 
-def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[RunDiagnostic]:
+def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
     for process in processes:
         if not process.ended:
             running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
             where = f"; it was running {', '.join(running)}" if running else ""
-            yield RunDiagnostic("program-killed", f"process {process.pid} did not come to its end{where}")
+            yield Diagnostic("program-killed", f"process {process.pid} did not come to its end{where}")
         lost = sum(thread.lost for thread in process.threads)
         if lost:
             text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a thread's file was full"
-            yield RunDiagnostic("calls-lost", text)
+            yield Diagnostic("calls-lost", text)
         stopped = sum(int((thread.calls["flags"] & NOT_RUNNING != 0).sum()) for thread in process.threads)
         if stopped:
             text = (
                 f"process {process.pid}: in {plural(stopped, 'call')} the counters did not run all the time: more "
                 "events than the processor has counters; counts are too small, record fewer events at a time"
             )
-            yield RunDiagnostic("events-multiplexed", text)
+            yield Diagnostic("events-multiplexed", text)
 
 
 # ---- tables

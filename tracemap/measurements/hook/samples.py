@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.hook.head import FileHead, FileKind, read_head
 from tracemap.measurements.hook.process import (
@@ -22,7 +23,6 @@ from tracemap.measurements.hook.process import (
     known_kernels,
     read_processes,
 )
-from tracemap.measurements.model import RunDiagnostic
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class HookSamples:
     threads: tuple[SampledThread, ...]
     executables: tuple[SampledExecutable, ...]
     taken: npt.NDArray[Any]
-    diagnostics: tuple[RunDiagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...]
 
     @property
     def sampler(self) -> str:
@@ -266,12 +266,12 @@ def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
     return written
 
 
-def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[RunDiagnostic]:
+def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[Diagnostic]:
     lost = sum(thread.lost for thread in threads)
     if lost:
         text = f"{plural(lost, 'sample')} were lost: the program went seconds without a call, or a file was full"
-        yield RunDiagnostic("samples-lost", text)
+        yield Diagnostic("samples-lost", text)
     throttled = sum(thread.throttled for thread in threads)
     if throttled:
         text = f"the system stopped sampling {plural(throttled, 'time')} for a while: it was asked for too many samples"
-        yield RunDiagnostic("samples-throttled", text)
+        yield Diagnostic("samples-throttled", text)

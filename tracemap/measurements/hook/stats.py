@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
 from tracemap.measurements.hook.calls import (
     HookProcess,
@@ -20,7 +21,6 @@ from tracemap.measurements.hook.calls import (
     read_recording,
     start_ns,
 )
-from tracemap.measurements.model import RunDiagnostic
 from tracemap.measurements.sql import literal, quoted
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class CallSet:
     """The calls of all threads, each of which has at least one, and what was lost or is doubtful."""
 
     threads: tuple[ThreadCalls, ...]
-    diagnostics: tuple[RunDiagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequen
         RunVersion: a recording of another format version.
         UsageInvalid: IREE's CSV files do not tell kernels or starts, so they cannot be chosen by them.
     """
-    diagnostics: tuple[RunDiagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     if is_recording(path):
         recording = read_recording(path)
         found, diagnostics = _recorded_calls(recording, kernel, skip_ms), recording.diagnostics

@@ -9,10 +9,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.histograms import histogram
 from tracemap.measurements.hook.stats import DURATION, CallSet, PairStats, SeriesStats, ThreadCalls, ThreadStats
-from tracemap.measurements.model import RunDiagnostic
 from tracemap.outputs import check_file, write_text
 from tracemap.reports.calls.plots import BASE, HEIGHT, WIDTH, Plot, describe, plot
 from tracemap.reports.calls.text import SHADES, printable, shade_level
@@ -99,7 +99,7 @@ class StatsPage:
 
     title: str
     facts: tuple[tuple[str, str], ...]
-    diagnostics: tuple[RunDiagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...]
     buckets: int
     threads: tuple[ThreadPanel, ...]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.measurements.hook.stats import DURATION, PairStats, ThreadCalls, ThreadStats
-from tracemap.measurements.model import RunDiagnostic
 
 SHADES: Final = (
     *("  ", "_ ", "__", "▁_", "▁▁", "▂▁", "▂▂", "▃▂", "▃▃"),
@@ -67,7 +67,7 @@ def _number(value: float, digits: int) -> str:
     return "-nan" if math.isnan(value) else f"{value:.{digits}g}"
 
 
-def stats_json(threads: Sequence[ThreadStats], diagnostics: Sequence[RunDiagnostic], buckets: int) -> dict[str, Any]:
+def stats_json(threads: Sequence[ThreadStats], diagnostics: Sequence[Diagnostic], buckets: int) -> dict[str, Any]:
     """Plain JSON values; what is no number (an empty quantile, a correlation with a constant) is null."""
     return {
         "schema_version": 1,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracemap.attribution.model import Rule
-from tracemap.graph.model import Diagnostic
+from tracemap.diagnostics import Diagnostic
 from tracemap.units import Integer
 
 
