@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.measure import Figure, alternating, print_row, print_title, targeted
 from tests.recording import sample
 from tests.support import SAMPLES
-from tracemap.capture.sampling import DEFAULT_HZ
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import compile_library
 from tracemap.measurements.hook.samples import read_samples
+from tracemap.options.record import DEFAULT_HZ
 from tracemap.toolchain import find_tool
 
 MODEL = "jax_gpt2_4l"

@@ -13,7 +13,6 @@ from tracemap.attribution.model import (
     PerCall,
     ResidualReason,
     ResidualRow,
-    Rule,
     RunSummary,
     SiteCost,
     SiteResult,
@@ -34,6 +33,7 @@ from tracemap.graph.model import (
     SourceFile,
     TraceGraph,
 )
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text, split_by_largest_remainder
 
 MODEL = SourceFile(name="model.mlir", path="model.mlir", language="mlir")

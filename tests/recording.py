@@ -16,7 +16,9 @@ from tracemap.capture.record import RecordRequest
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import COLUMNS
 from tracemap.measurements.runfile import read_run
+from tracemap.options.record import RecordOptions
 from tracemap.toolchain import find_tool
+from tracemap.units import UNKNOWN
 
 Row = dict[str, Any]
 
@@ -46,11 +48,12 @@ def entry_points(module: Path, loop_bounds: tuple[str, ...] = ()) -> tuple[Entry
     )
 
 
-def request(module: Path, output: Path, **options: Any) -> RecordRequest:  # noqa: ANN401 - as many types as the request has fields
+def request(module: Path, output: Path, **options: Any) -> RecordRequest:  # noqa: ANN401 - as many types as there are options
     """A request to record a module."""
     functions = options.pop("functions", None) or entry_points(module)
     sha256 = hashlib.sha256(module.read_bytes()).hexdigest()
-    return RecordRequest(module, sha256, "sample", functions, output, **options)
+    device = options.pop("device", UNKNOWN)
+    return RecordRequest(module, sha256, "sample", functions, output, RecordOptions(**options), device)
 
 
 def events(path: Path) -> list[Row]:

@@ -17,11 +17,12 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
 from tracemap.attribution.engine import Request, attribute
 from tracemap.attribution.join import join_run
-from tracemap.attribution.model import Attribution, BalanceError, PerCall, ResidualReason, Rule
+from tracemap.attribution.model import Attribution, BalanceError, PerCall, ResidualReason
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import Command, CommandBuffer, TraceGraph
 from tracemap.measurements.header import UNTOLD_HEADER, RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text
 
 SHA = "ab" * 32

@@ -19,7 +19,7 @@ from tests.conftest import Built
 from tests.support import json_cli, run_cli
 from tests.test_attribution import attributed, csv_of, example, residual, run_of, shares, slugs
 from tracemap.attribution.engine import Request, attribute
-from tracemap.attribution.model import Attribution, ResidualReason, Rule
+from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.attribution.steps import spread_evenly, wilson
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
@@ -28,6 +28,7 @@ from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
+from tracemap.options.attribute import Rule
 from tracemap.reports.json import attribution_json, schema
 from tracemap.reports.table import attribution_csv
 from tracemap.units import UNKNOWN, split_by_largest_remainder

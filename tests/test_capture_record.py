@@ -247,7 +247,7 @@ def test_functions_that_are_not_there(made: Path, tmp_path: Path) -> None:
         ({"runtime_flags": ("--parameters=model=absent.irpa",)}, InputInvalid, "absent.irpa"),
         ({"flagfile": Path("absent.flags")}, UsageInvalid, "absent.flags"),
         ({"runtime_flags": ("--module=a", "--module=b")}, UsageInvalid, "several modules"),
-        ({"iterations": 0}, UsageInvalid, "at least one"),
+        ({"iterations": 0}, UsageInvalid, "at least 1"),
         ({"inputs": ("2x2xf32=1",) * 7}, ProgramFailed, "expected shape `32x784`"),
         ({"device": "no-such-device"}, ProgramFailed, "no-such-device"),
     ],

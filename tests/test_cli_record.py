@@ -17,10 +17,10 @@ from tests.conftest import Built
 from tests.recording import events
 from tests.support import check_cli, command_line, run_cli
 from tracemap.capture.open_run import open_run
-from tracemap.capture.sampling import DEFAULT_HZ
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
+from tracemap.options.record import DEFAULT_HZ
 
 ENDLESS = 10_000_000
 DEADLINE_S = 60.0

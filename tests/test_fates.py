@@ -14,8 +14,10 @@ import pytest
 from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
 from tracemap.graph.model import Fate, Op, TraceGraph
-from tracemap.mapping.build import BuildRequest, build
+from tracemap.mapping.build import build
 from tracemap.mapping.fates.fates import INFERRED, REASONS
+from tracemap.mapping.request import BuildRequest
+from tracemap.options.build import BuildOptions
 
 GOLD = Path(__file__).parent / "gold" / "fates"
 MODELS = sorted(Corpus(SAMPLES).models())
@@ -41,7 +43,7 @@ def test_every_op_of_every_sample_has_its_known_fate(model: str, built: Built, r
 
 def built_graph(text: str, tmp_path: Path) -> TraceGraph:
     target = tmp_path / "m.tracemap"
-    return build(BuildRequest(text.encode(), "m.mlir", target, (), force=True)).graph
+    return build(BuildRequest(text.encode(), "m.mlir", target, BuildOptions(force=True))).graph
 
 
 def at_line(graph: TraceGraph, line: int) -> Op:

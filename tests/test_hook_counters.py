@@ -23,10 +23,10 @@ from tracemap.capture.counters import (
     in_passes,
     known_events,
     run_together,
-    split_names,
 )
 from tracemap.errors import EventUnavailable
 from tracemap.measurements.hook.calls import read_recording
+from tracemap.options.option import split_names
 
 __all__ = ["host", "kernels", "library", "output"]
 

@@ -20,7 +20,9 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "tracemap"
 
-_BELOW = frozenset({"errors", "units", "codec", "diagnostics", "locations", "outputs", "toolchain", "machine"})
+_BELOW = frozenset(
+    {"errors", "units", "codec", "diagnostics", "locations", "options", "outputs", "toolchain", "machine"}
+)
 _MAKING = frozenset({"ir", "graph", "mapping"})
 _MEASURING = frozenset({"measurements", "hook", "capture"})
 _JOINING = frozenset({"attribution"})
@@ -33,6 +35,7 @@ USES: dict[str, frozenset[str]] = {
     "diagnostics": frozenset({"codec"}),
     "locations": frozenset({"errors"}),
     "outputs": frozenset({"errors"}),
+    "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
     "graph": frozenset({"errors", "units", "codec", "diagnostics", "locations", "outputs"}),
@@ -53,7 +56,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"model", "sources"}),
         frozenset({"sites", "fates", "texts"}),
         frozenset({"compiler"}),
-        frozenset({"assembly"}),
+        frozenset({"assembly", "request"}),
         frozenset({"build"}),
         frozenset({"from_dumps", "lowering"}),
     ),

@@ -12,8 +12,9 @@ import pytest
 
 from tests.builders import attribution, graph, op, site
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
-from tracemap.attribution.model import ResidualReason, Rule
+from tracemap.attribution.model import ResidualReason
 from tracemap.graph.model import Evidence, Fate, Kernel, OpId, Step
+from tracemap.options.attribute import Rule
 from tracemap.reports.json import attribution_json, json_text, map_json, schema
 from tracemap.units import UNKNOWN
 

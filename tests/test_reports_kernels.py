@@ -11,11 +11,11 @@ from tests.conftest import Built
 from tests.support import check_cli
 from tests.test_attribution_steps import addresses_run
 from tracemap.attribution.engine import Request, attribute
-from tracemap.attribution.model import Rule
 from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
+from tracemap.options.attribute import Rule
 from tracemap.reports.html import render_page
 from tracemap.reports.page import kernels as page_kernels
 from tracemap.reports.page.build import build_page

@@ -19,8 +19,9 @@ from tracemap.graph.model import Evidence
 from tracemap.ir.configured import KernelNames
 from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
 from tracemap.machine.images import NO_LINE, CodeFunction, Image, read_image, read_images
-from tracemap.mapping.build import BuildRequest, build
+from tracemap.mapping.build import build
 from tracemap.mapping.compiler.compiling import Compiler
+from tracemap.mapping.request import BuildRequest
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 
@@ -184,7 +185,7 @@ def test_a_compiler_that_cannot_go_on_still_makes_a_bundle(tmp_path: Path) -> No
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     model = SAMPLES / "models" / "hand_mlp.mlir"
     compiler = Compiler(program, PLAIN_FLAGS)
-    made = build(BuildRequest(model.read_bytes(), model.name, tmp_path / "m.tracemap", (), compiler=compiler))
+    made = build(BuildRequest(model.read_bytes(), model.name, tmp_path / "m.tracemap", compiler=compiler))
     assert [each.slug for each in made.graph.diagnostics] == ["kernels-unknown"]
     assert len(made.graph.sites) == 4
     assert all(kernel.text is UNKNOWN and not kernel.steps for kernel in made.graph.kernels)

@@ -24,30 +24,32 @@ if TYPE_CHECKING:
     from tracemap.capture.record import Recorded
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
+    from tracemap.options.build import BuildOptions
+    from tracemap.options.record import RecordOptions
 
 __all__ = ["__version__", "attribute", "build", "load", "lower", "record"]
 
 
 def build(
-    model: str | Path,
-    output: str | Path | None = None,
-    *,
-    device: str = "local",
-    flags: Sequence[str] = (),
-    source_roots: Sequence[str | Path] = (),
-    force: bool = False,
+    model: str | Path, output: str | Path | None = None, options: BuildOptions | None = None, **changes: object
 ) -> Bundle:
     """Compile a model and write its bundle, as `tracemap build` does; the default output is the model's name.
 
+    Args:
+        model: MLIR text or bytecode.
+        output: the bundle.
+        options: what `tracemap build` can be asked; None: its defaults.
+        changes: options by name, such as `device="vulkan"`.
+
     Raises:
         tracemap.errors.TracemapError: as `tracemap.mapping.build.build` does.
+        TypeError: there is no such option.
     """
-    from tracemap.session import BuildOptions
+    from tracemap.options.build import BuildOptions
+    from tracemap.options.option import chosen
     from tracemap.session import build as build_file
 
-    roots = tuple(Path(root) for root in source_roots)
-    options = BuildOptions(device=device, flags=tuple(flags), source_roots=roots, force=force)
-    return build_file(str(model), Path(output) if output is not None else None, options)
+    return build_file(str(model), chosen(BuildOptions, options, {**changes, **_given(output)}))
 
 
 def load(path: str | Path) -> Bundle:
@@ -77,47 +79,30 @@ def lower(model: str | Path, pipelines: Sequence[str]) -> Lowering:
     return lower_file(str(model), tuple(pipelines))
 
 
-def record(  # noqa: PLR0913 - the options of the command, by name
-    bundle: Bundle,
-    output: str | Path | None = None,
-    *,
-    function: str | None = None,
-    inputs: Sequence[str] = (),
-    dim: int | None = None,
-    flagfile: str | Path | None = None,
-    serial: bool = False,
-    iterations: int = 20,
-    warmup: int = 3,
-    runtime_flags: Sequence[str] = (),
-    counters: Sequence[str] = (),
-    cache_sim: bool = False,
-    cache_geometry: Sequence[str] = (),
-    force: bool = False,
+def record(
+    bundle: Bundle, output: str | Path | None = None, options: RecordOptions | None = None, **changes: object
 ) -> Recorded:
     """Run a bundle's module and write a run, as `tracemap record` does; `.path` of the result is the run.
 
+    Args:
+        bundle: what `build` or `load` returned.
+        output: the run; None: the next free number in the bundle.
+        options: what `tracemap record` can be asked; None: its defaults.
+        changes: options by name, such as `iterations=50, sample_hz=251`.
+
     Raises:
         tracemap.errors.TracemapError: as `tracemap.capture.record.record` does.
+        TypeError: there is no such option.
     """
-    from tracemap.session import RunOptions
+    from tracemap.options.option import chosen
+    from tracemap.options.record import RecordOptions
     from tracemap.session import record as record_bundle
-    from tracemap.units import UNKNOWN
 
-    options = RunOptions(
-        function=UNKNOWN if function is None else function,
-        inputs=tuple(inputs),
-        dim=UNKNOWN if dim is None else dim,
-        flagfile=None if flagfile is None else Path(flagfile),
-        serial=serial,
-        iterations=iterations,
-        warmup=warmup,
-        runtime_flags=tuple(runtime_flags),
-        counters=tuple(counters),
-        cache_sim=cache_sim,
-        cache_geometry=tuple(cache_geometry),
-        force=force,
-    )
-    return record_bundle(bundle, None if output is None else Path(output), options)
+    return record_bundle(bundle, chosen(RecordOptions, options, {**changes, **_given(output)}))
+
+
+def _given(output: str | Path | None) -> dict[str, object]:
+    return {} if output is None else {"output": output}
 
 
 def attribute(
@@ -131,7 +116,7 @@ def attribute(
         tracemap.errors.TracemapError: as `tracemap.attribution.engine.attribute` does.
         ValueError: no such rule.
     """
-    from tracemap.attribution.model import Rule
+    from tracemap.options.attribute import Rule
     from tracemap.session import attribute as attribute_runs
 
     chosen = Rule(rule) if rule else None

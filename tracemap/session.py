@@ -17,52 +17,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.errors import BundleMissing, ModelUnreadable, TargetUnwritable, UsageInvalid
-from tracemap.graph.model import LIBRARY
+from tracemap.options.build import BuildOptions
+from tracemap.options.record import RecordOptions
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
-    from tracemap.attribution.model import Attribution, Rule
+    from tracemap.attribution.model import Attribution
     from tracemap.capture.inputs import EntryPoint
     from tracemap.capture.record import Recorded
     from tracemap.capture.simulating import CacheSimulation
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
-    from tracemap.mapping.build import BuildRequest
     from tracemap.measurements.model import Run
+    from tracemap.options.attribute import Rule
 
 _DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
 _TARGET_FLAG = "--iree-hal-target-device="
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """How to build a bundle: see `mapping.build.BuildRequest`, which this fills from a file."""
+def build(model: str, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
+    """Write the bundle of a model's file (`-`: standard input), by default under the model's name.
 
-    device: str = "local"
-    flags: tuple[str, ...] = ()
-    source_roots: tuple[Path, ...] = ()
-    keep_sources: bool = True
-    force: bool = False
-    library: tuple[str, ...] = LIBRARY
-    """Patterns of files that are not the user's own."""
-
-
-def build(model: str, output: Path | None, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
-    """Compile a model's file (`-`: standard input) and write its bundle, by default under the model's name.
-
-    Python files of frames are looked for below the given roots, then below the model's own folder.
+    The model is compiled, or the dumps of a compilation made elsewhere are read; these need no model (""). Python files
+    of frames are looked for below the roots of the options, then below the model's own folder.
 
     Raises:
-        TracemapError: as `mapping.build.build` does.
+        TracemapError: as `mapping.build.build` and `mapping.from_dumps.build_from_dumps` do.
         ModelUnreadable: the file cannot be read.
-        UsageInvalid: a model from standard input has no name for its bundle.
+        UsageInvalid: a model from standard input has no name for its bundle, or options do not go together.
     """
+    if options.from_dumps is not None or options.module is not None:
+        return _build_from_dumps(model, options, progress)
     from tracemap.mapping.build import build as build_request
+    from tracemap.mapping.request import BuildRequest
 
     data, name = read_model(model)
-    request = request_without_model(options).of_model(data, name, output or default_bundle(model), own_folder(model))
-    return build_request(request, progress)
+    target = options.output or default_bundle(model)
+    return build_request(BuildRequest(data, name, target, options, own_folder(model)), progress)
+
+
+def _build_from_dumps(model: str, options: BuildOptions, progress: Progress) -> Bundle:
+    from tracemap.mapping.from_dumps import build_from_dumps
+    from tracemap.mapping.request import BuildRequest
+
+    if options.from_dumps is None or options.module is None or options.flags:
+        raise UsageInvalid("--from-dumps DIR and --module M.vmfb go together, and without flags for the compiler")
+    data, name = read_model(model) if model else (b"", "")
+    target = options.output or default_bundle(model or str(options.module))
+    folder = own_folder(model or str(options.from_dumps / "dump"))
+    request = BuildRequest(data, name, target, options, folder)
+    return build_from_dumps(request, options.from_dumps, options.module, progress)
 
 
 def lower(model: str, pipelines: Sequence[str], progress: Progress = no_progress) -> Lowering:
@@ -79,23 +84,6 @@ def lower(model: str, pipelines: Sequence[str], progress: Progress = no_progress
         raise UsageInvalid("name at least one pass pipeline, such as 'builtin.module(cse)'")
     data, name = read_model(model)
     return lower_model(data, name, pipelines, progress)
-
-
-def request_without_model(options: BuildOptions) -> BuildRequest:
-    """The options as a request that still lacks its model and target (`BuildRequest.of_model` adds them)."""
-    from tracemap.mapping.build import BuildRequest
-
-    return BuildRequest(
-        model=b"",
-        file_name="",
-        target=Path(),
-        source_roots=options.source_roots,
-        device=options.device,
-        flags=options.flags,
-        keep_sources=options.keep_sources,
-        force=options.force,
-        library=options.library,
-    )
 
 
 def read_model(model: str) -> tuple[bytes, str]:
@@ -128,29 +116,7 @@ def default_bundle(model: str) -> Path:
     return Path(Path(model).stem + ".tracemap")
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How to run a module: see `capture.record.RecordRequest`, which this fills from a bundle."""
-
-    function: Text = UNKNOWN
-    inputs: tuple[str, ...] = ()
-    dim: Integer = UNKNOWN
-    flagfile: Path | None = None
-    """None: no flag file."""
-    serial: bool = False
-    iterations: int = 20
-    warmup: int = 3
-    runtime_flags: tuple[str, ...] = ()
-    counters: tuple[str, ...] = ()
-    counters_per_pass: int = 0
-    sample_hz: int = 0
-    cache_sim: bool = False
-    cache_geometry: tuple[str, ...] = ()
-    """Caches to simulate instead of the machine's, as `capture.geometry.geometry` takes them."""
-    force: bool = False
-
-
-def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: Progress = no_progress) -> Recorded:
+def record(bundle: Bundle, options: RecordOptions, progress: Progress = no_progress) -> Recorded:
     """Run a bundle's module under the profiler; without an output the run gets the next free number in the bundle.
 
     Raises:
@@ -159,33 +125,24 @@ def record(bundle: Bundle, output: Path | None, options: RunOptions, progress: P
     from tracemap.capture.record import RecordRequest
     from tracemap.capture.record import record as record_request
 
-    with _target(bundle, output) as target, _caches(bundle, target, options, progress) as caches:
+    with _target(bundle, options.output) as target, _caches(bundle, target, options, progress) as caches:
         request = RecordRequest(
             module=bundle.module_path,
             module_sha256=bundle.graph.module.sha256,
             bundle=str(bundle.path.resolve()),
             functions=_entry_points(bundle),
             output=target,
-            function=options.function,
-            inputs=options.inputs,
-            dim=options.dim,
-            flagfile=options.flagfile,
-            serial=options.serial,
-            iterations=options.iterations,
-            warmup=options.warmup,
+            options=options,
             device=_device(bundle, options.runtime_flags),
-            runtime_flags=options.runtime_flags,
-            counters=options.counters,
-            counters_per_pass=options.counters_per_pass,
-            sample_hz=options.sample_hz,
             caches=caches,
-            force=options.force,
         )
         return record_request(request, progress)
 
 
 @contextmanager
-def _caches(bundle: Bundle, target: Path, options: RunOptions, progress: Progress) -> Iterator[CacheSimulation | None]:
+def _caches(
+    bundle: Bundle, target: Path, options: RecordOptions, progress: Progress
+) -> Iterator[CacheSimulation | None]:
     """The bundle's kernels compiled for valgrind, as long as they are needed; None where no caches are simulated."""
     if not options.cache_sim:
         if options.cache_geometry:

@@ -14,11 +14,11 @@ from tests.builders import graph, op, site
 from tests.conftest import Built
 from tests.test_attribution_steps import addresses_run
 from tracemap.attribution.engine import Request, attribute
-from tracemap.attribution.model import Rule
 from tracemap.graph.bundle import load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
+from tracemap.options.attribute import Rule
 from tracemap.reports.html import write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels import kernels_of

@@ -15,7 +15,8 @@ from tests.oracle.program import Kind, Op, Program, Purpose
 from tests.oracle.truth import Truth, find_truth
 from tracemap.graph.model import Evidence, Fate, TraceGraph
 from tracemap.graph.model import Op as MappedOp
-from tracemap.mapping.build import BuildRequest, build
+from tracemap.mapping.build import build
+from tracemap.mapping.request import BuildRequest
 
 
 class TwinDiffers(Exception):
@@ -94,7 +95,7 @@ def measure(seed: int) -> Result:
 def map_of(program: Program) -> TraceGraph:
     """What `tracemap build` makes of a program."""
     with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
-        request = BuildRequest(program.text.encode(), "model.mlir", Path(folder, "model.tracemap"), ())
+        request = BuildRequest(program.text.encode(), "model.mlir", Path(folder, "model.tracemap"))
         return build(request).graph
 
 

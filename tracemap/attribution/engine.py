@@ -21,7 +21,6 @@ from tracemap.attribution.model import (
     PerCall,
     ResidualReason,
     ResidualRow,
-    Rule,
     RunSummary,
     SiteCost,
     SiteResult,
@@ -37,6 +36,7 @@ from tracemap.machine.images import Image
 from tracemap.measurements.header import Peaks
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, TIME_METRICS, Metric, Run
 from tracemap.measurements.sql import open_database
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, format_count, plural, split_by_largest_remainder
 
 if TYPE_CHECKING:

@@ -11,20 +11,8 @@ from dataclasses import dataclass, field
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import OpId
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text
-
-
-class Rule(enum.StrEnum):
-    """How a site's cost is split over its members."""
-
-    MEASURED = "measured"
-    """By what was seen of their steps: samples of the program counter, or simulated counts."""
-    MODEL = "model"
-    """By the roofline time of each membership: the larger of operations over peak and bytes over bandwidth."""
-    ROOT = "root"
-    """All to the root."""
-    EQUAL = "equal"
-    """The same to each member."""
 
 
 class ResidualReason(enum.StrEnum):

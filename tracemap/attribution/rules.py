@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from tracemap.attribution.model import Rule
 from tracemap.graph.model import Membership, Site
 from tracemap.measurements.header import Peaks
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 

@@ -130,16 +130,6 @@ def is_amd() -> bool:
         return False
 
 
-def split_names(text: str) -> list[str]:
-    """The names of a list such as `page-faults,cpu/event=0x3c,umask=0/`: commas between slashes part terms, not names.
-
-    >>> split_names("page-faults,cpu/event=0x3c,umask=0/,r1a8")
-    ['page-faults', 'cpu/event=0x3c,umask=0/', 'r1a8']
-    """
-    names = (found.group().strip() for found in re.finditer(r"(?:[^,/]|/[^/]*/)+", text))
-    return [name for name in names if name]
-
-
 def find_event(name: str) -> Event:
     """The event of that exact name: a Linux name, `rHEX`, or `PMU/terms/`.
 

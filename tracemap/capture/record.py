@@ -35,14 +35,13 @@ from tracemap.measurements.header import RunHeader
 from tracemap.measurements.ireeprof import Profile, empty_profile
 from tracemap.measurements.runfile import check_target, write_run
 from tracemap.measurements.sql import open_database
+from tracemap.options.record import RecordOptions
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
 if TYPE_CHECKING:
     import duckdb
 
-DEFAULT_ITERATIONS = 20
-DEFAULT_WARMUP = 3
 DEFAULT_DEVICE = "local-task"
 
 _RUNTIME = "iree-base-runtime"
@@ -50,14 +49,9 @@ _RUNTIME = "iree-base-runtime"
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
-    """What to record.
+    """What to record: a module with its entry points, and the options, whose output and caches are decided here.
 
-    `functions`: the module's entry points; `function`: which of them (unknown: the flag file says it, or there is only
-    one); `inputs`: IREE's `--input` specs (none: the flag file's, or made up); `dim`: the size for every `?`;
-    `flagfile`: a flag file of IREE; `runtime_flags`: more flags for iree-benchmark-module; `device`: unknown means
-    the flags' or local-task; `counters`: events to count in further executions, `counters_per_pass` at most in each (0:
-    as many as the processor counts at a time); `sample_hz`: samples of the program
-    counter per second and thread, 0 for none; `output`: the run to write, CSV if it ends in `.csv`.
+    A function or inputs that the options do not name are those of the flag file; else the only one, and made up.
     """
 
     module: Path
@@ -65,22 +59,11 @@ class RecordRequest:
     bundle: Text
     functions: tuple[EntryPoint, ...]
     output: Path
-    function: Text = UNKNOWN
-    inputs: tuple[str, ...] = ()
-    dim: Integer = UNKNOWN
-    flagfile: Path | None = None
-    """None: no flag file."""
-    serial: bool = False
-    iterations: int = DEFAULT_ITERATIONS
-    warmup: int = DEFAULT_WARMUP
+    options: RecordOptions
     device: Text = UNKNOWN
-    runtime_flags: tuple[str, ...] = ()
-    counters: tuple[str, ...] = ()
-    counters_per_pass: int = 0
-    sample_hz: int = 0
+    """Unknown: that of the flags, else local-task."""
     caches: CacheSimulation | None = None
     """A simulation of caches in one more execution; None: there is none."""
-    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +89,12 @@ class _Plan:
     """For what is needed only until the run is written."""
 
     @property
+    def options(self) -> RecordOptions:
+        return self.request.options
+
+    @property
     def calls(self) -> int:
-        return self.request.iterations + self.request.warmup
+        return self.options.iterations + self.options.warmup
 
     @property
     def profile(self) -> Path:
@@ -128,7 +115,7 @@ class _Plan:
 
     def execute(self, command: Sequence[str], samples: str) -> Ending:
         """Run the program, with the sampler where samples are wanted; these go into a folder of this name."""
-        hz = self.request.sample_hz
+        hz = self.options.sample_hz
         if not hz:
             return run_benchmark(command)
         folder = self.folder / samples
@@ -137,9 +124,9 @@ class _Plan:
 
     def sampled(self, profile: Profile, samples: str, connection: duckdb.DuckDBPyConnection) -> Profile:
         """The profile with the samples of the same execution, where any were wanted."""
-        if not self.request.sample_hz:
+        if not self.options.sample_hz:
             return profile
-        return with_samples(profile, self.folder / samples, self.request.module, self.request.sample_hz, connection)
+        return with_samples(profile, self.folder / samples, self.request.module, self.options.sample_hz, connection)
 
 
 _FIRST, _SECOND = "samples", "samples-again"
@@ -163,14 +150,12 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         EventUnavailable: one of the counters is not known or cannot be counted here.
         UsageInvalid: flags that do not go together.
     """
-    check_target(request.output, force=request.force)
-    if profile_path(request.output).exists() and not request.force:
+    check_target(request.output, force=request.options.force)
+    if profile_path(request.output).exists() and not request.options.force:
         raise TargetExists(
             f"{profile_path(request.output)}: left behind by a recording that was killed; read it with tracemap "
             "attribute, or pass --force to replace it"
         )
-    if request.iterations < 1 or request.warmup < 0:
-        raise UsageInvalid("at least one iteration is needed, and no negative number of warm-up calls")
     passes = _passes(request)
     with tempfile.TemporaryDirectory(prefix="tracemap-record-") as folder:
         progress("making inputs")
@@ -179,21 +164,22 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
 
 def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
     """The events to count in each further execution; whether they can be counted is found out before anything runs."""
-    if request.counters or request.sample_hz:
+    if request.options.counters or request.options.sample_hz:
         check_hook()
-    return in_passes(events_to_count(request.counters), request.counters_per_pass)
+    return in_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
 
 
 def _plan(request: RecordRequest, folder: Path) -> _Plan:
-    flags = sorted_out([*(read_flags(request.flagfile) if request.flagfile else []), *request.runtime_flags])
+    options = request.options
+    flags = sorted_out([*(read_flags(options.flagfile) if options.flagfile else []), *options.runtime_flags])
     modules = _modules(request.module, flags.modules)
-    if request.inputs:
-        flags = replace(flags, inputs=request.inputs)
+    if options.inputs:
+        flags = replace(flags, inputs=options.inputs)
     check_files(flags)
-    entry = _entry(request, flags.function if request.function is UNKNOWN else str(request.function))
+    entry = _entry(request, flags.function if options.function is UNKNOWN else str(options.function))
     device = flags.device or DEFAULT_DEVICE if request.device is UNKNOWN else str(request.device)
-    inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, request.dim, folder)
-    serial = (SERIAL_FLAG,) if request.serial else ()
+    inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, options.dim, folder)
+    serial = (SERIAL_FLAG,) if options.serial else ()
     if request.caches is not None:
         check_device(device)
     return _Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial), modules, folder)
@@ -258,7 +244,7 @@ def _run(plan: _Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> 
         progress("measuring the machine")
         header = _header(plan, command, ending, profile)
         progress("writing the run")
-        write_run(header, profile.events, plan.request.output, force=plan.request.force)
+        write_run(header, profile.events, plan.request.output, force=plan.options.force)
     plan.profile.unlink(missing_ok=True)
     if _failed(ending):
         raise ProgramFailed(_failure(plan, ending) + f"; what it recorded until then is in {plan.request.output}")
@@ -291,7 +277,7 @@ def _read(plan: _Plan, path: Path, ending: Ending, connection: duckdb.DuckDBPyCo
     calls = UNKNOWN if _failed(ending) else plan.calls
     timed = any(flag.startswith("--device_profiling_flush_interval_ms") for flag in plan.flags)
     try:
-        profile = load_profile(path, connection, invocations=calls, warmup=plan.request.warmup, timed_flushes=timed)
+        profile = load_profile(path, connection, invocations=calls, warmup=plan.options.warmup, timed_flushes=timed)
     except (RunEmpty, FileNotFoundError):
         # A program that never opens the device writes no profile: nothing ran on it.
         profile = empty_profile(connection)
@@ -312,7 +298,7 @@ def _again(
         if _failed(better):
             return command, ending, plan.sampled(profile, _FIRST, connection)
         other = connection.cursor()
-        read = load_profile(second, other, invocations=plan.calls, warmup=plan.request.warmup, timed_flushes=True)
+        read = load_profile(second, other, invocations=plan.calls, warmup=plan.options.warmup, timed_flushes=True)
         if read.lost_records >= profile.lost_records:
             return command, ending, plan.sampled(profile, _FIRST, connection)
         return retried, better, plan.sampled(read, _SECOND, other)
@@ -334,7 +320,7 @@ def _header(plan: _Plan, command: list[str], ending: Ending, profile: Profile) -
         workers=count_workers(plan.device, plan.flags),
         clock=profile.clock,
         iterations=_iterations(plan, ending, profile),
-        warmup=request.warmup,
+        warmup=request.options.warmup,
         elapsed_ns=_elapsed_ns(plan, ending, profile),
         inputs=tuple(given.said for given in plan.inputs),
         peaks=measure_peaks(),
@@ -354,9 +340,9 @@ def _runtime_version() -> str:
 
 def _iterations(plan: _Plan, ending: Ending, profile: Profile) -> Integer:
     if not _failed(ending):
-        return plan.request.iterations
+        return plan.options.iterations
     recorded = profile.invocations
-    return max(0, recorded - plan.request.warmup) if isinstance(recorded, int) else UNKNOWN
+    return max(0, recorded - plan.options.warmup) if isinstance(recorded, int) else UNKNOWN
 
 
 def _elapsed_ns(plan: _Plan, ending: Ending, profile: Profile) -> Integer:
@@ -375,4 +361,4 @@ def _elapsed_ns(plan: _Plan, ending: Ending, profile: Profile) -> Integer:
     if isinstance(span.first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
         return max(recorded, total - (begin - span.first_ns))
     # Nothing was submitted, or calls cannot be told apart: the warm-up counts as any other call.
-    return round(total * plan.request.iterations / plan.calls)
+    return round(total * plan.options.iterations / plan.calls)

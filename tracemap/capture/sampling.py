@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
 
-DEFAULT_HZ = 251
-"""Samples per second and thread: with some 20 us each in a virtual machine this adds about half a percent. A prime, so
-that it does not fall into step with what the program does."""
-
 _OF_DISPATCH = ("command_buffer_id", "command_index", "submission_id", "site", "call", "invocation", "start_ns")
 """What a row of a step has from the dispatch that it was seen in."""
 

@@ -57,8 +57,8 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
       tracemap attribute run.csv --html page.html
       tracemap attribute profile.ireeprof --map model.tracemap --format json
     """
-    from tracemap.attribution.model import Rule
     from tracemap.graph.bundle import load
+    from tracemap.options.attribute import Rule
     from tracemap.outputs import check_file
     from tracemap.session import attribute
 

@@ -93,8 +93,9 @@ def env(output: Path, pattern: str, skip_ms: int, calls: int, every: int, counte
     Example:
       eval "$(tracemap hook env -o calls --filter '*matmul*' --counters page-faults --export)"
     """
-    from tracemap.capture.counters import events_to_count, split_names
+    from tracemap.capture.counters import events_to_count
     from tracemap.hook import HookSettings, environment
+    from tracemap.options.option import split_names
 
     if not output.is_dir():
         raise TargetUnwritable(f"{output}: is no folder; make it first")

@@ -32,9 +32,9 @@ def command(
     Example:
       tracemap report model.tracemap run.parquet -o page.html
     """
-    from tracemap.attribution.model import Rule
     from tracemap.cli.progress import phases_shown
     from tracemap.graph.bundle import load
+    from tracemap.options.attribute import Rule
     from tracemap.outputs import check_file
     from tracemap.reports.html import write_page
     from tracemap.reports.page.build import build_page

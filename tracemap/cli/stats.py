@@ -115,8 +115,8 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
       tracemap stats calls --calls calls.parquet --html calls.html
       tracemap stats iree_hook_worker-0.csv --format json
     """
-    from tracemap.capture.counters import split_names
     from tracemap.measurements.hook.stats import is_recording, read_calls, thread_stats
+    from tracemap.options.option import split_names
     from tracemap.outputs import check_file
     from tracemap.reports.calls.text import stats_json, stats_text
 

@@ -12,7 +12,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,41 +19,43 @@ import click
 
 from tracemap.cli.progress import phases_shown
 from tracemap.errors import ModelInvalid, TargetUnwritable, ToolMissing
+from tracemap.options.build import BuildOptions
+from tracemap.session import own_folder
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
-    from tracemap.mapping.build import BuildRequest
     from tracemap.mapping.compiler.command import CompileCommand
+    from tracemap.mapping.request import BuildRequest
 
 
-def run_wrapped(words: Sequence[str], request: BuildRequest, bundle: Path | None) -> Bundle | None:
-    """Run the command; returns the bundle, or None where there is nothing to trace.
+def run_wrapped(options: BuildOptions) -> Bundle | None:
+    """Run the command that the options' flags are; returns the bundle, or None where there is nothing to trace.
 
-    Args:
-        words: the program and its arguments.
-        request: the options that are tracemap's own; model, target and compiler are filled in here.
-        bundle: where the bundle goes; None: beside the command's output.
+    The bundle goes beside the command's output where the options name no other place.
 
     Raises:
         SystemExit: the command fails; with its status.
         TracemapError: the command succeeds, but its trail cannot be read.
     """
     from tracemap.mapping.compiler.command import read_command
+    from tracemap.mapping.request import BuildRequest
 
-    command = read_command(words)
-    target, obstacle = _target(command, bundle)
+    command = read_command(options.flags)
+    target, obstacle = _target(command, options.output)
     data = b"" if obstacle else _read(command)
     if obstacle or not data:
         _run_as_it_is(command, b"", obstacle or f"{command.model} cannot be read, or is empty")
         return None
-    from_stdin = command.model == "-"
-    name = "<stdin>" if from_stdin else command.model
-    own_folder = () if from_stdin else (Path(command.model).parent,)
-    request = dataclasses.replace(
-        request.of_model(data, Path(name).name, target, own_folder),
-        name_for_compiler=name,
+    name = "<stdin>" if command.model == "-" else command.model
+    request = BuildRequest(
+        model=data,
+        file_name=Path(name).name,
+        target=target,
+        # A build system runs its commands again and again: what it made beside its output it may replace.
+        options=dataclasses.replace(options, force=options.force or options.output is None),
+        own_folder=own_folder(command.model),
         compiler=command.compiler,
-        force=request.force or bundle is None,
+        name_for_compiler=name,
     )
     return _trace(command, request, data)
 

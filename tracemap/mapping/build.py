@@ -9,50 +9,24 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import LIBRARY, ModuleInfo
+from tracemap.graph.model import ModuleInfo
 from tracemap.ir.parsing import Attribute, MlirParser, Module
 from tracemap.ir.source import describe, is_bytecode, read_model, tag_operations, written_locations
 from tracemap.locations import Tags
 from tracemap.mapping.assembly import Assembly, TagIdentity
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
 from tracemap.mapping.fates.survival import is_informative
+from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.texts import keep_texts, safe_name
 from tracemap.toolchain import Progress, no_progress
 
 _TAG_PREFIX = "tm.op."
-
-
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
-    """What to build: the model's bytes, its file name (shown, kept), where its Python files may lie, how to compile.
-
-    `compiler`: the program and all its flags, as somebody else gives them; else they are made of `device` and `flags`.
-    `name_for_compiler`: what the compiler would call the model, if not by its file name (it names libraries so).
-    """
-
-    model: bytes
-    file_name: str
-    target: Path
-    source_roots: tuple[Path, ...]
-    device: str = "local"
-    flags: tuple[str, ...] = ()
-    keep_sources: bool = True
-    force: bool = False
-    compiler: Compiler | None = None
-    name_for_compiler: str = ""
-    library: tuple[str, ...] = LIBRARY
-    """Patterns of files whose frames are not the user's own."""
-
-    def of_model(self, data: bytes, file_name: str, target: Path, own_folder: tuple[Path, ...]) -> BuildRequest:
-        """The same request for a model; Python files are looked for in its own folder last."""
-        roots = (*self.source_roots, *own_folder)
-        return replace(self, model=data, file_name=file_name, target=target, source_roots=roots)
 
 
 def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> bundle.Bundle:
@@ -64,8 +38,9 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
         UsageInvalid: a compiler flag that takes away what is needed.
         ToolMissing: the compiler is not installed.
     """
-    compiler = request.compiler or Compiler.installed(compile_flags(request.device, request.flags))
-    bundle.check_target(request.target, force=request.force)
+    options = request.options
+    compiler = request.compiler or Compiler.installed(compile_flags(options.device, options.flags))
+    bundle.check_target(request.target, force=options.force)
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
         return _Build(request, compiler, Path(folder), progress, hear).run()
 
@@ -95,7 +70,10 @@ class _Build:
             self._progress("compiling")
             model = describe(self._parser, module, text, written, is_text=not is_bytecode(self._request.model))
             kept = keep_texts(
-                model, self._request.file_name, self._request.source_roots, keep=self._request.keep_sources
+                model,
+                self._request.file_name,
+                self._request.source_roots,
+                keep=not self._request.options.no_sources,
             )
             identity = TagIdentity(tags, model)
             assembly = Assembly(self._parser, model, compilation, identity, own_locations(self._parser, written))
@@ -110,7 +88,7 @@ class _Build:
             self._hear(compilation.wait())
             self._progress("writing the bundle")
             files = _files(compilation, kept.texts)
-            return bundle.store(self._request.target, graph, files, force=self._request.force)
+            return bundle.store(self._request.target, graph, files, force=self._request.options.force)
 
     def _read(self) -> tuple[Module, str]:
         try:

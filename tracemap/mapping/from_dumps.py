@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import LIBRARY, Evidence, ModuleInfo, OpId, TraceGraph
+from tracemap.graph.model import Evidence, ModuleInfo, OpId, TraceGraph
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source import TEXT_FILE, SourceModel, describe, is_bytecode, read_model, written_locations
 from tracemap.locations import Location, Tags
@@ -19,6 +18,7 @@ from tracemap.mapping.assembly import Assembly
 from tracemap.mapping.build import own_locations, sha256_of
 from tracemap.mapping.compiler.dumps import Dumps, LocationIdentity, location_tags
 from tracemap.mapping.fates.survival import is_informative
+from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.texts import keep_texts
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural
@@ -26,31 +26,24 @@ from tracemap.units import plural
 _UNKNOWN_COMPILER = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class DumpsRequest:
-    """What to read: the folder of dumps, the module that was compiled, the model (empty: the input phase's dump)."""
-
-    folder: Path
-    module: Path
-    target: Path
-    model: bytes = b""
-    file_name: str = ""
-    source_roots: tuple[Path, ...] = ()
-    keep_sources: bool = True
-    force: bool = False
-    library: tuple[str, ...] = LIBRARY
-
-
-def build_from_dumps(request: DumpsRequest, progress: Progress = no_progress) -> bundle.Bundle:
+def build_from_dumps(
+    request: BuildRequest, dumped: Path, compiled: Path, progress: Progress = no_progress
+) -> bundle.Bundle:
     """Make a bundle of a compilation that ran elsewhere.
+
+    Args:
+        request: what to build; without a model the input phase's dump is the model.
+        dumped: the folder of the compilation's phase dumps.
+        compiled: the module that it made.
+        progress: is told what is being done.
 
     Raises:
         DumpsInvalid: a dump that is needed is missing or has no locations; the module is not that of the dumps.
         ModelInvalid: the model, or a dump, does not parse.
         TargetExists, TargetUnwritable: the bundle cannot be written.
     """
-    bundle.check_target(request.target, force=request.force)
-    dumps = Dumps(request.folder, model_given=bool(request.model))
+    bundle.check_target(request.target, force=request.options.force)
+    dumps = Dumps(dumped, model_given=bool(request.model))
     progress("reading the dumps")
     parser = MlirParser()
     data = request.model or dumps.wait_for("input").encode()
@@ -64,21 +57,21 @@ def build_from_dumps(request: DumpsRequest, progress: Progress = no_progress) ->
     written = [parser.location_of(attribute) for attribute in attributes]
     tags = location_tags(model, written, name, TEXT_FILE)
     identity = LocationIdentity(parser, tags, {op.index: op.owner for op in model.operations})
-    kept = keep_texts(model, name, request.source_roots, keep=request.keep_sources)
+    kept = keep_texts(model, name, request.source_roots, keep=not request.options.no_sources)
     assembly = Assembly(parser, model, dumps, identity, own_locations(parser, attributes))
-    info = ModuleInfo(model.name, _hash(request.module), _UNKNOWN_COMPILER, ())
+    info = ModuleInfo(model.name, _hash(compiled), _UNKNOWN_COMPILER, ())
     try:
         graph = assembly.graph(lambda: info, kept.sources)
     except ModelInvalid as error:
-        raise DumpsInvalid(f"{request.folder}: {error}") from error
-    _check_module(graph, request.module)
+        raise DumpsInvalid(f"{dumped}: {error}") from error
+    _check_module(graph, compiled)
     found = (_how_far(graph, model, written, tags), *graph.diagnostics)
     graph = dataclasses.replace(graph, diagnostics=found, library=request.library)
     progress("writing the bundle")
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
         copy = Path(folder, "module.vmfb")
-        shutil.copyfile(request.module, copy)
-        return bundle.store(request.target, graph, bundle.Files(copy, kept.texts), force=request.force)
+        shutil.copyfile(compiled, copy)
+        return bundle.store(request.target, graph, bundle.Files(copy, kept.texts), force=request.options.force)
 
 
 def _hash(module: Path) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracemap.attribution.model import Rule
 from tracemap.diagnostics import Diagnostic
+from tracemap.options.attribute import Rule
 from tracemap.units import Integer
 
 

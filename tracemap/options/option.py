@@ -1,0 +1,200 @@
+"""How an option is declared: beside the field that holds it, with the words of its help and the values it takes.
+
+The fields are the only list of a command's options. `tracemap.cli.options` makes the command line of them, the Python
+API takes them by name, and the requests of the rooms below hold them whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from tracemap.errors import UsageInvalid
+from tracemap.units import Unknown
+
+T = TypeVar("T")
+BEHIND_DASHES: Final = "--"
+"""The name of the option that takes all that stands behind the first `--`."""
+_KEY = "option"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option is, besides the name, type and default of its field.
+
+    The limits hold for every value but the default, which may stand outside of them (0: no samples).
+    """
+
+    help: str
+    names: tuple[str, ...] = ()
+    """As they are typed; none: two dashes and the name of the field."""
+    metavar: str = ""
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    variable: str = ""
+    """The environment variable that stands for it where it is not given."""
+    bare: int | None = None
+    """What it is where its name is typed without a value; None: the value must be there."""
+    path: Literal["any", "file", "folder"] = "any"
+    """Whether the command line takes any path, or only an existing file or folder."""
+    split: bool = False
+    """Whether its names come in one word, with commas between them."""
+
+
+def option(default: T, text: str, *names: str, **about: Any) -> T:  # noqa: ANN401 - the fields of `Option`, which checks them
+    """A field of a record of options, with its default; `about` goes to `Option`."""
+    made: T = field(default=default, metadata={_KEY: Option(text, names, **about)})
+    return made
+
+
+def required(text: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 - the same; and it is whatever its field says
+    """A field of a record of options that must be given; `about` goes to `Option`."""
+    return field(metadata={_KEY: Option(text, names, **about)})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Base of the records of options: what was taken is of the fields' types and within their limits.
+
+    Values are taken as the command line takes them: a path or a choice may be a text, a list any series, and `None`
+    stands for an option that was not given.
+
+    Raises:
+        UsageInvalid: a value that an option does not take.
+    """
+
+    def __post_init__(self) -> None:
+        for declared in declared_options(type(self)):
+            # The only place that sets a field after it was made: from what was given to what it means.
+            object.__setattr__(self, declared.name, declared.taken(getattr(self, declared.name)))
+
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+def chosen(kind: type[AnyOptions], options: AnyOptions | None, changes: Mapping[str, object]) -> AnyOptions:
+    """Options (None: the defaults) with changes by name.
+
+    Raises:
+        TypeError: there is no such option, or one that is required is missing.
+        UsageInvalid: a value that an option does not take.
+    """
+    known = [declared.name for declared in declared_options(kind)]
+    for name in changes:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f", but {close[0]!r}" if close else ""
+            raise TypeError(f"there is no option {name!r}{meant}; the options are: {', '.join(known)}")
+    return kind(**changes) if options is None else replace(options, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredOption:
+    """An option with what its field says: `item` is the type of its value or, of `many` values, of each."""
+
+    name: str
+    item: type
+    many: bool
+    choices: tuple[str, ...]
+    """The only values, as they are typed; none: any."""
+    default: object
+    """`MISSING` of `dataclasses` where the option is required."""
+    option: Option
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As they are typed."""
+        return self.option.names or ("--" + self.name.replace("_", "-"),)
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is MISSING
+
+    def taken(self, value: object) -> object:
+        """What the field holds for a value that was given.
+
+        Raises:
+            UsageInvalid: the option does not take it.
+        """
+        if not self.required and (value is None or (type(value) is type(self.default) and value == self.default)):
+            return self.default
+        if not self.many:
+            return self._item_taken(value)
+        series = split_names(value) if self.option.split and isinstance(value, str) else value
+        if isinstance(series, (str, bytes)) or not isinstance(series, Iterable):
+            raise self._not_taken(value, "a list")
+        return tuple(self._item_taken(item) for item in series)
+
+    def _item_taken(self, value: object) -> object:
+        if self.choices:
+            if not isinstance(value, str) or value not in self.choices:
+                raise self._not_taken(value, f"one of {', '.join(self.choices)}")
+            return self.item(value)
+        if self.item is Path and isinstance(value, (str, os.PathLike)):
+            return Path(value)
+        if self.item is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.item:  # a truth value is no number here
+            raise self._not_taken(value, f"of type {self.item.__name__}")
+        if isinstance(value, (int, float)) and not self._within_limits(value):
+            raise self._not_taken(value, self._limits())
+        return value
+
+    def _within_limits(self, value: float) -> bool:
+        limits = self.option
+        return (
+            (limits.at_least is None or value >= limits.at_least)
+            and (limits.above is None or value > limits.above)
+            and (limits.at_most is None or value <= limits.at_most)
+        )
+
+    def _limits(self) -> str:
+        limits = self.option
+        words = {"at least": limits.at_least, "above": limits.above, "at most": limits.at_most}
+        return " and ".join(f"{word} {limit}" for word, limit in words.items() if limit is not None)
+
+    def _not_taken(self, value: object, wanted: str) -> UsageInvalid:
+        return UsageInvalid(f"{self.name} is {value!r}; it must be {wanted}")
+
+
+def declared_options(kind: type[Options]) -> tuple[DeclaredOption, ...]:
+    """The options of a record, in the order of its fields; its types are read once."""
+    if kind not in _DECLARED:
+        types = get_type_hints(kind)
+        _DECLARED[kind] = tuple(_declared(made, types[made.name]) for made in fields(kind))
+    return _DECLARED[kind]
+
+
+_DECLARED: dict[type[Options], tuple[DeclaredOption, ...]] = {}
+
+
+def _declared(made: Field[Any], hint: Any) -> DeclaredOption:  # noqa: ANN401 - a type, as `typing` gives it
+    """Read a type: `X`, `X | None`, `X | Unknown`, `tuple[X, ...]`, where X may be a `Literal` or an enum of texts."""
+    known = [kind for kind in get_args(hint) if kind not in {type(None), Unknown, ...}]
+    wrapped = get_origin(hint) is not Literal and known
+    item = known[0] if wrapped else hint
+    choices: tuple[str, ...] = get_args(item) if get_origin(item) is Literal else ()
+    if choices:
+        item = str
+    elif issubclass(item, StrEnum):
+        choices = tuple(member.value for member in item)
+    many = get_origin(hint) is tuple
+    return DeclaredOption(made.name, item, many, choices, made.default, made.metadata[_KEY])
+
+
+def split_names(text: str) -> list[str]:
+    """The names of a list such as `page-faults,cpu/event=0x3c,umask=0/`: commas between slashes part terms, not names.
+
+    >>> split_names("page-faults,cpu/event=0x3c,umask=0/,r1a8")
+    ['page-faults', 'cpu/event=0x3c,umask=0/', 'r1a8']
+    """
+    names = (found.group().strip() for found in re.finditer(r"(?:[^,/]|/[^/]*/)+", text))
+    return [name for name in names if name]

@@ -1,0 +1,72 @@
+"""What `tracemap record` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracemap.options.option import BEHIND_DASHES, Options, option
+from tracemap.units import UNKNOWN, Integer, Text
+
+DEFAULT_HZ: Final = 251
+"""Samples per second and thread: with some 20 us each in a virtual machine this adds about half a percent. A prime, so
+that it does not fall into step with what the program does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions(Options):
+    """How to run a bundle's module, and what to measure of it."""
+
+    output: Path | None = option(
+        None,
+        "The run to write: Parquet, or CSV if it ends in .csv.  [default: BUNDLE/runs/run-NNN.parquet]",
+        "-o",
+        "--output",
+    )
+    function: Text = option(UNKNOWN, "The entry point to call.  [default: the only one]", metavar="F")
+    inputs: tuple[str, ...] = option(
+        (),
+        "An input as IREE writes it (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: made up]",
+        "--input",
+        metavar="SPEC",
+    )
+    dim: Integer = option(UNKNOWN, "The size of every `?` in made-up inputs.", metavar="N", at_least=0)
+    flagfile: Path | None = option(None, "A flag file of IREE: function, inputs, parameters.", metavar="F")
+    serial: bool = option(False, "One worker instead of all cores.")
+    iterations: int = option(20, "Measured calls.", at_least=1)
+    warmup: int = option(3, "Calls before them, which are marked and left out of reports.", at_least=0)
+    counters: tuple[str, ...] = option(
+        (),
+        "Events to count in further executions, such as page-faults,cache-misses; see tracemap events.",
+        metavar="A,B",
+        split=True,
+    )
+    counters_per_pass: int = option(
+        0,
+        "Count so many events in an execution.  [default: as many as the processor counts at a time]",
+        metavar="N",
+        at_least=1,
+    )
+    sample_hz: int = option(
+        0,
+        "Sample the program counter so often per second and thread, for time per op in kernels.  "
+        f"[without HZ: {DEFAULT_HZ}]",
+        "--sample",
+        metavar="HZ",
+        at_least=1,
+        at_most=20_000,
+        bare=DEFAULT_HZ,
+    )
+    cache_sim: bool = option(
+        False, "Simulate one call under valgrind, for instructions and cache misses by step of the kernels."
+    )
+    cache_geometry: tuple[str, ...] = option(
+        (),
+        "A cache to simulate, I1, D1 or LL: D1=32768,8,64.  [default: this machine's]",
+        metavar="CACHE=BYTES,WAYS,LINE",
+    )
+    force: bool = option(False, "Replace the output if it exists.")
+    runtime_flags: tuple[str, ...] = option(
+        (), "Flags for iree-benchmark-module.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
+    )
