@@ -180,7 +180,7 @@ def _declared(made: Field[Any], hint: Any) -> DeclaredOption:  # noqa: ANN401 - 
     """Read a type: `X`, `X | None`, `X | Unknown`, `tuple[X, ...]`, where X may be a `Literal` or an enum of texts."""
     known = [kind for kind in get_args(hint) if kind not in {type(None), Unknown, ...}]
     wrapped = get_origin(hint) is not Literal and known
-    item = known[0] if wrapped else hint
+    item = known[0] if wrapped else getattr(hint, "known", hint)  # `Integer` and `Text` are types of their own
     choices: tuple[str, ...] = get_args(item) if get_origin(item) is Literal else ()
     if choices:
         item = str
