@@ -12,7 +12,7 @@ import duckdb
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
 from tracemap.capture.abi import declared_types
 from tracemap.capture.inputs import ArgumentType, EntryPoint
-from tracemap.capture.record import RecordRequest
+from tracemap.capture.plan import RecordRequest
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import COLUMNS
 from tracemap.measurements.runfile import read_run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jsonschema
@@ -12,9 +13,12 @@ import pytest
 
 from tests.recording import compiled, entry_points, events, request, sample
 from tests.support import ROOT, SAMPLES
+from tracemap.capture import execution
+from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
 from tracemap.capture.inputs import ArgumentType, EntryPoint
 from tracemap.capture.peaks import measure_peaks
-from tracemap.capture.record import Recorded, profile_path, record
+from tracemap.capture.plan import profile_path
+from tracemap.capture.record import Recorded, record
 from tracemap.errors import (
     FunctionUnknown,
     InputInvalid,
@@ -24,6 +28,7 @@ from tracemap.errors import (
     TracemapError,
     UsageInvalid,
 )
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.header import Clock, header_text
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
@@ -168,6 +173,60 @@ def test_records_that_were_lost(made: Path, tmp_path: Path) -> None:
         assert Counter(row["invocation"] for row in rows) == dict.fromkeys(range(3), len(rows) // 3)
     assert all("lost" in message for message in lost)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run.csv", "run.csv.json"]
+
+
+def check_whole_calls(recorded: Recorded, calls: int) -> None:
+    """All timed events are of one execution: every call has as many, and each dispatch is there once."""
+    timed = [row for row in events(recorded.path) if row["kind"] != "step"]
+    if "records-lost" not in slugs(recorded):  # on a machine with other work the timer may be late
+        assert Counter(row["invocation"] for row in timed) == dict.fromkeys(range(calls), len(timed) // calls)
+    assert len({(row["kind"], row["submission_id"], row["command_index"], row["start_ns"]) for row in timed}) == len(
+        timed
+    )
+
+
+@pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
+def test_what_is_counted_and_sampled_is_of_the_execution_that_is_told_of(made: Path, tmp_path: Path) -> None:
+    """After the second attempt nothing of the first is left: not its events, not its samples, not its flags."""
+    recorded = record(
+        request(
+            sample(made, "hand_loop"), tmp_path / "run.parquet", inputs=(*LOOP, "1500"), iterations=2, warmup=1,
+            counters=("page-faults",), sample_hz=4999,
+        )
+    )  # fmt: skip
+    assert TIMED_FLUSH_FLAG in recorded.header.command
+    check_whole_calls(recorded, 3)
+    rows = events(recorded.path)
+    dispatches = [row for row in rows if row["kind"] == "dispatch"]
+    starts = {row["start_ns"] for row in dispatches}
+    steps = [row for row in rows if row["kind"] == "step"]
+    assert "sampled" in slugs(recorded)
+    assert len(steps) > 100
+    assert {row["start_ns"] for row in steps} <= {*starts, None}
+    if not {"counters-unmatched", "records-lost"} & set(slugs(recorded)):
+        assert all(row["page-faults"] is not None for row in dispatches)
+    assert sum(row["page-faults"] is not None for row in dispatches) > len(dispatches) // 2
+
+
+@pytest.mark.parametrize("damage", ["failed", "garbage", "nothing written"])
+def test_a_second_attempt_that_fails_does_not_lose_the_first(
+    damage: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Ending:
+        if TIMED_FLUSH_FLAG not in command:
+            return run_benchmark(command, variables)
+        if damage == "garbage":
+            (output,) = (flag for flag in command if flag.startswith("--device_profiling_output="))
+            Path(output.partition("=")[2]).write_bytes(b"no profile")
+        return Ending(int(damage == "failed"), UNKNOWN, "", interrupted=False)
+
+    monkeypatch.setattr(execution, "run_benchmark", run)
+    asked = request(sample(made, "hand_loop"), tmp_path / "run.parquet", inputs=(*LOOP, "1500"), iterations=2, warmup=1)
+    recorded = record(asked)
+    assert TIMED_FLUSH_FLAG not in recorded.header.command
+    assert slugs(recorded)[0] == "records-lost"
+    assert len(events(recorded.path)) == recorded.events > 1000
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
 
 
 def test_flag_files_say_function_inputs_and_device(made: Path, tmp_path: Path) -> None:

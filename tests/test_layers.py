@@ -62,7 +62,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "measurements": (
         frozenset({"header", "sql", "callgrind", "csvfile", "histograms"}),
-        frozenset({"model"}),
+        frozenset({"events", "model"}),
         frozenset({"columns", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
     ),

@@ -15,7 +15,9 @@ from tracemap.capture.open_run import open_run
 from tracemap.capture.profile import load_profile
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
 from tracemap.measurements.header import Clock
-from tracemap.measurements.ireeprof import Profile, read_export, whole_records
+from tracemap.measurements.ireeprof.invocations import KnownCalls
+from tracemap.measurements.ireeprof.profile import Profile, read_export
+from tracemap.measurements.ireeprof.whole_records import whole_records
 from tracemap.units import UNKNOWN, Integer
 
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
@@ -40,11 +42,11 @@ def mlp_profile(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(profile: Path, invocations: Integer = UNKNOWN, *, warmup: int = 0, timed: bool = False) -> Profile:
     connection = duckdb.connect()
-    return load_profile(profile, connection, invocations=invocations, warmup=warmup, timed_flushes=timed)
+    return load_profile(profile, connection, "events", KnownCalls(invocations, warmup, timed))
 
 
 def invocations_of(profile: Profile) -> Counter[object]:
-    return Counter(row[0] for row in profile.events.project("invocation").fetchall())
+    return Counter(row[0] for row in profile.events.in_order().project("invocation").fetchall())
 
 
 def export(folder: Path, *lines: str) -> Path:
@@ -157,7 +159,9 @@ def test_what_is_no_profile(mlp_profile: Path, tmp_path: Path) -> None:
 def test_exports_of_another_version_or_kind(tmp_path: Path) -> None:
     with duckdb.connect() as connection:
         with pytest.raises(RunVersion, match=r"version 16.*version 15"):
-            read_export(export(tmp_path, '{"schema_version":16,"record_type":"schema"}'), connection)
+            read_export(
+                export(tmp_path, '{"schema_version":16,"record_type":"schema"}'), connection, "events", KnownCalls()
+            )
         with pytest.raises(RunInvalid, match="schema_version"):
             read_export(export(tmp_path, '{"a":1}'), connection)
         with pytest.raises(RunInvalid, match=r"export\.jsonl"):
@@ -171,7 +175,7 @@ DEVICE = (
     '"submission_id":1,"physical_device_ordinal":0,"queue_ordinal":0,"host_time_ns":1000,"operation_count":1}',
     '{"schema_version":15,"record_type":"dispatch_event","source_record_index":2,"physical_device_ordinal":0,'
     '"queue_ordinal":0,"event_id":1,"submission_id":1,"command_buffer_id":1,"command_index":0,"key":"k",'
-    '"workgroup_count":[2,3,4],"valid":true,"start_driver_host_cpu_time_ns":5000,"duration_ns":70}',
+    '"workgroup_count":[2,3,4],"valid":true,"start_driver_host_cpu_time_ns":4010,"duration_ns":70}',
     '{"schema_version":15,"record_type":"dispatch_event","source_record_index":2,"physical_device_ordinal":0,'
     '"queue_ordinal":0,"event_id":2,"submission_id":1,"command_buffer_id":1,"command_index":2,"key":"l",'
     '"workgroup_count":[1,1,1],"valid":false,"duration_ns":0}',
@@ -184,16 +188,16 @@ DEVICE = (
 
 def test_events_of_a_device_are_on_its_own_clock(tmp_path: Path) -> None:
     with duckdb.connect() as connection:
-        profile = read_export(export(tmp_path, *DEVICE), connection, invocations=1)
+        profile = read_export(export(tmp_path, *DEVICE), connection, known=KnownCalls(1))
         assert profile.clock is Clock.DEVICE
-        assert "cpu_ns" not in profile.events.columns
-        found = profile.events.project(
-            "kind, kernel, command_index, duration_ns, start_ns, invocation, workgroups_x, workgroups_y, workgroups_z"
-        ).fetchall()
+        assert "cpu_ns" not in profile.events.in_order().columns
+        columns = "kind, kernel, command_index, duration_ns, start_ns, invocation, "
+        columns += "workgroups_x, workgroups_y, workgroups_z, covered_ns"
+        found = profile.events.in_order().project(columns).fetchall()
     assert found == [
-        ("execute", None, None, 90, 4000, 0, None, None, None),
-        ("dispatch", "k", 0, 70, 5000, 0, 2, 3, 4),
-        ("dispatch", "l", 2, None, None, 0, 1, 1, 1),
+        ("execute", None, None, 90, 4000, 0, None, None, None, 70),
+        ("dispatch", "k", 0, 70, 4010, 0, 2, 3, 4, None),
+        ("dispatch", "l", 2, None, None, 0, 1, 1, 1, None),
     ]
     assert [item.slug for item in profile.diagnostics] == ["times-invalid"]
 
@@ -204,6 +208,6 @@ def test_clocks_are_not_mixed(tmp_path: Path) -> None:
         '"valid":true,"duration_ns":5,"start_host_time_ns":1,"end_host_time_ns":6}'
     )
     with duckdb.connect() as connection:
-        profile = read_export(export(tmp_path, *DEVICE, host), connection, invocations=1)
+        profile = read_export(export(tmp_path, *DEVICE, host), connection, known=KnownCalls(1))
         assert profile.event_count == 3
     assert "clock-mixed" in [item.slug for item in profile.diagnostics]

@@ -30,13 +30,11 @@ STILL_LONG_FILES = frozenset(
         "attribution/scan.py",
         "attribution/steps.py",
         "capture/counters.py",
-        "capture/record.py",
         "graph/model.py",
         "hook/entries.c",
         "ir/source.py",
         "locations.py",
         "measurements/hook/calls.py",
-        "measurements/ireeprof.py",
         "reports/assets/page.js",
         "reports/terminal.py",
     }

@@ -122,7 +122,7 @@ def record(bundle: Bundle, options: RecordOptions, progress: Progress = no_progr
     Raises:
         TracemapError: as `capture.record.record` does.
     """
-    from tracemap.capture.record import RecordRequest
+    from tracemap.capture.plan import RecordRequest
     from tracemap.capture.record import record as record_request
 
     with _target(bundle, options.output) as target, _caches(bundle, target, options, progress) as caches:

@@ -49,6 +49,16 @@ class Ending:
     interrupted: bool
 
     @property
+    def failed(self) -> bool:
+        """Whether it did not come to its own good end."""
+        return self.status != 0 or self.interrupted
+
+    @property
+    def explanation(self) -> str:
+        """Why it did not end well, with the program's own words."""
+        return self.cause + (f": {self.said}" if self.said else "")
+
+    @property
     def cause(self) -> str:
         """Why it did not end well, in a few words."""
         if self.interrupted:

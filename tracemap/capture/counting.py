@@ -12,9 +12,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.counters import Event
@@ -22,13 +21,10 @@ from tracemap.capture.profile import load_profile
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, ToolMissing
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
+from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.calls import HookRecording, load_calls, read_recording
-from tracemap.measurements.ireeprof import Profile
 from tracemap.measurements.sql import quoted
 from tracemap.units import plural
-
-if TYPE_CHECKING:
-    import duckdb
 
 Command = Callable[[Path], list[str]]
 """The command line that writes its profile to this path."""
@@ -48,55 +44,58 @@ def check_hook() -> None:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One execution under the hook: what was counted in it, and the counts of its dispatches by column."""
+    """One execution under the hook: what was counted in it, and what the hook recorded."""
 
     events: Sequence[Event]
     recording: HookRecording
-    counted: dict[str, object]
 
 
-def with_counts(
-    profile: Profile, command: Command, passes: Sequence[Sequence[Event]], connection: duckdb.DuckDBPyConnection
-) -> Profile:
-    """Run again under the hook, once for each pass, and add a column per event to the profile's dispatches.
+def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Event]]) -> tuple[Diagnostic, ...]:
+    """Run again under the hook, once for each pass, and add a column per event to the dispatches that were timed.
 
     Args:
-        profile: the execution that was timed; its tables are those of `connection`.
+        timed: the events of the execution that was timed.
         command: what to run.
         passes: the events to count in each execution, as `counters.in_passes` returns them.
-        connection: holds the profile's tables.
 
     Raises:
         ProgramFailed: an execution failed.
     """
-    done = []
+    done: list[_Pass] = []
+    found: list[Diagnostic] = []
     for events in passes:
-        one = _count(command, events, connection)
-        if one is None:
-            return _without_counts(profile)
-        done.append(one)
-    return _merged(profile, done, connection)
+        recording, missing = _count(timed, command, events)
+        if recording is None:
+            return (Diagnostic("no-counters", "no events were counted: no executable ran on the CPU"),)
+        done.append(_Pass(events, recording))
+        found += recording.diagnostics
+        if missing:
+            text = f"{plural(missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
+            found.append(Diagnostic("counters-unmatched", text))
+    return (_how_counted(done), *dict.fromkeys(found))
 
 
-def _count(command: Command, events: Sequence[Event], connection: duckdb.DuckDBPyConnection) -> _Pass | None:
-    """Run once under the hook; None where no executable ran on the CPU."""
+def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tuple[HookRecording | None, int]:
+    """Run once under the hook, and add its counts.
+
+    Returns:
+        What the hook recorded (None where no executable ran on the CPU), and how many dispatches have no counts.
+    """
     with tempfile.TemporaryDirectory(prefix="tracemap-hook-", dir=_record_folder()) as name:
         folder = Path(name)
         settings = HookSettings(events=tuple(event.setting for event in events))
         ending = run_benchmark(command(folder / "counted.ireeprof"), environment(folder, settings))
-        if ending.status or ending.interrupted:
-            said = f": {ending.said}" if ending.said else ""
+        if ending.failed:
             raise ProgramFailed(
-                f"an execution under the hook, which counts events, did not end well: {ending.cause}{said}"
+                f"an execution under the hook, which counts events, did not end well: {ending.explanation}"
             )
         try:
             recording = read_recording(folder)
         except RunEmpty:
-            return None
-        counting = connection.cursor()
-        load_profile(folder / "counted.ireeprof", counting)
-        load_calls(recording, counting)
-        return _Pass(events, recording, _counted(counting, events))
+            return None, 0
+        counted = load_profile(folder / "counted.ireeprof", timed.connection, "counted_events").events
+        load_calls(recording, timed.connection)
+        return recording, timed.add_counts(_counts_sql(counted, events), [event.name for event in events])
 
 
 def _record_folder() -> str | None:
@@ -112,75 +111,37 @@ _MEMORY = "/dev/shm"
 _PLENTY_BYTES = 4 << 30
 
 
-def _without_counts(profile: Profile) -> Profile:
-    text = "no events were counted: no executable ran on the CPU"
-    return replace(profile, diagnostics=(*profile.diagnostics, Diagnostic("no-counters", text)))
+# Calls of workgroups belong to the dispatch that started as the k-th of its kernel, as theirs did; where the two have
+# not seen equally many, nothing is known. What ran before the first event of the profile is load-time work, which no
+# profile has; the hook's clock, which is calibrated, may be a little off.
+_COUNTS = """
+WITH dispatches AS (
+    SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, row) AS started
+    FROM {dispatches} AS dispatch WHERE workgroups_x * workgroups_y * workgroups_z > 0
+), called AS (
+    SELECT kernel, call, workgroups_x, workgroups_y, workgroups_z, min(start_ns) AS start_ns, {sums}
+    FROM hook_calls WHERE start_ns >= (SELECT min(start_ns) - {slack_ns} FROM {events}) GROUP BY ALL
+), hooked AS (
+    SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, call) AS started FROM called
+)
+SELECT kernel, submitted, {counts}
+FROM dispatches JOIN hooked USING (kernel, started, workgroups_x, workgroups_y, workgroups_z)
+WHERE (SELECT count(*) FROM hooked AS other WHERE other.kernel = dispatches.kernel)
+    = (SELECT count(*) FROM dispatches AS other WHERE other.kernel = dispatches.kernel)
+"""
+_SLACK_NS = 10_000
 
 
-_PLACE = "row_number() OVER (PARTITION BY kind, kernel ORDER BY submission_id, command_index, row)"
-"""A dispatch among those of its kernel, in the order in which the program submits them."""
-
-
-def _counted(counting: duckdb.DuckDBPyConnection, events: Sequence[Event]) -> dict[str, object]:
-    """Columns kernel, place, and e0, e1 … of the dispatches of the counted execution."""
+def _counts_sql(counted: EventTable, events: Sequence[Event]) -> str:
+    """A SELECT of kernel, submitted, and e0, e1 … of the dispatches of a counted execution."""
     sums = ", ".join(f"sum({quoted(event.name)})::BIGINT AS e{number}" for number, event in enumerate(events))
-    names = ", ".join(f"e{number}" for number in range(len(events)))
-    grid = " AND ".join(f"h.workgroups_{axis} = p.workgroups_{axis}" for axis in "xyz")
-    # What ran before the first event of the profile is load-time work, which no profile has.
-    return dict(
-        counting.execute(f"""
-        WITH dispatches AS (
-            SELECT *, {_PLACE} AS place, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, row) AS nth
-            FROM profile_events WHERE kind = 'dispatch' AND workgroups_x * workgroups_y * workgroups_z > 0
-        ), grids AS (
-            SELECT kernel, call, workgroups_x, workgroups_y, workgroups_z, min(start_ns) AS start_ns, {sums}
-            FROM hook_calls WHERE start_ns >= (SELECT min(start_ns) - {_SLACK_NS} FROM profile_events) GROUP BY ALL
-        ), hooked AS (
-            SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, call) AS nth FROM grids
-        )
-        SELECT p.kernel, p.place, {names}
-        FROM dispatches AS p JOIN hooked AS h ON h.kernel = p.kernel AND h.nth = p.nth AND {grid}
-        WHERE (SELECT count(*) FROM hooked AS x WHERE x.kernel = p.kernel)
-            = (SELECT count(*) FROM dispatches AS x WHERE x.kernel = p.kernel)
-        ORDER BY p.kernel, p.place
-        """).fetchnumpy()
+    counts = ", ".join(f"e{number}" for number in range(len(events)))
+    return _COUNTS.format(
+        dispatches=counted.dispatches, events=counted.name, sums=sums, counts=counts, slack_ns=_SLACK_NS
     )
 
 
-_SLACK_NS = 10_000
-"""How far the hook's clock, which is calibrated, may be from the profile's."""
-
-
-def _merged(profile: Profile, passes: Sequence[_Pass], connection: duckdb.DuckDBPyConnection) -> Profile:
-    columns, joins, notes = [], [], [_told(passes)]
-    for number, one in enumerate(passes):
-        name = f"counted_{number}"
-        connection.register("counted_columns", one.counted)
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM counted_columns")
-        connection.unregister("counted_columns")
-        columns += [f"{name}.e{place} AS {quoted(event.name)}" for place, event in enumerate(one.events)]
-        joins.append(f"LEFT JOIN {name} ON e.kind = 'dispatch' AND {name}.kernel = e.kernel AND {name}.place = e.place")
-        notes += [*one.recording.diagnostics, *_unmatched(name, connection)]
-    joined = connection.sql(f"""
-        SELECT e.* EXCLUDE (row, place), {", ".join(columns)}
-        FROM (SELECT *, {_PLACE} AS place FROM profile_events) AS e {" ".join(joins)}
-        ORDER BY e.start_ns, e.row
-    """)
-    return replace(profile, events=joined, diagnostics=(*profile.diagnostics, *dict.fromkeys(notes)))
-
-
-def _unmatched(name: str, connection: duckdb.DuckDBPyConnection) -> list[Diagnostic]:
-    ((missing,),) = connection.execute(f"""
-        SELECT count(*) FROM (SELECT *, {_PLACE} AS place FROM profile_events WHERE kind = 'dispatch') AS e
-        ANTI JOIN {name} AS c ON c.kernel = e.kernel AND c.place = e.place
-    """).fetchall()
-    if not missing:
-        return []
-    text = f"{plural(missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
-    return [Diagnostic("counters-unmatched", text)]
-
-
-def _told(passes: Sequence[_Pass]) -> Diagnostic:
+def _how_counted(passes: Sequence[_Pass]) -> Diagnostic:
     costs = [
         thread.overhead_ticks * process.ns_per_tick
         for one in passes

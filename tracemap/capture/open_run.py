@@ -12,7 +12,7 @@ from msgspec import structs
 from tracemap.capture.profile import load_profile
 from tracemap.errors import RunEmpty
 from tracemap.measurements.header import UNTOLD_HEADER
-from tracemap.measurements.ireeprof import is_profile
+from tracemap.measurements.ireeprof.whole_records import is_profile
 from tracemap.measurements.model import Run
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import open_database
@@ -61,4 +61,4 @@ def _convert(profile: Path, table: Path) -> None:
             buffers=read.buffers,
             diagnostics=read.diagnostics,
         )
-        write_run(header, read.events, table, force=True)
+        write_run(header, read.events.in_order(), table, force=True)

@@ -7,17 +7,15 @@ that was running then; where several were (workers run two sites of one kernel a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty
 from tracemap.machine.images import Image, read_images
+from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.samples import HookSamples, SampledExecutable, read_samples
-from tracemap.measurements.ireeprof import Profile
 from tracemap.measurements.model import COLUMNS, SAMPLES
-from tracemap.measurements.sql import quoted
 from tracemap.units import format_share, plural
 
 if TYPE_CHECKING:
@@ -28,17 +26,14 @@ _OF_DISPATCH = ("command_buffer_id", "command_index", "submission_id", "site", "
 """What a row of a step has from the dispatch that it was seen in."""
 
 
-def with_samples(
-    profile: Profile, folder: Path, module: Path, hz: int, connection: duckdb.DuckDBPyConnection
-) -> Profile:
-    """Add a row per sample to a profile's events.
+def add_samples(timed: EventTable, folder: Path, module: Path, hz: int) -> tuple[Diagnostic, ...]:
+    """Add a row per sample to the events of the execution that was sampled.
 
     Args:
-        profile: of the execution that was sampled; its tables are those of `connection`.
+        timed: the events.
         folder: what the hook wrote.
         module: the module that was run; its debug lines tell the steps.
         hz: the rate that was asked for.
-        connection: holds the profile's tables.
 
     Raises:
         RunInvalid: the hook's files are damaged.
@@ -47,22 +42,18 @@ def with_samples(
     try:
         samples = read_samples(folder)
     except RunEmpty:
-        text = "no samples were taken: no executable ran on the CPU"
-        return replace(profile, diagnostics=(*profile.diagnostics, Diagnostic("no-samples", text)))
+        return (Diagnostic("no-samples", "no samples were taken: no executable ran on the CPU"),)
     columns, kernels = _resolved(samples, read_images(module))
-    connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (number BIGINT, kernel VARCHAR)")
+    connection = timed.connection
+    connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (kernel_number BIGINT, kernel VARCHAR)")
     if kernels:
         connection.executemany("INSERT INTO sampled_kernels VALUES (?, ?)", list(enumerate(kernels)))
     connection.register("sample_columns", columns)
-    connection.execute("CREATE OR REPLACE TEMP TABLE samples_seen AS SELECT * FROM sample_columns")
+    connection.execute(_sample_rows_sql(timed.name))
     connection.unregister("sample_columns")
-    connection.execute(_rows_sql())
-    joined = connection.sql(
-        f"SELECT *, NULL::BIGINT AS {SAMPLES} FROM ({profile.events.sql_query()}) UNION ALL BY NAME "
-        "SELECT * FROM sample_rows ORDER BY start_ns NULLS LAST, kind, kernel, step, address"
-    )
-    notes = (_told(samples, hz, connection), *samples.diagnostics)
-    return replace(profile, events=joined, diagnostics=(*profile.diagnostics, *notes))
+    timed.add_rows("SELECT * EXCLUDE number FROM sample_rows ORDER BY number")
+    timed.sort("start_ns, kind, kernel, step, address")
+    return (_how_sampled(samples, hz, connection), *samples.diagnostics)
 
 
 def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
@@ -104,39 +95,42 @@ def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image |
     return None
 
 
-def _rows_sql() -> str:
-    """Make `sample_rows`: the samples as rows of a run."""
-    own = {
-        "kind": "'step'",
-        "kernel": "k.kernel",
-        "warmup": "coalesce(d.warmup, s.time_ns < (SELECT min(start_ns) FROM profile_events WHERE NOT warmup), false)",
-        "thread": "CAST(s.tid AS VARCHAR)",
-        "cpu": "s.cpu",
-        "step": "CASE WHEN k.kernel IS NOT NULL THEN s.step END",
-        "address": "CASE WHEN s.address >= 0 THEN s.address END",
-    }
-    of_dispatch = {name: f"d.{name}" for name in _OF_DISPATCH}
-    cells = {**dict.fromkeys(COLUMNS, ""), **of_dispatch, **own}
-    listed = ", ".join(f"CAST({cell or 'NULL'} AS {COLUMNS[name]}) AS {quoted(name)}" for name, cell in cells.items())
-    # Of the dispatches of the sample's kernel that were running then, the only one.
-    return f"""
-        CREATE OR REPLACE TEMP TABLE sample_rows AS
-        WITH s AS (SELECT *, row_number() OVER () AS number FROM samples_seen),
-        d AS (SELECT * FROM profile_events WHERE kind = 'dispatch'),
-        running AS (
-            SELECT s.number, min(d.row) AS row
-            FROM s JOIN sampled_kernels AS k ON k.number = s.kernel_number
-            JOIN d ON d.kernel = k.kernel AND d.start_ns <= s.time_ns AND s.time_ns <= d.start_ns + d.duration_ns
-            GROUP BY s.number HAVING count(*) = 1
-        )
-        SELECT {listed}, 1::BIGINT AS {SAMPLES}
-        FROM s LEFT JOIN sampled_kernels AS k ON k.number = s.kernel_number
-        LEFT JOIN running ON running.number = s.number
-        LEFT JOIN d ON d.row = running.row
-    """
+# A sample belongs to the only dispatch of its kernel that was running then.
+_SAMPLE_ROWS = """
+CREATE OR REPLACE TEMP TABLE sample_rows AS
+WITH s AS (SELECT *, row_number() OVER () AS number FROM sample_columns),
+d AS (SELECT * FROM {events} WHERE kind = 'dispatch'),
+running AS (
+    SELECT s.number, min(d.row) AS row
+    FROM s JOIN sampled_kernels AS k USING (kernel_number)
+    JOIN d ON d.kernel = k.kernel AND d.start_ns <= s.time_ns AND s.time_ns <= d.start_ns + d.duration_ns
+    GROUP BY s.number HAVING count(*) = 1
+)
+SELECT s.number, 1::BIGINT AS {samples}, {cells}
+FROM s LEFT JOIN sampled_kernels AS k USING (kernel_number)
+LEFT JOIN running USING (number)
+LEFT JOIN d ON d.row = running.row
+"""
+_OWN_CELLS: Final = {
+    "kind": "'step'",
+    "kernel": "k.kernel",
+    "warmup": "coalesce(d.warmup, s.time_ns < (SELECT min(start_ns) FROM {events} WHERE NOT warmup), false)",
+    "thread": "CAST(s.tid AS VARCHAR)",
+    "cpu": "s.cpu",
+    "step": "CASE WHEN k.kernel IS NOT NULL THEN s.step END",
+    "address": "CASE WHEN s.address >= 0 THEN s.address END",
+}
 
 
-def _told(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> Diagnostic:
+def _sample_rows_sql(events: str) -> str:
+    """Make `sample_rows`: the samples as rows of a run, and their number by time."""
+    own = {name: cell.format(events=events) for name, cell in _OWN_CELLS.items()}
+    known = {name: f"d.{name}" for name in _OF_DISPATCH} | own
+    cells = ", ".join(f"CAST({known.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in COLUMNS.items())
+    return _SAMPLE_ROWS.format(events=events, samples=SAMPLES, cells=cells)
+
+
+def _how_sampled(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> Diagnostic:
     ((count, inside, joined),) = connection.execute(
         "SELECT count(*), count(kernel), count(submission_id) FROM sample_rows"
     ).fetchall()

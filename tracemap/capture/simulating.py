@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracemap.capture.benchmark import Ending, run_benchmark
 from tracemap.capture.geometry import Geometry
@@ -23,14 +23,11 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunInvalid, UsageInvalid
 from tracemap.machine.images import Image, read_image
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
-from tracemap.measurements.ireeprof import Profile
+from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import STEP_METRICS, EventKind
 from tracemap.measurements.sql import literal, quoted
 from tracemap.toolchain import Progress, check_tool, find_tool
 from tracemap.units import format_count, format_share
-
-if TYPE_CHECKING:
-    import duckdb
 
 Command = Callable[[Path, Sequence[str]], list[str]]
 """The command line that runs a module once, on one worker, with more flags."""
@@ -100,11 +97,13 @@ def check_device(device: str) -> None:
         raise UsageInvalid(f"caches are simulated for code of CPUs; the device is {device}")
 
 
-def with_caches(profile: Profile, command: Command, simulation: CacheSimulation, progress: Progress) -> Profile:
-    """Run once under valgrind, and add a row per kernel and step to the profile's events.
+def add_caches(
+    timed: EventTable, command: Command, simulation: CacheSimulation, progress: Progress
+) -> tuple[Diagnostic, ...]:
+    """Run once under valgrind, and add a row per kernel and step behind the events that were timed.
 
     Args:
-        profile: the execution that was timed.
+        timed: the events.
         command: what to run.
         simulation: which module, and what caches.
         progress: told how long it takes.
@@ -119,8 +118,9 @@ def with_caches(profile: Profile, command: Command, simulation: CacheSimulation,
     counted = _simulated(valgrind, command(simulation.module, _ONE_CALL), simulation, clock)
     if simulation.load_time:
         counted = counted.without(_simulated(valgrind, command(simulation.module, _NO_CALL), simulation, clock))
-    notes = (_told(valgrind, simulation, counted),)
-    return replace(profile, events=_merged(profile.events, counted), diagnostics=(*profile.diagnostics, *notes))
+    if counted.lines:
+        timed.add_rows(_rows_sql(counted))
+    return (_how_simulated(valgrind, simulation, counted),)
 
 
 # ---- running
@@ -142,9 +142,8 @@ def _alone(command: Sequence[str], progress: Progress) -> float:
 
 
 def _check(ending: Ending, what: str) -> None:
-    if ending.status or ending.interrupted:
-        said = f": {ending.said}" if ending.said else ""
-        raise ProgramFailed(f"{what} did not end well: {ending.cause}{said}")
+    if ending.failed:
+        raise ProgramFailed(f"{what} did not end well: {ending.explanation}")
 
 
 class _Clock:
@@ -300,29 +299,20 @@ def _places(
 # ---- into the run
 
 
-def _merged(timed: duckdb.DuckDBPyRelation, steps: SimulatedSteps) -> duckdb.DuckDBPyRelation:
-    """The timed events, and after them a row per kernel and step."""
-    if not steps.lines:
-        return timed
+def _rows_sql(steps: SimulatedSteps) -> str:
+    """A SELECT of a row per kernel and step."""
     rows = ", ".join(
         f"({literal(EventKind.STEP.value)}, {literal(kernel)}, {line}, false, {', '.join(map(str, values))})"
         for (kernel, line), values in steps.lines.items()
     )
-    cells = {"kind": "VARCHAR", "kernel": "VARCHAR", "step": "BIGINT", "warmup": "BOOLEAN"} | dict.fromkeys(
-        EVENTS, "BIGINT"
-    )
-    typed = ", ".join(f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in cells.items())
-    merged = timed.query(
-        "timed_events",
-        "SELECT * EXCLUDE (place) FROM (SELECT *, row_number() OVER () AS place FROM timed_events UNION ALL BY NAME "
-        f"SELECT {typed} FROM (VALUES {rows}) AS steps({', '.join(map(quoted, cells))})) "
-        "ORDER BY place NULLS LAST, kernel, step",
-    )
-    assert merged is not None  # of a SELECT there is always a relation
-    return merged
+    columns = {"kind": "VARCHAR", "kernel": "VARCHAR", "step": "BIGINT", "warmup": "BOOLEAN"}
+    columns |= dict.fromkeys(EVENTS, "BIGINT")
+    cells = ", ".join(f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in columns.items())
+    names = ", ".join(map(quoted, columns))
+    return f"SELECT {cells} FROM (VALUES {rows}) AS steps({names}) ORDER BY kernel, step"
 
 
-def _told(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> Diagnostic:
+def _how_simulated(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> Diagnostic:
     caches = ", ".join(map(str, simulation.geometry.caches)) or "; ".join(counted.caches)
     told = (
         f"instructions and cache events ({EVENTS[0]} … {EVENTS[-1]}) are simulated, not measured: one call on one "

@@ -2,7 +2,8 @@
  *
  * Only the fields that are read are given names; the order and sizes are those of the interface.
  */
-#pragma once
+#ifndef TRACEMAP_HOOK_ABI_H
+#define TRACEMAP_HOOK_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -95,3 +96,5 @@ struct plugin {
   void (*unload)(void *self);
   void *(*resolve)(void *self, const struct plugin_resolve_params *params, uint32_t *out_resolution);
 };
+
+#endif

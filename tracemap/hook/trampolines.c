@@ -1,11 +1,13 @@
-#include "trampolines.h"
-
-#include "attributes.h"
-#include "calls.h"
+/* The pool of closures: one small entry per slot, which hands its number to `hook_call` as the fourth argument.
+ *
+ * They are part of the library's code, so no memory is ever made executable at run time.
+ */
+#include "hook.h"
 
 #define TRAMPOLINE_BYTES 16
 
-extern HIDDEN const char hook_trampolines[];
+extern const char hook_trampolines[] __attribute__((visibility("hidden")));
+
 
 #if defined(__x86_64__)
 #define TRAMPOLINE "endbr64\n movl $number, %ecx\n jmp hook_call\n"

@@ -47,4 +47,4 @@ def reading_errors() -> tuple[type[Exception], ...]:
     """
     import duckdb
 
-    return (duckdb.Error, UnicodeError, OverflowError, ValueError, RuntimeError)
+    return (duckdb.Error, OverflowError, RuntimeError, TypeError, ValueError)

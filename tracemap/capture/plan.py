@@ -1,0 +1,147 @@
+"""What to record, and how the program is called for it: flags sorted out, the function found, inputs made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracemap.capture.abi import declared_types
+from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling_flags
+from tracemap.capture.flagfile import check_files, read_flags, sorted_out
+from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_inputs, made_inputs
+from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
+from tracemap.errors import FunctionUnknown, UsageInvalid
+from tracemap.options.record import RecordOptions
+from tracemap.units import UNKNOWN, Text
+
+DEFAULT_DEVICE = "local-task"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """What to record: a module with its entry points, and the options, whose output and caches are decided here.
+
+    A function or inputs that the options do not name are those of the flag file; else the only one, and made up.
+    """
+
+    module: Path
+    module_sha256: Text
+    bundle: Text
+    functions: tuple[EntryPoint, ...]
+    output: Path
+    options: RecordOptions
+    device: Text = UNKNOWN
+    """Unknown: that of the flags, else local-task."""
+    caches: CacheSimulation | None = None
+    """A simulation of caches in one more execution; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request with everything decided."""
+
+    request: RecordRequest
+    entry: EntryPoint
+    device: str
+    inputs: tuple[Input, ...]
+    flags: tuple[str, ...]
+    modules: tuple[Path, ...]
+    folder: Path
+    """For what is needed only until the run is written."""
+
+    @property
+    def options(self) -> RecordOptions:
+        """What was asked for."""
+        return self.request.options
+
+    @property
+    def calls(self) -> int:
+        """How often the function is called, warm-up included."""
+        return self.options.iterations + self.options.warmup
+
+    @property
+    def profile(self) -> Path:
+        """Beside the output, so that it is found when tracemap itself is killed."""
+        return profile_path(self.request.output)
+
+    def command(self, profile: Path, more: Sequence[str] = ()) -> list[str]:
+        """The command line that makes all calls and writes this profile."""
+        flags = [*self.flags, *more]
+        plain = benchmark_command(self.modules, self.entry.name, self._specs, self.device, self.calls, flags)
+        return [*plain, *profiling_flags(self.device, profile)]
+
+    def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
+        """One call with another module in place of ours, on one worker and without a profile."""
+        modules = [module if path == self.request.module else path for path in self.modules]
+        return benchmark_command(modules, self.entry.name, self._specs, SIMULATED_DEVICE, 1, [*self.flags, *more])
+
+    @property
+    def _specs(self) -> list[str]:
+        return [given.spec for given in self.inputs]
+
+
+def profile_path(output: Path) -> Path:
+    """Where the profile lies until the run is written."""
+    return output.with_name(output.name + ".ireeprof")
+
+
+def make_plan(request: RecordRequest, folder: Path) -> Plan:
+    """Decide everything that the request leaves open.
+
+    Raises:
+        FunctionUnknown: no such function, or several and none named.
+        InputInvalid: the inputs do not fit, or cannot be made up.
+        UsageInvalid: flags that do not go together.
+    """
+    options = request.options
+    flags = sorted_out([*(read_flags(options.flagfile) if options.flagfile else []), *options.runtime_flags])
+    modules = _modules(request.module, flags.modules)
+    if options.inputs:
+        flags = replace(flags, inputs=options.inputs)
+    check_files(flags)
+    entry = _entry(request, flags.function if options.function is UNKNOWN else str(options.function))
+    device = flags.device or DEFAULT_DEVICE if request.device is UNKNOWN else str(request.device)
+    inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, options.dim, folder)
+    serial = (SERIAL_FLAG,) if options.serial else ()
+    if request.caches is not None:
+        check_device(device)
+    return Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial), modules, folder)
+
+
+def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
+    """The modules to load: ours takes the place of the only `--module`, or of that one of several that is the same.
+
+    Raises:
+        UsageInvalid: one of several cannot be read, none of them is ours, or more than one.
+    """
+    if len(named) <= 1:
+        return (ours,)
+    content = ours.read_bytes()
+    try:
+        same = [Path(name).read_bytes() == content for name in named]
+    except OSError as error:
+        raise UsageInvalid(f"the flags name several modules; {error.filename}: {error.strerror}") from error
+    if sum(same) != 1:
+        raise UsageInvalid(
+            f"the flags name several modules, {sum(same) or 'none'} of them the bundle's; name its module.vmfb once "
+            "among them"
+        )
+    return tuple(ours if is_ours else Path(name) for name, is_ours in zip(named, same, strict=True))
+
+
+def _entry(request: RecordRequest, name: str) -> EntryPoint:
+    """The function to call, its arguments' types as the compiled module declares them."""
+    names = [function.name for function in request.functions]
+    listed = ", ".join(names) or "none"
+    if not name and len(names) != 1:
+        raise FunctionUnknown(f"the module has {len(names)} functions; name one with --function: {listed}")
+    found = next((function for function in request.functions if function.name == (name or names[0])), None)
+    if found is None:
+        raise FunctionUnknown(f"the module has no function {name!r}; it has: {listed}")
+    types = declared_types(request.module).get(found.name, ())
+    if len(types) != len(found.arguments):
+        return found
+    # The compiler may have changed types (f64 to f32); the runtime takes those that the module declares.
+    pairs = zip(found.arguments, types, strict=True)
+    return EntryPoint(found.name, tuple(ArgumentType(old.name, kind, old.loop_bound) for old, kind in pairs))

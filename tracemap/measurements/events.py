@@ -1,0 +1,125 @@
+"""The events of a recording while it is put together: one table, which everything that saw something adds to.
+
+The profile gives rows of what was timed, counting adds columns to the dispatches, sampling and simulating add rows of
+steps. The order of the rows is the column `row` until the run is written, which has no such column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tracemap.measurements.sql import quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+# The union of a submission's dispatches, clipped to it: on several workers they overlap. Events without times cover
+# nothing; `greatest` and `least` would pass over a NULL and take it for all that is left.
+_COVERED_SQL = """
+WITH event AS (SELECT {row} AS row, kind, submission_id, start_ns, start_ns + duration_ns AS end_ns FROM {events}
+               WHERE kind IN ('dispatch', 'execute') AND start_ns IS NOT NULL AND duration_ns IS NOT NULL),
+     span AS (SELECT {number} AS row, submission_id, start_ns, end_ns FROM event WHERE kind = 'execute'),
+     part AS (SELECT span.row, greatest(event.start_ns, span.start_ns) AS s, least(event.end_ns, span.end_ns) AS e
+              FROM span LEFT JOIN event ON event.submission_id = span.submission_id AND event.kind = 'dispatch'),
+     ordered AS (SELECT row, s, e, max(e) OVER (PARTITION BY row ORDER BY s, e
+                                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached FROM part)
+SELECT row, CAST(coalesce(sum(greatest(0, e - greatest(s, coalesce(reached, s)))), 0) AS BIGINT) AS covered_ns
+FROM ordered GROUP BY row
+"""
+
+
+def covered_sql(events: str, row: str = "") -> str:
+    """A SELECT of (row, covered_ns): the part of each execute's duration in which a dispatch of its submission ran.
+
+    Args:
+        events: a table or subquery with columns kind, submission_id, start_ns and duration_ns.
+        row: its column that tells rows apart; without one, executes are numbered in any order.
+    """
+    return _COVERED_SQL.format(events=events, row=row or 0, number="row" if row else "row_number() OVER ()")
+
+
+class EventTable:
+    """The events of one execution, in a table of DuckDB.
+
+    Attributes:
+        connection: holds the table; SQL of others may join it.
+        name: of the table: columns as in `model.COLUMNS`, metrics, and `row`, which counts from 1 in the order in which
+            rows will be written.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
+        """Make the table of a SELECT, whose column `row` is an event's place in the file that it comes from."""
+        self.connection = connection
+        self.name = name
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+        # Workers report in the order in which they get to it, which need not be that of the work.
+        self.sort("start_ns")
+        connection.execute(
+            f"UPDATE {name} SET covered_ns = covered.covered_ns FROM ({covered_sql(name, 'row')}) AS covered "
+            f"WHERE covered.row = {name}.row"
+        )
+
+    @property
+    def dispatches(self) -> str:
+        """A subquery of the dispatches; column `submitted` numbers those of a kernel in the order of submission.
+
+        The program itself decides that order, so equal numbers are equal work, whichever execution it was.
+        """
+        number = "row_number() OVER (PARTITION BY kernel ORDER BY submission_id, command_index, row)"
+        return f"(SELECT *, {number} AS submitted FROM {self.name} WHERE kind = 'dispatch')"
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        ((count,),) = self.connection.execute(f"SELECT count(*) FROM {self.name}").fetchall()
+        return int(count)
+
+    def add_counts(self, query: str, names: Sequence[str]) -> int:
+        """Add columns of counts to the dispatches; other rows have none.
+
+        Args:
+            query: a SELECT of kernel, submitted, and the counts in the order of `names`.
+            names: the columns to add.
+
+        Returns:
+            How many dispatches have no counts.
+        """
+        cells = ", ".join(map(quoted, names))
+        columns = ", ".join(("kernel", "submitted", *map(quoted, names)))
+        self.connection.execute(f"""
+            CREATE OR REPLACE TEMP TABLE {self.name} AS
+            WITH counts({columns}) AS ({query}),
+                 counted AS (SELECT row, true AS is_counted, {cells} FROM {self.dispatches} AS dispatch
+                             JOIN counts USING (kernel, submitted))
+            SELECT event.*, is_counted, {cells} FROM {self.name} AS event LEFT JOIN counted USING (row)
+        """)
+        missing = f"SELECT count(*) FROM {self.name} WHERE kind = 'dispatch' AND is_counted IS NULL"
+        ((without,),) = self.connection.execute(missing).fetchall()
+        self.connection.execute(f"ALTER TABLE {self.name} DROP COLUMN is_counted")
+        return int(without)
+
+    def add_rows(self, query: str) -> None:
+        """Add the rows of a SELECT behind those that are there, in its order; columns that are new are added too."""
+        known = {name for name, *_ in self._described(self.name)}
+        for name, kind, *_ in self._described(f"({query})"):
+            if name not in known:
+                self.connection.execute(f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {kind}")
+        self.connection.execute(
+            f"INSERT INTO {self.name} BY NAME "
+            f"SELECT (SELECT coalesce(max(row), 0) FROM {self.name}) + row_number() OVER () AS row, * FROM ({query})"
+        )
+
+    def _described(self, source: str) -> list[tuple[str, ...]]:
+        return self.connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
+
+    def sort(self, keys: str) -> None:
+        """Order the rows anew, with NULL behind; what the keys do not tell apart stays as it is."""
+        self.connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {self.name} AS "
+            f"SELECT row_number() OVER (ORDER BY {keys}, row) AS row, * EXCLUDE row FROM {self.name}"
+        )
+
+    def in_order(self) -> duckdb.DuckDBPyRelation:
+        """The rows as they are written."""
+        return self.connection.sql(f"SELECT * EXCLUDE row FROM {self.name} ORDER BY row")

@@ -1,0 +1,159 @@
+"""An exported profile becomes the events of a run, and what is known of how they came about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import RunInvalid
+from tracemap.measurements.events import EventTable
+from tracemap.measurements.header import Clock, RecordedBuffer, RecordedCommand
+from tracemap.measurements.ireeprof.invocations import (
+    NOTHING_KNOWN,
+    KnownCalls,
+    Span,
+    number_invocations,
+    span_of_calls,
+    unknown_invocations,
+)
+from tracemap.measurements.ireeprof.programs import load_buffers, programs_and_buffers
+from tracemap.measurements.ireeprof.records import (
+    clock_of_events,
+    first_integer,
+    invalid_times,
+    load_no_records,
+    load_records,
+    losses,
+    record_types,
+)
+from tracemap.measurements.sql import first_line, reading_errors
+from tracemap.units import UNKNOWN, Integer
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profile tells: the events, the recorded command lists, and what was lost.
+
+    `invocations` counts the calls of the entry point that could be told apart, warm-up included.
+    """
+
+    events: EventTable
+    event_count: int
+    programs: tuple[tuple[RecordedCommand, ...], ...]
+    buffers: tuple[RecordedBuffer, ...]
+    clock: Clock
+    invocations: Integer
+    span: Span
+    lost_records: int
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def read_export(
+    jsonl: Path, connection: duckdb.DuckDBPyConnection, table: str = "events", known: KnownCalls = NOTHING_KNOWN
+) -> Profile:
+    """Read what `iree-profile export --format=ireeperf-jsonl` wrote.
+
+    Args:
+        jsonl: the exported file.
+        connection: holds the events until they are written; tables `profile_*` in it are overwritten.
+        table: the name of the table of events.
+        known: what is known of the calls.
+
+    Raises:
+        RunEmpty: it holds no record.
+        RunInvalid: it is no such export, or a damaged one.
+        RunVersion: it is of another schema version.
+    """
+    load_records(jsonl, connection)
+    try:
+        return _profile(connection, table, known)
+    except reading_errors() as error:  # numbers that no clock gives, lists that are none
+        raise RunInvalid(f"{jsonl}: a record of the profile is damaged: {first_line(error)}") from error
+
+
+def empty_profile(connection: duckdb.DuckDBPyConnection, table: str) -> Profile:
+    """The profile of a program in which nothing was recorded because nothing ran."""
+    load_no_records(connection)
+    return _profile(connection, table, NOTHING_KNOWN)
+
+
+def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCalls) -> Profile:
+    """Read the table `profile_records`."""
+    clock, mixed = clock_of_events(connection)
+    told_apart = number_invocations(connection, known)
+    load_buffers(connection)
+    events = EventTable(connection, table, _events_sql(clock, known.warmup))
+    programs, buffers = programs_and_buffers(connection)
+    lost, lost_diagnostics = losses(connection)
+    event_count = events.count
+    unknown = [unknown_invocations(known.warmup)] if event_count and told_apart is UNKNOWN else []
+    if known.invocations is UNKNOWN and told_apart is not UNKNOWN:
+        # The last call of a killed program may have been submitted and never reported.
+        told_apart = first_integer(connection, f"SELECT max(invocation) + 1 FROM {table}")
+    return Profile(
+        events=events,
+        event_count=event_count,
+        programs=programs,
+        buffers=buffers,
+        clock=clock,
+        invocations=told_apart,
+        span=span_of_calls(connection, known.warmup),
+        lost_records=lost,
+        diagnostics=(*lost_diagnostics, *mixed, *invalid_times(connection, clock), *unknown),
+    )
+
+
+# The columns of a run in their order; `row` is the place in the profile. Numbers that are not told are 0, or all ones.
+_EVENTS = """
+WITH events AS (
+    SELECT *, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' ELSE {kind_of_op} END AS kind
+    FROM profile_records WHERE record_type IN {record_types}
+)
+SELECT row, kind, key AS kernel,
+    CAST(nullif(events.command_buffer_id, 0) AS BIGINT) AS command_buffer_id,
+    CAST(nullif(command_index, 4294967295) AS BIGINT) AS command_index,
+    CAST(nullif(events.submission_id, 0) AS BIGINT) AS submission_id,
+    CAST(NULL AS VARCHAR) AS site,
+    row_number() OVER (
+        PARTITION BY kind, key, coalesce(program, events.command_buffer_id::VARCHAR), command_index
+        ORDER BY {start_ns}, row) - 1 AS call,
+    invocation,
+    coalesce(invocation < {warmup}, false) AS warmup,
+    {start_ns} AS start_ns,
+    CASE WHEN valid THEN duration_ns END AS duration_ns,
+    {cpu_ns}
+    CAST(NULL AS VARCHAR) AS thread,
+    CAST(NULL AS BIGINT) AS cpu,
+    CASE WHEN kind = 'dispatch' THEN workgroup_count[1] END AS workgroups_x,
+    CASE WHEN kind = 'dispatch' THEN workgroup_count[2] END AS workgroups_y,
+    CASE WHEN kind = 'dispatch' THEN workgroup_count[3] END AS workgroups_z,
+    CASE WHEN kind IN ('copy', 'fill', 'update') THEN CAST(payload_length AS BIGINT) END AS payload_bytes,
+    CAST(NULL AS BIGINT) AS covered_ns
+FROM events
+LEFT JOIN (SELECT DISTINCT ON (device, queue, submission_id) * FROM profile_submissions ORDER BY number) AS s
+    ON s.device = physical_device_ordinal AND s.queue = queue_ordinal AND s.submission_id = events.submission_id
+LEFT JOIN (SELECT id, program FROM profile_buffers WHERE one_shot) AS one_shot
+    ON one_shot.id = events.command_buffer_id
+"""
+
+# local-sync releases a transient buffer with a queue barrier, and files are read and written by copies.
+_KIND_OF_OP = "CASE op WHEN 'barrier' THEN 'dealloca' WHEN 'read' THEN 'copy' WHEN 'write' THEN 'copy' ELSE op END"
+
+# Times over workers exist for tiles only: a row without tiles has no cpu time, which is not the same as 0.
+_CPU_NS = "CASE WHEN kind = 'dispatch' OR tile_duration_sum_ns > 0 THEN tile_duration_sum_ns END AS cpu_ns,"
+
+
+def _events_sql(clock: Clock, warmup: int) -> str:
+    on_host = clock is Clock.HOST
+    return _EVENTS.format(
+        kind_of_op=_KIND_OF_OP,
+        record_types=record_types(clock),
+        start_ns="start_host_time_ns" if on_host else "start_driver_host_cpu_time_ns",
+        warmup=warmup,
+        cpu_ns=_CPU_NS if on_host else "",
+    )
