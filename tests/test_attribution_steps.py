@@ -29,8 +29,8 @@ from tracemap.machine.images import read_images
 from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
+from tracemap.reports.csv import attribution_csv
 from tracemap.reports.json import attribution_json, schema
-from tracemap.reports.table import attribution_csv
 from tracemap.units import UNKNOWN, split_by_largest_remainder
 
 

@@ -12,9 +12,11 @@ from tests.builders import attribution, graph, op, site
 from tests.test_reports_page import GRAPH, RESIDUAL, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
-from tracemap.reports.html import CHUNK_LINES, embedded_json, render_page, write_page
+from tracemap.reports.escaping import for_script
+from tracemap.reports.html.blocks import LINES_PER_BLOCK
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.data import bar_width
+from tracemap.reports.page.render import render_page, write_page
+from tracemap.reports.page.script_data import bar_width
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 
@@ -56,13 +58,13 @@ def test_hostile_text_is_escaped_everywhere(costs: bool) -> None:
 
 
 def test_embedded_json_is_inert_and_means_the_same() -> None:
-    text = embedded_json({"a": EVIL})
+    text = for_script({"a": EVIL})
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == {"a": EVIL}
 
 
 def test_long_sources_are_cut_into_blocks() -> None:
-    lines = 2 * CHUNK_LINES + 7
+    lines = 2 * LINES_PER_BLOCK + 7
     page = build_page(graph((op(0, 3),)), None, lambda _: "x\n" * lines)
     text = render_page(page)
     assert re.findall(r'class="chunk n(\d+)"', text) == ["100", "100", "7"]

@@ -16,10 +16,10 @@ from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
-from tracemap.reports.html import render_page
-from tracemap.reports.page import kernels as page_kernels
+from tracemap.reports.page import kernels_tab
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.kernels import KernelSources, kernel_page_json, kernel_pages, kernels_of
+from tracemap.reports.page.kernels_tab import KernelSources, kernel_page_json, kernel_pages, kernels_of
+from tracemap.reports.page.render import render_page
 
 EVIL = "</script><script>alert(1)</script><!--"
 
@@ -63,7 +63,7 @@ def test_a_page_of_the_map_alone_has_texts_and_links(built: Built) -> None:
 def test_machine_code_has_a_limit(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = load(built("hand_mlp"))
     result = attribute(seen_everywhere(bundle, "matmul", tmp_path))
-    monkeypatch.setattr(page_kernels, "MOST_INSTRUCTIONS", 0)
+    monkeypatch.setattr(kernels_tab, "MOST_INSTRUCTIONS", 0)
     pages = kernel_pages(bundle.graph, result, kernels_of(bundle))
     assert all(not page.code for page in pages)
     assert "hotter kernels fill the page" in pages[0].no_code

@@ -8,9 +8,9 @@ from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import Fate, SourceFile, TraceGraph
-from tracemap.reports.page.build import build_page, explained_of_elapsed
+from tracemap.reports.costed import AT_LOAD, NO_MEMBERS, explained_of_elapsed
+from tracemap.reports.page.build import build_page
 from tracemap.reports.page.model import PageData, SourceLine
-from tracemap.reports.page.tables import AT_LOAD, NO_MEMBERS
 from tracemap.units import UNKNOWN
 
 PYTHON = SourceFile("net.py", "python/0-net.py", "python")
@@ -99,17 +99,22 @@ def test_python_lines_carry_self_and_inclusive(page: PageData) -> None:
 
 def test_load_time_is_not_measured_rather_than_nothing(page: PageData) -> None:
     at_load = line(page, 0, 9)
-    assert (at_load.state, at_load.note, at_load.costs, at_load.calls) == ("not_measured", "not measured", {}, UNKNOWN)
+    assert (at_load.state, at_load.remark, at_load.costs, at_load.calls) == (
+        "not_measured",
+        "not measured",
+        {},
+        UNKNOWN,
+    )
     row = page.sites[3]
-    assert (row.load_time, row.costs, row.notes, row.calls) == (True, {}, (AT_LOAD,), UNKNOWN)
+    assert (row.load_time, row.costs, row.remarks, row.calls) == (True, {}, (AT_LOAD,), UNKNOWN)
     assert page.ops[7].costs == {}
     assert page.coverage.load_time_sites == 1
 
 
 def test_lines_without_cost_say_why(page: PageData) -> None:
-    assert line(page, 0, 10).note == "constant"
-    assert line(page, 0, 5).note == "part of op3"
-    assert line(page, 0, 12).note == ""
+    assert line(page, 0, 10).remark == "constant"
+    assert line(page, 0, 5).remark == "part of op3"
+    assert line(page, 0, 12).remark == ""
 
 
 def test_heat_is_relative_to_the_hottest_line_of_the_file(page: PageData) -> None:
@@ -181,7 +186,7 @@ def test_site_rows_split_their_cost_over_members(page: PageData) -> None:
     row = page.sites[0]
     assert [(member.op, member.attributed["cpu_ns"].exact) for member in row.members] == [("op2", 51), ("op3", 50)]
     assert row.costs["cpu_ns"].total.exact == 101
-    assert page.sites[4].notes == (NO_MEMBERS,)
+    assert page.sites[4].remarks == (NO_MEMBERS,)
     assert page.sites[2].path == ("op1",)
 
 
@@ -189,7 +194,7 @@ def test_a_page_of_the_map_alone_has_no_costs() -> None:
     bare = page_of(GRAPH, None)
     assert (bare.metric, bare.rule, bare.metrics, bare.residual) == ("", None, (), ())
     assert line(bare, 0, 3).sites == ("site0",)
-    assert (line(bare, 0, 3).note, line(bare, 0, 9).note, line(bare, 0, 9).state) == ("dispatched", "load_time", "")
+    assert (line(bare, 0, 3).remark, line(bare, 0, 9).remark, line(bare, 0, 9).state) == ("dispatched", "load_time", "")
     assert bare.coverage.uncalled_sites == 0
 
 

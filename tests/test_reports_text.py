@@ -5,24 +5,15 @@ from __future__ import annotations
 import io
 import os
 import pty
-from dataclasses import dataclass
 
 from tests.builders import attribution, graph, op, site
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import Kernel, Op, Site
-from tracemap.reports import terminal
+from tracemap.graph.query import Selection, everything
+from tracemap.reports.terminal.attribution import MOST_ROWS, print_attribution
+from tracemap.reports.terminal.map import print_map
 
 LONG = "main$async_dispatch_7_" + "matmul_like_" * 30 + "f32"
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """A selection as a query makes it."""
-
-    ops: tuple[Op, ...] = ()
-    sites: tuple[Site, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
 
 
 def rows_of(printed: str, title: str) -> list[list[str]]:
@@ -40,14 +31,14 @@ def rows_of(printed: str, title: str) -> list[list[str]]:
 def attributed_text(**options: bool) -> str:
     out = io.StringIO()
     costs = attribution(GRAPH, TOTALS, residual=RESIDUAL, diagnostics=[Diagnostic("odd-too", "and [red]this[/red]")])
-    terminal.attribute(GRAPH, costs, out, **options)
+    print_attribution(GRAPH, costs, out, **options)
     return out.getvalue()
 
 
 def test_piped_tables_are_plain_and_cut_nothing() -> None:
     map_ = graph((op(0, 1, name="stablehlo." + "very_long_name_" * 20),), (site(0, 0, kernel=LONG),))
     out = io.StringIO()
-    terminal.show(map_, map_, out, whole=True)
+    print_map(everything(map_), map_, out, whole=True)
     printed = out.getvalue()
     assert "\x1b" not in printed
     assert "…" not in printed
@@ -57,7 +48,7 @@ def test_piped_tables_are_plain_and_cut_nothing() -> None:
 
 def test_show_prints_ops_sites_members_and_kernels() -> None:
     out = io.StringIO()
-    terminal.show(GRAPH, GRAPH, out, whole=True)
+    print_map(everything(GRAPH), GRAPH, out, whole=True)
     printed = out.getvalue()
     assert "9 ops: 4 dispatched, 1 load_time, 1 host, 1 constant, 2 structural" in printed
     assert "5 sites on 5 kernels, 4 with members" in printed
@@ -72,7 +63,7 @@ def test_show_prints_ops_sites_members_and_kernels() -> None:
 
 def test_show_prints_what_was_selected_only() -> None:
     out = io.StringIO()
-    terminal.show(Some(sites=(GRAPH.sites[2],)), GRAPH, out)
+    print_map(Selection((), (GRAPH.sites[2],), ()), GRAPH, out)
     printed = out.getvalue()
     assert "site2" in printed
     assert "site0" not in printed
@@ -107,26 +98,26 @@ def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
 
 
 def test_hidden_ops_are_summed() -> None:
-    count = terminal.TOP_OPS + 3
+    count = MOST_ROWS + 3
     map_ = graph([op(i, i + 1) for i in range(count)], [site(i, i) for i in range(count)])
     costs = attribution(map_, {"cpu_ns": {f"site{i}": 10 for i in range(count)}})
     out, everything = io.StringIO(), io.StringIO()
-    terminal.attribute(map_, costs, out)
-    terminal.attribute(map_, costs, everything, all_ops=True)
+    print_attribution(map_, costs, out)
+    print_attribution(map_, costs, everything, all_ops=True)
     assert f"… and 3 more ops: 30 ns, {100 * 3 / count:.1f} %" in out.getvalue()
     assert len(rows_of(everything.getvalue(), "Ops by cpu_ns")) == count
 
 
 def test_a_run_without_metrics_says_so() -> None:
     out = io.StringIO()
-    terminal.attribute(GRAPH, attribution(GRAPH, {}), out)
+    print_attribution(GRAPH, attribution(GRAPH, {}), out)
     assert "nothing to attribute" in out.getvalue()
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     map_ = graph((op(0, 1, name="a\x1b[31m\nb\u202e", reason="[bold]not markup[/bold] \x07"),))
     out = io.StringIO()
-    terminal.show(map_, map_, out)
+    print_map(everything(map_), map_, out)
     printed = out.getvalue()
     assert "a\\x1b[31m\\nb\\u202e" in printed
     assert "[bold]not markup[/bold] \\x07" in printed
@@ -139,7 +130,7 @@ def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
         terminal_columns = os.environ.get("COLUMNS")
         os.environ["COLUMNS"] = "80"
         try:
-            terminal.show(Some(kernels=map_.kernels), map_, follower_end)
+            print_map(Selection((), (), map_.kernels), map_, follower_end)
         finally:
             os.environ.pop("COLUMNS")
             if terminal_columns is not None:

@@ -19,10 +19,10 @@ from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
-from tracemap.reports.html import write_page
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.kernels import kernels_of
+from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.reports.page.model import KernelPage
+from tracemap.reports.page.render import write_page
 
 LINES = 10_000
 SELECTED = "#kernel-ir .kr.selected"

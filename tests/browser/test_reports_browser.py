@@ -18,8 +18,8 @@ from tests.support import check_cli
 from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS, page_of
 from tracemap.graph.model import SourceFile
-from tracemap.reports.html import write_page
 from tracemap.reports.page.build import build_page
+from tracemap.reports.page.render import write_page
 
 MODEL_NAME = "jax_mlp"
 

@@ -78,18 +78,18 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
 
 
 def _write_page(bundle: Bundle, result: Attribution, page: Path, force: bool) -> None:
-    from tracemap.reports.html import write_page
     from tracemap.reports.page.build import build_page
-    from tracemap.reports.page.kernels import kernels_of
+    from tracemap.reports.page.kernels_tab import kernels_of
+    from tracemap.reports.page.render import write_page
 
     write_page(build_page(bundle.graph, result, bundle.source_text, kernels_of(bundle)), page, force=force)
 
 
 def _print(bundle: Bundle, result: Attribution, form: str, output: Path | None, all_ops: bool) -> None:
     if form == "text" and output is None:  # straight to the terminal, whose width and colours it asks for
-        from tracemap.reports import terminal
+        from tracemap.reports.terminal.attribution import print_attribution
 
-        terminal.attribute(bundle.graph, result, sys.stdout, all_ops=all_ops)
+        print_attribution(bundle.graph, result, sys.stdout, all_ops=all_ops)
         return
     printed = _printed(bundle, result, form, all_ops)
     if output is None:
@@ -106,13 +106,13 @@ def _printed(bundle: Bundle, result: Attribution, form: str, all_ops: bool) -> s
 
         return json_text(attribution_json(result))
     if form == "csv":
-        from tracemap.reports.table import attribution_csv
+        from tracemap.reports.csv import attribution_csv
 
         return attribution_csv(bundle.graph, result)
     import io
 
-    from tracemap.reports import terminal
+    from tracemap.reports.terminal.attribution import print_attribution
 
     buffer = io.StringIO()
-    terminal.attribute(bundle.graph, result, buffer, all_ops=all_ops)
+    print_attribution(bundle.graph, result, buffer, all_ops=all_ops)
     return buffer.getvalue()

@@ -68,7 +68,7 @@ def command(bundle: Path, form: str, fail_under: float | None, ops: tuple[str, .
 
         click.echo(json_text(audit_json(graph, found)), nl=False)
     else:
-        from tracemap.reports.audit import print_audit
+        from tracemap.reports.terminal.audit import print_audit
 
         print_audit(graph, found, sys.stdout, list_all=failed)
     for name in ops:

@@ -69,7 +69,8 @@ def command(
 
 def _print(lowering: Lowering, form: str, out: TextIO) -> None:
     from tracemap.reports.json import json_text
-    from tracemap.reports.lowering.text import lowering_json, print_lowering
+    from tracemap.reports.lowering.json import lowering_json
+    from tracemap.reports.terminal.lowering import print_lowering
 
     if form == "json":
         out.write(json_text(lowering_json(lowering)))

@@ -36,9 +36,9 @@ def command(
     from tracemap.graph.bundle import load
     from tracemap.options.attribute import Rule
     from tracemap.outputs import check_file
-    from tracemap.reports.html import write_page
     from tracemap.reports.page.build import build_page
-    from tracemap.reports.page.kernels import kernels_of
+    from tracemap.reports.page.kernels_tab import kernels_of
+    from tracemap.reports.page.render import write_page
     from tracemap.session import attribute
 
     check_file(target, force=force)

@@ -47,11 +47,12 @@ def command(bundle: Path, what: str, form: str, assembly: bool) -> None:
 
         click.echo(json_text(map_json(graph, selection, views, assembly=assembly)), nl=False)
     else:
-        from tracemap.reports import terminal
+        from tracemap.reports.terminal.kernel import print_kernel
+        from tracemap.reports.terminal.map import print_map
 
-        terminal.show(selection, graph, sys.stdout, whole=not what)
+        print_map(selection, graph, sys.stdout, whole=not what)
         for view in views:
-            terminal.show_kernel(view, graph, sys.stdout, assembly=assembly)
+            print_kernel(view, graph, sys.stdout, assembly=assembly)
 
 
 def _views(bundle: Bundle, what: str) -> list[KernelView]:

@@ -118,7 +118,8 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
     from tracemap.measurements.hook.stats import is_recording, read_calls, thread_stats
     from tracemap.options.option import split_names
     from tracemap.outputs import check_file
-    from tracemap.reports.calls.text import stats_json, stats_text
+    from tracemap.reports.calls.json import stats_json
+    from tracemap.reports.terminal.stats import stats_text
 
     tables = not no_table and _NO_TABLE not in os.environ
     events = split_names(counters)
@@ -157,7 +158,7 @@ def _write_table(run: Path, table: Path, kernel: str, skip_ms: int, events: Sequ
 def _write_csv(found: Sequence[ThreadCalls], folder: Path, *, force: bool) -> None:
     """One file per thread; threads of the same name are told apart by a number. Names are never taken as paths."""
     from tracemap.outputs import check_file, write_text
-    from tracemap.reports.calls.text import calls_csv
+    from tracemap.reports.calls.csv import calls_csv
 
     names: dict[str, ThreadCalls] = {}
     for calls in found:

@@ -9,7 +9,7 @@ from tracemap.errors import ModuleInvalid
 from tracemap.graph.model import Kernel, Op, OpId, TraceGraph
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, instructions_of, loops_of
 from tracemap.machine.images import Image, kernel_images
-from tracemap.reports.page.join import place_text
+from tracemap.reports.labels import file_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:
 
 
 def _op_text(op: Op) -> str:
-    return f"{op.id} {op.name} {place_text(op.file, op.line)}"
+    return f"{op.id} {op.name} {file_line(op.file, op.line)}"
 
 
 def ops_at_site(graph: TraceGraph, kernel: Kernel, ops: Sequence[OpId]) -> tuple[OpId, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,17 +13,20 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.histograms import histogram
 from tracemap.measurements.hook.stats import DURATION, CallSet, PairStats, SeriesStats, ThreadCalls, ThreadStats
-from tracemap.outputs import check_file, write_text
 from tracemap.reports.calls.plots import BASE, HEIGHT, WIDTH, Plot, describe, plot
-from tracemap.reports.calls.text import SHADES, printable, shade_level
-from tracemap.reports.html import asset, content_policy
+from tracemap.reports.calls.shades import SHADES, shade_level
+from tracemap.reports.escaping import for_hook_text
+from tracemap.reports.html.document import Kind, render, write
 from tracemap.units import format_average, format_count, format_ns
 
 if TYPE_CHECKING:
-    from jinja2 import Template
-
     from tracemap.measurements.hook.stats import Floats
 
+_KIND = Kind(
+    template="stats/stats.html.j2",
+    styles=("stats/stats.css",),
+    scripts=("shared/views.js", "shared/keys.js", "stats/stats.js"),
+)
 MOST_CELLS: Final = 500_000
 """Of all heat maps of a page: browsers take seconds to show more."""
 _TINTS = 10
@@ -131,7 +134,7 @@ def _facts(stats: Sequence[ThreadStats], chosen: Chosen) -> list[tuple[str, str]
     return [
         ("calls of workgroups", format_count(sum(thread.calls for thread in stats))),
         ("threads", format_count(len(stats))),
-        ("kernel", printable(chosen.kernel) or "all"),
+        ("kernel", for_hook_text(chosen.kernel) or "all"),
         ("left out", left_out),
         ("quantiles", str(chosen.buckets)),
         ("shades of heat maps", f"probability to the power {chosen.gamma:g}"),
@@ -146,7 +149,7 @@ def _thread(calls: ThreadCalls, stats: ThreadStats, chosen: Chosen, number: int)
     pairs = dict(zip(places, stats.pairs, strict=True))
     return ThreadPanel(
         anchor,
-        printable(stats.thread) or "–",
+        for_hook_text(stats.thread) or "–",
         format_count(stats.calls),
         tuple((cpu, format_count(calls_there)) for cpu, calls_there in stats.calls_of_cpu),
         series,
@@ -163,7 +166,7 @@ def _series(about: SeriesStats, values: Floats) -> SeriesPanel:
     text = _duration_text if about.name == DURATION else format_average
     means = tuple("–" if math.isnan(mean) else text(mean) for mean in about.bucket_means)
     shown = plot(histogram(values), about.mean, about.bucket_means, text)
-    return SeriesPanel(printable(about.name), text(about.mean), means, shown, describe(shown))
+    return SeriesPanel(for_hook_text(about.name), text(about.mean), means, shown, describe(shown))
 
 
 def _duration_text(duration_us: float) -> str:
@@ -205,24 +208,12 @@ def write_stats_page(page: StatsPage, target: Path, *, force: bool) -> None:
         TargetExists: `target` is there already and `force` is false.
         TargetUnwritable: `target` cannot be written.
     """
-    check_file(target, force=force)
-    write_text(render_stats_page(page), target)
+    write(render_stats_page(page), target, force=force)
 
 
 def render_stats_page(page: StatsPage) -> str:
     """The whole HTML text of the page; the same statistics give the same bytes."""
-    style = asset("page.css") + asset("stats.css") + _tints()
-    early, script = asset("early.js"), asset("stats.js")
-    return _template().render(
-        page=page,
-        style=style,
-        early=early,
-        script=script,
-        policy=content_policy(style, early, script),
-        width=WIDTH,
-        height=HEIGHT,
-        base=BASE,
-    )
+    return render(_KIND, page, sizes=_tints(), width=WIDTH, height=HEIGHT, base=BASE)
 
 
 def _tints() -> str:
@@ -230,13 +221,3 @@ def _tints() -> str:
     shades = [f".q{level} {{ --p: {round(100 * level / (len(SHADES) - 1))}% }}\n" for level in range(len(SHADES))]
     tints = [f".r{level} {{ --p: {6 * level}% }}\n" for level in range(_TINTS + 1)]
     return "".join(shades + tints)
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    return environment.from_string(asset("stats.html.j2"))

@@ -16,6 +16,8 @@ from pygments.token import (
     _TokenType,
 )
 
+from tracemap.reports.escaping import for_markup
+
 _CLASSES: tuple[tuple[_TokenType, str], ...] = (
     (Comment, "c"),
     (Error, "e"),
@@ -34,13 +36,7 @@ _CLASSES: tuple[tuple[_TokenType, str], ...] = (
     (Operator.Word, "k"),
     (String, "s"),
 )
-"""Token types and the class names that `page.css` colours; the first that contains a token's type."""
-
-_ESCAPES = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;", "\r": None, "\0": "\ufffd"}
-    # Invisible characters that reorder text are shown by name: what stands on a line must be what one sees there.
-    | {chr(code): f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-)
+"""Token types and the class names that `source.css` colours; the first that contains a token's type."""
 
 
 def lines_of(text: str) -> list[str]:
@@ -58,7 +54,7 @@ def highlighted_lines(text: str, language: str) -> list[str]:
     for _, token_type, value in _lexer(language).get_tokens_unprocessed(text):
         key = (token_type, value)
         if key not in spans:
-            spans[key] = _span(_token_class(token_type), value.translate(_ESCAPES))
+            spans[key] = _span(_token_class(token_type), for_markup(value))
         pieces.append(spans[key])
     return lines_of("".join(pieces))
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracemap.graph.lowering import Link, Loop, Lowering, Stage
-from tracemap.outputs import check_file, write_text
+from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
 from tracemap.reports.highlight.lines import highlighted_lines, lines_of
-from tracemap.reports.html import CHUNK_LINES, asset, content_policy, embedded_json
-from tracemap.reports.lowering.text import heading, place_text, position
+from tracemap.reports.html.blocks import block_sizes, in_blocks
+from tracemap.reports.html.document import Kind, render, write
+from tracemap.reports.lowering.words import heading, line_and_column, whereabouts
 from tracemap.units import Unknown, plural
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
 Json = dict[str, Any]
+
+_KIND = Kind(
+    template="lowering/lowering.html.j2",
+    styles=("shared/source.css", "shared/details.css", "lowering/lowering.css"),
+    scripts=("shared/data.js", "shared/details.js", "shared/keys.js", "lowering/lowering.js"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,6 @@ class Pane:
     summary: str
     columns: int
     lines: tuple[PaneLine, ...]
-
-    @property
-    def chunks(self) -> list[tuple[PaneLine, ...]]:
-        """The lines in blocks; browsers lay out only the blocks that are in view."""
-        return [self.lines[start : start + CHUNK_LINES] for start in range(0, len(self.lines), CHUNK_LINES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +74,18 @@ def build_lowering_page(lowering: Lowering) -> LoweringPage:
         title=lowering.model,
         compiler=lowering.compiler,
         panes=tuple(_pane(stage, number) for number, stage in enumerate(lowering.stages)),
-        ops=tuple(
-            OpLine(
-                op.id,
-                op.name,
-                position(op),
-                tuple(
-                    place_text(place, stage)
-                    for place, stage in list(zip(lowering.places_of(op.id), lowering.stages, strict=True))[1:]
-                ),
-            )
-            for op in lowering.ops
-        ),
+        ops=tuple(_op_line(op, lowering) for op in lowering.ops),
     )
+
+
+def _op_line(op: SourceOp, lowering: Lowering) -> OpLine:
+    return OpLine(op.id, op.name, line_and_column(op), _everywhere(op, lowering)[1:])
+
+
+def _everywhere(op: SourceOp, lowering: Lowering) -> tuple[str, ...]:
+    """Where an op is in each stage, the model itself first."""
+    found = zip(lowering.places_of(op.id), lowering.stages, strict=True)
+    return tuple(whereabouts(place, stage) for place, stage in found)
 
 
 def write_lowering_page(lowering: Lowering, target: Path, *, force: bool) -> None:
@@ -99,22 +95,18 @@ def write_lowering_page(lowering: Lowering, target: Path, *, force: bool) -> Non
         TargetExists: `target` is there already and `force` is false.
         TargetUnwritable: `target` cannot be written.
     """
-    check_file(target, force=force)
-    write_text(render_lowering_page(lowering), target)
+    write(render_lowering_page(lowering), target, force=force)
 
 
 def render_lowering_page(lowering: Lowering) -> str:
     """The whole HTML text of the page; the same lowering gives the same bytes."""
     page = build_lowering_page(lowering)
-    style = asset("page.css") + asset("lowering.css") + _pane_styles(page)
-    early, script = asset("early.js"), asset("lowering.js")
-    return _template().render(
-        page=page,
-        style=style,
-        early=early,
-        script=script,
-        policy=content_policy(style, early, script),
-        data=embedded_json(_script_data(lowering)),
+    return render(
+        _KIND,
+        page,
+        sizes=block_sizes({f"S{pane.number}": (pane.columns, len(pane.lines)) for pane in page.panes}),
+        data=_script_data(lowering),
+        in_blocks=in_blocks,
     )
 
 
@@ -154,11 +146,8 @@ def _script_data(lowering: Lowering) -> Json:
             {
                 "id": op.id,
                 "name": op.name,
-                "position": position(op),
-                "places": [
-                    place_text(place, stage)
-                    for place, stage in zip(lowering.places_of(op.id), lowering.stages, strict=True)
-                ],
+                "position": line_and_column(op),
+                "places": _everywhere(op, lowering),
             }
             for op in lowering.ops
         ],
@@ -188,20 +177,3 @@ def _loop(loop: Loop) -> Json:
 
 def _link(link: Link) -> list[Any]:
     return [link.op, link.evidence.value, list(link.lines)]
-
-
-def _pane_styles(page: LoweringPage) -> str:
-    """Sizes of panes and blocks: those out of view need them, and style attributes are against the policy."""
-    widths = [f"#S{pane.number} .code {{ --columns: {pane.columns} }}\n" for pane in page.panes]
-    lengths = sorted({len(chunk) for pane in page.panes for chunk in pane.chunks})
-    return "".join(widths + [f".n{length} {{ --lines: {length} }}\n" for length in lengths])
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    return environment.from_string(asset("lowering.html.j2"))

@@ -101,7 +101,7 @@ class SourceLine:
 
     `html` is escaped and highlighted. `ops` stand on the line (or, in Python, have it as a frame), `part_ops` have only
     a part there. `sites` work for the line. `state` is `measured`, `not_measured` (load-time work), or empty.
-    `note` says why there is no cost: that it was not measured, or the fates of the line's ops.
+    `remark` says why there is no cost: that it was not measured, or the fates of the line's ops.
     """
 
     number: int
@@ -111,7 +111,7 @@ class SourceLine:
     sites: tuple[str, ...]
     calls: Integer
     state: str
-    note: str
+    remark: str
     costs: Mapping[str, LineCost]
 
 
@@ -132,8 +132,8 @@ class SourcePage:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where something stands: text such as `model.mlir:12`, and the anchor of the line, empty when it is not shown."""
+class LineLink:
+    """A line of a source: text such as `model.mlir:12`, and its anchor, empty when it is not on the page."""
 
     text: str
     anchor: str
@@ -166,8 +166,8 @@ class OpRow:
 
     id: str
     name: str
-    place: Place
-    python: Place
+    place: LineLink
+    python: LineLink
     function: str
     scope: str
     fate: str
@@ -201,7 +201,7 @@ class SiteCostRow:
 
 @dataclass(frozen=True, slots=True)
 class SiteRow:
-    """A row of the site table. `notes` are sentences about how the cost was split; `load_time` sites are unmeasured."""
+    """A row of the site table. `remarks` say how the cost was split; `load_time` sites are unmeasured."""
 
     id: str
     kernel: str
@@ -210,7 +210,7 @@ class SiteRow:
     command: str
     load_time: bool
     members: tuple[MemberRow, ...]
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     calls: Integer
     costs: Mapping[str, SiteCostRow]
 
@@ -226,7 +226,6 @@ class ScopeRow:
     ops: int
     attributed: Mapping[str, Amount]
     inclusive: Mapping[str, Amount]
-    heat: Mapping[str, float]
 
 
 @dataclass(frozen=True)

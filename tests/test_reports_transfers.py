@@ -1,0 +1,84 @@
+"""Copies and fills of an op: their cost stands in its row and on its line as the run's own rows add it up."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.support import ROOT, check_cli
+from tests.test_reports_text import rows_of
+from tracemap.attribution.engine import Request, attribute
+from tracemap.attribution.model import Attribution
+from tracemap.graph.bundle import Bundle, load
+from tracemap.measurements.runfile import read_run
+from tracemap.reports.page.build import build_page
+from tracemap.reports.terminal.attribution import print_attribution
+from tracemap.units import format_ns
+
+PROGRAM = ROOT / "tests" / "programs" / "transfers.mlir"
+CALLS = {"alone": ((), "C"), "copied": (("64x64xf32=1", "1x64xf32=2", "3"), "D"), "cut": (("64x64xf32=1", "3"), "E")}
+"""Function -> its inputs, and the mark in the program of the op whose transfer is all of its work."""
+ITERATIONS = 4
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    target = tmp_path_factory.mktemp("transfers") / "transfers.tracemap"
+    check_cli("build", PROGRAM, "-o", target)
+    return load(target)
+
+
+def recorded(bundle: Bundle, function: str, run: Path) -> Path:
+    inputs = [word for spec in CALLS[function][0] for word in ("--input", spec)]
+    check_cli("record", bundle.path, "--function", function, "--iterations", str(ITERATIONS), *inputs, "-o", run)
+    return run
+
+
+def sum_of_rows(run: Path, *kinds: str) -> int:
+    """How long the measured events of these kinds took, by SQL on the run alone."""
+    with duckdb.connect() as connection:
+        query = "SELECT coalesce(sum(duration_ns), 0) FROM read_parquet(?) WHERE NOT warmup AND list_contains(?, kind)"
+        found = connection.execute(query, [str(run), list(kinds)]).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def by_duration(bundle: Bundle, run: Path) -> Attribution:
+    """With one metric, which then is the one that tables show."""
+    found = attribute(Request(bundle.graph, bundle.map_sha256, [read_run(run)]))
+    (duration,) = (metric for metric in found.metrics if metric.name == "duration_ns")
+    return dataclasses.replace(found, metrics=(duration,))
+
+
+@pytest.mark.parametrize("function", CALLS)
+def test_text_and_page_have_the_cost_of_transfers(bundle: Bundle, function: str, tmp_path: Path) -> None:
+    run = recorded(bundle, function, tmp_path / "run.parquet")
+    measured = sum_of_rows(run, "copy", "fill", "update")
+    assert measured > 0
+    assert sum_of_rows(run, "dispatch") == 0
+    lines = PROGRAM.read_text(encoding="utf-8").splitlines()
+    number = next(n for n, line in enumerate(lines, start=1) if line.endswith(f"// {CALLS[function][1]}"))
+    costs = by_duration(bundle, run)
+
+    out = io.StringIO()
+    print_attribution(bundle.graph, costs, out)
+    rows = [" ".join(row) for row in rows_of(out.getvalue(), "Ops by duration_ns")]
+    assert [row for row in rows if f" {ITERATIONS} {format_ns(measured)} " in row] == [
+        row for row in rows if f"transfers.mlir:{number} " in row
+    ]
+    assert sum("transfers.mlir" in row and " 0 0 ns " not in row for row in rows) == 1
+
+    page = build_page(bundle.graph, costs, bundle.source_text)
+    with_cost = {
+        line.number: (line.calls, line.costs["duration_ns"].attributed.exact, line.costs["duration_ns"].inclusive.exact)
+        for line in page.sources[0].lines
+        if line.costs and line.costs["duration_ns"].attributed.exact
+    }
+    assert with_cost == {number: (ITERATIONS, measured, measured)}
+    assert sum(op.costs["duration_ns"].attributed.exact for op in page.ops if op.costs) == measured
+    head = next(n for n, line in enumerate(lines, start=1) if line.startswith(f"func.func @{function}("))
+    assert page.sources[0].lines[head - 1].costs["duration_ns"].inclusive.exact == measured

@@ -1,0 +1,77 @@
+// Cards: what is to be said of an op and of a site.
+function costTable(rows) {
+  const body = make("tbody");
+  for (const [label, amount] of rows) {
+    body.append(make("tr", "", make("th", "", label), exactTitle(make("td", "num", amount[1]), amount), make("td", "num", amount[2])));
+  }
+  return make("table", "", body);
+}
+
+function opCard(op, selected) {
+  const cost = costOf(op);
+  const card = make("div", selected ? "card selected" : "card");
+  card.append(make("h3", "", make("span", "", link(op.id, op.id), " ", make("code", "", op.name)), fateBadge(op)));
+  const where = make("div", "facts", link(op.place[0], op.place[1]));
+  if (op.python[0]) where.append(" · ", link(op.python[0], op.python[1]));
+  if (op.scope) where.append(" · ", op.scope);
+  card.append(where, make("div", "facts", op.reason));
+  const inside = op.kernels.filter((name) => kernelNumber.has(name)).slice(0, 4);
+  if (inside.length) {
+    const links = inside.flatMap((name, place) => [place ? ", " : "", link(name, "kernel" + kernelNumber.get(name) + "-" + op.id)]);
+    card.append(make("div", "facts", "in ", ...links));
+  }
+  if (!cost) return card;
+  const rows = [["attributed", cost.attributed], ["inclusive", cost.inclusive], ["at least", cost.low], ["at most", cost.high]];
+  card.append(costTable(rows));
+  if (cost.sampled) {
+    const [low, high] = cost.sampled;
+    card.append(make("div", "facts", "95 % interval of the samples: " + low[1] + " – " + high[1]));
+  }
+  if (op.calls !== null) card.append(make("div", "facts", counts.format(op.calls) + " calls" + spreadText(cost.per_call)));
+  return card;
+}
+
+const spreadText = (spread) =>
+  spread ? ", median " + spread[0][1] + " (p10 " + spread[1][1] + ", p90 " + spread[2][1] + ")" : "";
+
+function memberRow(member, mark) {
+  const op = ops.get(member.op);
+  const name = make("td", member.root ? "root" : "", link(member.op, member.op), " ", op ? make("code", "", op.name) : "");
+  if (member.root) name.append(" ", make("small", "", "root"));
+  if (op) name.append(make("br"), link(op.place[0], op.place[1]), " ", link(op.python[0], op.python[1]));
+  const evidence = make("td", "evidence", member.evidence);
+  evidence.title = member.operations + " operations, " + member.bytes;
+  const amount = ofMetric(member.attributed);
+  const row = make("tr", mark === member.op ? "selected" : "", name, evidence);
+  row.append(exactTitle(make("td", "num", amount ? amount[1] : "–"), amount));
+  return row;
+}
+
+function siteCard(site, selected, mark) {
+  const cost = costOf(site);
+  const card = make("div", selected ? "card selected" : "card");
+  card.append(make("h3", "", make("span", "", link(site.id, site.id)), make("span", "", cost ? cost.total[1] : site.load_time ? "not measured" : "")));
+  card.append(make("div", "facts", make("code", "", site.kernel)));
+  const facts = make("div", "facts", "command " + site.command);
+  if (site.calls !== null) facts.append(" · " + counts.format(site.calls) + " calls");
+  facts.append(spreadText(cost?.per_call));
+  if (site.path.length) {
+    facts.append(" · through ");
+    site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));
+  }
+  card.append(facts);
+  for (const remark of site.remarks) card.append(make("div", "warn", remark));
+  if (site.members.length) card.append(make("table", "", make("tbody", "", ...site.members.map((member) => memberRow(member, mark)))));
+  return card;
+}
+
+const LIMIT = 40; // cards in the details: a function's line may lead to thousands of sites
+
+function cards(ids, table, card) {
+  const found = ids.map((id) => table.get(id)).filter(Boolean);
+  const shown = found.slice(0, LIMIT).map((row) => card(row));
+  if (found.length > LIMIT) shown.push(make("p", "facts", "and " + (found.length - LIMIT) + " more, see the table"));
+  return shown;
+}
+
+const plural = (count, word) => count + " " + word + (count === 1 ? "" : "s");

@@ -1,0 +1,212 @@
+// The inside of kernels: final IR, source ops, machine code and its loops, each leading to the others.
+// A block, as its names (event, open, row …) are not for other parts.
+if (data.kernels.length) {
+  let kernel = null;
+  let event = "";
+  let members = null; // of the site that is shown; null: of all sites
+  const NOTHING = { lines: new Set(), line: 0, loop: -1, ops: [] };
+  let chosen = NOTHING;
+
+  const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+  const shown = (list) => (members ? list.filter((op) => members.has(op)) : list);
+  const opsOf = (line) => shown(kernel.ops[line] ?? []);
+  const seen = (line) => kernel.seen[event]?.[line] ?? 0;
+  const seenAt = (place) => kernel.seenAt[event]?.[place] ?? 0;
+
+  function row(value, total, on, related, ...cells) {
+    const element = make("div", "kr" + (on ? " selected" : related ? " related" : ""), ...cells);
+    if (value && total) element.style.setProperty("--heat-share", Math.round((100 * value) / total) + "%");
+    return element;
+  }
+
+  const amount = (value, total) => {
+    const cell = make("b", "v", value ? compact.format(value) : "");
+    if (value) cell.title = value + (total ? ", " + ((100 * value) / total).toFixed(1) + " %" : "");
+    return cell;
+  };
+
+  function drawLine(place) {
+    const line = place + 1;
+    const value = seen(line);
+    const own = opsOf(line).slice(0, 2).join(" ");
+    return row(
+      value, kernel.total[event], line === chosen.line, chosen.lines.has(line),
+      make("b", "n", String(line)), amount(value, kernel.total[event]), make("b", "o", own), make("code", "", kernel.lines[place]),
+    );
+  }
+
+  function drawInstruction(place) {
+    const [address, line, text] = kernel.code[place];
+    const value = seenAt(place);
+    return row(
+      value, kernel.total[event], line > 0 && line === chosen.line, chosen.lines.has(line),
+      make("b", "n", address), amount(value, kernel.total[event]), make("b", "o", line ? String(line) : "–"), make("code", "", text),
+    );
+  }
+
+  // Choosing
+
+  const linesOfOp = (op) => kernel.linesOf.get(op) ?? [];
+
+  function choose(next, reveal) {
+    chosen = { ...NOTHING, ...next };
+    const first = chosen.line || Math.min(...chosen.lines);
+    if (reveal !== "ir" && Number.isFinite(first) && first > 0) ir.reveal(first - 1);
+    const at = chosen.loop >= 0 ? kernel.loops[chosen.loop].at : hottest();
+    if (reveal !== "code" && at >= 0) code.reveal(at);
+    paintRows();
+    markSide();
+  }
+
+  // Of the chosen lines' instructions the one where most was seen; the first, where nothing was.
+  function hottest() {
+    let best = -1;
+    kernel.code.forEach(([, line], place) => {
+      if (line !== chosen.line && !chosen.lines.has(line)) return;
+      if (line > 0 && (best < 0 || seenAt(place) > seenAt(best))) best = place;
+    });
+    return best;
+  }
+
+  const chooseLine = (line, reveal) => choose({ line, ops: opsOf(line) }, reveal);
+  const chooseOp = (op) => choose({ ops: [op], lines: new Set(linesOfOp(op)) });
+  const chooseLoop = (loop) => choose({ loop, ops: kernel.loops[loop].ops, lines: new Set(kernel.loops[loop].lines) });
+
+  const ir = new Rows(byId("kernel-ir"), drawLine, (place) => chooseLine(place + 1, "ir"));
+  const code = new Rows(byId("kernel-code"), drawInstruction, (place) => {
+    const line = kernel.code[place][1];
+    if (line) chooseLine(line, "code");
+  });
+
+  function paintRows() {
+    ir.paint();
+    code.paint();
+  }
+
+  // Ops and loops
+
+  function place(op) {
+    const found = ops.get(op);
+    return found ? found.name + " " + found.place[0] : "";
+  }
+
+  function opButton(op, value) {
+    const button = makeButton(op + " " + place(op), () => chooseOp(op));
+    button.dataset.op = op;
+    return make("li", "", button, " ", amount(value, kernel.total[event]), " ", link("source", op));
+  }
+
+  function paintSide() {
+    const list = make("ul", "ops");
+    for (const op of shown(kernel.all)) {
+      list.append(opButton(op, linesOfOp(op).reduce((sum, line) => sum + seen(line), 0)));
+    }
+    byId("kernel-ops").replaceChildren(list);
+    const tree = make("ul", "loops");
+    kernel.loops.forEach((loop, number) => {
+      const text = "loop at " + kernel.code[loop.at][0] + ", " + loop.instructions + " instructions: ";
+      const own = shown(loop.ops);
+      const more = own.length > 6 ? " and " + (own.length - 6) + " more" : "";
+      const words = own.length ? own.slice(0, 6).map((op) => op + " " + place(op)).join(", ") + more : "of no op";
+      const button = makeButton(text + words, () => chooseLoop(number));
+      button.dataset.loop = number;
+      const item = make("li", "", button);
+      item.style.marginLeft = kernel.depth[number] * 14 + "px";
+      tree.append(item);
+    });
+    byId("kernel-loops").replaceChildren(kernel.loops.length ? tree : make("p", "facts", kernel.noCode || "No loops."));
+  }
+
+  function markSide() {
+    for (const button of document.querySelectorAll(".side button.on")) button.classList.remove("on");
+    for (const op of chosen.ops) document.querySelector('.side [data-op="' + op + '"]')?.classList.add("on");
+    document.querySelector('.side [data-loop="' + chosen.loop + '"]')?.classList.add("on");
+  }
+
+  // Kernels and events
+
+  function prepare(found) {
+    if (found.total) return found;
+    found.linesOf = new Map();
+    for (const [line, list] of Object.entries(found.ops)) {
+      for (const op of list) {
+        if (!found.linesOf.has(op)) found.linesOf.set(op, []);
+        found.linesOf.get(op).push(Number(line));
+      }
+    }
+    found.all = [...found.linesOf.keys()].sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
+    found.total = {};
+    for (const [name, lines] of Object.entries(found.seen)) {
+      found.total[name] = Object.values(lines).reduce((sum, value) => sum + value, 0);
+    }
+    found.depth = [];
+    found.loops.forEach((loop, number) => (found.depth[number] = loop.parent < 0 ? 0 : found.depth[loop.parent] + 1));
+    return found;
+  }
+
+  const widest = (rows) => rows.reduce((most, text) => Math.max(most, text.length), 20);
+
+  // Sites that share a kernel have the same steps, each of its own ops.
+  function showSite(name) {
+    const site = sites.get(name);
+    members = site ? new Set(site.members.map((member) => member.op)) : null;
+    byId("kernel-site").value = name;
+  }
+
+  function open(index) {
+    kernel = prepare(data.kernels[index]);
+    byId("kernel").value = String(index);
+    const events = Object.keys(kernel.seen);
+    byId("kernel-event").replaceChildren(...events.map((name) => make("option", "", name)));
+    byId("kernel-event").disabled = !events.length;
+    event = events.includes(event) ? event : events[0] ?? "";
+    if (event) byId("kernel-event").value = event;
+    byId("kernel-site").replaceChildren(...[...kernel.sites, "all"].map((name) => make("option", "", name)));
+    showSite(kernel.sites[0] ?? "all");
+    byId("kernel-note").textContent = kernel.noCode ? "Machine code: " + kernel.noCode + "." : "";
+    chosen = NOTHING;
+    ir.set(kernel.lines.length, widest(kernel.lines));
+    code.set(kernel.code.length, widest(kernel.code.map((each) => each[2])));
+    paintSide();
+  }
+
+  function follow() {
+    const match = /^kernel(\d+)(?:L(\d+)|-(op\d+))?$/.exec(location.hash.slice(1));
+    if (!match || !data.kernels[match[1]]) return;
+    open(Number(match[1]));
+    requestAnimationFrame(() => {
+      if (match[2]) chooseLine(Number(match[2]));
+      else if (match[3]) chooseOpAtItsSite(match[3]);
+      else paintRows();
+    });
+  }
+
+  function chooseOpAtItsSite(op) {
+    showSite(kernel.sites.find((name) => sites.get(name)?.members.some((member) => member.op === op)) ?? "all");
+    paintSide();
+    chooseOp(op);
+  }
+
+  byId("kernel").replaceChildren(...data.kernels.map((each, index) => {
+    const option = make("option", "", each.name);
+    option.value = String(index);
+    return option;
+  }));
+  byId("kernel").addEventListener("change", (change) => (location.hash = "kernel" + change.target.value));
+  byId("kernel-site").addEventListener("change", (change) => {
+    showSite(change.target.value);
+    paintSide();
+    choose({ ops: [] });
+  });
+  byId("kernel-event").addEventListener("change", (change) => {
+    event = change.target.value;
+    paintRows();
+    paintSide();
+    markSide();
+  });
+  addEventListener("hashchange", follow);
+  byId("kernels").addEventListener("show", paintRows);
+  addEventListener("resize", paintRows);
+  open(0);
+  follow();
+}

@@ -1,0 +1,61 @@
+// Lines of sources: which op stands on which, marks, and the figures of the chosen metric.
+const lineKey = (source, line) => "F" + source + "L" + line;
+
+function lineOf(key) {
+  const match = /^F(\d+)L(\d+)$/.exec(key);
+  if (!match || !data.sources[match[1]]) return null;
+  const source = data.sources[match[1]];
+  return { key, source, index: Number(match[1]), number: Number(match[2]), use: source.lines[match[2]] };
+}
+
+function linesOfOp(op) {
+  const keys = [];
+  data.sources.forEach((source, index) => {
+    for (const line of source.lineOfOp.get(op) ?? []) keys.push(lineKey(index, line));
+  });
+  return keys;
+}
+
+// Which lines an op stands on; in Python only its innermost one, or half the file would light up for each site.
+for (const source of data.sources) {
+  source.lineOfOp = new Map();
+}
+for (const op of data.ops) {
+  for (const anchor of [op.place[1], op.python[1]]) {
+    const line = anchor && lineOf(anchor);
+    if (line) line.source.lineOfOp.set(op.id, [line.number]);
+  }
+}
+
+function markLines(selected, related) {
+  for (const row of document.querySelectorAll(".l.selected, .l.related")) row.classList.remove("selected", "related");
+  for (const key of related) byId(key)?.classList.add("related");
+  if (selected) byId(selected)?.classList.add("selected");
+}
+
+function relatedTo(siteIds) {
+  const keys = new Set();
+  for (const id of siteIds) {
+    for (const member of sites.get(id)?.members ?? []) for (const key of linesOfOp(member.op)) keys.add(key);
+  }
+  return keys;
+}
+
+function paintLines() {
+  data.sources.forEach((source, index) => {
+    for (const [number, use] of Object.entries(source.lines)) {
+      if (!use.costs.length) continue;
+      const [attributed, inclusive, level] = use.costs[metric];
+      const gutter = byId(lineKey(index, number)).firstElementChild;
+      const cell = (name) => gutter.querySelector("b." + name);
+      const shown = attributed[0] || !inclusive[0];
+      gutter.className = level ? "g h" + level : "g";
+      cell("a").textContent = shown ? attributed[1] : "";
+      cell("a").title = attributed[0];
+      cell("s").textContent = shown ? attributed[2] : "";
+      cell("bar").className = "bar w" + barSteps(attributed) + " v" + barSteps(inclusive);
+      cell("i").textContent = inclusive[1];
+      cell("i").title = inclusive[0];
+    }
+  });
+}

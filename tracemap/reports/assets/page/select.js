@@ -1,0 +1,74 @@
+// Selecting a line, an op or a site: its lines are marked, its details shown.
+const showPanel = (id) => show(panels.findIndex((panel) => panel.id === id), false);
+let selectedLine = "";
+
+function closeDetails() {
+  details.hidden = true;
+  markLines("", []);
+}
+
+function inspectLine(line) {
+  const use = line.use;
+  const cost = (id) => costOf(ops.get(id))?.attributed[0] ?? -1;
+  const opIds = use.ops.concat(use.part_ops).sort((a, b) => cost(b) - cost(a));
+  const content = cards(opIds, ops, (op) => opCard(op, false));
+  if (use.sites.length) content.push(make("h3", "", plural(use.sites.length, "site")));
+  content.push(...cards(use.sites, sites, (site) => siteCard(site, false, opIds.length === 1 ? opIds[0] : "")));
+  showDetails(line.source.label + ":" + line.number, closeDetails, ...content);
+}
+
+function selectLine(key) {
+  const line = lineOf(key);
+  if (!line) return false;
+  showPanel("F" + line.index);
+  byId(key)?.scrollIntoView({ block: "nearest" });
+  selectedLine = key;
+  if (line.use) {
+    markLines(key, relatedTo(line.use.sites.length <= LIMIT ? line.use.sites : []));
+    inspectLine(line);
+  } else {
+    markLines(key, []);
+    details.hidden = true;
+  }
+  return true;
+}
+
+function reveal(keys) {
+  const here = keys.filter((key) => panels[view].id === "F" + lineOf(key).index);
+  const key = here[0] ?? keys[0];
+  if (!key) return;
+  showPanel("F" + lineOf(key).index);
+  byId(key)?.scrollIntoView({ block: "nearest" });
+  return key;
+}
+
+function selectOp(id) {
+  const op = ops.get(id);
+  const key = reveal([op.place[1], op.python[1]].filter(Boolean));
+  markLines(key, relatedTo(op.sites));
+  showDetails(id, closeDetails, opCard(op, true), ...cards(op.sites, sites, (site) => siteCard(site, false, id)));
+}
+
+function selectSite(id) {
+  const site = sites.get(id);
+  const members = [...site.members].sort((a, b) => b.root - a.root);
+  const key = reveal(members.flatMap((member) => linesOfOp(member.op)));
+  markLines(key, relatedTo([id]));
+  showDetails(id, closeDetails, siteCard(site, true, ""), ...cards(site.members.map((member) => member.op), ops, (op) => opCard(op, false)));
+}
+
+// Addresses: #overview, #F0, #F0L12, #op12, #site3
+
+function follow() {
+  const name = named();
+  if (panels.some((panel) => panel.id === name)) showPanel(name);
+  else if (selectLine(name)) return;
+  else if (/^kernel\d/.test(name)) showPanel("kernels");
+  else if (ops.has(name)) selectOp(name);
+  else if (sites.has(name)) selectSite(name);
+}
+
+function go(name) {
+  if (location.hash === "#" + name) follow();
+  else location.hash = name;
+}

@@ -1,0 +1,63 @@
+// The metric that is chosen, keys, clicks on lines; then the page begins with what the address names.
+function choose(index) {
+  metric = index;
+  byId("metric").value = String(index);
+  paintLines();
+  paintTopOps();
+  tables.forEach((table) => table.draw());
+  if (!details.hidden) follow();
+}
+
+function stepAmong(keys, by) {
+  if (!keys.length) return;
+  const at = keys.indexOf(selectedLine);
+  go(keys[at < 0 ? (by > 0 ? 0 : keys.length - 1) : (at + by + keys.length) % keys.length]);
+}
+
+const sourceShown = () => data.sources.findIndex((source, index) => "F" + index === panels[view].id);
+
+function stepHottest(by) {
+  if (metric < 0) return;
+  let index = sourceShown();
+  if (index < 0) index = data.sources.findIndex((source) => source.hottest[metric].length);
+  if (index >= 0) stepAmong(data.sources[index].hottest[metric].map((line) => lineKey(index, line)), by);
+}
+
+function stepLine(by) {
+  const index = Math.max(0, sourceShown());
+  if (data.sources[index]) stepAmong(Object.keys(data.sources[index].lines).map((line) => lineKey(index, line)), by);
+}
+
+const views = panels.slice(0, 9).map((panel, index) => [String(index + 1), () => go(panel.id)]);
+listenToKeys(
+  {
+    n: () => stepHottest(1),
+    p: () => stepHottest(-1),
+    j: () => stepLine(1),
+    k: () => stepLine(-1),
+    m: () => metric >= 0 && choose((metric + 1) % data.metrics.length),
+    "/": () => tables.get(panels[view].id)?.filter.focus(),
+    Escape: closeDetails,
+    ...Object.fromEntries(views),
+  },
+  {
+    ArrowRight: () => show(view + 1, true),
+    ArrowLeft: () => show(view - 1, true),
+    Home: () => show(0, true),
+    End: () => show(-1, true),
+  },
+);
+
+for (const panel of document.querySelectorAll(".source")) {
+  panel.addEventListener("click", (event) => {
+    const row = event.target.closest(".l:not(.head)");
+    if (!row || event.target.closest("a") || String(getSelection())) return;
+    go(row.id);
+  });
+}
+byId("metric")?.addEventListener("change", (event) => choose(Number(event.target.value)));
+addEventListener("hashchange", follow);
+
+show(0, false);
+paintTopOps();
+follow();

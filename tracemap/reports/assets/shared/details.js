@@ -1,0 +1,8 @@
+// The details of what is selected, beside everything else.
+const details = byId("inspector");
+
+function showDetails(title, close, ...content) {
+  details.replaceChildren(make("div", "bar-top", make("h2", "", title), makeButton("close", close)), ...content);
+  details.hidden = false;
+  details.scrollTop = 0;
+}

@@ -1,0 +1,16 @@
+// Views of which one is shown at a time, each with a tab. A view hears the event "show" when it is its turn.
+const tabs = [...document.querySelectorAll("[role=tab]")];
+const panels = tabs.map((tab) => byId(tab.getAttribute("aria-controls")));
+let view = 0;
+
+function show(number, focus) {
+  view = (number + tabs.length) % tabs.length;
+  tabs.forEach((tab, place) => {
+    const on = place === view;
+    tab.setAttribute("aria-selected", String(on));
+    tab.tabIndex = on ? 0 : -1;
+    panels[place].hidden = !on;
+  });
+  if (focus) tabs[view].focus();
+  panels[view].dispatchEvent(new Event("show"));
+}

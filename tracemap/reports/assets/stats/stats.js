@@ -1,0 +1,22 @@
+// The page of statistics: one thread at a time, and the anchors of heat maps. Pictures and tables are in the markup.
+function follow() {
+  const target = byId(named());
+  const place = panels.findIndex((panel) => target && panel.contains(target));
+  show(Math.max(0, place), false);
+  if (place >= 0 && target !== panels[place]) {
+    target.scrollIntoView({ block: "center" });
+    target.focus({ preventScroll: true });
+  }
+}
+
+function step(by, focus) {
+  show(view + by, focus);
+  rememberInAddress(panels[view].id);
+}
+
+listenToKeys(
+  { j: () => step(1, false), k: () => step(-1, false) },
+  { ArrowRight: () => step(1, true), ArrowLeft: () => step(-1, true) },
+);
+addEventListener("hashchange", follow);
+follow();

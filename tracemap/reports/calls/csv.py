@@ -1,0 +1,17 @@
+"""The calls of a thread as CSV."""
+
+from __future__ import annotations
+
+from tracemap.measurements.hook.stats import ThreadCalls
+from tracemap.reports.escaping import for_hook_text
+
+
+def calls_csv(calls: ThreadCalls) -> str:
+    """The calls of a thread as IREE's hook writes them."""
+    lines = [",".join(("thread", "cpu", "node", *calls.names))]
+    thread = for_hook_text(calls.thread).replace(",", "?").replace('"', "?")
+    durations, *events = (values.tolist() for values in calls.series)
+    for place, duration in enumerate(durations):
+        counts = "".join(f",{int(series[place])}" for series in events)
+        lines.append(f"{thread},{calls.cpus[place]},{calls.nodes[place]},{duration:g}{counts}")
+    return "\n".join(lines) + "\n"

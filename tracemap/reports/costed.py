@@ -1,0 +1,201 @@
+"""A map and the costs of a run on it, looked up as reports need them: by op, by site, by what leads to an op."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteResult, TransferResult
+from tracemap.graph.model import Frame, Op, OpId, Site, TraceGraph
+from tracemap.graph.trail import frames_of, scope_of, users_first
+from tracemap.units import Text, Unknown, format_share
+
+DEFAULT_METRIC = "cpu_ns"
+"""The metric shown first where a run has it: summed over workers, so it adds up."""
+
+SPLIT_EVENLY = "the run's events name only the kernel, which has several sites: this is the site's even share"
+EQUAL_MEMBERS = "the members' work is not computable (dynamic shapes): the cost is split evenly over them"
+AT_LOAD = "runs once, at load: not measured"
+NO_MEMBERS = "the compiler made this work up: no op of the model is a member"
+
+
+def default_metric(attribution: Attribution) -> str:
+    """`cpu_ns` where the attribution has it, else its first metric; empty where it has none."""
+    names = [metric.name for metric in attribution.metrics]
+    return DEFAULT_METRIC if DEFAULT_METRIC in names else next(iter(names), "")
+
+
+def explained_of_elapsed(attribution: Attribution) -> str:
+    """How much of the elapsed time the run's rows account for; over 100 % where calls overlap, `–` where unknown.
+
+    Submissions span their dispatches, so what is counted in both is taken once.
+    """
+    elapsed = attribution.run.elapsed_ns
+    duration = next((metric for metric in attribution.metrics if metric.name == "duration_ns"), None)
+    if isinstance(elapsed, Unknown) or duration is None:
+        return "–"
+    twice = sum(
+        row.metrics["duration_ns"] for row in attribution.residual if row.reason is ResidualReason.COUNTED_IN_DISPATCHES
+    )
+    return format_share(duration.measured - twice, elapsed)
+
+
+def heat(value: int, peak: int) -> float:
+    """0 to 1: the square root of the share of the hottest, so that a hundredth of it still shows as a tenth."""
+    return math.sqrt(value / peak) if value > 0 and peak > 0 else 0.0
+
+
+def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
+    """What is to be known of a site's cost and of how it was split."""
+    if site.initializer:
+        yield AT_LOAD
+    if not site.members:
+        yield NO_MEMBERS
+    if result and result.split_evenly:
+        yield SPLIT_EVENLY
+    if result and result.equal_members:
+        yield EQUAL_MEMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """An op in one of its sites or transfers: scope and frames joined across the calls that lead there.
+
+    `work` is the id of the site or transfer; `attributed` is the op's share of its cost, by metric name.
+    """
+
+    op: Op
+    work: str
+    scope: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    attributed: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CostedMap:
+    """A map and, maybe, the costs of a run.
+
+    Ops work in sites (dispatches) and in transfers (copies and fills of their own). A *work* here is the id of either;
+    only works that can be measured, those that run on calls, have results.
+    """
+
+    graph: TraceGraph
+    attribution: Attribution | None
+
+    @cached_property
+    def metrics(self) -> tuple[MetricTotal, ...]:
+        """The metrics of the run; none without one."""
+        return self.attribution.metrics if self.attribution else ()
+
+    @cached_property
+    def op_results(self) -> Mapping[OpId, OpResult]:
+        """Results of ops that can be measured: they work in at least one site that runs on calls, or in a transfer."""
+        results = self.attribution.ops if self.attribution else ()
+        measurable = {site.id for site in self.graph.sites if not site.initializer} | self._transfer_results.keys()
+        return {
+            result.op: result for result in results if measurable.intersection(self._works_of_op.get(result.op, ()))
+        }
+
+    @cached_property
+    def site_results(self) -> Mapping[str, SiteResult]:
+        """Results of sites that can be measured: those that run on calls."""
+        results = self.attribution.sites if self.attribution else ()
+        return {result.site: result for result in results if not self.graph.site_by_id[result.site].initializer}
+
+    @cached_property
+    def _transfer_results(self) -> Mapping[str, TransferResult]:
+        results = self.attribution.transfers if self.attribution else ()
+        return {result.transfer: result for result in results}
+
+    @cached_property
+    def results(self) -> Mapping[str, SiteResult | TransferResult]:
+        """Results by work."""
+        return {**self.site_results, **self._transfer_results}
+
+    @cached_property
+    def _works_of_op(self) -> Mapping[OpId, tuple[str, ...]]:
+        works: dict[OpId, list[str]] = defaultdict(list)
+        for op, sites in self.graph.sites_of_op.items():
+            works[op].extend(sites)
+        for transfer in self.graph.transfers:
+            for op in transfer.ops:
+                works[op].append(transfer.id)
+        return {op: tuple(ids) for op, ids in works.items()}
+
+    @cached_property
+    def _works_through(self) -> Mapping[OpId, tuple[str, ...]]:
+        """Works by the op they are reached through: call ops on their path, and functions around path and ops."""
+        function_ops = {op.function: op.id for op in self.graph.ops if op.name.endswith(".func")}
+        through: dict[OpId, list[str]] = defaultdict(list)
+        for site in self.graph.sites:
+            inside = [*site.path, *(member.op for member in site.members)]
+            for op in dict.fromkeys([*site.path, *self._functions(site.function, inside, function_ops)]):
+                through[op].append(site.id)
+        for transfer in self.graph.transfers:
+            for op in dict.fromkeys(self._functions(transfer.function, transfer.ops, function_ops)):
+                through[op].append(transfer.id)
+        return {op: tuple(works) for op, works in through.items()}
+
+    def _functions(self, around: Text, inside: Iterable[OpId], function_ops: Mapping[Text, OpId]) -> list[OpId]:
+        names = [around, *(self.graph.op_by_id[op].function for op in inside if op in self.graph.op_by_id)]
+        return [function_ops[name] for name in names if name in function_ops]
+
+    def works_of(self, op: Op) -> tuple[str, ...]:
+        """What an op works in; of call ops and functions what is reached through them."""
+        return self._works_of_op.get(op.id) or self._works_through.get(op.id, ())
+
+    def attributed(self, op: OpId) -> Mapping[str, int]:
+        """The attributed cost of an op by metric name; empty without a result."""
+        result = self.op_results.get(op)
+        return {name: cost.attributed for name, cost in result.metrics.items()} if result else {}
+
+    def total(self, work: str) -> Mapping[str, int]:
+        """The whole cost of a site or transfer by metric name; empty without a result."""
+        result = self.results.get(work)
+        return {name: cost.total for name, cost in result.metrics.items()} if result else {}
+
+    @cached_property
+    def source_index(self) -> Mapping[str, int]:
+        """Number of a source file by its name in locations and by its path in the bundle."""
+        indices: dict[str, int] = {}
+        for index, source in enumerate(self.graph.sources):
+            indices.setdefault(source.name, index)
+            indices.setdefault(source.path, index)
+        return indices
+
+    @cached_property
+    def reached(self) -> tuple[Reached, ...]:
+        """Every op of every site and transfer, with the scope and frames that it has when reached there."""
+        paths = [(site.id, member.op, member.path) for site in self.graph.sites for member in site.members]
+        paths += [(transfer.id, op, ()) for transfer in self.graph.transfers for op in transfer.ops]
+        shares = {
+            (work, share.op): share.attributed for work, result in self.results.items() for share in result.shares
+        }
+        return tuple(self._reach(work, op, path, shares.get((work, op), {})) for work, op, path in paths)
+
+    def _reach(self, work: str, op_id: OpId, path: tuple[OpId, ...], attributed: Mapping[str, int]) -> Reached:
+        graph, op = self.graph, self.graph.op_by_id[op_id]
+        frames = users_first(graph, frames_of(graph, op, path))
+        return Reached(op, work, scope_of(graph, op, path), frames, attributed)
+
+    @cached_property
+    def reached_by_op(self) -> Mapping[OpId, tuple[Reached, ...]]:
+        """`reached` by op; only ops that work somewhere have an entry."""
+        found: dict[OpId, list[Reached]] = defaultdict(list)
+        for each in self.reached:
+            found[each.op.id].append(each)
+        return {op: tuple(several) for op, several in found.items()}
+
+    def scope_of(self, op: Op) -> str:
+        """The scope of an op for tables; of one that several calls lead to, the first, and how many more there are."""
+        scopes = list(dict.fromkeys(each.scope for each in self.reached_by_op.get(op.id, ()))) or [op.scope]
+        more = f" +{len(scopes) - 1}" if len(scopes) > 1 else ""
+        return "/".join(scopes[0]) + more
+
+    def frames_of(self, op: Op) -> tuple[Frame, ...]:
+        """The frames of an op, those of the first calls that lead to it included; the user's own come first."""
+        reached = next((each.frames for each in self.reached_by_op.get(op.id, ())), None)
+        return users_first(self.graph, op.frames) if reached is None else reached

@@ -1,0 +1,36 @@
+"""How reports name things for people: files, lines, values that are unknown."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from tracemap.graph.model import Op, Site, TraceGraph
+from tracemap.units import Integer, Text, Unknown
+
+
+def short_name(name: str) -> str:
+    """The last part of a path-like name: locations may carry whole paths."""
+    return PurePosixPath(name).name or name
+
+
+def file_line(file: Text, line: Integer) -> str:
+    """`model.mlir:12`; `–` where the file is unknown."""
+    if isinstance(file, Unknown):
+        return "–"
+    return short_name(file) if isinstance(line, Unknown) else f"{short_name(file)}:{line}"
+
+
+def or_dash(value: Text | Integer) -> str:
+    """The value as it is, `–` where unknown."""
+    return "–" if isinstance(value, Unknown) else str(value)
+
+
+def op_line(op: Op) -> str:
+    """Where an op stands in the model."""
+    return file_line(op.file, op.line)
+
+
+def root_and_line(graph: TraceGraph, site: Site) -> tuple[str, str]:
+    """The root of a site, and where it stands."""
+    root = graph.op_by_id.get(site.root.op) if site.root else None
+    return (f"{root.id} {root.name}", op_line(root)) if root else ("–", "–")

@@ -1,0 +1,119 @@
+"""The tab of kernels: their final IR, the ops of its lines, what was seen at them, and machine code.
+
+Reading machine code takes longer than all the rest of a page. It is there for kernels in which something was seen, the
+hottest first, up to a limit; the final IR and its links are there for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracemap.attribution.model import Attribution, KernelResult
+from tracemap.graph.bundle import Bundle
+from tracemap.graph.model import Kernel, TraceGraph
+from tracemap.machine.code import OUTSIDE
+from tracemap.machine.images import Image, read_images
+from tracemap.reports.kernels import KernelView, view_kernel
+from tracemap.reports.page.model import KernelPage
+
+MOST_INSTRUCTIONS = 20_000
+"""Of all kernels of a page together."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSources:
+    """Where a page's kernels come from: their texts, and the machine code, read only where it is needed."""
+
+    text: Callable[[Kernel], str]
+    images: Callable[[], Sequence[Image]]
+
+
+def kernels_of(bundle: Bundle) -> KernelSources:
+    """The kernels of a bundle."""
+    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path))
+
+
+def _no_text(kernel: Kernel) -> str:  # noqa: ARG001 - what a text is asked for with
+    return ""
+
+
+NO_KERNELS = KernelSources(_no_text, tuple)
+"""A page without the inside of kernels."""
+
+
+def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: KernelSources) -> tuple[KernelPage, ...]:
+    """The kernels that have a text, the hottest first; without anything seen, in the order of the map."""
+    results = {result.kernel: result for result in attribution.kernels} if attribution else {}
+    heat = {name: _heat(result) for name, result in results.items()}
+    kernels = sorted(graph.kernels, key=lambda kernel: -heat.get(kernel.name, 0))
+    images = sources.images() if results else ()
+    left = MOST_INSTRUCTIONS
+    pages = []
+    for kernel in kernels:
+        text = sources.text(kernel)
+        if not text:
+            continue
+        wanted = kernel.name in results and left > 0
+        view = view_kernel(kernel, text, images if wanted else ())
+        left -= len(view.instructions)
+        pages.append(_page(view, results.get(kernel.name), wanted=wanted))
+    return tuple(pages)
+
+
+def _heat(result: KernelResult) -> int:
+    """How hot a kernel is: by the first metric of steps."""
+    return sum(next(iter(values.values()), 0) for values in result.lines.values())
+
+
+def _page(view: KernelView, result: KernelResult | None, *, wanted: bool) -> KernelPage:
+    no_code = view.no_code if wanted else "not read: the run saw nothing in it, or hotter kernels fill the page"
+    return KernelPage(
+        name=view.kernel.name,
+        sites=view.kernel.sites,
+        lines=tuple(line.text for line in view.lines),
+        ops={line.line: line.ops for line in view.lines if line.ops},
+        seen=_by_metric(result.lines) if result else {},
+        code=tuple((each.address, each.line, f"{each.mnemonic} {each.operands}".strip()) for each in view.instructions),
+        seen_at=_by_metric(result.addresses) if result else {},
+        loops=tuple((loop.parent, loop.address, loop.instructions, loop.ops, loop.lines) for loop in view.loops),
+        no_code=no_code if not view.instructions else "",
+    )
+
+
+def _by_metric(places: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for place, values in places.items():
+        for name, value in values.items():
+            if value:
+                found.setdefault(name, {})[place] = value
+    return found
+
+
+def kernel_page_json(page: KernelPage) -> dict[str, Any]:
+    """A kernel as the page's script takes it: addresses and what was seen at them by the instruction's number."""
+    number = {address: place for place, (address, _, _) in enumerate(page.code)}
+    return {
+        "name": page.name,
+        "sites": list(page.sites),
+        "lines": list(page.lines),
+        "ops": {line: list(ops) for line, ops in page.ops.items()},
+        "seen": {metric: dict(lines) for metric, lines in page.seen.items()},
+        "code": [[f"{address:x}", line, text] for address, line, text in page.code],
+        "seenAt": {
+            metric: {number[address]: value for address, value in places.items() if address in number}
+            for metric, places in page.seen_at.items()
+        },
+        "loops": [
+            {
+                "parent": parent if parent != OUTSIDE else -1,
+                "at": number[address],
+                "instructions": count,
+                "ops": list(ops),
+                "lines": list(lines),
+            }
+            for parent, address, count, ops, lines in page.loops
+        ],
+        "noCode": page.no_code,
+    }

@@ -1,0 +1,88 @@
+"""The overview: facts about module and run, coverage, and the balance of each metric."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
+from tracemap.graph.model import Fate, TraceGraph
+from tracemap.reports.costed import CostedMap, explained_of_elapsed
+from tracemap.reports.labels import or_dash
+from tracemap.reports.page.amounts import amount, amounts
+from tracemap.reports.page.model import Coverage, Fact, FateCount, MetricBalance, ResidualLine
+from tracemap.units import format_count, format_ns, format_share
+
+
+def facts(costed: CostedMap) -> tuple[Fact, ...]:
+    """What there is to know about the module, and about the run where there is one."""
+    run = _run_facts(costed.attribution) if costed.attribution else ()
+    return (*_module_facts(costed.graph), *run)
+
+
+def _module_facts(graph: TraceGraph) -> Iterable[Fact]:
+    module = graph.module
+    yield Fact("module", module.name)
+    yield Fact("SHA-256", module.sha256)
+    yield Fact("compiler", module.iree_compiler)
+    yield Fact("flags", " ".join(module.flags) or "–")
+
+
+def _run_facts(attribution: Attribution) -> Iterable[Fact]:
+    run = attribution.run
+    yield Fact("function", or_dash(run.function))
+    yield Fact("device", or_dash(run.device))
+    yield Fact("workers", or_dash(run.workers))
+    yield Fact("iterations", format_count(run.iterations))
+    yield Fact("elapsed", format_ns(run.elapsed_ns))
+    yield Fact("elapsed explained by rows", explained_of_elapsed(attribution))
+    yield Fact("rule", attribution.rule.value)
+    yield Fact("command", " ".join(run.command) or "–")
+
+
+def coverage(costed: CostedMap) -> Coverage:
+    """How much of the model and of the program the map and the run account for."""
+    graph = costed.graph
+    fates = Counter(op.fate for op in graph.ops)
+    return Coverage(
+        ops=len(graph.ops),
+        by_fate=tuple(
+            FateCount(fate.value, fates[fate], format_share(fates[fate], len(graph.ops)))
+            for fate in Fate
+            if fates[fate]
+        ),
+        sites=len(graph.sites),
+        sites_with_members=sum(bool(site.members) for site in graph.sites),
+        load_time_sites=sum(site.initializer for site in graph.sites),
+        uncalled_sites=_uncalled_sites(costed),
+        kernels=len(graph.kernels),
+        inferred=sum(op.reason.inferred for op in graph.ops),
+    )
+
+
+def _uncalled_sites(costed: CostedMap) -> int:
+    if costed.attribution is None:
+        return 0
+    called = {result.site for result in costed.site_results.values() if result.calls}
+    return sum(not site.initializer and site.id not in called for site in costed.graph.sites)
+
+
+def balance(metric: MetricTotal) -> MetricBalance:
+    """A metric's balance."""
+    return MetricBalance(
+        metric.name,
+        metric.unit,
+        metric.aggregation,
+        measured=amount(metric.measured, metric),
+        attributed=amount(metric.attributed, metric),
+        residual=amount(metric.residual, metric),
+    )
+
+
+def residual(costed: CostedMap) -> tuple[ResidualLine, ...]:
+    """The costs without an op; none without a run."""
+    rows = costed.attribution.residual if costed.attribution else ()
+    return tuple(
+        ResidualLine(row.reason.value, RESIDUAL_TEXTS[row.reason], row.events, amounts(row.metrics, costed.metrics))
+        for row in rows
+    )

@@ -1,0 +1,1 @@
+"""What commands print for people: one file for each command's text, and how tables are drawn."""

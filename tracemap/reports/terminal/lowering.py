@@ -1,0 +1,70 @@
+"""What `lower` prints: the loops of every stage with the ops in them, then where every op is, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
+from tracemap.graph.model import Evidence
+from tracemap.reports.escaping import for_terminal
+from tracemap.reports.lowering.words import heading, line_and_column, or_question_mark, whereabouts
+from tracemap.reports.terminal.tables import console, table
+from tracemap.units import plural
+
+_ONLY_OUTERMOST = "Links are with outermost loops; rows of loops within show what is in them."
+_LOOPS = ("loop", "lines", "function", "kind", "ops")
+
+
+def print_lowering(lowering: Lowering, out: TextIO) -> None:
+    """Print the loops of every stage with their ops, then where every op is, stage by stage.
+
+    Stage 0, the model, has a table of its own only where it has loops. Constants are in the JSON only.
+    """
+    out.write(f"{for_terminal(lowering.model)}: {plural(len(lowering.ops), 'op')}, iree-opt {lowering.compiler}\n")
+    for number, stage in enumerate(lowering.stages):
+        if stage.loops or number:
+            out.write(f"\n{for_terminal(heading(stage, number))}\n")
+            _print_stage(stage, lowering, out)
+    out.write("\nWhere each op is\n")
+    shown = [op for op in lowering.ops if not op.constant]
+    stages = (f"stage {number}" for number in range(1, len(lowering.stages)))
+    console(out).print(table("", ("op", "line", "name", *stages), (_op_row(op, lowering) for op in shown)))
+    constants = len(lowering.ops) - len(shown)
+    if constants:
+        out.write(f"{plural(constants, 'constant')} left out; --format json has all\n")
+
+
+def _print_stage(stage: Stage, lowering: Lowering, out: TextIO) -> None:
+    if not stage.loops:
+        out.write("no loops\n")
+        return
+    rows = _loop_rows(stage.loops, lowering, a_line_each=out.isatty())  # a row is a line only for other programs
+    console(out).print(table("", _LOOPS, rows))
+    untraced = sum(loop.untraced for loop in stage.loops)
+    inside = sum(loop.operations for loop in stage.loops)
+    if any(loop.children for loop in stage.loops):
+        out.write(_ONLY_OUTERMOST + "\n")
+    if untraced:
+        out.write(f"{untraced} of {plural(inside, 'operation')} in loops have no location that leads to an op\n")
+
+
+def _loop_rows(
+    loops: Sequence[Loop], lowering: Lowering, *, a_line_each: bool, level: int = 0
+) -> Iterator[tuple[object, ...]]:
+    for loop in loops:
+        lines = f"{or_question_mark(loop.line)}-{or_question_mark(loop.last_line)}"
+        ops = tuple(_named(link, lowering) for link in loop.links) or ("none",)
+        yield "  " * level + loop.id, lines, loop.function, loop.name, ops if a_line_each else ", ".join(ops)
+        yield from _loop_rows(loop.children, lowering, a_line_each=a_line_each, level=level + 1)
+
+
+def _named(link: Link, lowering: Lowering) -> str:
+    op = lowering.op_by_id[link.op]
+    fused = "" if link.evidence is Evidence.LOCATED else f" {link.evidence.value}"
+    return f"{op.id} {op.name} {line_and_column(op)}{fused}"
+
+
+def _op_row(op: SourceOp, lowering: Lowering) -> tuple[str, ...]:
+    found = zip(lowering.places_of(op.id), lowering.stages, strict=True)
+    return op.id, line_and_column(op), op.name, *[whereabouts(place, stage) for place, stage in found][1:]

@@ -1,0 +1,84 @@
+"""What `show` prints of a map: its ops, sites with their members, and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.graph.model import Fate, Kernel, Op, Site, TraceGraph
+from tracemap.graph.query import Selection
+from tracemap.reports.escaping import for_terminal
+from tracemap.reports.labels import file_line, op_line, or_dash, root_and_line
+from tracemap.reports.terminal.tables import Number, console, print_diagnostics, table
+from tracemap.units import format_bytes, format_count, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_OPS = ("op", "line", "name", "scope", "python", "fate", "sites", "reason")
+_SITES = ("site", "kernel", "function", "path", "command", "root", "line", Number("members"))
+_MEMBERS = ("site", "op", "line", "name", "evidence", Number("operations"), Number("bytes"))
+_KERNELS = ("kernel", Number("steps"), "sites")
+
+
+def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bool = False) -> None:
+    """Print ops, sites and kernels of a map.
+
+    Args:
+        selection: what to print.
+        graph: the map that the selection is part of.
+        out: where to; colours and the width of the terminal are used where it is one.
+        whole: print the coverage of the whole map first, and its diagnostics last.
+    """
+    to = console(out)
+    if whole:
+        _print_coverage(to, graph)
+    if selection.ops:
+        to.print(table("Ops", _OPS, (_op_row(op, graph) for op in selection.ops), gap=False))
+    if selection.sites:
+        to.print(table("Sites", _SITES, (_site_row(site, graph) for site in selection.sites)))
+    members = list(_member_rows(selection.sites, graph))
+    if members:
+        to.print(table("Members", _MEMBERS, members))
+    if selection.kernels:
+        to.print(table("Kernels", _KERNELS, map(_kernel_row, selection.kernels)))
+    print_diagnostics(to, graph.diagnostics if whole else ())
+
+
+def _print_coverage(to: Console, graph: TraceGraph) -> None:
+    fates = {fate: sum(op.fate is fate for op in graph.ops) for fate in Fate}
+    counts = ", ".join(f"{count} {fate.value}" for fate, count in fates.items() if count)
+    with_members = sum(bool(site.members) for site in graph.sites)
+    inferred = sum(op.reason.inferred for op in graph.ops)
+    to.print(for_terminal(f"{graph.module.name}, compiled by {graph.module.iree_compiler}"))
+    to.print(f"{plural(len(graph.ops), 'op')}: {counts or 'none'}; {plural(inferred, 'fate')} inferred")
+    to.print(
+        f"{plural(len(graph.sites), 'site')} on {plural(len(graph.kernels), 'kernel')}, {with_members} with members\n"
+    )
+
+
+def _op_row(op: Op, graph: TraceGraph) -> tuple[str, ...]:
+    python = file_line(op.frames[0].file, op.frames[0].line) if op.frames else ""
+    sites = ", ".join(graph.sites_of_op.get(op.id, ()))
+    return op.id, op_line(op), op.name, "/".join(op.scope), python, op.fate.value, sites, op.reason.text
+
+
+def _site_row(site: Site, graph: TraceGraph) -> tuple[object, ...]:
+    function = "(at load)" if site.initializer else or_dash(site.function)
+    command = f"{or_dash(site.command_buffer)}:{or_dash(site.command_index)}"
+    path = " › ".join(site.path)
+    return site.id, site.kernel, function, path, command, *root_and_line(graph, site), len(site.members)
+
+
+def _member_rows(sites: Sequence[Site], graph: TraceGraph) -> Iterator[tuple[str, ...]]:
+    for site in sites:
+        for member in site.members:
+            op = graph.op_by_id.get(member.op)
+            line, name = (op_line(op), op.name) if op else ("–", "–")
+            evidence = member.evidence.value + (", root" if member.root else "")
+            work = format_count(member.operations), format_bytes(member.bytes)
+            yield site.id, member.op, line, name, evidence, *work
+
+
+def _kernel_row(kernel: Kernel) -> tuple[object, ...]:
+    return kernel.name, len(kernel.steps), ", ".join(kernel.sites)
