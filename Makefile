@@ -7,6 +7,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 CORPUS ?= samples
 PYTEST_FLAGS ?= -n 2
 SEEDS ?= 200
+MUTATIONS ?= 10000
+MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
 
 VENV := .venv
@@ -18,11 +20,11 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas bench corpus accuracy clean
+.PHONY: help venv demo test browser lint format schemas bench corpus accuracy mutations clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+		printf '  make %-9s %s\n' "$$name" "$$text"; done
 
 venv: $(READY) ## set up the virtual environment .venv (again only when pyproject.toml changed)
 
@@ -68,6 +70,9 @@ corpus: $(READY) ## build, record, attribute and page every model and flag file 
 accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-docs" keeps the table
 	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.shares
+
+mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
+	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)
 
 clean: ## remove what these targets made, the virtual environment too
 	rm -rf $(VENV) $(DEMO) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual

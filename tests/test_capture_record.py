@@ -319,11 +319,19 @@ def test_what_is_refused_or_fails(
     assert words in said
 
 
-@pytest.mark.parametrize("line", ["function=x", "--flagfile=SELF"])
+@pytest.mark.parametrize("line", ["function=x", "--flagfile=SELF", "--flagfile=a\0b", "--flagfile=" + "a" * 5000])
 def test_flag_files_that_make_no_sense(line: str, made: Path, tmp_path: Path) -> None:
     flags = tmp_path / "x.flags"
     flags.write_text(line.replace("SELF", str(flags)))
-    with pytest.raises(UsageInvalid, match=r"x\.flags"):
+    with pytest.raises(UsageInvalid, match=r"x\.flags|a\x00b|aaaa"):
+        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", flagfile=flags))
+
+
+@pytest.mark.parametrize("line", ["--input=@" + "a" * 5000, "--parameters=scope=a\0b"])
+def test_flag_files_that_name_files_which_cannot_be(line: str, made: Path, tmp_path: Path) -> None:
+    flags = tmp_path / "x.flags"
+    flags.write_text(line)
+    with pytest.raises(InputInvalid, match="does not exist"):
         record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", flagfile=flags))
 
 

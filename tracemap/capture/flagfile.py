@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ def read_flags(path: Path, _nesting: int = 0) -> list[str]:
         raise UsageInvalid(f"{path}: flag files that bring each other in without end")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a name with a NUL, or content that is no UTF-8
         raise UsageInvalid(f"{path}: the flag file cannot be read: {error}") from error
     flags: list[str] = []
     for number, line in enumerate(map(str.strip, lines), start=1):
@@ -82,5 +83,5 @@ def check_files(flags: RuntimeFlags) -> None:
 
 
 def _check_file(flag: str, path: str) -> None:
-    if not Path(path).is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises OSError for names that are too long
         raise InputInvalid(f"{flag}: the file {path} does not exist (looked for in {Path.cwd()})")

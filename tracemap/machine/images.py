@@ -24,6 +24,8 @@ Dwarf = Any
 """A part of debug information as `elftools` hands it out; the library has no type hints."""
 
 _MAGIC = b"\x7fELF"
+_SMALLEST_ENTRY_BYTES = 32
+"""Of a table of sections or segments: a segment's of 32 bits (System V ABI, chapter 5)."""
 NO_LINE = 0
 """The line of machine code that has none (DWARF 5, section 6.2.2)."""
 
@@ -129,8 +131,6 @@ def read_image(file: Path) -> Image:
 
 
 def _images(data: bytes, name: str) -> Iterator[Image]:
-    from elftools.common.exceptions import DWARFError, ELFError
-    from elftools.construct.core import ConstructError
     from elftools.elf.elffile import ELFFile
 
     offset = data.find(_MAGIC)
@@ -138,12 +138,12 @@ def _images(data: bytes, name: str) -> Iterator[Image]:
         try:
             elf = ELFFile(io.BytesIO(data[offset:]))
             size = _size(elf)
-        except (ELFError, ConstructError, ValueError, KeyError, IndexError, OverflowError):
+        except Exception:  # the library checks little: what damage does to its assumptions ends in any kind of error
             offset = data.find(_MAGIC, offset + 1)  # constants may hold these bytes too
             continue
         try:
             functions, rows = _debug_information(elf)
-        except (ELFError, DWARFError, ConstructError, ValueError, KeyError, IndexError, AttributeError) as error:
+        except Exception as error:  # as above
             raise ModuleInvalid(f"{name}: the debug information of its code is damaged ({error!r})") from error
         yield Image(offset, data[offset : offset + size], str(elf["e_machine"]), functions, rows)
         offset = data.find(_MAGIC, offset + size)
@@ -155,11 +155,19 @@ def _size(elf: ELFFile) -> int:
     Raises:
         ValueError: these are not all in the file.
     """
-    ends = [int(elf["e_shoff"]) + int(elf["e_shnum"]) * int(elf["e_shentsize"])]
+    end_of_file = elf.stream.seek(0, io.SEEK_END)
+    ends = [len(_MAGIC)]
+    for count, width, offset in (
+        (elf.num_sections(), elf["e_shentsize"], elf["e_shoff"]),
+        (elf.num_segments(), elf["e_phentsize"], elf["e_phoff"]),
+    ):
+        # Before the tables are walked: entries without a width would lie in any file, however many they are.
+        if count and (width < _SMALLEST_ENTRY_BYTES or offset + count * width > end_of_file):
+            raise ValueError("cut off")
+        ends.append(offset + count * width)
     ends += [int(s["sh_offset"]) + int(s["sh_size"]) for s in elf.iter_sections() if s["sh_type"] != "SHT_NOBITS"]
     ends += [int(segment["p_offset"]) + int(segment["p_filesz"]) for segment in elf.iter_segments()]
-    stream = elf.stream
-    if max(ends) > stream.seek(0, io.SEEK_END):
+    if max(ends) > end_of_file:
         raise ValueError("cut off")
     return max(ends)
 

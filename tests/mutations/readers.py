@@ -1,0 +1,217 @@
+"""Each kind of file that tracemap reads: which files are damaged, how, and how they are then read.
+
+Files are read as users have them read, through the commands, but without a new process for each try.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.mutations import inputs
+from tests.mutations.changes import (
+    Change,
+    changed_bytes,
+    changed_csv,
+    changed_json,
+    changed_json_lines,
+    changed_lines,
+)
+
+Read = Callable[[Path, random.Random], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A kind of file, and how it is read."""
+
+    name: str
+    targets: tuple[tuple[str, Change], ...]
+    """Patterns of the files of which one is damaged, below the folder of inputs, and the damage."""
+    read: Read
+    """Reads the folder's files; the dice choose how, where there are several ways."""
+
+    def files(self, folder: Path) -> list[tuple[Path, Change]]:
+        """The files that can be damaged; none where this machine could not make them."""
+        return [(path, change) for pattern, change in self.targets for path in sorted(folder.glob(pattern))]
+
+
+def run_command(*words: str | Path) -> None:
+    """A command of tracemap, in this process, with an output that takes text as a terminal's does.
+
+    Raises:
+        TracemapError: what the command line would print as an error.
+    """
+    from tracemap.cli.main import group
+
+    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with output, contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
+        group.main([str(word) for word in words], standalone_mode=False)
+
+
+def _read_bundle(folder: Path, dice: random.Random) -> None:
+    bundle, run, page = folder / inputs.BUNDLE, folder / inputs.RUN, folder / "page.html"
+    asked = dice.choice(("op6", "site0", "hand_mlp.mlir:11", "mlp_dispatch_0_matmul_32x256x784_f32"))
+    commands: Sequence[tuple[str | Path, ...]] = (
+        ("show", bundle),
+        ("show", bundle, "--format", "json"),
+        ("show", bundle, asked),
+        ("audit", bundle),
+        ("audit", bundle, "--format", "json"),
+        ("attribute", run, "--map", bundle),
+        ("attribute", run, "--map", bundle, "--format", dice.choice(("json", "csv")), "--rule", "model"),
+        ("attribute", run, "--map", bundle, "--html", page, "--force"),
+        ("report", bundle, "-o", page, "--force"),
+        ("report", bundle, run, "-o", page, "--force"),
+    )
+    run_command(*dice.choice(commands))
+
+
+def _read_run(name: str, folder: Path, dice: random.Random) -> None:
+    # A run may name its own bundle; what it names then comes from the damaged file.
+    named = ("--map", folder / inputs.BUNDLE) if dice.random() < 0.8 else ()
+    form = dice.choice(("text", "json", "csv"))
+    lax = ("--allow-mismatch",) if dice.random() < 0.5 else ()
+    run_command("attribute", folder / name, *named, *lax, "--format", form)
+
+
+def changed_parquet_header(data: bytes, dice: random.Random) -> bytes:
+    """The table as it was, with changes to the JSON that its metadata holds."""
+    import tempfile
+
+    import duckdb
+
+    with tempfile.TemporaryDirectory() as work, duckdb.connect() as connection:
+        old, new = Path(work) / "old.parquet", Path(work) / "new.parquet"
+        old.write_bytes(data)
+        ((header,),) = connection.execute(
+            "SELECT value FROM parquet_kv_metadata($1) WHERE key = 'tracemap'", [str(old)]
+        ).fetchall()
+        connection.execute("SET VARIABLE header = $1::BLOB", [changed_json(header, dice)])
+        connection.execute(
+            f"COPY (SELECT * FROM '{old}') TO '{new}' (FORMAT parquet, KV_METADATA {{tracemap: getvariable('header')}})"
+        )
+        return new.read_bytes()
+
+
+def changed_module(data: bytes, dice: random.Random) -> bytes:
+    """Changes to one section or one header of the first ELF image, where chance alone would seldom hit."""
+    from elftools.elf.elffile import ELFFile
+
+    image = data.index(b"\x7fELF")
+    elf = ELFFile(io.BytesIO(data[image:]))
+    parts = [(int(section["sh_offset"]), int(section["sh_size"])) for section in elf.iter_sections()]
+    parts += [(0, int(elf["e_ehsize"])), (int(elf["e_shoff"]), int(elf["e_shnum"]) * int(elf["e_shentsize"]))]
+    offset, size = dice.choice([part for part in parts if part[1]])
+    begin, end = image + offset, image + offset + size
+    return data[:begin] + changed_bytes(data[begin:end], dice) + data[end:]
+
+
+def _read_export(folder: Path, dice: random.Random) -> None:
+    from tracemap.measurements.ireeprof.invocations import KnownCalls
+    from tracemap.measurements.ireeprof.profile import read_export
+    from tracemap.measurements.sql import open_database
+
+    with open_database() as connection:
+        profile = read_export(folder / inputs.EXPORT, connection, known=KnownCalls(warmup=dice.randrange(3)))
+        profile.events.in_order().fetchall()
+
+
+def _read_flags(folder: Path, _dice: random.Random) -> None:
+    from tracemap.capture.flagfile import check_files, read_flags, sorted_out
+
+    check_files(sorted_out(read_flags(folder / inputs.FLAGS)))
+
+
+def _read_module(folder: Path, _dice: random.Random) -> None:
+    import numpy as np
+
+    from tracemap.machine.code import innermost, instructions_of, loops_of
+    from tracemap.machine.images import kernel_images, read_images
+
+    images = read_images(folder / inputs.MODULE)
+    for image in images:
+        for function in image.functions:
+            assert kernel_images(images, function.name)
+            instructions = instructions_of(image, function)
+            loops = loops_of(instructions)
+            for instruction in instructions[:50]:
+                innermost(loops, instruction.address)
+            list(image.runs_of(function))
+        image.functions_at(np.array([0, 1 << 40], dtype=np.int64))
+
+
+def _read_calls(folder: Path, dice: random.Random) -> None:
+    page, table = folder / "stats.html", folder / "calls.parquet"
+    more = dice.choice(
+        (
+            ("--format", "json"),
+            ("--no-table",),
+            ("--html", page, "--force"),
+            ("--calls", table, "--force"),
+            ("--csv", folder / inputs.STATS_FOLDER, "--force"),
+        )
+    )
+    run_command("stats", folder / inputs.CALLS, *more)
+
+
+def _read_samples(folder: Path, _dice: random.Random) -> None:
+    from tracemap.measurements.hook.samples import read_samples
+
+    read_samples(folder / inputs.CALLS)
+
+
+def _read_hook_csv(folder: Path, dice: random.Random) -> None:
+    more = dice.choice((("--format", "json"), (), ("--html", folder / "stats.html", "--force")))
+    run_command("stats", folder / inputs.HOOK_CSV, "--buckets", dice.choice("148"), *more)
+
+
+def _read_counts(folder: Path, dice: random.Random) -> None:
+    from tracemap.measurements.callgrind import read_callgrind
+
+    path = folder / inputs.CALLGRIND
+    text = path.read_text(encoding="utf-8", errors="replace")
+    objects = {line.removeprefix("ob=") for line in text.splitlines() if line.startswith("ob=")}
+    read_callgrind(path, dice.choice((objects, objects & {sorted(objects)[0]} if objects else objects)))
+
+
+READERS: dict[str, Reader] = {
+    reader.name: reader
+    for reader in (
+        Reader("map", ((f"{inputs.BUNDLE}/map.json", changed_json),), _read_bundle),
+        Reader(
+            "bundle",
+            (
+                (f"{inputs.BUNDLE}/kernels/*", changed_lines),
+                (f"{inputs.BUNDLE}/source/*", changed_lines),
+                (f"{inputs.BUNDLE}/{inputs.MODULE}", changed_module),
+            ),
+            _read_bundle,
+        ),
+        Reader("header", ((f"{inputs.CSV}.json", changed_json),), partial(_read_run, inputs.CSV)),
+        Reader("parquet-header", ((inputs.RUN, changed_parquet_header),), partial(_read_run, inputs.RUN)),
+        Reader("parquet", ((inputs.RUN, changed_bytes),), partial(_read_run, inputs.RUN)),
+        Reader("csv", ((inputs.CSV, changed_csv),), partial(_read_run, inputs.CSV)),
+        Reader("profile", ((inputs.PROFILE, changed_bytes),), partial(_read_run, inputs.PROFILE)),
+        Reader("export", ((inputs.EXPORT, changed_json_lines),), _read_export),
+        Reader("flags", ((inputs.FLAGS, changed_lines), ("more.flags", changed_lines)), _read_flags),
+        Reader("module", ((inputs.MODULE, changed_module), (inputs.MODULE, changed_bytes)), _read_module),
+        Reader(
+            "calls",
+            ((f"{inputs.CALLS}/*.jsonl", changed_json_lines), (f"{inputs.CALLS}/*.calls", changed_bytes)),
+            _read_calls,
+        ),
+        Reader(
+            "samples",
+            ((f"{inputs.CALLS}/*.samples", changed_bytes), (f"{inputs.CALLS}/*.jsonl", changed_json_lines)),
+            _read_samples,
+        ),
+        Reader("hook-csv", ((inputs.HOOK_CSV, changed_csv),), _read_hook_csv),
+        Reader("callgrind", ((inputs.CALLGRIND, changed_lines),), _read_counts),
+    )
+}
