@@ -342,7 +342,7 @@ def test_a_full_file_is_said_and_counted(sampler: str, library: Path, host: Path
     assert done.stderr.count("file of samples is full") == 1
     samples = read_samples(output)
     (thread,) = samples.threads
-    assert thread.lost > 0
+    assert len(samples.taken) + thread.lost > thread.cpu_ns / 1e9 * 5000 / 2  # all that did not fit, not the last ones
     assert max(path.stat().st_size for path in output.glob("*.samples")) <= 16384
     assert [item.slug for item in samples.diagnostics] == ["samples-lost"]
 

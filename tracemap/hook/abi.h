@@ -2,8 +2,7 @@
  *
  * Only the fields that are read are given names; the order and sizes are those of the interface.
  */
-#ifndef TRACEMAP_HOOK_ABI_H
-#define TRACEMAP_HOOK_ABI_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -96,5 +95,3 @@ struct plugin {
   void (*unload)(void *self);
   void *(*resolve)(void *self, const struct plugin_resolve_params *params, uint32_t *out_resolution);
 };
-
-#endif

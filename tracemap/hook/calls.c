@@ -1,10 +1,15 @@
-/* The hot path: one call of a workgroup through a trampoline. No lock, no allocation, no system call without events. */
+#include "calls.h"
+
+#include <errno.h>
 #include <sched.h>
 #include <string.h>
 
-#include "hook.h"
+#include "system.h"
+#include "thread.h"
 
 #define CLOCK_REFRESH 65536u /* bytes of records between two readings of both clocks */
+
+struct slot slots[SLOTS];
 
 /* Where the next record goes; NULL if this call is not recorded. Its kernel stays there if the call never returns. */
 static inline struct record *begin_record(struct thread *thread, uint32_t kernel) {
@@ -77,61 +82,7 @@ static inline int call_slot(struct thread *thread, const struct slot *slot, cons
   return status;
 }
 
-/* Samples alone cost a call next to nothing: two reads and two writes of what the thread has at hand. */
-static __attribute__((noinline)) int call_sampled(struct thread *thread, const struct slot *slot,
-                                                  const void *environment, const struct dispatch_state *dispatch,
-                                                  const struct workgroup_state *workgroup) {
-  sampler_enter(thread->sampler);
-  int status = thread->broken ? slot->target(environment, dispatch, workgroup)
-                              : call_slot(thread, slot, environment, dispatch, workgroup);
-  sampler_leave(thread->sampler);
-  return status;
-}
-
-__attribute__((visibility("hidden"))) int hook_call(const void *environment, const struct dispatch_state *dispatch,
-                                                    const struct workgroup_state *workgroup, uint32_t index) {
-  struct thread *thread = current_thread;
-  if (UNLIKELY(!thread)) thread = thread_begin();
-  const struct slot *slot = &slots[index];
-  if (UNLIKELY(thread->sampler != NULL)) return call_sampled(thread, slot, environment, dispatch, workgroup);
-  if (UNLIKELY(thread->broken)) return slot->target(environment, dispatch, workgroup);
-  return call_slot(thread, slot, environment, dispatch, workgroup);
-}
-
-/* ---- the runtime's own hook: begin and end come as two calls, without the workgroup */
-
-struct open_call {
-  struct record *record;
-  uint64_t start, stopped;
-  uint64_t before[EVENTS];
-};
-
-static __thread struct open_call open_call __attribute__((tls_model("initial-exec")));
-
-void calls_begin(uint32_t kernel) {
-  struct thread *thread = current_thread;
-  if (UNLIKELY(!thread)) thread = thread_begin();
-  if (thread->sampler) sampler_enter(thread->sampler);
-  open_call.record = thread->broken ? NULL : begin_record(thread, kernel);
-  if (!open_call.record) return;
-  if (thread->event_count) counters_read(&thread->counters, open_call.before);
-  open_call.stopped = time_stopped(thread);
-  open_call.start = ticks_now();
-}
-
-void calls_end(void) {
-  uint64_t end = ticks_now();
-  struct thread *thread = current_thread;
-  struct record *record = open_call.record;
-  if (thread && thread->sampler) sampler_leave(thread->sampler);
-  open_call.record = NULL;
-  if (!record || !thread) return;
-  if (thread->event_count) add_events(thread, record, open_call.before, open_call.stopped);
-  record->flags |= FLAG_NO_WORKGROUP;
-  end_record(thread, record, open_call.start, end);
-}
-
-/* ---- its own cost */
+/* ---- the first call of a thread measures what the hook itself costs */
 
 static int empty_workgroup(const void *environment, const struct dispatch_state *dispatch,
                            const struct workgroup_state *workgroup) {
@@ -141,7 +92,7 @@ static int empty_workgroup(const void *environment, const struct dispatch_state 
 }
 
 /* Hooks a few hundred empty calls, in the place of the first records, which it then leaves as it found it. */
-void calls_measure(struct thread *thread) {
+static void measure(struct thread *thread) {
   enum { ROUNDS = 8, CALLS = 32 };
   static const struct dispatch_state dispatch;
   static const struct workgroup_state workgroup;
@@ -166,4 +117,72 @@ void calls_measure(struct thread *thread) {
   thread->cursor = first;
   thread->header->overhead_ticks = overhead;
   thread->header->empty_ticks = empty;
+}
+
+static COLD struct thread *first_call(void) {
+  int error = errno;
+  struct thread *thread = thread_open();
+  if (!thread->broken) measure(thread);
+  thread = thread_start(thread);
+  errno = error;
+  return thread;
+}
+
+static inline struct thread *this_thread(void) {
+  struct thread *thread = current_thread;
+  return UNLIKELY(!thread) ? first_call() : thread;
+}
+
+/* ---- through a trampoline */
+
+/* Samples alone cost a call next to nothing: two reads and two writes of what the thread has at hand. */
+static __attribute__((noinline)) int call_sampled(struct thread *thread, const struct slot *slot,
+                                                  const void *environment, const struct dispatch_state *dispatch,
+                                                  const struct workgroup_state *workgroup) {
+  sampler_enter(thread->sampler);
+  int status = thread->broken ? slot->target(environment, dispatch, workgroup)
+                              : call_slot(thread, slot, environment, dispatch, workgroup);
+  sampler_leave(thread->sampler);
+  return status;
+}
+
+int hook_call(const void *environment, const struct dispatch_state *dispatch,
+              const struct workgroup_state *workgroup, uint32_t index) {
+  struct thread *thread = this_thread();
+  const struct slot *slot = &slots[index];
+  if (UNLIKELY(thread->sampler != NULL)) return call_sampled(thread, slot, environment, dispatch, workgroup);
+  if (UNLIKELY(thread->broken)) return slot->target(environment, dispatch, workgroup);
+  return call_slot(thread, slot, environment, dispatch, workgroup);
+}
+
+/* ---- the runtime's own hook */
+
+struct open_call {
+  struct record *record;
+  uint64_t start, stopped;
+  uint64_t before[EVENTS];
+};
+
+static __thread struct open_call open_call INITIAL_EXEC;
+
+void calls_begin(uint32_t kernel) {
+  struct thread *thread = this_thread();
+  if (thread->sampler) sampler_enter(thread->sampler);
+  open_call.record = thread->broken ? NULL : begin_record(thread, kernel);
+  if (!open_call.record) return;
+  if (thread->event_count) counters_read(&thread->counters, open_call.before);
+  open_call.stopped = time_stopped(thread);
+  open_call.start = ticks_now();
+}
+
+void calls_end(void) {
+  uint64_t end = ticks_now();
+  struct thread *thread = current_thread;
+  struct record *record = open_call.record;
+  if (thread && thread->sampler) sampler_leave(thread->sampler);
+  open_call.record = NULL;
+  if (!record || !thread) return;
+  if (thread->event_count) add_events(thread, record, open_call.before, open_call.stopped);
+  record->flags |= FLAG_NO_WORKGROUP;
+  end_record(thread, record, open_call.start, end);
 }

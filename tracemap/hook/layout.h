@@ -20,8 +20,7 @@
  * 1: first.
  * 2: files of samples; executables tell their size and when they were loaded and unloaded.
  */
-#ifndef TRACEMAP_HOOK_LAYOUT_H
-#define TRACEMAP_HOOK_LAYOUT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -128,5 +127,3 @@ _Static_assert(sizeof(struct samples_header) == 0 SAMPLES_HEADER_FIELDS(LAYOUT_S
 _Static_assert(sizeof(struct sample) == 0 SAMPLE_FIELDS(LAYOUT_SIZE), "the sample has gaps");
 _Static_assert(sizeof(SAMPLES_DESCRIPTION) - 1 <= HEADER_OFFSET - DESCRIPTION_OFFSET, "the description is too long");
 _Static_assert(sizeof(LAYOUT_DESCRIPTION) - 1 <= HEADER_OFFSET - DESCRIPTION_OFFSET, "the description is too long");
-
-#endif

@@ -1,10 +1,12 @@
-/* The environment variables that steer the hook. They are read when the first executable is seen. */
+#include "settings.h"
+
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "hook.h"
+#include "text.h"
 
 struct settings settings;
 
@@ -74,8 +76,8 @@ static void read_sampling(void) {
   settings.sample_hz = number("TRACEMAP_HOOK_SAMPLE_HZ", 0);
   settings.sampler = read_sampler();
   if (settings.sample_hz <= MOST_SAMPLES_HZ) return;
-  say("TRACEMAP_HOOK_SAMPLE_HZ=%llu is too many: %u samples a second are taken",
-      (unsigned long long)settings.sample_hz, MOST_SAMPLES_HZ);
+  say("TRACEMAP_HOOK_SAMPLE_HZ=%" PRIu64 " is too many: %u samples a second are taken", settings.sample_hz,
+      MOST_SAMPLES_HZ);
   settings.sample_hz = MOST_SAMPLES_HZ;
 }
 
@@ -92,7 +94,7 @@ void settings_read(void) {
   read_events();
 }
 
-/* One [set] of a glob against a character; returns what follows it, NULL if the set is not closed. */
+/* One [set] of a glob against a character; returns what follows it, NULL (and no answer) if the set is not closed. */
 static const char *match_set(const char *set, char character, bool *matches) {
   bool negated = *set == '!' || *set == '^', found = false;
   if (negated) set++;
@@ -104,29 +106,30 @@ static const char *match_set(const char *set, char character, bool *matches) {
       found |= *set == character;
     }
   }
+  if (!*set) return NULL;
   *matches = found != negated;
-  return *set ? set + 1 : NULL;
+  return set + 1;
+}
+
+/* One character, `?` or set of a glob; returns what follows it, NULL if it does not match. */
+static const char *match_one(const char *pattern, char character) {
+  bool matches = *pattern && (*pattern == '?' || *pattern == character);
+  const char *after_set = *pattern == '[' ? match_set(pattern + 1, character, &matches) : NULL;
+  if (!matches) return NULL;
+  return after_set ? after_set : pattern + 1;
 }
 
 /* Like fnmatch, which may allocate. Backtracks to the last star only, so it takes no more than pattern times name. */
-bool settings_match(const char *pattern, const char *name) {
+static bool matches_glob(const char *pattern, const char *name) {
   const char *star = NULL, *retry = NULL;
   while (*name) {
-    bool matches = false;
-    const char *next = pattern + 1;
     if (*pattern == '*') {
       star = pattern++;
       retry = name;
       continue;
     }
-    if (*pattern == '[') {
-      const char *after = match_set(pattern + 1, *name, &matches);
-      if (after) next = after;
-      else matches = *name == '[';
-    } else {
-      matches = *pattern && (*pattern == '?' || *pattern == *name);
-    }
-    if (matches) {
+    const char *next = match_one(pattern, *name);
+    if (next) {
       pattern = next;
       name++;
     } else if (star) {
@@ -139,3 +142,5 @@ bool settings_match(const char *pattern, const char *name) {
   while (*pattern == '*') pattern++;
   return !*pattern;
 }
+
+bool settings_want(const char *name) { return !settings.filter[0] || matches_glob(settings.filter, name); }

@@ -1,13 +1,11 @@
-/* The pool of closures: one small entry per slot, which hands its number to `hook_call` as the fourth argument.
- *
- * They are part of the library's code, so no memory is ever made executable at run time.
- */
-#include "hook.h"
+#include "trampolines.h"
+
+#include "attributes.h"
+#include "calls.h"
 
 #define TRAMPOLINE_BYTES 16
 
-extern const char hook_trampolines[] __attribute__((visibility("hidden")));
-
+extern HIDDEN const char hook_trampolines[];
 
 #if defined(__x86_64__)
 #define TRAMPOLINE "endbr64\n movl $number, %ecx\n jmp hook_call\n"

@@ -1,45 +1,27 @@
-/* Counters of the kernel's perf interface, opened per thread and left running: a call's count is a difference.
- *
- * Three ways of reading, the cheapest that fits an event:
- *   ring    discrete software events: every event writes 8 bytes to a ring that overwrites itself, so the ring's head
- *           counts them; no system call
- *   rdpmc   hardware events where the kernel allows to read the counter from user space; no system call
- *   group   everything else: one read of the whole group
- */
+#include "counters.h"
+
 #include <errno.h>
-#include <linux/perf_event.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "hook.h"
+#include "libc.h"
+#include "perf.h"
+#include "text.h"
 
 #define RING_RECORD 8u /* bytes: a sample of type 0 is its header alone */
 
-static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
-
 static size_t pages_bytes(enum event_mode mode) { return page_bytes() * (mode == EVENT_RING ? 2 : 1); }
 
-static struct perf_event_attr attributes(const struct event_setting *event, bool leads) {
-  struct perf_event_attr attr;
-  memset(&attr, 0, sizeof attr);
-  attr.size = sizeof attr;
-  attr.type = event->type;
-  attr.config = event->config;
-  attr.config1 = event->config1;
-  attr.exclude_kernel = event->exclude_kernel;
-  attr.exclude_hv = 1;
-  if (event->mode == EVENT_RING) attr.sample_period = 1;
+static struct perf_event_attr attributes_of(const struct event_setting *event, bool leads) {
+  struct perf_event_attr attributes = perf_attributes(event->type, event->config, event->exclude_kernel);
+  attributes.config1 = event->config1;
+  if (event->mode == EVENT_RING) attributes.sample_period = 1;
   if (event->mode == EVENT_GROUP)
-    attr.read_format = PERF_FORMAT_GROUP | PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
-  attr.disabled = leads;
-  return attr;
-}
-
-static int perf_open(struct perf_event_attr *attr, int group) {
-  return (int)syscall(SYS_perf_event_open, attr, 0, -1, group, PERF_FLAG_FD_CLOEXEC);
+    attributes.read_format = PERF_FORMAT_GROUP | PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+  attributes.disabled = leads; /* the group begins to count as one, when it is whole */
+  return attributes;
 }
 
 /* Maps the page that tells a counter's state. A ring mapped read-only overwrites itself and never stops counting. */
@@ -53,8 +35,8 @@ static bool map_pages(struct counters *counters, unsigned event, enum event_mode
 static bool open_event(struct counters *counters, unsigned event) {
   const struct event_setting *setting = &settings.events[event];
   bool grouped = setting->mode == EVENT_GROUP, leads = grouped && counters->leader < 0;
-  struct perf_event_attr attr = attributes(setting, leads);
-  int file = perf_open(&attr, grouped ? counters->leader : -1);
+  struct perf_event_attr attributes = attributes_of(setting, leads);
+  int file = perf_open(&attributes, grouped ? counters->leader : -1);
   if (file < 0) return false;
   counters->files[event] = file;
   if (grouped) {
@@ -67,7 +49,6 @@ static bool open_event(struct counters *counters, unsigned event) {
   return map_pages(counters, event, setting->mode);
 }
 
-/* All of the settings' events for the calling thread, or none. */
 bool counters_open(struct counters *counters) {
   memset(counters, 0, sizeof *counters);
   counters->leader = -1;

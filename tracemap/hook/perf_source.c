@@ -1,0 +1,192 @@
+#include "perf_source.h"
+
+#include <asm/perf_regs.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "libc.h"
+#include "perf.h"
+#include "settings.h"
+#include "system.h"
+
+#if defined(__x86_64__)
+#define USER_IP PERF_REG_X86_IP
+#else
+#define USER_IP PERF_REG_ARM64_PC
+#endif
+
+#ifndef CYCLES_TYPE /* tests take another counter, so that they can run where the processor's is hidden */
+#define CYCLES_TYPE PERF_TYPE_HARDWARE
+#define CYCLES_CONFIG PERF_COUNT_HW_CPU_CYCLES
+#endif
+
+#define RING_SECONDS 4u         /* how long a call may take before samples are lost */
+#define CALIBRATION_NS 1000000u /* in which cycles are counted */
+#define SAMPLE_BYTES 56u        /* of the kernel's ring; one that is a little longer only drains earlier */
+
+/* A record of the kernel's ring, as `open_sampling` asks for it. */
+struct perf_sample {
+  struct perf_event_header header;
+  uint64_t ip;
+  uint32_t pid, tid;
+  uint64_t time;
+  uint32_t cpu, unused;
+  uint64_t abi, user_ip; /* the second is there where the first is not 0 */
+};
+
+/* ---- opening */
+
+/* Cycles in a second of this thread's running; 0 where there is no such counter. */
+static uint64_t cycles_hz(void) {
+  struct perf_event_attr attributes = perf_attributes(CYCLES_TYPE, CYCLES_CONFIG, true);
+  attributes.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+  int file = perf_open(&attributes, -1);
+  if (file < 0) return 0;
+  for (uint64_t begin = monotonic_ns(); monotonic_ns() - begin < CALIBRATION_NS;) continue;
+  struct {
+    uint64_t cycles, enabled_ns, running_ns;
+  } counted;
+  bool counts = read(file, &counted, sizeof counted) == sizeof counted && counted.running_ns;
+  close(file);
+  return counts ? (uint64_t)((double)counted.cycles * SECOND_NS / (double)counted.running_ns) : 0;
+}
+
+/* Periods are fixed, so that every sample weighs the same. */
+static bool open_sampling(struct source *source, uint32_t type, uint64_t config, uint64_t period, unsigned precise) {
+  struct perf_event_attr attributes = perf_attributes(type, config, source->exclude_kernel);
+  attributes.sample_type =
+      PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_CPU | PERF_SAMPLE_REGS_USER;
+  attributes.sample_regs_user = 1ull << USER_IP;
+  attributes.sample_period = source->period = period;
+  attributes.use_clockid = 1;
+  attributes.clockid = CLOCK_MONOTONIC;
+  attributes.precise_ip = precise & 3u;
+  attributes.disabled = 1;
+  source->perf.event = perf_open(&attributes, -1);
+  return source->perf.event >= 0;
+}
+
+#define NO_CYCLES 1u
+static uint64_t known_hz; /* of the cycles; 0: not measured yet */
+
+static bool open_cycles(struct source *source) {
+  if (!known_hz) known_hz = cycles_hz();
+  if (known_hz < SECOND_NS / 1000) known_hz = NO_CYCLES;
+  if (known_hz == NO_CYCLES) return false;
+  source->method = "cycles";
+  for (unsigned precise = 3; precise--;) /* the kernel refuses what the processor cannot do */
+    if (open_sampling(source, CYCLES_TYPE, CYCLES_CONFIG, known_hz / settings.sample_hz, precise)) return true;
+  return false;
+}
+
+static bool open_clock(struct source *source) {
+  source->method = "cpu-clock";
+  return open_sampling(source, PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, SECOND_NS / settings.sample_hz, 0);
+}
+
+/* The kernel limits what a user may map in all; a smaller ring does, where there are many threads. */
+static bool map_ring(struct source *source) {
+  size_t page = page_bytes(), wanted = settings.sample_hz * RING_SECONDS * sizeof(struct perf_sample);
+  size_t size = page * 16;
+  while (size < wanted && size < (1u << 20)) size *= 2;
+  for (; size >= page; size /= 2) {
+    void *mapped = real_mmap(NULL, page + size, PROT_READ | PROT_WRITE, MAP_SHARED, source->perf.event, 0);
+    if (mapped == MAP_FAILED) continue;
+    source->perf.page = mapped;
+    source->perf.bytes = size;
+    source->head = (const uint64_t *)(const void *)&source->perf.page->data_head;
+    source->drain_after = DRAIN_SAMPLES * SAMPLE_BYTES < size / 4 ? DRAIN_SAMPLES * SAMPLE_BYTES : size / 4;
+    return true;
+  }
+  return false;
+}
+
+bool perf_source_open(struct source *source) {
+  for (int attempt = 0; attempt < 2; attempt++) {
+    source->exclude_kernel = attempt; /* what is forbidden to users where perf_event_paranoid is 2 */
+    if ((open_cycles(source) || open_clock(source)) && map_ring(source)) return true;
+    struct text reason = TEXT_IN(source->reason);
+    text_add(&reason, "%s", strerror(errno));
+    perf_source_close(source);
+  }
+  return false;
+}
+
+void perf_source_close(struct source *source) {
+  if (source->perf.page) real_munmap(source->perf.page, page_bytes() + source->perf.bytes);
+  if (source->perf.event >= 0) close(source->perf.event);
+  source->perf = (struct perf_ring){.event = -1};
+}
+
+/* The kernel maps no ring for the child. */
+void perf_source_fork_child(struct source *source) {
+  if (source->perf.event >= 0) close(source->perf.event);
+}
+
+bool perf_source_give_up_cycles(void) {
+  bool used = known_hz != NO_CYCLES;
+  known_hz = NO_CYCLES;
+  return used;
+}
+
+/* ---- sampling */
+
+void perf_source_start(struct source *source, uint64_t period) {
+  ioctl(source->perf.event, PERF_EVENT_IOC_PERIOD, &period);
+  ioctl(source->perf.event, PERF_EVENT_IOC_ENABLE, 0);
+}
+
+void perf_source_stop(struct source *source) { ioctl(source->perf.event, PERF_EVENT_IOC_DISABLE, 0); }
+
+static void copy_from_ring(const struct perf_ring *perf, uint64_t place, void *target, size_t size) {
+  const char *ring = (const char *)perf->page + page_bytes();
+  size_t offset = place & (perf->bytes - 1), first = perf->bytes - offset;
+  if (first > size) first = size;
+  memcpy(target, ring + offset, first);
+  memcpy((char *)target + first, ring, size - first);
+}
+
+static struct sample sample_of(const struct perf_sample *from) {
+  bool user = (from->header.misc & PERF_RECORD_MISC_CPUMODE_MASK) == PERF_RECORD_MISC_USER;
+  bool known = from->header.size >= sizeof *from && from->abi;
+  return (struct sample){.ip = user ? from->ip : known ? from->user_ip : 0,
+                         .time_ns = from->time,
+                         .cpu = from->cpu,
+                         .flags = user ? 0 : SAMPLE_IN_KERNEL};
+}
+
+/* Also records that tell of no sample: how many the kernel lost, and that it took none for a while. */
+static void add_record(const struct perf_sample *record, struct samples *samples) {
+  if (record->header.type == PERF_RECORD_SAMPLE) {
+    struct sample sample = sample_of(record);
+    samples_add(samples, &sample);
+  } else if (record->header.type == PERF_RECORD_LOST) {
+    uint64_t id_and_lost[2];
+    memcpy(id_and_lost, (const char *)record + sizeof record->header, sizeof id_and_lost);
+    samples->header.lost += id_and_lost[1];
+  } else if (record->header.type == PERF_RECORD_THROTTLE) {
+    samples->header.throttled++;
+  }
+}
+
+void perf_source_drain(struct source *source, struct samples *samples) {
+  const struct perf_ring *perf = &source->perf;
+  uint64_t head = __atomic_load_n(source->head, __ATOMIC_ACQUIRE), tail = perf->page->data_tail;
+  while (tail < head) {
+    struct perf_sample record;
+    memset(&record, 0, sizeof record); /* what a shorter record lacks is 0 */
+    copy_from_ring(perf, tail, &record.header, sizeof record.header);
+    if (record.header.size < sizeof record.header) break;
+    copy_from_ring(perf, tail, &record, record.header.size < sizeof record ? record.header.size : sizeof record);
+    tail += record.header.size;
+    add_record(&record, samples);
+  }
+  __atomic_store_n(&perf->page->data_tail, head, __ATOMIC_RELEASE);
+}
+
+void perf_source_discard(struct source *source) {
+  __atomic_store_n(&source->perf.page->data_tail, __atomic_load_n(source->head, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+}

@@ -1,0 +1,201 @@
+#include "sampler.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "libc.h"
+#include "perf_source.h"
+#include "settings.h"
+#include "system.h"
+#include "timer_source.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sampler *samplers; /* of the threads that live */
+
+void samplers_lock(void) { pthread_mutex_lock(&lock); }
+void samplers_unlock(void) { pthread_mutex_unlock(&lock); }
+
+/* ---- either source */
+
+static bool is_perf(const struct source *source) { return source->perf.event >= 0; }
+
+/* False, with errno, where neither is to be had; nothing runs yet. With the lock held. */
+static bool source_open(struct source *source) {
+  if (settings.sampler != SAMPLE_BY_TIMER && perf_source_open(source)) return true;
+  return settings.sampler != SAMPLE_BY_PERF && timer_source_open(source);
+}
+
+static void source_close(struct source *source) {
+  timer_source_close(source);
+  perf_source_close(source);
+}
+
+static void source_start(struct source *source, uint64_t period) {
+  if (is_perf(source)) perf_source_start(source, period);
+  else timer_source_start(source, period);
+}
+
+static void source_stop(struct source *source) {
+  if (is_perf(source)) perf_source_stop(source);
+  else timer_source_stop(source);
+}
+
+static uint64_t head_of(const struct source *source) { return __atomic_load_n(source->head, __ATOMIC_ACQUIRE); }
+
+/* ---- from the ring to the file */
+
+/* By the thread itself, or by the one that ends the process: whoever comes second leaves it to the first. */
+static void drain(struct sampler *sampler) {
+  if (__atomic_exchange_n(&sampler->busy, true, __ATOMIC_ACQUIRE)) return;
+  if (is_perf(&sampler->source)) perf_source_drain(&sampler->source, &sampler->samples);
+  else timer_source_drain(&sampler->source, &sampler->samples);
+  samples_flush(&sampler->samples);
+  __atomic_store_n(&sampler->busy, false, __ATOMIC_RELEASE);
+}
+
+static void set_drain(struct source *source) {
+  __atomic_store_n(&source->drain_from, head_of(source) + source->drain_after, __ATOMIC_RELAXED);
+}
+
+/* Before a call, when the ring has filled up or the timer is to be started again. The timer may fire and stop itself at
+ * any place in here: then `drain_from` is 0, and the next call comes here again. */
+COLD void sampler_catch_up(struct sampler *sampler) {
+  int error = errno;
+  set_drain(&sampler->source);
+  timer_source_wake(&sampler->source);
+  drain(sampler);
+  errno = error;
+}
+
+/* ---- what a sample costs */
+
+static uint64_t middle_of(uint64_t *values, unsigned count) {
+  for (unsigned place = 1; place < count; place++)
+    for (unsigned at = place; at && values[at] < values[at - 1]; at--) {
+      uint64_t value = values[at];
+      values[at] = values[at - 1];
+      values[at - 1] = value;
+    }
+  return count ? values[count / 2] : 0;
+}
+
+/* A loop that reads the clock loses the time that a sample takes: the median of a few, one soon after another. */
+static uint64_t measure_cost(struct source *source) {
+  enum { SAMPLES = 9, PERIOD_NS = 100000, LIMIT_NS = 4000000 };
+  uint64_t gaps[SAMPLES], begin = monotonic_ns(), before = begin, head = head_of(source);
+  unsigned count = 0;
+  source->inside = true;
+  source_start(source, source->period / (SECOND_NS / settings.sample_hz / PERIOD_NS + 1));
+  while (count < SAMPLES && before - begin < LIMIT_NS) {
+    uint64_t seen = head_of(source), after = monotonic_ns();
+    if (seen != head) gaps[count++] = after - before;
+    head = seen;
+    before = after;
+  }
+  source_stop(source);
+  if (is_perf(source)) perf_source_discard(source);
+  else timer_source_discard(source);
+  source->inside = false;
+  return middle_of(gaps, count);
+}
+
+static uint64_t known_cost; /* of the process's samples, by its first thread; 0: not known */
+
+/* What the first thread finds out is so for all: they open their sources one after another, with the lock held. */
+static bool open_measured(struct source *source) {
+  if (!source_open(source)) return false;
+  if (!known_cost) known_cost = measure_cost(source);
+  if (known_cost) return true;
+  /* No sample came: there are virtual machines whose counters count and never interrupt. */
+  if (perf_source_give_up_cycles()) {
+    source_close(source);
+    if (!source_open(source)) return false;
+  }
+  known_cost = measure_cost(source);
+  return true;
+}
+
+/* ---- begin and end */
+
+static void describe(const struct source *source, struct text *about) {
+  about_begin(about);
+  text_add(about, ",\"sampler\":\"%s\",\"hz\":%u,\"exclude_kernel\":%s,\"perf_error\":", source->method,
+           (unsigned)settings.sample_hz, source->exclude_kernel ? "true" : "false");
+  text_add_json(about, is_perf(source) ? "" : source->reason);
+  text_add(about, "}");
+}
+
+static bool set_up(struct sampler *sampler, unsigned thread) {
+  struct source *source = &sampler->source;
+  samplers_lock();
+  bool opened = open_measured(source);
+  uint64_t cost_ns = known_cost;
+  samplers_unlock();
+  if (!opened) {
+    say("a thread cannot be sampled: %s", *source->reason ? source->reason : strerror(errno));
+    return false;
+  }
+  char line[SAMPLES_DATA_OFFSET - ABOUT_OFFSET];
+  struct text about = TEXT_IN(line);
+  describe(source, &about);
+  samples_begin(&sampler->samples, source->period, cost_ns);
+  return samples_open(&sampler->samples, thread, &about);
+}
+
+static void release(struct sampler *sampler) {
+  source_close(&sampler->source);
+  if (sampler->samples.file >= 0) close(sampler->samples.file);
+  real_munmap(sampler, sizeof *sampler);
+}
+
+struct sampler *sampler_begin(unsigned thread) {
+  if (!settings.sample_hz) return NULL;
+  struct sampler *sampler = new_pages(sizeof *sampler);
+  if (!sampler) return NULL;
+  sampler->samples.file = sampler->source.perf.event = -1;
+  if (!set_up(sampler, thread)) {
+    release(sampler);
+    return NULL;
+  }
+  samplers_lock();
+  sampler->next = samplers;
+  samplers = sampler;
+  samplers_unlock();
+  set_drain(&sampler->source);
+  source_start(&sampler->source, sampler->source.period);
+  return sampler;
+}
+
+void sampler_end(struct sampler *sampler) {
+  source_stop(&sampler->source);
+  samplers_lock();
+  struct sampler **place = &samplers;
+  while (*place && *place != sampler) place = &(*place)->next;
+  if (*place) *place = sampler->next;
+  sampler->samples.header.closed = 1;
+  drain(sampler);
+  samplers_unlock();
+  release(sampler);
+}
+
+/* The process ends while threads still live: what their rings hold is kept, and they run on. */
+void samplers_end(void) {
+  samplers_lock();
+  for (struct sampler *sampler = samplers; sampler; sampler = sampler->next) drain(sampler);
+  samplers_unlock();
+}
+
+/* The child samples anew. With the lock held; the samplers are copies, of threads that the child has not got. */
+void samplers_fork_child(void) {
+  timer_source_fork_child();
+  for (struct sampler *sampler = samplers, *next; sampler; sampler = next) {
+    next = sampler->next;
+    perf_source_fork_child(&sampler->source);
+    close(sampler->samples.file);
+    real_munmap(sampler, sizeof *sampler);
+  }
+  samplers = NULL;
+}

@@ -1,0 +1,217 @@
+#include "thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "libc.h"
+#include "settings.h"
+#include "system.h"
+
+#define WINDOW_BYTES (1u << 20)
+
+__thread struct thread *current_thread INITIAL_EXEC;
+
+static pthread_key_t key; /* its destructor runs at a thread's end */
+static unsigned thread_count;
+static uint64_t recorded; /* calls of all threads; counted only where there is a budget */
+
+/* What a thread has that could not even get memory, or has neither a file nor samples. Never written to. */
+static struct thread broken_thread = {.broken = true};
+
+/* ---- the window */
+
+static size_t window_bytes(const struct thread *thread) {
+  return WINDOW_BYTES / thread->record_bytes * thread->record_bytes;
+}
+
+static void unmap_window(struct thread *thread) {
+  if (thread->window) real_munmap(thread->window, (size_t)(thread->limit - thread->window));
+  thread->window = NULL;
+}
+
+static off_t cursor_offset(const struct thread *thread) {
+  return thread->window_offset + (off_t)(thread->cursor - thread->window);
+}
+
+/* Maps the window that holds the file from `offset` on. A record may straddle pages, never windows. */
+static bool map_window(struct thread *thread, off_t offset) {
+  off_t page = (off_t)page_bytes(), first = offset / page * page;
+  size_t size = (size_t)(offset - first) + window_bytes(thread);
+  if (!file_reserve(thread->file, first, (off_t)size)) return false;
+  char *mapped = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, thread->file, first);
+  if (mapped == MAP_FAILED) return false;
+  unmap_window(thread);
+  thread->window = mapped;
+  thread->window_offset = first;
+  thread->cursor = mapped + (offset - first);
+  thread->limit = thread->cursor + window_bytes(thread);
+  return true;
+}
+
+COLD struct record *thread_next_window(struct thread *thread) {
+  int error = errno;
+  off_t offset = cursor_offset(thread);
+  bool allowed = !thread->full && (uint64_t)offset + WINDOW_BYTES <= settings.thread_bytes + DATA_OFFSET;
+  if (!allowed || !map_window(thread, offset)) {
+    if (!thread->full) say("a thread's file is full: its further calls are counted, not recorded");
+    thread->full = true;
+    thread->header->lost++;
+    errno = error;
+    return NULL;
+  }
+  thread_refresh_clock(thread);
+  errno = error;
+  return (struct record *)(void *)thread->cursor;
+}
+
+void thread_refresh_clock(struct thread *thread) {
+  struct moment now = moment_now();
+  thread->header->last_ticks = now.ticks;
+  thread->header->last_ns = now.ns;
+  thread->header->count = ((uint64_t)cursor_offset(thread) - DATA_OFFSET) / thread->record_bytes;
+}
+
+/* ---- the file */
+
+static void describe(const struct thread *thread, struct text *about) {
+  static const char *const modes[] = {[EVENT_GROUP] = "group", [EVENT_RING] = "ring", [EVENT_USER] = "rdpmc"};
+  about_begin(about);
+  text_add(about, ",\"clock\":\"%s\",\"events\":[", clock_name());
+  for (unsigned event = 0; event < thread->event_count; event++) {
+    text_add(about, event ? ",{\"name\":" : "{\"name\":");
+    text_add_json(about, settings.events[event].name);
+    text_add(about, ",\"mode\":\"%s\"}", modes[settings.events[event].mode]);
+  }
+  text_add(about, "]}");
+}
+
+static bool write_head(struct thread *thread) {
+  char line[8192]; /* more than EVENTS names take */
+  struct text about = TEXT_IN(line);
+  describe(thread, &about);
+  struct moment now = moment_now();
+  *thread->header = (struct header){.first_ticks = now.ticks,
+                                    .first_ns = now.ns,
+                                    .last_ticks = now.ticks,
+                                    .last_ns = now.ns,
+                                    .record_bytes = thread->record_bytes};
+  const struct head head = {FORMAT_MAGIC, LAYOUT_DESCRIPTION, &about, DATA_OFFSET};
+  return head_write(thread->file, &head);
+}
+
+static bool open_file(struct thread *thread) {
+  thread->file = file_make(thread->number, "calls", DATA_OFFSET, "a thread is not recorded");
+  if (thread->file < 0) return false;
+  char *page = real_mmap(NULL, DATA_OFFSET, PROT_READ | PROT_WRITE, MAP_SHARED, thread->file, 0);
+  if (page == MAP_FAILED) return false;
+  thread->page = page;
+  thread->header = (struct header *)(void *)(page + HEADER_OFFSET);
+  return true;
+}
+
+static bool set_up(struct thread *thread) {
+  if (!settings.record_calls || !open_file(thread) || !counters_open(&thread->counters)) return false;
+  thread->event_count = thread->counters.count;
+  thread->record_bytes = (uint32_t)(sizeof(struct record) + thread->event_count * sizeof(uint64_t));
+  if (write_head(thread) && map_window(thread, DATA_OFFSET)) return true;
+  say("no room for records (%s): a thread is not recorded", strerror(errno));
+  return false;
+}
+
+static void release_file(struct thread *thread) {
+  counters_close(&thread->counters);
+  unmap_window(thread);
+  if (thread->page) real_munmap(thread->page, DATA_OFFSET);
+  if (thread->file >= 0) close(thread->file);
+  thread->page = NULL;
+  thread->file = -1;
+}
+
+static void release(struct thread *thread) {
+  release_file(thread);
+  real_munmap(thread, sizeof *thread);
+}
+
+static void end_file(struct thread *thread) {
+  thread_refresh_clock(thread);
+  thread->header->closed = 1;
+  if (ftruncate(thread->file, cursor_offset(thread)))
+    say("a thread's file cannot be cut to its records: %s", strerror(errno));
+}
+
+/* ---- begin and end */
+
+static void end_of_thread(void *thread) { thread_end(thread); }
+static void make_key(void) { pthread_key_create(&key, end_of_thread); }
+
+/* A thread that records nothing where it cannot be set up or shall not. */
+struct thread *thread_open(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, make_key);
+  struct thread *thread = new_pages(sizeof *thread);
+  if (!thread) return &broken_thread;
+  thread->file = thread->counters.leader = -1;
+  thread->number = __atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED);
+  thread->broken = !set_up(thread);
+  if (thread->broken) release_file(thread);
+  return thread;
+}
+
+struct thread *thread_start(struct thread *thread) {
+  if (thread == &broken_thread) return thread; /* not current: there may be memory at its next call */
+  thread->gated = settings.skip_ns || settings.budget || settings.every > 1;
+  thread->skip_until = settings.skip_ns ? ticks_now() + ticks_in(settings.skip_ns) : 0;
+  thread->sampler = sampler_begin(thread->number);
+  if (thread->broken && !thread->sampler) {
+    release(thread);
+    return current_thread = &broken_thread;
+  }
+  current_thread = thread;
+  pthread_setspecific(key, thread);
+  return thread;
+}
+
+void thread_end(struct thread *thread) {
+  current_thread = NULL;
+  if (thread == &broken_thread) return;
+  if (thread->sampler) sampler_end(thread->sampler);
+  if (!thread->broken) end_file(thread);
+  release(thread);
+}
+
+/* The child's files are its own: what it inherited is unmapped, not closed as ended. */
+void thread_fork_child(void) {
+  struct thread *thread = current_thread;
+  current_thread = NULL;
+  if (!thread || thread == &broken_thread) return;
+  pthread_setspecific(key, NULL);
+  release(thread);
+}
+
+/* ---- which calls are recorded */
+
+static bool wanted(struct thread *thread) {
+  if (thread->skip_until) {
+    if (ticks_now() < thread->skip_until) return false;
+    thread->skip_until = 0;
+  }
+  if (thread->until_next) {
+    thread->until_next--;
+    return false;
+  }
+  /* The first look spares the threads a variable that all would write to, once the budget is spent. */
+  if (settings.budget && __atomic_load_n(&recorded, __ATOMIC_RELAXED) >= settings.budget) return false;
+  if (settings.budget && __atomic_fetch_add(&recorded, 1, __ATOMIC_RELAXED) >= settings.budget) return false;
+  thread->until_next = settings.every - 1;
+  return true;
+}
+
+COLD bool thread_passes(struct thread *thread) {
+  bool passes = wanted(thread);
+  if (!passes) thread->header->passed_over++;
+  return passes;
+}
