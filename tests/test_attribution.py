@@ -15,8 +15,8 @@ from msgspec import structs
 from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
-from tracemap.attribution.engine import Request, attribute
-from tracemap.attribution.join import join_run
+from tracemap.attribution.attribute import Request, attribute
+from tracemap.attribution.join.run import join_run
 from tracemap.attribution.model import Attribution, BalanceError, PerCall, ResidualReason
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import Command, CommandBuffer, TraceGraph
@@ -280,7 +280,7 @@ class TestJoin:
         made = dataclasses.replace(example(), command_buffers=tuple(buffers))
         joined = join_run(made, header(programs=tuple(tuple(p) for p in programs), buffers=tuple(recorded)))
         return {
-            number: {target.sites for key, target in joined.by_command.items() if key.group == group}
+            number: {target.places for key, target in joined.by_command.items() if key.group == group}
             for number, group in joined.group_of_buffer.items()
         }
 

@@ -18,9 +18,10 @@ from msgspec import structs
 from tests.conftest import Built
 from tests.support import json_cli, run_cli
 from tests.test_attribution import attributed, csv_of, example, residual, run_of, shares, slugs
-from tracemap.attribution.engine import Request, attribute
+from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.attribution.steps import spread_evenly, wilson
+from tracemap.attribution.steps.lines import spread_evenly
+from tracemap.attribution.weights import wilson
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.graph.model import OpId, Step, TraceGraph

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import graph, op, site
-from tracemap.attribution.creation import by_creation
-from tracemap.attribution.scan import Scan
-from tracemap.attribution.ways import Meanings, meanings_of, merged, told_apart
-from tracemap.graph.model import Command, CommandBuffer, Schedule, Submission
+from tracemap.attribution.join.creation import by_creation
+from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
+from tracemap.attribution.scan.percentiles import pooled_at_once, pooled_in_steps
+from tracemap.attribution.scan.scan import Scan, scan
+from tracemap.attribution.scan.tables import Tables, open_tables
+from tracemap.graph.model import Command, CommandBuffer, Schedule, Submission, TraceGraph
 from tracemap.measurements.header import RecordedBuffer
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
@@ -59,7 +61,7 @@ def test_one_call_is_told_as_trying_all_ways_tells_it(schedule: Schedule, seen: 
         if all(fitting):
             for place, meanings in enumerate(fitting):
                 expected[place] |= meanings
-    told = told_apart(schedule, seen, one_call=True)
+    told = narrowed(schedule, seen, one_call=True)
     if expected[0]:
         assert [set(each) for each in told] == expected
     else:
@@ -70,22 +72,22 @@ def test_several_calls_and_an_unfinished_one() -> None:
     """A B, A B, A: of buffers that all look alike."""
     places = (Submission((0,), UNKNOWN, (1,), last=False), Submission((1,), UNKNOWN, (), last=True))
     either: Meanings = frozenset({0, 1})
-    told = told_apart(Schedule("f", (0,), places), [either] * 5, one_call=False)
+    told = narrowed(Schedule("f", (0,), places), [either] * 5, one_call=False)
     assert told == [frozenset({each}) for each in (0, 1, 0, 1, 0)]
 
 
 def test_what_no_way_explains_stays_as_it_was() -> None:
     places = (Submission((0,), UNKNOWN, (), last=True),)
     seen: list[Meanings] = [frozenset({1, 2}), frozenset({0, 1})]
-    assert told_apart(Schedule("f", (0,), places), seen, one_call=True) == seen
+    assert narrowed(Schedule("f", (0,), places), seen, one_call=True) == seen
 
 
 def test_merged_schedules_have_the_ways_of_all() -> None:
     one = Schedule("f", (0,), (Submission((0,), UNKNOWN, (), last=True),))
     other = Schedule("g", (0,), (Submission((1,), UNKNOWN, (1,), last=False), Submission((0,), UNKNOWN, (), last=True)))
     both: Meanings = frozenset({0, 1})
-    assert told_apart(merged([one, other]), [both, both], one_call=True) == [frozenset({1}), frozenset({0})]
-    assert told_apart(merged([one, other]), [both], one_call=True) == [frozenset({0})]
+    assert narrowed(merged([one, other]), [both, both], one_call=True) == [frozenset({1}), frozenset({0})]
+    assert narrowed(merged([one, other]), [both], one_call=True) == [frozenset({0})]
 
 
 def load_time(count: int, kinds: Sequence[int]) -> list[CommandBuffer]:
@@ -131,6 +133,14 @@ VALUES = st.lists(
 )
 
 
+@contextmanager
+def scanned(table: Path, made: TraceGraph) -> Iterator[tuple[Tables, Scan]]:
+    """What a table's events are for a map, and the connection as long as it is open."""
+    runs = [read_run(table)]
+    with open_tables(runs) as tables:
+        yield tables, scan(tables, made, runs)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=VALUES)
 def test_percentiles_in_steps_are_those_at_once(tmp_path: Path, rows: list[tuple[str, int]]) -> None:
@@ -138,22 +148,18 @@ def test_percentiles_in_steps_are_those_at_once(tmp_path: Path, rows: list[tuple
     table.write_text("kernel,duration_ns\n" + "".join(f"{kernel},{value}\n" for kernel, value in rows))
     sites = [site(number, number + 1, kernel=f"k{number}") for number in range(3)]
     made = dataclasses.replace(graph([op(1, 1), op(2, 2), op(3, 3)], sites))
-    with duckdb.connect() as connection:
-        scan = Scan(connection, made, [read_run(table)])
-        scan.load()
+    with scanned(table, made) as (tables, _):
         pools = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 2)]
-        scan.table("pools", "pool INTEGER, target INTEGER", pools)
-        assert scan.pooled_in_steps(3) == scan.pooled_at_once(3)
+        tables.fill("pools", "pool INTEGER, target INTEGER", pools)
+        assert pooled_in_steps(tables, ["duration_ns"]) == pooled_at_once(tables, ["duration_ns"])
 
 
 @pytest.mark.parametrize("values", [[5], [1, 2], [1, 1, 1, 9], list(range(100))])
 def test_percentiles_are_values_that_occurred(tmp_path: Path, values: list[int]) -> None:
     table = tmp_path / "r.csv"
     table.write_text("kernel,duration_ns\n" + "".join(f"k0,{value}\n" for value in values))
-    with duckdb.connect() as connection:
-        scan = Scan(connection, graph([op(1, 1)], [site(0, 1, kernel="k0")]), [read_run(table)])
-        scan.load()
-        found = scan.groups[0].per_call["duration_ns"]
+    with scanned(table, graph([op(1, 1)], [site(0, 1, kernel="k0")])) as (_, seen):
+        found = seen.groups[0].per_call["duration_ns"]
     count = len(values)
     expected = [sorted(values)[max(0, -(-count * tenths // 10) - 1)] for tenths in (1, 5, 9)]
     assert [found.p10, found.median, found.p90] == expected

@@ -14,7 +14,7 @@ import pytest
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import Corpus, check_cli, json_cli, made_once, run_cli
-from tracemap.attribution.steps import wilson
+from tracemap.attribution.weights import wilson
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.options.attribute import Rule

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Built
 from tests.support import check_cli
 from tests.test_attribution_steps import addresses_run
-from tracemap.attribution.engine import Request, attribute
+from tracemap.attribution.attribute import Request, attribute
 from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images

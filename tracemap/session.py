@@ -229,11 +229,12 @@ def attribute(
     Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`.
 
     Raises:
-        TracemapError: as `open_runs`, `find_bundle`, `graph.bundle.load` and `attribution.engine.attribute` do.
+        TracemapError: as `open_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
     """
     from functools import partial
 
-    from tracemap.attribution import engine
+    from tracemap.attribution.attribute import Request
+    from tracemap.attribution.attribute import attribute as attribute_request
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
 
@@ -242,8 +243,8 @@ def attribute(
     joined = bundle or load(find_bundle(opened[0], runs[0]))
     progress("joining events to sites")
     images = partial(read_images, joined.module_path)
-    request = engine.Request(joined.graph, joined.map_sha256, opened, rule, allow_mismatch, images)
-    return Attributed(joined, engine.attribute(request))
+    request = Request(joined.graph, joined.map_sha256, opened, rule, allow_mismatch, images)
+    return Attributed(joined, attribute_request(request))
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:

@@ -13,7 +13,7 @@ from tests.browser.test_reports_browser import find, go, press, texts, view
 from tests.builders import graph, op, site
 from tests.conftest import Built
 from tests.test_attribution_steps import addresses_run
-from tracemap.attribution.engine import Request, attribute
+from tracemap.attribution.attribute import Request, attribute
 from tracemap.graph.bundle import load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images

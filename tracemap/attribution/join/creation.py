@@ -25,40 +25,41 @@ def by_creation(
         recorded: the run's buffers.
     """
     at_load = [buffer.ordinal for buffer in static if buffer.memoized or buffer.initializer]
-    place_of = {ordinal: place for place, ordinal in enumerate(at_load)}
+    rank_of = {ordinal: rank for rank, ordinal in enumerate(at_load)}
     ids: list[int] = []
     candidates: list[list[int]] = []
     for buffer in sorted(recorded, key=lambda each: each.id):
-        places = [place_of[found.ordinal] for found in matches[buffer.program] if found.memoized]
-        if places and not buffer.one_shot:
+        ranks = [rank_of[found.ordinal] for found in matches[buffer.program] if found.memoized]
+        if ranks and not buffer.one_shot:
             ids.append(buffer.id)
-            candidates.append(sorted(places))
+            candidates.append(sorted(ranks))
+    # Where the numbers leave no room for what was created between, their order alone decides.
     fitting = _fitting(ids, candidates) or _fitting(
         [len(at_load) * (number + 1) for number in range(len(ids))], candidates
     )
-    return {number: [at_load[place] for place in places] for number, places in zip(ids, fitting, strict=False)}
+    return {number: [at_load[rank] for rank in ranks] for number, ranks in zip(ids, fitting, strict=False)}
 
 
 def _fitting(ids: Sequence[int], candidates: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The places of each that belong to any way to number all of them; empty if there is none.
+    """The ranks of each that belong to any way to number all of them; empty if there is none.
 
-    Places rise with ids, and no faster than these: what is created between two has an id between theirs.
+    Ranks rise with ids, and no faster than these: what is created between two has an id between theirs.
     """
     kept: list[list[int]] = []
-    for number, places in enumerate(candidates):
+    for number, ranks in enumerate(candidates):
         if number == 0:
-            kept.append([place for place in places if place < ids[0]])
+            kept.append([rank for rank in ranks if rank < ids[0]])
         else:
             gap = ids[number] - ids[number - 1]
-            kept.append([place for place in places if _any_between(kept[-1], place - gap, place)])
+            kept.append([rank for rank in ranks if _any_between(kept[-1], rank - gap, rank)])
     for number in range(len(kept) - 2, -1, -1):
         gap = ids[number + 1] - ids[number]
         after = kept[number + 1]
-        kept[number] = [place for place in kept[number] if _any_between(after, place + 1, place + gap + 1)]
+        kept[number] = [rank for rank in kept[number] if _any_between(after, rank + 1, rank + gap + 1)]
     return kept if all(kept) else []
 
 
-def _any_between(places: Sequence[int], begin: int, end: int) -> bool:
+def _any_between(ranks: Sequence[int], begin: int, end: int) -> bool:
     """Whether a sorted list has a value from `begin` up to but not including `end`."""
-    found = bisect_left(places, begin)
-    return found < len(places) and places[found] < end
+    found = bisect_left(ranks, begin)
+    return found < len(ranks) and ranks[found] < end

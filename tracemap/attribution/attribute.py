@@ -1,0 +1,115 @@
+"""Attribution: SQL over a run's events joined to targets, then whole-number splitting over sites and members.
+
+What comes back from SQL (`scan`) is a few rows per target; the rest is arithmetic on whole numbers that balances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualRow
+from tracemap.attribution.result.diagnostics import result_diagnostics
+from tracemap.attribution.result.ops import op_results
+from tracemap.attribution.result.residual import residual_rows
+from tracemap.attribution.result.shares import Splitting, bases, site_results, transfer_results
+from tracemap.attribution.result.totals import Totals, totals
+from tracemap.attribution.runs import check_runs, summary
+from tracemap.attribution.scan.percentiles import Spread
+from tracemap.attribution.scan.scan import Scan, percentiles, scan
+from tracemap.attribution.scan.tables import open_tables
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import UsageInvalid
+from tracemap.graph.model import TraceGraph
+from tracemap.machine.images import Image
+from tracemap.measurements.model import Metric, Run
+from tracemap.options.attribute import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to attribute: a map, its SHA-256, runs of its module, and how to split.
+
+    Without a rule the runs decide: `measured` where anything was seen inside of kernels, else `model`. `images` reads
+    the module's machine code; it is asked only where runs have addresses.
+    """
+
+    graph: TraceGraph
+    map_sha256: str
+    runs: Sequence[Run]
+    rule: Rule | None = None
+    allow_mismatch: bool = False
+    images: Callable[[], Sequence[Image]] = tuple
+
+
+def attribute(request: Request) -> Attribution:
+    """Join runs onto a map.
+
+    Raises:
+        RunMismatch: a run is of another module, and `allow_mismatch` is not set.
+        RunInvalid: a cell is not what its column says, or a file is damaged.
+        UsageInvalid: runs that must not be added up: of other devices or worker counts, or with no metric in common;
+            the rule `measured`, where nothing was measured inside of kernels.
+        ModuleInvalid: the machine code cannot be read.
+    """
+    graph = request.graph
+    diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
+    with open_tables(request.runs) as tables:
+        seen = scan(tables, graph, request.runs)
+        rule = _rule(request.rule, seen)
+        of_places = totals(seen)
+        per_call = percentiles(tables, seen, of_places.pools(graph))
+    return _result(request, rule, of_places, per_call, diagnostics)
+
+
+def _rule(wanted: Rule | None, seen: Scan) -> Rule:
+    """The rule that was asked for; else what was seen inside of kernels decides."""
+    inside = any(any(row.values) for row in seen.step_rows)
+    if wanted is Rule.MEASURED and not inside:
+        raise UsageInvalid(
+            "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
+        )
+    return wanted or (Rule.MEASURED if inside else Rule.MODEL)
+
+
+def _result(
+    request: Request,
+    rule: Rule,
+    of_places: Totals,
+    per_call: Mapping[frozenset[int], Spread],
+    diagnostics: Sequence[Diagnostic],
+) -> Attribution:
+    """Everything that follows from what the runs have, in whole numbers."""
+    graph, seen = request.graph, of_places.scan
+    metrics = (*seen.metrics, *seen.step_metrics)
+    names = [metric.name for metric in metrics]
+    steps = of_places.steps(graph, request.images)
+    peaks = request.runs[0].header.peaks
+    by = Splitting(rule, peaks, names, of_places, steps, per_call, bases(graph, rule, steps))
+    sites, transfers = site_results(graph, by), transfer_results(graph, by)
+    spreads = {op: per_call.get(targets, {}) for op, targets in of_places.targets_of_ops(graph).items()}
+    ops = op_results(graph, (*sites, *transfers), spreads)
+    residual = residual_rows(graph, of_places, sites, names)
+    return Attribution(
+        map_sha256=request.map_sha256,
+        rule=rule,
+        run=summary(request.runs),
+        metrics=tuple(_total(metric, seen, ops, residual) for metric in metrics),
+        ops=ops,
+        sites=sites,
+        residual=residual,
+        diagnostics=(*diagnostics, *result_diagnostics(graph, sites, by)),
+        transfers=transfers,
+        kernels=steps.kernels,
+    )
+
+
+def _total(metric: Metric, seen: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]) -> MetricTotal:
+    return MetricTotal(
+        name=metric.name,
+        unit="millionths" if metric.type == "DOUBLE" else metric.unit,
+        aggregation=metric.aggregation,
+        measured=seen.measured(metric),
+        attributed=sum(op.metrics[metric.name].attributed for op in ops),
+        residual=sum(row.metrics[metric.name] for row in residual),
+    )

@@ -1,0 +1,92 @@
+"""What a reader must know before trusting the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracemap.attribution.model import SiteResult
+from tracemap.attribution.result.shares import Splitting
+from tracemap.attribution.scan.scan import Scan
+from tracemap.attribution.steps.counts import StepCounts
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.model import TraceGraph
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES
+from tracemap.options.attribute import Rule
+from tracemap.units import format_count, plural
+
+_MOST_NAMED = 5
+"""Ambiguous targets that a diagnostic names."""
+
+
+def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+    """Those of the whole result; the runs have some of their own."""
+    scan = by.totals.scan
+    at_load = sum(site.initializer for site in graph.sites)
+    if at_load:
+        text = f"{plural(at_load, 'site')} run at load, in no profile of the stock tools: not measured"
+        yield Diagnostic("load-time-not-measured", text)
+    yield from _of_targets(scan)
+    equal = sum(site.equal_members and site.calls > 0 for site in sites)
+    if equal:
+        text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
+        yield Diagnostic("equal-members", text)
+    yield from _of_values(graph, scan)
+    yield from _of_steps(by.steps)
+    if by.rule is Rule.MEASURED:
+        yield from _of_rule(sites, by)
+    if not scan.groups and not scan.step_rows:
+        yield Diagnostic("no-events", "the run has no events: nothing was measured")
+
+
+def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
+    """Events that could be of several places, the most frequent first."""
+    several = [
+        (scan.groups[number].events, target)
+        for number, target in enumerate(scan.targets)
+        if not target.exact and number in scan.groups
+    ]
+    if several:
+        several.sort(key=lambda each: -each[0])
+        named = [f"{format_count(events)} of {' or '.join(target.places)}" for events, target in several[:_MOST_NAMED]]
+        listed = "; ".join((*named, "…") if len(several) > _MOST_NAMED else named)
+        events = plural(sum(events for events, _ in several), "event")
+        text = f"{events} could be of several sites and were split evenly over them: {listed}"
+        yield Diagnostic("split-evenly", text)
+    if scan.surplus:
+        text = "more command buffers were recorded than the map has of their kind: another module has the same"
+        yield Diagnostic("modules-alike", text)
+
+
+def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
+    """Dispatches that some metric was not measured of."""
+    of_sites = [
+        scan.groups[number]
+        for number, target in enumerate(scan.targets)
+        if number in scan.groups and target.places[0] not in graph.transfer_by_id
+    ]
+    for metric in scan.metrics:
+        absent = sum(group.absent[metric.name] for group in of_sites)
+        if absent:
+            text = f"{plural(absent, 'dispatch event')} have no {metric.name}; they are not in its sum"
+            yield Diagnostic("values-unknown", text)
+
+
+def _of_steps(steps: StepCounts) -> Iterator[Diagnostic]:
+    """Samples and counts that name a kernel of several sites."""
+    for metric, how in ((SAMPLES, "the time that they took"), (INSTRUCTIONS, "how often they ran")):
+        if count := steps.spread[metric]:
+            text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them by {how}"
+            yield Diagnostic("steps-spread", text)
+
+
+def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+    """What shares by the rule `measured` mean, and where it had nothing to go by."""
+    text = (
+        "shares of a kernel's ops are occupancy: how much of its time passed at their instructions, not how much "
+        "less it would take without them, as what the processor does at once overlaps"
+    )
+    yield Diagnostic("shares-are-occupancy", text)
+    unseen = sum(site.calls > 0 and len(site.shares) > 1 and site.site not in by.bases for site in sites)
+    if unseen:
+        text = f"nothing was seen of the ops of {plural(unseen, 'site')}: split by the rule model"
+        yield Diagnostic("split-by-model", text)

@@ -1,0 +1,117 @@
+"""Where an op's share is made: the cost of each site and transfer, split over its members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tracemap.attribution.model import MemberShare, SiteCost, SiteResult, TransferResult
+from tracemap.attribution.result.totals import Totals
+from tracemap.attribution.rules import weights
+from tracemap.attribution.scan.percentiles import Spread
+from tracemap.attribution.steps.counts import StepCounts
+from tracemap.attribution.weights import Weights
+from tracemap.graph.model import OpId, Site, TraceGraph, Transfer
+from tracemap.measurements.header import Peaks
+from tracemap.options.attribute import Rule
+from tracemap.units import split_by_largest_remainder
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """What costs are split by.
+
+    `metrics` are the names of all; `per_call` has percentiles by set of targets; `bases` has by site what was seen
+    inside of it, if the rule goes by that and anything was.
+    """
+
+    rule: Rule
+    peaks: Peaks
+    metrics: Sequence[str]
+    totals: Totals
+    steps: StepCounts
+    per_call: Mapping[frozenset[int], Spread]
+    bases: Mapping[str, Weights]
+
+    def costs(self, place: str) -> dict[str, SiteCost]:
+        """The costs of a site or transfer, by metric name."""
+        total = self.totals.at(place)
+        sums = {**total.sums, **self.steps.totals.get(place, {})}
+        spread = self.per_call.get(frozenset(total.targets), {})
+        return {name: SiteCost(sums.get(name, 0), spread.get(name)) for name in self.metrics}
+
+
+def bases(graph: TraceGraph, rule: Rule, steps: StepCounts) -> dict[str, Weights]:
+    """By site what was seen inside of it; empty where the rule does not go by that."""
+    inside = ((site, steps.basis(site)) for site in graph.sites if site.members and rule is Rule.MEASURED)
+    return {site.id: basis for site, basis in inside if basis is not None}
+
+
+def site_results(graph: TraceGraph, by: Splitting) -> tuple[SiteResult, ...]:
+    """The sites that can run after load, or that did run."""
+    ran = by.totals.places.keys() | by.steps.totals.keys()
+    return tuple(_site(site, by) for site in graph.sites if not site.initializer or site.id in ran)
+
+
+def transfer_results(graph: TraceGraph, by: Splitting) -> tuple[TransferResult, ...]:
+    """The transfers that are of an op and did run."""
+    return tuple(_transfer(each, by) for each in graph.transfers if each.ops and by.totals.at(each.id).calls)
+
+
+def _site(site: Site, by: Splitting) -> SiteResult:
+    total, metrics = by.totals.at(site.id), by.costs(site.id)
+    found = SiteResult(
+        site=site.id,
+        calls=total.calls,
+        metrics=metrics,
+        shares=(),
+        split_evenly=total.split_evenly,
+        equal_members=False,
+    )
+    if not site.members:
+        return found
+    basis = by.bases.get(site.id) or weights(by.rule, site, by.peaks)
+    own = {name: _weights_of(name, site, basis, by) for name in metrics}
+    parts = {name: own[name].split(cost.total) for name, cost in metrics.items()}
+    sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].sampled}
+    return replace(
+        found,
+        shares=_shares([member.op for member in site.members], parts, sampled),
+        nobody={name: shares[-1] for name, shares in parts.items()},
+        equal_members=basis.equal,
+    )
+
+
+def _weights_of(metric: str, site: Site, basis: Weights, by: Splitting) -> Weights:
+    """Metrics of steps go by themselves where the rule goes by what was seen, all others by the basis."""
+    return (by.steps.seen_at(site, metric) if by.rule is Rule.MEASURED else None) or basis
+
+
+def _transfer(transfer: Transfer, by: Splitting) -> TransferResult:
+    """A transfer is of its ops in equal parts: what is moved is the same for all."""
+    total, metrics = by.totals.at(transfer.id), by.costs(transfer.id)
+    even = [1] * len(transfer.ops)
+    parts = {name: split_by_largest_remainder(cost.total, even) for name, cost in metrics.items()}
+    return TransferResult(
+        transfer=transfer.id,
+        calls=total.calls,
+        metrics=metrics,
+        shares=_shares(transfer.ops, parts, {}),
+        split_evenly=total.split_evenly,
+    )
+
+
+def _shares(
+    ops: Sequence[OpId],
+    parts: Mapping[str, Sequence[int]],
+    sampled: Mapping[str, Sequence[tuple[int, int]]],
+) -> tuple[MemberShare, ...]:
+    """The n-th part of each metric is the n-th op's; parts of nobody come after those of ops."""
+    return tuple(
+        MemberShare(
+            op,
+            {name: shares[number] for name, shares in parts.items()},
+            {name: bounds[number] for name, bounds in sampled.items()},
+        )
+        for number, op in enumerate(ops)
+    )

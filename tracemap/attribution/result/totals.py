@@ -1,0 +1,91 @@
+"""Calls and metric sums per place: a target of several places is split over them evenly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracemap.attribution.scan.scan import Scan
+from tracemap.attribution.steps.counts import StepCounts
+from tracemap.graph.model import OpId, TraceGraph
+from tracemap.machine.images import Image
+from tracemap.measurements.model import SAMPLES, TIME_METRICS
+from tracemap.units import split_by_largest_remainder
+
+
+@dataclass(slots=True)
+class PlaceTotal:
+    """What happened at a site or transfer, and the numbers of the targets that it is of.
+
+    `split_evenly`: some of the events could have been another place's.
+    """
+
+    calls: int = 0
+    sums: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    targets: set[int] = field(default_factory=set)
+    split_evenly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """By place; those that nothing happened at have none."""
+
+    scan: Scan
+    places: Mapping[str, PlaceTotal]
+
+    def at(self, place: str) -> PlaceTotal:
+        """The total of a place, be it nothing."""
+        return self.places.get(place) or PlaceTotal()
+
+    def parts_of(self, target: int, metric: str) -> tuple[Sequence[str], Sequence[int]]:
+        """The sites of a target, and how much of a metric of steps is each one's.
+
+        Samples fall where time passes; counts of a simulator are the same on every call of the same code.
+        """
+        sites = self.scan.targets[target].places
+        for time in TIME_METRICS if metric == SAMPLES else ():
+            costs = [self.at(site).sums.get(time, 0) for site in sites]
+            if any(costs):
+                return sites, costs
+        calls = [self.at(site).calls for site in sites]
+        return sites, calls if any(calls) else [1] * len(sites)
+
+    def targets_of_ops(self, graph: TraceGraph) -> dict[OpId, frozenset[int]]:
+        """The targets whose events are, all or in part, of an op."""
+        found: dict[OpId, set[int]] = defaultdict(set)
+        for op, place in _places_of_ops(graph):
+            found[op] |= self.at(place).targets
+        return {op: frozenset(targets) for op, targets in found.items()}
+
+    def pools(self, graph: TraceGraph) -> list[frozenset[int]]:
+        """The sets of targets whose events a place or an op has."""
+        return [*self.targets_of_ops(graph).values(), *(frozenset(total.targets) for total in self.places.values())]
+
+    def steps(self, graph: TraceGraph, images: Callable[[], Sequence[Image]]) -> StepCounts:
+        """What was seen inside of kernels; of a target that is several sites, each has a part."""
+        names = [metric.name for metric in self.scan.step_metrics]
+        rows = [row for row in self.scan.step_rows if row.target >= 0]
+        return StepCounts(graph, names, rows, self.parts_of, images)
+
+
+def totals(scan: Scan) -> Totals:
+    """Split what each target has over its places."""
+    places: dict[str, PlaceTotal] = defaultdict(PlaceTotal)
+    for number, target in enumerate(scan.targets):
+        if number not in scan.groups:
+            continue
+        group, even = scan.groups[number], [1] * len(target.places)
+        for place, calls in zip(target.places, split_by_largest_remainder(group.events, even), strict=True):
+            places[place].calls += calls
+            places[place].targets.add(number)
+            places[place].split_evenly |= not target.exact
+        for metric, total in group.sums.items():
+            for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
+                places[place].sums[metric] += share
+    return Totals(scan, dict(places))
+
+
+def _places_of_ops(graph: TraceGraph) -> Iterator[tuple[OpId, str]]:
+    yield from ((member.op, site.id) for site in graph.sites for member in site.members)
+    yield from ((op, transfer.id) for transfer in graph.transfers for op in transfer.ops)

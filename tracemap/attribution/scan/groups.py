@@ -1,0 +1,47 @@
+"""The events of each target: how many, and per metric their sum and percentiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracemap.attribution.model import PerCall
+from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.percentiles import per_call, quantiles
+from tracemap.attribution.scan.tables import Tables
+from tracemap.measurements.model import Metric
+
+_OF_TARGETS = "FILTER (WHERE target >= 0)"
+"""Nobody asks for the percentiles of what has no target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The events of one target. By metric name: `sums`; how many events have no value; percentiles of the values."""
+
+    events: int
+    sums: Mapping[str, int]
+    absent: Mapping[str, int]
+    per_call: Mapping[str, PerCall]
+
+
+def grouped(tables: Tables, metrics: Sequence[Metric]) -> dict[int, Group]:
+    """The events of `resolved` by the number of their target, in its order."""
+    values = [value_column(number) for number in range(len(metrics))]
+    sums = (f"[CAST(sum({value}) AS HUGEINT), count(*) - count({value})]" for value in values)
+    lists = (f"{quantiles(value)} {_OF_TARGETS}" for value in values)
+    columns = ", ".join(("target", "count(*)", *sums, *lists))
+    rows = tables.query(f"SELECT {columns} FROM resolved GROUP BY target ORDER BY target")
+    names = [metric.name for metric in metrics]
+    return {target: _group(events, names, cells) for target, events, *cells in rows}
+
+
+def _group(events: int, names: Sequence[str], cells: Sequence[Any]) -> Group:
+    pairs = dict(zip(names, cells, strict=False))
+    return Group(
+        events,
+        sums={name: int(total or 0) for name, (total, _) in pairs.items()},
+        absent={name: absent for name, (_, absent) in pairs.items()},
+        per_call=per_call(names, cells[len(names) :]),
+    )

@@ -1,0 +1,83 @@
+"""The SQL connection that runs are read on, its own tables, and how an error of its becomes one of the run's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracemap.errors import RunInvalid
+from tracemap.measurements.badcells import explain_bad_cell
+from tracemap.measurements.model import Run
+from tracemap.measurements.sql import open_database
+
+if TYPE_CHECKING:
+    import duckdb
+
+Row = tuple[Any, ...]
+"""A row as SQL hands it out: what it holds depends on the query."""
+
+
+@contextmanager
+def open_tables(runs: Sequence[Run]) -> Iterator[Tables]:
+    """Tables for these runs, on a connection that may spill to disk."""
+    with open_database() as connection:
+        connection.execute("SET preserve_insertion_order = false")
+        # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
+        # keeps them in memory. Our joins are written in the right order.
+        connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+        yield Tables(connection, tuple(runs))
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The connection, and the runs whose files its queries read."""
+
+    connection: duckdb.DuckDBPyConnection
+    runs: tuple[Run, ...]
+
+    def of_run(self, run: Run) -> Tables:
+        """The same connection, for queries that read the file of one run."""
+        return Tables(self.connection, (run,))
+
+    def query(self, text: str) -> list[Row]:
+        """All rows of a query.
+
+        Raises:
+            RunInvalid: it failed, be it for a cell that is not what its column says, or for a damaged file.
+        """
+        import duckdb
+
+        try:
+            return self.connection.execute(text).fetchall()
+        except duckdb.Error as error:
+            raise self._explained(error) from error
+
+    def make(self, name: str, query: str) -> None:
+        """A table of a query's rows, in place of any that had the name.
+
+        Raises:
+            RunInvalid: as `query` does.
+        """
+        self.query(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+
+    def fill(self, name: str, columns: str, rows: Sequence[Row]) -> None:
+        """A table of rows of ours, bound column by column, in place of any that had the name."""
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
+        if rows:
+            types = [column.split()[1] for column in columns.split(", ")]
+            lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in types)
+            cells = [list(column) for column in zip(*rows, strict=True)]
+            self.connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
+
+    def _explained(self, error: duckdb.Error) -> RunInvalid:
+        """What is wrong with the run that was read; a search for the bad cell fails where the file is damaged."""
+        import duckdb
+
+        of_cells = (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.OutOfRangeException)
+        if len(self.runs) == 1 and isinstance(error, of_cells):
+            with suppress(duckdb.Error):
+                return explain_bad_cell(self.runs[0], error)
+        names = ", ".join(str(run.table) for run in self.runs)
+        return RunInvalid(f"{names}: cannot be read: {str(error).partition(chr(10))[0]}")

@@ -1,0 +1,147 @@
+"""All rows of steps, brought to sites and members; and what a site's other costs are split by."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracemap.attribution.model import KernelResult
+from tracemap.attribution.scan.step_rows import NO_ADDRESS, StepRow
+from tracemap.attribution.steps.kernel import KernelSteps, Spot, kernel_steps
+from tracemap.attribution.steps.lines import Lines, in_loops, lines_of_ops, of_members, spread_evenly
+from tracemap.attribution.weights import Weights
+from tracemap.graph.model import Kernel, Site, TraceGraph
+from tracemap.machine.images import Image
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES
+
+_ENOUGH = 100
+"""Samples from which a site is judged by its own alone; with fewer, by those of all sites of its kernel."""
+
+Sums = dict[int, dict[str, int]]
+"""Sums of metrics, by line or address."""
+
+
+@dataclass
+class StepCounts:
+    """All rows of steps, brought to sites and members.
+
+    Args:
+        graph: the map.
+        metrics: the names of the metrics that the rows have.
+        rows: of targets of the map, grouped by target, kernel, step and address.
+        sites_of: the sites of a target, and how much of a metric that cannot be told apart is each one's.
+        images: the machine code, asked for only where rows have addresses.
+    """
+
+    graph: TraceGraph
+    metrics: Sequence[str]
+    rows: Sequence[StepRow]
+    sites_of: Callable[[int, str], tuple[Sequence[str], Sequence[int]]]
+    images: Callable[[], Sequence[Image]]
+    totals: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By site and metric."""
+    kernels: tuple[KernelResult, ...] = ()
+    spread: Counter[str] = field(default_factory=Counter)
+    """By metric: how much could have been of several sites, and was spread over them."""
+    _members: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    """By site and metric: what was seen of each member, and of nobody after them."""
+    _lines: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(Counter))
+    """By kernel and metric: what was seen at all its sites."""
+    _steps: dict[str, KernelSteps] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        by_kernel: dict[str, list[StepRow]] = defaultdict(list)
+        for row in self.rows:
+            by_kernel[row.kernel].append(row)
+        images = self.images() if any(row.address != NO_ADDRESS for row in self.rows) else ()
+        seen = [kernel for kernel in self.graph.kernels if kernel.name in by_kernel]
+        self._steps = {kernel.name: kernel_steps(self.graph, kernel, images) for kernel in seen}
+        self.kernels = tuple(self._add(kernel, by_kernel[kernel.name]) for kernel in seen)
+
+    def _add(self, kernel: Kernel, rows: Sequence[StepRow]) -> KernelResult:
+        """Bring what was seen of a kernel to its sites and their members."""
+        steps = self._steps[kernel.name]
+        by_site: dict[str, Sums] = {}
+        for number, metric in enumerate(self.metrics):
+            by_loop = in_loops(steps, rows, number)
+            for site, seen in self._by_site(steps, rows, number).items():
+                lines = lines_of_ops(steps, seen, by_loop)
+                self._lines[kernel.name, metric].update(lines)
+                self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site])
+                self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = lines.total()
+                for (line, _), value in seen.items():
+                    _sums_at(by_site.setdefault(site, {}), line, self.metrics)[metric] += value
+        return _kernel_result(kernel, self.metrics, rows, by_site)
+
+    def _by_site(self, steps: KernelSteps, rows: Sequence[StepRow], number: int) -> dict[str, Counter[Spot]]:
+        """What was seen of a metric at the spots of a kernel, by site."""
+        of_target: dict[int, Counter[Spot]] = defaultdict(Counter)
+        for row in rows:
+            if row.values[number]:
+                of_target[row.target][steps.spot_of(row)] += row.values[number]
+        found: dict[str, Counter[Spot]] = {}
+        for target, seen in sorted(of_target.items()):
+            sites, weights = self.sites_of(target, self.metrics[number])
+            if len(sites) > 1:
+                self.spread[self.metrics[number]] += seen.total()
+            for site, part in zip(sites, spread_evenly(seen, weights), strict=True):
+                if part:
+                    found.setdefault(site, Counter()).update(part)
+        return found
+
+    def seen_at(self, site: Site, metric: str) -> Weights | None:
+        """What of a metric was seen of a site's members; None where nothing was, or none of them has a step."""
+        values = self._members.get((site.id, metric))
+        return _weights(values, metric, site) if values and any(values) and self._tells_members(site) else None
+
+    def _tells_members(self, site: Site) -> bool:
+        """Whether the text of a site's kernel tells its members; a sole member needs no telling."""
+        members = {member.op for member in site.members}
+        steps = self.graph.kernel_by_name[site.kernel].steps
+        return len(members) == 1 or any(not members.isdisjoint(step.ops) for step in steps)
+
+    def basis(self, site: Site) -> Weights | None:
+        """What other costs of a site are split by: its samples, or its instructions, or those of its kernel."""
+        for metric in (SAMPLES, INSTRUCTIONS):
+            own = self.seen_at(site, metric)
+            if own is not None and (metric != SAMPLES or own.seen >= _ENOUGH):
+                return own
+            pooled = self._pooled(site, metric)
+            if pooled is not None:
+                return pooled
+        return None
+
+    def _pooled(self, site: Site, metric: str) -> Weights | None:
+        """What all sites of a kernel have seen, as it is at one of them: they run the same code."""
+        lines = self._lines.get((site.kernel, metric))
+        if not lines:
+            return None
+        values = of_members(self._steps[site.kernel], lines, site)
+        return _weights(values, metric, site) if any(values[:-1]) else None
+
+
+def _weights(values: Sequence[int], metric: str, site: Site) -> Weights:
+    """A sole member has all of its site: what is of no op is there for its sake."""
+    seen = sum(values)
+    if len(site.members) == 1:
+        return Weights((seen, 0), seen)
+    return Weights(tuple(values), seen, sampled=metric == SAMPLES)
+
+
+def _sums_at(sums: Sums, key: int, metrics: Sequence[str]) -> dict[str, int]:
+    return sums.setdefault(key, dict.fromkeys(metrics, 0))
+
+
+def _kernel_result(
+    kernel: Kernel, metrics: Sequence[str], rows: Sequence[StepRow], by_site: Mapping[str, Sums]
+) -> KernelResult:
+    lines: Sums = {}
+    addresses: Sums = {}
+    for row in rows:
+        for name, value in zip(metrics, row.values, strict=True):
+            _sums_at(lines, row.step, metrics)[name] += value
+            if row.address != NO_ADDRESS:
+                _sums_at(addresses, row.address, metrics)[name] += value
+    sites = {site: dict(sorted(by_site[site].items())) for site in kernel.sites if site in by_site}
+    return KernelResult(kernel.name, dict(sorted(lines.items())), dict(sorted(addresses.items())), sites)
