@@ -27,7 +27,7 @@ def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) 
                 f"{run.table} ran on {run.header.device} with {run.header.workers} workers, {runs[0].table} on "
                 f"{first.device} with {first.workers}: they do not add up; attribute them one at a time"
             )
-    return [*found, *(Diagnostic(each.slug, each.message) for run in runs for each in run.header.diagnostics)]
+    return [*found, *(each for run in runs for each in run.header.diagnostics)]
 
 
 def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> Iterator[Diagnostic]:
