@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import ROOT, check_cli
 from tests.test_reports_text import rows_of
-from tracemap.attribution.engine import Request, attribute
+from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle, load
 from tracemap.measurements.runfile import read_run

@@ -113,7 +113,7 @@ def attribute(
     Without a rule the runs decide, as `--rule` says.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.attribution.engine.attribute` does.
+        tracemap.errors.TracemapError: as `tracemap.attribution.attribute.attribute` does.
         ValueError: no such rule.
     """
     from tracemap.options.attribute import Rule
