@@ -19,12 +19,13 @@ from tests.test_cli_errors import refused
 from tracemap.graph.audit import audit, lost_in
 from tracemap.graph.bundle import load
 from tracemap.graph.model import PHASES, SOURCE, Op
+from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, walk
-from tracemap.ir.source import read_model, written_locations
-from tracemap.locations import Tags, parse_location
-from tracemap.mapping.build import write_tagged
+from tracemap.ir.reading import parse_model
+from tracemap.locations import is_informative, parse_location
 from tracemap.mapping.compiler.passes import Watch, split_prints
-from tracemap.mapping.fates.survival import DumpText, Survival, is_informative
+from tracemap.mapping.fates.survival import Survival
+from tracemap.mapping.tagging import Tags, write_tagged
 from tracemap.reports.json import schema
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
@@ -34,7 +35,7 @@ PROGRAMS = ROOT / "tests" / "programs"
 
 def tagged_dumps(model: Path, folder: Path) -> dict[str, str]:
     """The phases of a compilation of a tagged model, by name: what `tracemap build` reads."""
-    module, _ = read_model(MlirParser(), model.read_bytes())
+    module = parse_model(MlirParser(), model.read_bytes()).module
     bytecode = write_tagged(module, Tags("tm.op."), model.name, folder)
     flags = ["--mlir-print-debuginfo", "--compile-to=hal", f"--dump-compilation-phases-to={folder / 'phases'}"]
     arguments = [find_tool("iree-compile"), bytecode, *PLAIN_FLAGS, *flags, "-o", folder / "out.mlir"]
@@ -210,10 +211,10 @@ def test_locations_count_one_by_one(tmp_path: Path) -> None:
 
 def test_bytecode_keeps_or_lacks_locations_of_its_own(tmp_path: Path) -> None:
     for name, expected in (("hand_mlp", 16), ("hand_mlp_unknown", 0)):
-        module, _ = read_model(MlirParser(), (SAMPLES / "models" / f"{name}.mlir").read_bytes())
-        assert written_locations(module)
+        parsed = parse_model(MlirParser(), (SAMPLES / "models" / f"{name}.mlir").read_bytes())
+        assert parsed.locations
         with (tmp_path / f"{name}.mlirbc").open("wb") as file:
-            module.operation.write_bytecode(file)
+            parsed.module.operation.write_bytecode(file)
         check_cli("build", f"{name}.mlirbc", cwd=tmp_path)
         assert json_cli("audit", f"{name}.tracemap", cwd=tmp_path)["locations"]["own"] == expected
 
@@ -255,7 +256,7 @@ def test_spot_can_be_seen_in_the_compilers_own_output(built: Built, tmp_path: Pa
     constant = next(op for op in load(bundle).graph.ops if op.last_phase == SOURCE and op.name == "stablehlo.constant")
     spot = spots(bundle, constant.id)[constant.id]
     assert spot["phase"] == "input"
-    module, _ = read_model(MlirParser(), (SAMPLES / "models" / "jax_mlp.mlir").read_bytes())
+    module = parse_model(MlirParser(), (SAMPLES / "models" / "jax_mlp.mlir").read_bytes()).module
     bytecode = write_tagged(module, Tags("tm.op."), "jax_mlp.mlir", tmp_path)
     printing = ["--mlir-print-ir-after-all", "--mlir-print-ir-after-change", "--mlir-print-ir-module-scope"]
     flags = ["--mlir-disable-threading", "--mlir-print-debuginfo", *printing, "--compile-to=input", "-o", "/dev/null"]

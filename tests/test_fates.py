@@ -15,7 +15,7 @@ from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
 from tracemap.graph.model import Fate, Op, TraceGraph
 from tracemap.mapping.build import build
-from tracemap.mapping.fates.fates import INFERRED, REASONS
+from tracemap.mapping.fates.reasons import INFERRED, REASONS
 from tracemap.mapping.request import BuildRequest
 from tracemap.options.build import BuildOptions
 

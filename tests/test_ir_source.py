@@ -8,17 +8,12 @@ import pytest
 
 from tests.support import SAMPLES
 from tracemap.errors import ModelInvalid
+from tracemap.ir.blanking import blank_locations
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.source import (
-    SourceModel,
-    SourceOperation,
-    blank_locations,
-    describe,
-    read_model,
-    tag_operations,
-    written_locations,
-)
-from tracemap.locations import Tags, UnknownLocation
+from tracemap.ir.reading import describe, location_attributes, parse_model
+from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.locations import UnknownLocation
+from tracemap.mapping.tagging import Tags, tag_operations
 from tracemap.units import UNKNOWN
 
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
@@ -27,8 +22,7 @@ MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 def described(data: bytes | str) -> SourceModel:
     parser = MlirParser()
     encoded = data.encode() if isinstance(data, str) else data
-    module, text = read_model(parser, encoded)
-    return describe(parser, module, text, written_locations(module), is_text=not encoded.startswith(b"ML\xefR"))
+    return describe(parser, parse_model(parser, encoded))
 
 
 def stands_at_its_place(lines: list[bytes], operation: SourceOperation) -> bool:
@@ -52,7 +46,7 @@ def test_every_op_stands_at_its_line_and_column(path: object) -> None:
 def test_bytecode_gives_the_same_operations_in_canonical_text() -> None:
     parser = MlirParser()
     data = (SAMPLES / "models" / "hand_loczoo.mlir").read_bytes()
-    module, _ = read_model(parser, data)
+    module = parse_model(parser, data).module
     out = io.BytesIO()
     module.operation.write_bytecode(out)
     text_model, bytecode_model = described(data), described(out.getvalue())
@@ -146,12 +140,11 @@ def test_stablehlo_while_conditions_bound_loops() -> None:
 def test_tags_count_in_pre_order() -> None:
     parser = MlirParser()
     data = (SAMPLES / "models" / "hand_mlp.mlir").read_bytes()
-    module, text = read_model(parser, data)
-    written = written_locations(module)
+    parsed = parse_model(parser, data)
     tags = Tags("tm.op.")
-    tag_operations(module, tags)
-    model = describe(parser, module, text, written, is_text=True)
-    found = [tags.of(parser.location_of(attribute)) for attribute in written_locations(module)]
+    tag_operations(parsed.module, tags)
+    model = describe(parser, parsed)
+    found = [tags.of(parser.location_of(attribute)) for attribute in location_attributes(parsed.module)]
     assert found == [(), *((operation.index,) for operation in model.operations[1:])]
 
 
@@ -162,7 +155,7 @@ def test_the_module_keeps_its_name_for_the_compiler() -> None:
         ("module {}", '"m.mlir":1:1'),
         ('module {} loc("mine.py":3:1)', '"mine.py":3:1'),
     ]:
-        module, _ = read_model(MlirParser(), text.encode())
+        module = parse_model(MlirParser(), text.encode()).module
         tag_operations(module, Tags("tm.op."), "m.mlir")
         assert str(module.operation.location) == f"loc({expected})"
 
@@ -178,4 +171,4 @@ def test_the_module_keeps_its_name_for_the_compiler() -> None:
 )
 def test_what_does_not_parse_is_refused_with_its_place(data: bytes, message: str) -> None:
     with pytest.raises(ModelInvalid, match=message):
-        read_model(MlirParser(), data)
+        parse_model(MlirParser(), data)

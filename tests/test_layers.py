@@ -60,12 +60,11 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"attribute"}),
     ),
     "mapping": (
-        frozenset({"model", "sources"}),
-        frozenset({"sites", "fates", "texts"}),
-        frozenset({"compiler"}),
+        frozenset({"tagging", "model", "texts"}),
+        frozenset({"sites", "fates"}),
+        frozenset({"compiler", "identity"}),
         frozenset({"assembly", "request"}),
-        frozenset({"build"}),
-        frozenset({"from_dumps", "lowering"}),
+        frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
         frozenset({"header", "sql", "callgrind", "csvfile", "histograms"}),

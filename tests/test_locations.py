@@ -13,13 +13,13 @@ from tracemap.locations import (
     Fused,
     Location,
     Name,
-    Tags,
     frames,
     name_path,
     parse_location,
     scope,
     split_path,
 )
+from tracemap.mapping.tagging import Tags
 
 FILE = FileRange("src/with space/mod el.py", 42, 7, 42, 7)
 

@@ -24,7 +24,7 @@ from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import LOOPS, Loop, Lowering, Stage
 from tracemap.graph.model import Evidence, OpId
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.mapping.lowering import lower
+from tracemap.mapping.lowering.pipelines import lower
 from tracemap.reports.lowering.json import lowering_json
 from tracemap.reports.lowering.page import build_lowering_page, render_lowering_page
 from tracemap.toolchain import find_tool

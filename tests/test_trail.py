@@ -15,7 +15,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import select
 from tracemap.graph.trail import frames_of, scope_of, users_first
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.source import describe, read_model, written_locations
+from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of
 
 
@@ -102,8 +102,7 @@ def test_parameters_of_different_modules_share_what_they_have_in_common() -> Non
       }
     }"""
     parser = MlirParser()
-    module, kept = read_model(parser, text.encode())
-    model = describe(parser, module, kept, written_locations(module), is_text=True)
+    model = describe(parser, parse_model(parser, text.encode()))
     scopes = scopes_of(model)
     assert [scopes[each.index] for each in model.operations if each.name == "stablehlo.add"] == [("a",), ("a", "y")]
 

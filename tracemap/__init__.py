@@ -72,7 +72,7 @@ def lower(model: str | Path, pipelines: Sequence[str]) -> Lowering:
         pipelines: as iree-opt takes them, `builtin.module(…)`; each goes on from the result of the one before.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.mapping.lowering.lower` does.
+        tracemap.errors.TracemapError: as `tracemap.mapping.lowering.pipelines.lower` does.
     """
     from tracemap.session import lower as lower_file
 

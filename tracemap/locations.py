@@ -2,7 +2,7 @@
 
 A location is one of five forms (MLIR `BuiltinLocationAttributes.td`): unknown, a range in a file, a name, a call site,
 or several fused into one. `parse_location` reads the printed form; the functions below answer what tracemap asks of it:
-the frames of the program above the MLIR, the scope, and the tags that tracemap itself put in.
+whether it says anything, the frames of the program above the MLIR, and the scope.
 """
 
 from __future__ import annotations
@@ -299,61 +299,16 @@ def scope(location: Location) -> tuple[str, ...]:
     return tuple(component for component in components if not _JIT.match(component))
 
 
-class Tags:
-    """Reads back the tags that tracemap put into locations: names `<prefix><index>` fused with the original location.
-
-    Only the callee side of a call site is evidence for what an operation is; the caller side tells the call ops that
-    led to it.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        # By identity: parsers hand out one object per distinct location, and hashing a deep one takes longer than
-        # walking it. The location is kept beside the answer so that its identity stays its own.
-        self._known: dict[int, tuple[Location, tuple[int, ...]]] = {}
-
-    def name(self, index: int) -> str:
-        """The tag of the operation with this index."""
-        return f"{self.prefix}{index}"
-
-    def of(self, location: Location) -> tuple[int, ...]:
-        """The tags of what an operation itself came from (callee sides only), in order, each once."""
-        known = self._known.get(id(location))
-        if known is None:
-            known = (location, tuple(dict.fromkeys(self._walk(location))))
-            self._known[id(location)] = known
-        return known[1]
-
-    def callers(self, location: Location) -> tuple[int, ...]:
-        """The tags on the caller sides, outermost call first, each once."""
-        found: list[int] = []
-        self._walk_callers(location, found)
-        return tuple(dict.fromkeys(reversed(found)))
-
-    def _walk(self, location: Location) -> Iterator[int]:
-        match location:
-            case Name(name=name) if name.startswith(self.prefix) and name[len(self.prefix) :].isdecimal():
-                yield int(name[len(self.prefix) :])
-            case Name(child=child):
-                yield from self._walk(child)
-            case CallSite(callee=callee):
-                yield from self._walk(callee)
-            case Fused(locations=locations):
-                for part in locations:
-                    yield from self._walk(part)
-            case FileRange() | UnknownLocation():
-                return
-
-    def _walk_callers(self, location: Location, found: list[int]) -> None:
-        match location:
-            case Name(child=child):
-                self._walk_callers(child, found)
-            case CallSite(callee=callee, caller=caller):
-                self._walk_callers(callee, found)
-                found.extend(self._walk(caller))
-                self._walk_callers(caller, found)
-            case Fused(locations=locations):
-                for part in locations:
-                    self._walk_callers(part, found)
-            case FileRange() | UnknownLocation():
-                return
+def is_informative(location: Location) -> bool:
+    """Whether a location says anything: a place in a file or a name, at any depth."""
+    match location:
+        case FileRange(file=file, line=line):
+            return bool(file) and line > 0
+        case Name(name=name, child=child):
+            return bool(name) or is_informative(child)
+        case CallSite(callee=callee, caller=caller):
+            return is_informative(callee) or is_informative(caller)
+        case Fused(locations=locations):
+            return any(is_informative(part) for part in locations)
+        case UnknownLocation():
+            return False

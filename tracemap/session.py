@@ -74,11 +74,11 @@ def lower(model: str, pipelines: Sequence[str], progress: Progress = no_progress
     """Run pass pipelines over a model's file (`-`: standard input), and link its ops to the loops of each stage.
 
     Raises:
-        TracemapError: as `mapping.lowering.lower` does.
+        TracemapError: as `mapping.lowering.pipelines.lower` does.
         ModelUnreadable: the file cannot be read.
         UsageInvalid: there is no pipeline.
     """
-    from tracemap.mapping.lowering import lower as lower_model
+    from tracemap.mapping.lowering.pipelines import lower as lower_model
 
     if not pipelines:
         raise UsageInvalid("name at least one pass pipeline, such as 'builtin.module(cse)'")

@@ -12,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser.conftest import Open
 from tests.support import ROOT
 from tests.test_lower import AFFINE, AFFINE_FUSION, HOSTILE, LOOPS_OF_SCF
-from tracemap.mapping.lowering import lower
+from tracemap.mapping.lowering.pipelines import lower
 from tracemap.reports.lowering.page import write_lowering_page
 
 PROGRAMS = ROOT / "tests" / "programs" / "lower"

@@ -10,15 +10,15 @@ from pathlib import Path
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import Evidence, ModuleInfo, OpId, TraceGraph
+from tracemap.graph.model import Evidence, ModuleInfo, TraceGraph
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.source import TEXT_FILE, SourceModel, describe, is_bytecode, read_model, written_locations
-from tracemap.locations import Location, Tags
-from tracemap.mapping.assembly import Assembly
-from tracemap.mapping.build import own_locations, sha256_of
-from tracemap.mapping.compiler.dumps import Dumps, LocationIdentity, location_tags
-from tracemap.mapping.fates.survival import is_informative
+from tracemap.ir.reading import ParsedModel, describe, parse_model
+from tracemap.mapping.assembly import Assembly, module_info
+from tracemap.mapping.compiler.dumps import Dumps
+from tracemap.mapping.identity import LocationIdentity
+from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.request import BuildRequest
+from tracemap.mapping.tagging import Provenance
 from tracemap.mapping.texts import keep_texts
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural
@@ -48,25 +48,17 @@ def build_from_dumps(
     parser = MlirParser()
     data = request.model or dumps.wait_for("input").encode()
     name = request.file_name or dumps.file("input").name
+    facts = ModelFacts(describe(parser, _parsed(parser, data, name)))
+    identity = LocationIdentity(parser, facts, name)
+    kept = keep_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
+    info = _module_info(compiled, facts.model.name)
     try:
-        module, text = read_model(parser, data)
-    except ModelInvalid as error:
-        raise ModelInvalid(f"{name}: does not parse: {str(error).replace('-:', f'{name}:', 1)}") from error
-    attributes = written_locations(module)
-    model = describe(parser, module, text, attributes, is_text=not is_bytecode(data))
-    written = [parser.location_of(attribute) for attribute in attributes]
-    tags = location_tags(model, written, name, TEXT_FILE)
-    identity = LocationIdentity(parser, tags, {op.index: op.owner for op in model.operations})
-    kept = keep_texts(model, name, request.source_roots, keep=not request.options.no_sources)
-    assembly = Assembly(parser, model, dumps, identity, own_locations(parser, attributes))
-    info = ModuleInfo(model.name, _hash(compiled), _UNKNOWN_COMPILER, ())
-    try:
-        graph = assembly.graph(lambda: info, kept.sources)
+        graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, kept.sources)
     except ModelInvalid as error:
         raise DumpsInvalid(f"{dumped}: {error}") from error
     _check_module(graph, compiled)
-    found = (_how_far(graph, model, written, tags), *graph.diagnostics)
-    graph = dataclasses.replace(graph, diagnostics=found, library=request.library)
+    diagnostics = (_how_far(graph, facts, identity.provenance), *graph.diagnostics)
+    graph = dataclasses.replace(graph, diagnostics=diagnostics, library=request.library)
     progress("writing the bundle")
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
         copy = Path(folder, "module.vmfb")
@@ -74,9 +66,16 @@ def build_from_dumps(
         return bundle.store(request.target, graph, bundle.Files(copy, kept.texts), force=request.options.force)
 
 
-def _hash(module: Path) -> str:
+def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:
     try:
-        return sha256_of(module)
+        return parse_model(parser, data)
+    except ModelInvalid as error:
+        raise ModelInvalid(f"{name}: does not parse: {str(error).replace('-:', f'{name}:', 1)}") from error
+
+
+def _module_info(module: Path, name: str) -> ModuleInfo:
+    try:
+        return module_info(module, name, _UNKNOWN_COMPILER, ())
     except OSError as error:
         raise DumpsInvalid(f"{module}: the module cannot be read: {error.strerror}") from error
 
@@ -92,16 +91,15 @@ def _check_module(graph: TraceGraph, module: Path) -> None:
         )
 
 
-def _how_far(graph: TraceGraph, model: SourceModel, written: list[Location], tags: Tags) -> Diagnostic:
+def _how_far(graph: TraceGraph, facts: ModelFacts, provenance: Provenance) -> Diagnostic:
     """How far ops and sites are told apart by their locations alone."""
-    ids = {op.id for op in graph.ops}
-    own = [op for op in model.operations if op.is_op and OpId.of(op.index) in ids]
-    alone = sum(1 for op in own if is_informative(written[op.index]) and len(tags.of(written[op.index])) == 1)
+    locations = [facts.operations[op.id.number].parsed_location for op in graph.ops if op.own_location]
+    alone = sum(1 for location in locations if len(provenance.of(location)) == 1)
     located = sum(1 for site in graph.sites if any(m.evidence is Evidence.LOCATED for m in site.members))
     without = sum(1 for site in graph.sites if not site.members)
     text = (
-        f"made from dumps without tags: {alone} of {plural(len(own), 'op')} have a location that tells them apart, "
-        f"{located} of {plural(len(graph.sites), 'site')} a member that is told apart, {without} no member at all; "
-        "ops that share a location share what is known"
+        f"made from dumps without tags: {alone} of {plural(len(graph.ops), 'op')} have a location that tells them "
+        f"apart, {located} of {plural(len(graph.sites), 'site')} a member that is told apart, {without} no member at "
+        "all; ops that share a location share what is known"
     )
     return Diagnostic("identity-by-location", text)

@@ -12,26 +12,18 @@ from pathlib import Path
 from typing import Protocol
 
 from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
+from tracemap.graph.model import PHASES
 from tracemap.ir.configured import KernelText, line_kernels
 from tracemap.ir.parsing import MlirParser
 from tracemap.toolchain import find_tool, run_tool
 
-PHASES = {
-    "input": 1,
-    "abi": 2,
-    "preprocessing": 3,
-    "global-optimization": 4,
-    "dispatch-creation": 5,
-    "flow": 6,
-    "stream": 7,
-    "hal": 11,
-}
-"""The phases that are read, in order, and their numbers in the names of the dumps."""
+_NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
+"""The numbers of the phases in the names of their dumps; what lies between stream and hal is not read."""
 
 CONFIGURED = "executable-configurations"
 """The phase after which kernels are final but for the generation of their code."""
-_LAST_OF_FIRST = PHASES["stream"]
-"""What comes after is read from the dumps of the second stage."""
+_LAST_OF_FIRST = _NUMBER_OF["stream"]
+"""What comes after is read from the dumps of the second run."""
 
 _DEVICE_FLAGS = {
     "local": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"),
@@ -112,7 +104,7 @@ class Phases(Protocol):
         """Wait for the end of the compilation."""
 
 
-class _Stage:
+class _Run:
     """One run of iree-compile; `dumps`: its phases go into a folder, without large constants."""
 
     def __init__(
@@ -155,13 +147,13 @@ _CONSTANT = b"dense_resource<"
 
 
 class Compilation:
-    """Compiles tagged bytecode in two stages, up to configured kernels and from there, dumping the phases.
+    """Compiles tagged bytecode in two runs, up to configured kernels and from there, dumping the phases.
 
-    Between the stages, in a thread of its own, the kernels get debug lines that are lines of their texts. Where that
-    does not work, the second stage is a compilation of the whole, and `no_kernels` says why there are no texts.
+    Between the runs, in a thread of its own, the kernels get debug lines that are lines of their texts. Where that
+    does not work, the second run is a compilation of the whole, and `no_kernels` says why there are no texts.
 
-    The flags that keep dumps small take large constants out of the first stage's result too. Where the model has any,
-    the first stage is run a second time, without dumps. Its result is text then: bytecode loses the data of constants
+    The flags that keep dumps small take large constants out of the first run's result too. Where the model has any,
+    it is compiled so far a second time, without dumps. Its result is text then: bytecode loses the data of constants
     in IREE's own attributes, which it holds as text.
 
     A context manager: leaving it early ends the compiler.
@@ -176,16 +168,16 @@ class Compilation:
         self._folder = folder
         self._kernels: tuple[KernelText, ...] = ()
         self._ended = False
-        self._first = _Stage(compiler, bytecode, folder / "configured.mlirbc", folder, (*_CONFIGURE, *_BYTECODE))
-        self._complete: _Stage | None = self._with_constants() if constants else None
-        self._second: _Stage | None = None
+        self._first = _Run(compiler, bytecode, folder / "configured.mlirbc", folder, (*_CONFIGURE, *_BYTECODE))
+        self._complete: _Run | None = self._with_constants() if constants else None
+        self._second: _Run | None = None
         self._trouble: BaseException | None = None
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
 
-    def _with_constants(self) -> _Stage:
+    def _with_constants(self) -> _Run:
         more = (*_CONFIGURE, *(flag for flag in _TEXT if not _names(self._compiler.flags, flag)))
-        return _Stage(self._compiler, self._bytecode, self._folder / "configured.mlir", self._folder, more, dumps=False)
+        return _Run(self._compiler, self._bytecode, self._folder / "configured.mlir", self._folder, more, dumps=False)
 
     def __enter__(self) -> Compilation:
         return self
@@ -200,7 +192,7 @@ class Compilation:
             self._second.end()
 
     def _go_on(self) -> None:
-        """What the thread does: wait for the first stage, line the kernels, start the second, wait for it."""
+        """What the thread does: wait for the first run, line the kernels, start the second, wait for it."""
         try:
             if self._first.process.wait() == 0 and not self._ended:
                 self._second = self._generate()
@@ -211,7 +203,7 @@ class Compilation:
         except BaseException as error:  # handed on to whoever waits
             self._trouble = error
 
-    def _generate(self) -> _Stage:
+    def _generate(self) -> _Run:
         parser = MlirParser()
         try:
             module = parser.parse(self._configured())
@@ -224,10 +216,10 @@ class Compilation:
                 module.operation.write_bytecode(file)
             else:
                 module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
-        return _Stage(self._compiler, self.configured, self.module, self._folder, _GENERATE)
+        return _Run(self._compiler, self.configured, self.module, self._folder, _GENERATE)
 
     def _configured(self) -> bytes:
-        """The module after the first stage, with all its constants.
+        """The module after the first run, with all its constants.
 
         Raises:
             ModelInvalid: the compiler failed the second time.
@@ -241,13 +233,13 @@ class Compilation:
             raise ModelInvalid(failure(self._complete.process.returncode, self._complete.said))
         return (self._folder / "configured.mlir").read_bytes()
 
-    def _whole(self) -> _Stage:
+    def _whole(self) -> _Run:
         self._kernels = ()
-        return _Stage(self._compiler, self._bytecode, self.module, self._folder, ())
+        return _Run(self._compiler, self._bytecode, self.module, self._folder, ())
 
     def has(self, phase: str) -> bool:
         """Every phase is dumped."""
-        return phase in PHASES
+        return phase in _NUMBER_OF
 
     def kernels(self) -> tuple[KernelText, ...]:
         """The texts of the kernels, once the compilation has ended; none where there is a reason in `no_kernels`."""
@@ -255,27 +247,27 @@ class Compilation:
         return self._kernels
 
     def wait_for(self, phase: str) -> str:
-        """The text of a phase's dump, once it is complete: once the next phase's has begun, or the stage ended.
+        """The text of a phase's dump, once it is complete: once the next phase's has begun, or the run ended.
 
         Raises:
             ModelInvalid: the compiler failed.
         """
-        number = PHASES[phase]
-        if number > _LAST_OF_FIRST:
-            while self._thread.is_alive() and (self._second is None or self._second.dump(number + 1) is None):
-                time.sleep(_POLL_S)
-            if not self._thread.is_alive():
-                self.wait()
-            path = self._second.dump(number) if self._second is not None else None
-        else:
-            while self._first.process.poll() is None and self._first.dump(number + 1) is None:
-                time.sleep(_POLL_S)
-            if self._first.process.poll():
-                self.wait()
-            path = self._first.dump(number)
+        number = _NUMBER_OF[phase]
+        while not self._is_complete(number):
+            time.sleep(_POLL_S)
+        if self._first.process.poll() or not self._thread.is_alive():
+            self.wait()
+        run = self._first if number <= _LAST_OF_FIRST else self._second
+        path = None if run is None else run.dump(number)
         if path is None:
             raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; its flags may have cut it short")
         return path.read_text(encoding="utf-8", errors="replace")
+
+    def _is_complete(self, number: int) -> bool:
+        """Whether nothing more is written to a phase's dump: the next one has begun, or no run will write any."""
+        if number <= _LAST_OF_FIRST:
+            return self._first.process.poll() is not None or self._first.dump(number + 1) is not None
+        return not self._thread.is_alive() or (self._second is not None and self._second.dump(number + 1) is not None)
 
     def wait(self) -> str:
         """Wait for the compiler's end; returns what it had to say (warnings).
@@ -286,11 +278,11 @@ class Compilation:
         self._thread.join()
         if self._trouble is not None:
             raise self._trouble
-        stages = [stage for stage in (self._first, self._second) if stage is not None]
-        for stage in stages:
-            if stage.process.returncode != 0:
-                raise ModelInvalid(failure(stage.process.returncode, stage.said))
-        return "\n".join(dict.fromkeys(stage.said for stage in stages if stage.said))
+        runs = [run for run in (self._first, self._second) if run is not None]
+        for run in runs:
+            if run.process.returncode != 0:
+                raise ModelInvalid(failure(run.process.returncode, run.said))
+        return "\n".join(dict.fromkeys(run.said for run in runs if run.said))
 
 
 def failure(status: int, said: str) -> str:

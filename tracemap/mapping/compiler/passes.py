@@ -17,10 +17,12 @@ from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
 from tracemap.graph.audit import Spot, lost_in
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.model import PHASES, Op
+from tracemap.ir.blanking import blank_locations
+from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
-from tracemap.ir.source import blank_locations, read_model
+from tracemap.ir.reading import parse_model
 from tracemap.mapping.compiler.compiling import Compiler, failure
-from tracemap.mapping.fates.survival import DumpText
+from tracemap.mapping.tagging import write_bytecode
 from tracemap.toolchain import Progress, no_progress
 
 _PREFIX = "tm.op."
@@ -83,9 +85,7 @@ def find_spots(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progre
     module = _tagged(bundle)
     watch = Watch({op.id.number for op in lost}, consteval=_CONSTEVAL not in str(module))
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
-        bytecode = Path(folder, "model.mlirbc")
-        with bytecode.open("wb") as file:
-            module.operation.write_bytecode(file)
+        bytecode = write_bytecode(module, Path(folder))
         progress(f"compiling up to {last_phase}")
         compiler = Compiler.installed(bundle.graph.module.flags)
         start = module.operation.get_asm(large_elements_limit=16, large_resource_limit=16, enable_debug_info=True)
@@ -105,7 +105,7 @@ def _tagged(bundle: Bundle) -> Module:
         raise UsageInvalid(f"{bundle.path}: built without the model's text; build it again without --no-sources")
     if not graph.module.flags and any(note.slug == "identity-by-location" for note in graph.diagnostics):
         raise UsageInvalid(f"{bundle.path}: made from dumps, so it is not known how to compile the model again")
-    module, _ = read_model(MlirParser(), text.encode())
+    module = parse_model(MlirParser(), text.encode()).module
     with module.context:
         if not string_attribute(module.operation, "sym_name"):
             module.operation.attributes["sym_name"] = ir.StringAttr.get(_NAME)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.graph.model import OpId
-from tracemap.ir.source import FUNCTIONS, Source, SourceModel, SourceOperation
+from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
 from tracemap.mapping.model.origins import Origins
 from tracemap.units import Integer
@@ -48,27 +48,27 @@ def is_scalar_conversion(name: str) -> bool:
 class Conversions:
     """The conversions of a model, found from the ops that read what they make."""
 
-    def __init__(self, model: SourceModel, part_names: Mapping[int, Sequence[str]], origins: Origins) -> None:
+    def __init__(self, model: SourceModel, parts_of: Mapping[int, Sequence[SourceOperation]], origins: Origins) -> None:
         self._model = model
         self._origins = origins
         self._found = {
             op.index: _conversion(model, op)
             for op in model.operations
-            if op.is_op and op.operands and _converts(op, part_names.get(op.index, ()))
+            if op.is_op and op.operands and _converts(op, parts_of.get(op.index, ()))
         }
 
-    def read_by(self, op: OpId, place: int, path: tuple[OpId, ...]) -> Conversion | None:
-        """What converts an operand of an op, when these calls led to it."""
+    def read_by(self, op: OpId, operand: int, path: tuple[OpId, ...]) -> Conversion | None:
+        """What converts an operand of an op, when these calls led to it; None where nothing does."""
         operation = self._model.operations[op.number]
-        if not self._found or not 0 <= place < len(operation.operands):
+        if not self._found or not 0 <= operand < len(operation.operands):
             return None
-        maker = self._origins.maker(self._origins.operands(operation, path)[place])
+        maker = self._origins.maker(self._origins.operands(operation, path)[operand])
         return None if maker is None else self._found.get(maker.index)
 
 
-def _converts(operation: SourceOperation, part_names: Sequence[str]) -> bool:
+def _converts(operation: SourceOperation, parts: Sequence[SourceOperation]) -> bool:
     if operation.name == "linalg.generic":
-        return len(part_names) == 2 and is_scalar_conversion(part_names[0])
+        return len(parts) == 2 and is_scalar_conversion(parts[0].name)
     return operation.name in _CONVERSIONS
 
 
@@ -77,9 +77,9 @@ def _conversion(model: SourceModel, operation: SourceOperation) -> Conversion:
     return Conversion(OpId.of(operation.index), before, shape_of(operation.results[0]).element_bits)
 
 
-def _type_of(model: SourceModel, source: Source) -> str:
+def _type_of(model: SourceModel, definition: Definition) -> str:
     """The printed type of a value; empty for arguments of regions."""
-    maker = model.operations[source.maker]
-    if not source.argument:
-        return maker.results[source.number]
-    return model.arguments[maker.symbol][source.number].type if maker.name in FUNCTIONS else ""
+    maker = model.operations[definition.maker]
+    if not definition.argument:
+        return maker.results[definition.number]
+    return model.arguments[maker.symbol][definition.number].type if maker.name in FUNCTIONS else ""

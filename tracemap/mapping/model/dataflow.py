@@ -8,11 +8,13 @@ or leave their regions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Set
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Source, SourceModel, SourceOperation
+from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
+from tracemap.mapping.model.calls import Calls
+from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like
 
 if TYPE_CHECKING:
     import networkx
@@ -21,18 +23,17 @@ Node = int | tuple[int, int]
 """An op's index, or (function's index, number) of an argument."""
 
 _RETURNS = ("func.return", "util.return", "ml_program.return")
-_TERMINATORS = (".yield", ".condition", ".return")
 
 
 class Dataflow:
     """The graph, and what can be read off it."""
 
-    def __init__(self, model: SourceModel) -> None:
+    def __init__(self, model: SourceModel, calls: Calls) -> None:
         import networkx  # a tenth of a second, which is better spent while the compiler runs
 
         self._model = model
         self._operations = model.operations
-        self._functions = {op.symbol: op.index for op in model.operations if op.name in FUNCTIONS}
+        self._calls = calls
         self.graph: networkx.DiGraph[Node] = networkx.DiGraph()
         self.graph.add_nodes_from(op.index for op in model.operations if op.is_op)
         for operation in model.operations:
@@ -42,9 +43,18 @@ class Dataflow:
         """What uses the results of an op, in order; arguments of functions among it."""
         return sorted(self.graph.successors(index), key=_order)
 
-    def makers(self, index: int) -> list[Node]:
-        """What an op uses, in order."""
-        return sorted(self.graph.predecessors(index), key=_order)
+    def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
+        """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
+        step = self.graph.successors if downwards else self.graph.predecessors
+        level: set[Node] = {start}
+        seen: set[Node] = {start}
+        while level:
+            level = {node for each in level for node in step(each)} - seen
+            seen |= level
+            hits = [node for node in level if isinstance(node, int) and node in wanted]
+            if hits:
+                return min(hits)
+        return None
 
     @cached_property
     def live(self) -> frozenset[Node]:
@@ -76,13 +86,13 @@ class Dataflow:
 
     def _edges(self, operation: SourceOperation) -> Iterator[tuple[Node, Node]]:
         user = operation.owner
-        callee = self._functions.get(operation.symbol) if is_call(operation) else None
-        for place, source in enumerate(operation.operands):
-            maker = self._maker(source)
-            target: Node = user if callee is None else (callee, place)
+        callee = self._calls.callee(operation)
+        for number, definition in enumerate(operation.operands):
+            maker = self._maker(definition)
+            target: Node = user if callee is None else (callee.index, number)
             if maker is not None and maker != target:
                 yield maker, target
-        if operation.is_op and operation.name.endswith(_TERMINATORS):
+        if operation.is_op and operation.name.endswith(HANDS_BACK):
             yield from self._leaving(operation)
 
     def _leaving(self, terminator: SourceOperation) -> Iterator[tuple[Node, Node]]:
@@ -90,17 +100,18 @@ class Dataflow:
         if terminator.name not in _RETURNS:
             yield terminator.index, terminator.parent
             return
-        for operation in self._operations:
-            if is_call(operation) and self._functions.get(operation.symbol) == terminator.parent:
-                yield terminator.index, operation.index
+        function = self._operations[terminator.parent]
+        for call in self._calls.of(function.symbol):
+            if self._calls.callee(call) is function:
+                yield terminator.index, call.index
 
-    def _maker(self, source: Source) -> Node | None:
+    def _maker(self, definition: Definition) -> Node | None:
         """The node that a value comes from; None for arguments of an op's own region of parts."""
-        maker = self._operations[source.maker]
-        if not source.argument:
+        maker = self._operations[definition.maker]
+        if not definition.argument:
             return maker.owner
         if maker.name in FUNCTIONS:
-            return (maker.index, source.number)
+            return (maker.index, definition.number)
         return maker.index if maker.name in CONTROL_FLOW else None
 
     def _is_effect(self, operation: SourceOperation) -> bool:
@@ -109,57 +120,10 @@ class Dataflow:
             return False
         if operation.name in _RETURNS:
             return self._operations[operation.parent].symbol not in self._model.private
-        if operation.name.endswith(_TERMINATORS):
+        if operation.name.endswith(HANDS_BACK):
             return False
         return not operation.results and not is_call(operation)
 
 
-def is_call(operation: SourceOperation) -> bool:
-    """Whether an op calls a function of the module."""
-    return operation.name in ("func.call", "util.call")
-
-
-def is_constant_like(operation: SourceOperation) -> bool:
-    """Whether an op without operands makes the same value each time."""
-    name = operation.name
-    endings = ("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant")
-    return name.endswith(endings) or name.startswith("torch.constant.")
-
-
-_SHAPE_QUERIES = (
-    "tensor.dim",
-    "tensor.rank",
-    "shape.shape_of",
-    "stablehlo.get_dimension_size",
-    "torch.aten.size",
-    "torch.aten.size.int",
-    "torch.aten.dim",
-    "torch.aten.numel",
-    "tosa.shape_of",
-    "onnx.Shape",
-    "onnx.Size",
-)
-
-
-def asks_for_shape(operation: SourceOperation) -> bool:
-    """Whether an op reads the extents of its operand and none of its elements."""
-    return operation.name in _SHAPE_QUERIES
-
-
 def _order(node: Node) -> tuple[int, int]:
     return node if isinstance(node, tuple) else (node, -1)
-
-
-def nearest(dataflow: Dataflow, start: int, wanted: Sequence[int] | frozenset[int], *, downwards: bool) -> int | None:
-    """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
-    goal = frozenset(wanted)
-    step = dataflow.graph.successors if downwards else dataflow.graph.predecessors
-    level: set[Node] = {start}
-    seen: set[Node] = {start}
-    while level:
-        level = {node for each in level for node in step(each)} - seen
-        seen |= level
-        hits = [node for node in level if isinstance(node, int) and node in goal]
-        if hits:
-            return min(hits)
-    return None

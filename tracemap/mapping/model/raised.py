@@ -10,13 +10,12 @@ from itertools import permutations
 
 from tracemap.graph.model import OpId
 from tracemap.ir.source import SourceModel, SourceOperation
-from tracemap.mapping.model.dataflow import is_constant_like
+from tracemap.mapping.model.kinds import is_constant_like, is_destination
 from tracemap.mapping.model.origins import Origin, Origins
 
 RAISED = frozenset({"linalg.softmax"})
 """Ops of dispatch bodies that stand for an idiom."""
 
-_DESTINATIONS = ("tensor.empty", "linalg.fill", "bufferization.alloc_tensor")
 _MAX_STEPS = 4
 """How many ops in a row an idiom may have where one would do: conversions, a maximum with minus infinity."""
 
@@ -79,4 +78,4 @@ class SoftmaxFinder:
 
     def _is_given(self, origin: Origin) -> bool:
         maker = self._origins.maker(origin)
-        return maker is not None and (maker.name in _DESTINATIONS or (not maker.operands and is_constant_like(maker)))
+        return maker is not None and (is_destination(maker) or (not maker.operands and is_constant_like(maker)))

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import scope
+from tracemap.mapping.model.kinds import loads_global
 
 _PREFIXES = ("__auto.", "_params.")
-_LOADS = (".global.load", ".global_load")
 _HANDS_ON = frozenset(
     {
         "torch.aten.permute",
@@ -43,8 +43,8 @@ def _parameter_scope(operations: Sequence[SourceOperation], operation: SourceOpe
         return ()
     paths = [
         path
-        for source in operation.operands
-        if not source.argument and (path := _module_path(operations, operations[source.maker]))
+        for operand in operation.operands
+        if not operand.argument and (path := _module_path(operations, operations[operand.maker]))
     ]
     if not paths:
         return ()
@@ -58,7 +58,7 @@ def _parameter_scope(operations: Sequence[SourceOperation], operation: SourceOpe
 def _module_path(operations: Sequence[SourceOperation], maker: SourceOperation) -> tuple[str, ...]:
     """The module path in the name of the parameter that an op hands on; empty if it hands on none."""
     for _ in range(_MAX_STEPS):
-        if maker.name.endswith(_LOADS):
+        if loads_global(maker):
             return _components(maker.symbol)
         if maker.name not in _HANDS_ON or not maker.operands or maker.operands[0].argument:
             return ()

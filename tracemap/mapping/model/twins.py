@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tracemap.ir.source import FUNCTIONS, Source, SourceModel, SourceOperation
-from tracemap.mapping.model.dataflow import is_call
+from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
+from tracemap.mapping.model.calls import Calls
+from tracemap.mapping.model.kinds import is_repeatable, is_return
 
 _MAX_EVALUATIONS = 200_000
 """Ops times chains of calls that are looked at; beyond it (calls nested exponentially) no twins are told."""
-
-_RETURNS = (".return",)
-_UNREPEATABLE = (".global.load", ".global_load", "unfoldable_constant", "optimization_barrier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +27,9 @@ class _First:
     blocks: tuple[int, ...]
 
 
-def find_twins(model: SourceModel) -> Mapping[int, int]:
+def find_twins(model: SourceModel, calls: Calls) -> Mapping[int, int]:
     """Op index -> index of an earlier op that computes the very same wherever the later one does."""
-    numbering = _Numbering(model)
+    numbering = _Numbering(model, calls)
     for operation in model.operations:
         if operation.name in FUNCTIONS and operation.symbol not in model.private:
             arguments = [numbering.fresh() for _ in range(len(model.arguments.get(operation.symbol, ())))]
@@ -44,6 +42,7 @@ class _Numbering:
     """Value numbers of all ops, chain of calls by chain of calls."""
 
     model: SourceModel
+    calls: Calls
     _numbers: dict[object, int] = field(default_factory=dict)
     _firsts: dict[int, list[_First]] = field(default_factory=dict)
     _twin_of: dict[int, int] = field(default_factory=dict)
@@ -54,11 +53,10 @@ class _Numbering:
     _fresh: int = 0
 
     def __post_init__(self) -> None:
-        self._functions = {op.symbol: op for op in self.model.operations if op.name in FUNCTIONS}
         self._body: dict[int, list[SourceOperation]] = {}
         for operation in self.model.operations:
             if operation.is_op and isinstance(operation.function, str) and operation.name not in FUNCTIONS:
-                self._body.setdefault(self._functions[operation.function].index, []).append(operation)
+                self._body.setdefault(self.calls.function(operation.function).index, []).append(operation)
 
     def twins(self) -> Mapping[int, int]:
         """What was found; nothing where the limit was hit."""
@@ -89,15 +87,15 @@ class _Numbering:
             inner = blocks.get(operation.parent)
             around = chain if inner is None else (*inner, operation.block)
             blocks[operation.index] = around
-            operands = [self._value(values, source) for source in operation.operands]
-            if operation.parent == function.index and operation.name.endswith(_RETURNS):
+            operands = [self._value(values, definition) for definition in operation.operands]
+            if operation.parent == function.index and is_return(operation):
                 results = operands
             for place, number in enumerate(self._results(operation, operands, around)):
                 values[operation.index, place, False] = number
         return results
 
     def _results(self, operation: SourceOperation, operands: list[int], blocks: tuple[int, ...]) -> Iterator[int]:
-        callee = self._functions.get(operation.symbol) if is_call(operation) else None
+        callee = self.calls.callee(operation)
         if callee is not None and callee.index not in self._inside:
             self._inside.append(callee.index)
             found = self.evaluate(callee, operands, blocks)
@@ -110,9 +108,7 @@ class _Numbering:
             yield self._number(("result", number, place))
 
     def _number_of(self, operation: SourceOperation, operands: list[int]) -> int:
-        if operation.name.endswith(_UNREPEATABLE) or not operation.results:
-            return self.fresh()
-        if self._holds_ops(operation):
+        if not is_repeatable(operation) or not operation.results or self._holds_ops(operation):
             return self.fresh()
         return self._number((operation.signature, tuple(operands)))
 
@@ -130,8 +126,8 @@ class _Numbering:
         self._alone.add(operation.index)
         self._firsts[number].append(_First(operation.index, blocks))
 
-    def _value(self, values: dict[tuple[int, int, bool], int], source: Source) -> int:
-        key = (source.maker, source.number, source.argument)
+    def _value(self, values: dict[tuple[int, int, bool], int], definition: Definition) -> int:
+        key = (definition.maker, definition.number, definition.argument)
         if key not in values:
             values[key] = self.fresh()
         return values[key]

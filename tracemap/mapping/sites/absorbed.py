@@ -12,44 +12,65 @@ from collections.abc import Mapping, Sequence, Set
 
 from tracemap.graph.model import Evidence, Membership, OpId, Site
 from tracemap.ir.phases import DispatchRegion
-from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of
-from tracemap.mapping.model.dataflow import Dataflow, Node, is_call
-from tracemap.mapping.model.raised import RAISED, SoftmaxFinder
+from tracemap.mapping.model.dataflow import Node
+from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.model.kinds import asks_for_shape, computes, passes_values_on
+from tracemap.mapping.model.raised import RAISED
 from tracemap.mapping.sites.cost import operations_of_source
-from tracemap.mapping.sites.members import TagOwners
+from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.sites import sites_by_op
 from tracemap.units import UNKNOWN, Integer
+
+
+def add_absorbed(
+    sites: Sequence[Site],
+    bodies: Sequence[DispatchRegion | None],
+    owners: Owners,
+    facts: ModelFacts,
+    alive: Set[int],
+) -> tuple[Site, ...]:
+    """The sites with the members that no location tells, behind the others, in the order of the model.
+
+    Args:
+        sites: with the members that locations tell.
+        bodies: of the sites, in order.
+        owners: of what stands in the bodies.
+        facts: of the model.
+        alive: the ops that were still there after the input phase.
+    """
+    absorbed = AbsorbedFinder(facts, sites_by_op(sites), alive).find()
+    for index, ids in _raised(sites, bodies, owners, facts).items():
+        absorbed[index] = absorbed.get(index, frozenset()) | ids
+    by_site: dict[str, list[SourceOperation]] = {}
+    for index in sorted(absorbed):
+        for site in absorbed[index]:
+            by_site.setdefault(site, []).append(facts.operations[index])
+    return tuple(_with_absorbed(site, by_site.get(site.id, ()), facts) for site in sites)
 
 
 class AbsorbedFinder:
     """Finds, for ops without a site, the sites that absorbed them.
 
-    `sites_of`: op index -> ids of sites with evidence; `candidates`: indices of ops that can be absorbed;
-    `passable`: indices of ops that values flow through on their way (moves of elements, calls, control flow);
-    `indifferent`: indices of ops that use no element of what they are handed (queries of shapes);
-    `twins`: op index -> an earlier op that computes the very same. Only the first of such ops is ever absorbed, and
-    then by all that uses any of them, for the compiler keeps one.
+    `sites_of`: op index -> the sites with evidence of it; `alive`: the ops that were still there after the input phase.
+    Of ops that compute the very same (twins) only the first is ever absorbed, and then by all that uses any of them,
+    for the compiler keeps one.
     """
 
-    def __init__(
-        self,
-        dataflow: Dataflow,
-        sites_of: Mapping[int, Set[str]],
-        candidates: Set[int],
-        passable: Set[int],
-        indifferent: Set[int],
-        twins: Mapping[int, int],
-    ) -> None:
-        self._flow = dataflow
+    def __init__(self, facts: ModelFacts, sites_of: Mapping[int, Sequence[Site]], alive: Set[int]) -> None:
+        self._facts = facts
         self._sites_of = sites_of
-        self._candidates = candidates
-        self._passable = passable
-        self._indifferent = indifferent
-        self._first = twins
+        self._first = facts.twins
         self._copies: dict[int, list[int]] = {}
-        for copy, first in twins.items():
+        for copy, first in facts.twins.items():
             self._copies.setdefault(first, []).append(copy)
-        self._ends: dict[Node, frozenset[str] | None] = {}
+        without_site = [op for op in facts.ops if op.index not in sites_of]
+        self._passable = {op.index for op in without_site if op.index in facts.moves or passes_values_on(op)}
+        # What uses no element of its operand says nothing about where the operand was computed.
+        self._indifferent = {op.index for op in without_site if asks_for_shape(op)}
+        possible = alive - self._passable - facts.dataflow.constant
+        self._candidates = {op.index for op in without_site if op.index in possible and computes(op)}
 
     def find(self) -> dict[int, frozenset[str]]:
         """Op index -> ids of the sites that absorbed it."""
@@ -63,8 +84,8 @@ class AbsorbedFinder:
                 found[index] = sites
         return found
 
-    def _uses_end_in(self, start: Node) -> frozenset[str] | None:
-        """The sites that all uses of a value end in; None if a use ends elsewhere. Without recursion: models are deep.
+    def _uses_end_in(self, start: int) -> frozenset[str]:
+        """The sites that all uses of a value end in; none if a use ends elsewhere. Without recursion: models are deep.
 
         A loop's values may flow back to where they came from; what is being looked at already adds nothing new.
         """
@@ -78,11 +99,11 @@ class AbsorbedFinder:
             seen.add(node)
             kept = self._kept(node)
             if kept in self._sites_of:
-                sites |= self._sites_of[kept]
+                sites.update(site.id for site in self._sites_of[kept])
             elif isinstance(node, tuple) or node in self._passable or node in self._candidates:
                 stack += self._users(node)
             else:
-                return None
+                return frozenset()
         return frozenset(sites)
 
     def _kept(self, node: Node) -> int:
@@ -97,14 +118,11 @@ class AbsorbedFinder:
         if not isinstance(node, tuple):
             first = self._first.get(node, node)
             same = [first, *self._copies.get(first, ())]
-        return [user for each in same for user in self._flow.graph.successors(each)]
+        return [user for each in same for user in self._facts.dataflow.graph.successors(each)]
 
 
-def raised_in(
-    sites: Sequence[Site],
-    bodies: Sequence[DispatchRegion | None],
-    owners: TagOwners,
-    softmaxes: SoftmaxFinder,
+def _raised(
+    sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], owners: Owners, facts: ModelFacts
 ) -> dict[int, frozenset[str]]:
     """Op index -> ids of the sites in which it is part of an idiom that was raised there and ends in a member."""
     found: dict[int, set[str]] = {}
@@ -113,50 +131,17 @@ def raised_in(
         raised = [op for op in (() if body is None else body.body) if op.name in RAISED]
         lasts = {owner for op in raised for owner in owners.of(op.location) if owner in paths}
         for last in lasts:
-            for part in softmaxes.parts(last.number, paths[last]):
+            for part in facts.softmaxes.parts(last.number, paths[last]):
                 if OpId.of(part) not in paths:
                     found.setdefault(part, set()).add(site.id)
     return {op: frozenset(ids) for op, ids in found.items()}
 
 
-def add_absorbed(sites: Sequence[Site], model: SourceModel, absorbed: Mapping[int, frozenset[str]]) -> tuple[Site, ...]:
-    """The sites with their absorbed members behind the others, in the order of the model.
+def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: ModelFacts) -> Site:
+    """What absorbed members cost is taken from the root's estimate, in which the raised op's work was counted.
 
-    What they cost is taken from the root's estimate, in which the raised op's work was counted: the sum stays.
+    So the sum stays.
     """
-    calls = _Calls(model)
-    by_site: dict[str, list[SourceOperation]] = {}
-    for index in sorted(absorbed):
-        for site in absorbed[index]:
-            by_site.setdefault(site, []).append(model.operations[index])
-    return tuple(_with_absorbed(site, by_site.get(site.id, ()), calls) for site in sites)
-
-
-class _Calls:
-    """The calls that lead to ops which no location places."""
-
-    def __init__(self, model: SourceModel) -> None:
-        self._operations = model.operations
-        self._calls_of: dict[str, list[SourceOperation]] = {}
-        for operation in model.operations:
-            if is_call(operation):
-                self._calls_of.setdefault(operation.symbol, []).append(operation)
-
-    def path(self, operation: SourceOperation, site: Site) -> tuple[OpId, ...]:
-        """As for a member of the same function in the site, else the only chain of calls that there is."""
-        for member in site.members:
-            if self._operations[member.op.number].function == operation.function:
-                return member.path
-        chain: list[OpId] = []
-        while isinstance(operation.function, str) and len(self._calls_of.get(operation.function, ())) == 1:
-            operation = self._calls_of[operation.function][0]
-            if OpId.of(operation.index) in chain:
-                break
-            chain.append(OpId.of(operation.index))
-        return tuple(reversed(chain))
-
-
-def _with_absorbed(site: Site, operations: Sequence[SourceOperation], calls: _Calls) -> Site:
     root = site.root
     if root is None or not operations:
         return site
@@ -168,11 +153,27 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], calls: _Ca
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        added.append(
-            Membership(OpId.of(operation.index), Evidence.ABSORBED, False, cost, 0, calls.path(operation, site))
-        )
+        path = _path_to(operation, site, facts)
+        added.append(Membership(OpId.of(operation.index), Evidence.ABSORBED, False, cost, 0, path))
     members = [dataclasses.replace(member, operations=left) if member.root else member for member in site.members]
     return dataclasses.replace(site, members=(*members, *added))
+
+
+def _path_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple[OpId, ...]:
+    """The calls that lead to an op which no location places.
+
+    They are those of a member of the same function in the site, else the only chain of calls that there is.
+    """
+    for member in site.members:
+        if facts.operations[member.op.number].function == operation.function:
+            return member.path
+    chain: list[OpId] = []
+    while isinstance(operation.function, str) and len(facts.calls.of(operation.function)) == 1:
+        operation = facts.calls.of(operation.function)[0]
+        if OpId.of(operation.index) in chain:
+            break
+        chain.append(OpId.of(operation.index))
+    return tuple(reversed(chain))
 
 
 def _estimate(operation: SourceOperation) -> Integer:

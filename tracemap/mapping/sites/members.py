@@ -1,20 +1,20 @@
 """Which ops do work in a site, and by what evidence.
 
 Read from the dispatch-creation phase, where every call site still has a body and locations of its own. Every operation
-of the body, parts included, votes with its tags; only the callee side of call sites counts (see `locations.Tags`).
+of the body, parts included, votes with its location; only the callee side of call sites counts (see `tagging`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tracemap.graph.model import Evidence, Membership, OpId
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.phases import DispatchRegion
-from tracemap.locations import Location, Tags
-from tracemap.mapping.model.conversions import Conversions, is_scalar_conversion
+from tracemap.locations import Location
+from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
 from tracemap.mapping.sites.cost import CostModel
+from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Integer
 
 _NO_EVIDENCE = frozenset(
@@ -27,49 +27,29 @@ _NO_EVIDENCE = frozenset(
         "tensor.empty",
     }
 )
-"""Body ops whose tags say nothing: values shared by CSE between sites, shapes, and the end of the body."""
+"""Body ops whose locations say nothing: values shared by CSE between sites, shapes, and the end of the body."""
 
 
-@dataclass(frozen=True, slots=True)
-class TagOwners:
-    """Translates tags to the ids of the ops that can be members: parts to their ops, what does no work to nothing."""
-
-    tags: Tags
-    op_of_index: Mapping[int, OpId]
-    call_of_index: Mapping[int, OpId]
-    conversions: Conversions | None = None
-    """The conversions of the model, to be looked for where they were folded into others; None: they are not."""
-
-    def of(self, location: Location) -> tuple[OpId, ...]:
-        """The ids of the ops whose tags a location carries, in order, each once."""
-        indices = self.tags.of(location)
-        return tuple(dict.fromkeys(self.op_of_index[index] for index in indices if index in self.op_of_index))
-
-    def path(self, location: Location) -> tuple[OpId, ...]:
-        """The ids of the call ops that led to what stands at a location, outermost first."""
-        indices = self.tags.callers(location)
-        return tuple(self.call_of_index[index] for index in indices if index in self.call_of_index)
-
-
-def find_members(region: DispatchRegion, owners: TagOwners) -> tuple[Membership, ...]:
+def find_members(region: DispatchRegion, owners: Owners, conversions: Conversions) -> tuple[Membership, ...]:
     """The members of a site in the order in which the body first shows them, with costs; exactly one is the root.
 
-    A site in which only fills carry tags belongs to what they fill; one in which nothing does, to its own location.
+    A site in which only fills tell of ops belongs to what they fill; one in which nothing does, to its own location.
     """
-    places = [op.location for op in region.body if op.name not in _NO_EVIDENCE]
-    fills = [op.location for op in region.body if op.name == "linalg.fill"]
+    body = region.body
+    telling = [op.location for op in body if op.name not in _NO_EVIDENCE]
+    fills = [op.location for op in body if op.name == "linalg.fill"]
     evidence: dict[OpId, Evidence] = {}
-    for locations in (places, fills, [region.location]):
+    for locations in (telling, fills, [region.location]):
         evidence = evidence or _evidence(locations, owners)
     if not evidence:
         return ()
-    paths = _paths([*places, *fills, region.location], owners)
+    paths = _paths([*telling, *fills, region.location], owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
-    folded = _folded_conversions(region.body, owners, evidence)
+    folded = _folded_conversions(body, owners, conversions, evidence)
     for index, op in folded.items():
         evidence.setdefault(op, Evidence.ABSORBED)
-        paths.setdefault(op, owners.path(region.body[region.body[index].parent].location))
-    costs = CostModel(region.body, _BodyOwners(region.body, owners, evidence, root_by_location, folded))
+        paths.setdefault(op, owners.path(body[body[index].parent].location))
+    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, folded))
     root = root_by_location or _costliest(evidence, costs)
     return tuple(
         Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])
@@ -78,7 +58,7 @@ def find_members(region: DispatchRegion, owners: TagOwners) -> tuple[Membership,
 
 
 def _folded_conversions(
-    body: Sequence[BodyOp], owners: TagOwners, evidence: Mapping[OpId, Evidence]
+    body: Sequence[BodyOp], owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
 ) -> dict[int, OpId]:
     """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
 
@@ -87,21 +67,30 @@ def _folded_conversions(
     """
     found: dict[int, OpId] = {}
     for op in body:
-        if owners.conversions is None or op.parent < 0 or not is_scalar_conversion(op.name) or not op.operands:
-            continue
-        location = body[op.parent].location
-        around = owners.of(location)
-        if not set(owners.of(op.location)) <= set(around):
-            continue
-        place = op.operands[0].argument
-        made = [owners.conversions.read_by(owner, place, owners.path(location)) for owner in around]
-        conversion = next((each for each in made if each is not None and each.op not in evidence), None)
-        if conversion is not None and conversion.is_folded_into(body[op.parent].operands[place].shape.element_bits):
-            found[op.index] = conversion.op
+        if op.parent >= 0 and op.operands and is_scalar_conversion(op.name):
+            around, operand = body[op.parent], op.operands[0].argument
+            conversion = _converted(op, around, owners, conversions, evidence)
+            if conversion is not None and conversion.is_folded_into(around.operands[operand].shape.element_bits):
+                found[op.index] = conversion.op
     return found
 
 
-def _evidence(locations: Sequence[Location], owners: TagOwners) -> dict[OpId, Evidence]:
+def _converted(
+    op: BodyOp, around: BodyOp, owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
+) -> Conversion | None:
+    """The conversion of the model that makes what an op converts in the region of another; None where none does.
+
+    What has an owner of its own is no conversion of somebody else's, and what has evidence is not looked for.
+    """
+    candidates = owners.of(around.location)
+    if not set(owners.of(op.location)) <= set(candidates):
+        return None
+    path, operand = owners.path(around.location), op.operands[0].argument
+    made = (conversions.read_by(owner, operand, path) for owner in candidates)
+    return next((each for each in made if each is not None and each.op not in evidence), None)
+
+
+def _evidence(locations: Sequence[Location], owners: Owners) -> dict[OpId, Evidence]:
     """The ops that the locations name: alone on one of them is stronger than one of several."""
     found: dict[OpId, Evidence] = {}
     for location in locations:
@@ -114,7 +103,7 @@ def _evidence(locations: Sequence[Location], owners: TagOwners) -> dict[OpId, Ev
     return found
 
 
-def _paths(locations: Sequence[Location], owners: TagOwners) -> dict[OpId, tuple[OpId, ...]]:
+def _paths(locations: Sequence[Location], owners: Owners) -> dict[OpId, tuple[OpId, ...]]:
     """The calls that lead to each op, as the first location that names it tells."""
     found: dict[OpId, tuple[OpId, ...]] = {}
     for location in locations:
@@ -125,7 +114,7 @@ def _paths(locations: Sequence[Location], owners: TagOwners) -> dict[OpId, tuple
 
 
 class _BodyOwners:
-    """The owners of each body op for the cost model: its own tags, else those of the op around it, else the root.
+    """The owners of each body op for the cost model: its own, else those of the op around it, else the root.
 
     `folded`: the owners of body ops that no location tells.
     """
@@ -133,7 +122,7 @@ class _BodyOwners:
     def __init__(
         self,
         body: Sequence[BodyOp],
-        owners: TagOwners,
+        owners: Owners,
         evidence: Mapping[OpId, Evidence],
         root: OpId | None,
         folded: Mapping[int, OpId],

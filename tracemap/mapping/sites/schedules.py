@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tracemap.graph.model import Schedule, Submission, Transfer
 from tracemap.ir.phases import HalProgram
 from tracemap.ir.queues import ENTRY, EXIT, HalFunction, HalPoint
-from tracemap.mapping.sites.members import TagOwners
+from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Text
 
 _TRANSFERS = ("copy", "fill", "update")
@@ -20,7 +20,7 @@ _Key = tuple[str, int]
 
 
 def find_transfers(
-    hal: HalProgram, owners: TagOwners, callers: Mapping[str, str]
+    hal: HalProgram, owners: Owners, callers: Mapping[str, str]
 ) -> tuple[tuple[Transfer, ...], Mapping[_Key, str]]:
     """The transfers that functions submit by themselves, and the id of each one's point."""
     transfers: list[Transfer] = []
@@ -36,7 +36,7 @@ def find_transfers(
     return tuple(transfers), ids
 
 
-def _transfer(number: int, function: str, point: HalPoint, owners: TagOwners, callers: Mapping[str, str]) -> Transfer:
+def _transfer(number: int, function: str, point: HalPoint, owners: Owners, callers: Mapping[str, str]) -> Transfer:
     return Transfer(
         id=f"transfer{number}",
         kind=point.kind,

@@ -14,7 +14,7 @@ from tracemap.graph.model import Kernel, OpId, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelLine, KernelText
 from tracemap.ir.phases import DispatchRegion
-from tracemap.mapping.sites.members import TagOwners
+from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN
 
 _NO_EVIDENCE = frozenset(
@@ -30,7 +30,7 @@ _NO_EVIDENCE = frozenset(
         "tensor.empty",
     }
 )
-"""Steps whose tags say nothing: constants that sites share, bindings, shapes, and the kernel itself."""
+"""Steps whose locations say nothing: constants that sites share, bindings, shapes, and the kernel itself."""
 
 Translation = Mapping[OpId, tuple[OpId, ...]]
 """What ops of the site whose locations a kernel kept are at another site of it."""
@@ -41,7 +41,7 @@ def add_steps(
     texts: Sequence[KernelText],
     sites: Sequence[Site],
     bodies: Sequence[DispatchRegion | None],
-    owners: TagOwners,
+    owners: Owners,
 ) -> tuple[Kernel, ...]:
     """The kernels with their steps, as far as they have texts.
 
@@ -50,7 +50,7 @@ def add_steps(
         texts: of its kernels, with the locations that operations had.
         sites: all of the module, in order.
         bodies: the body of each site in the dispatch-creation phase; None where it is not known.
-        owners: translates tags to ops.
+        owners: of what stands in kernels and bodies.
     """
     text_of = {text.kernel: text for text in texts}
     body_of = {site.id: body.body for site, body in zip(sites, bodies, strict=True) if body is not None}
@@ -67,7 +67,7 @@ def add_steps(
 
 
 def _steps(
-    text: KernelText, sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: TagOwners
+    text: KernelText, sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: Owners
 ) -> tuple[Step, ...]:
     told = [_ops_of(line, owners) for line in text.lines]
     shown = _shown_site({op for ops in told for op in ops}, sites, body_of, owners)
@@ -78,15 +78,13 @@ def _steps(
     )
 
 
-def _ops_of(line: KernelLine, owners: TagOwners) -> tuple[OpId, ...]:
+def _ops_of(line: KernelLine, owners: Owners) -> tuple[OpId, ...]:
     if line.op_name in _NO_EVIDENCE:
         return ()
     return tuple(dict.fromkeys(op for location in line.locations for op in owners.of(location)))
 
 
-def _shown_site(
-    ops: set[OpId], sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: TagOwners
-) -> str:
+def _shown_site(ops: set[OpId], sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: Owners) -> str:
     """The site whose locations the kernel kept: the first with the most of its ops; "" where there is none."""
 
     def found(site: Site) -> int:
@@ -95,7 +93,7 @@ def _shown_site(
     return max(sites, key=found).id if sites else ""
 
 
-def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: TagOwners) -> Translation:
+def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: Owners) -> Translation:
     """What ops of one body are in another; none where the two are not alike."""
     if [op.name for op in shown] != [op.name for op in other]:
         return {}

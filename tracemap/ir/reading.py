@@ -1,0 +1,221 @@
+"""Reads a model: bytes are parsed, then its operations become records (`tracemap.ir.source`).
+
+Positions are found apart from locations: a text that carries explicit `loc(…)` is blanked of them, parsed again and
+walked in parallel, so that every op has the line and column of its name whatever its location says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tracemap.errors import ModelInvalid
+from tracemap.ir.blanking import blank_locations
+from tracemap.ir.loop_bounds import bounds_loop
+from tracemap.ir.parsing import BYTECODE_MAGIC, Attribute, MlirParser, Module, Operation, Value, string_attribute, walk
+from tracemap.ir.signatures import Signatures
+from tracemap.ir.source import (
+    CONTROL_FLOW,
+    FUNCTIONS,
+    TEXT_FILE,
+    Definition,
+    SourceArgument,
+    SourceModel,
+    SourceOperation,
+)
+from tracemap.locations import FileRange, Location
+from tracemap.units import UNKNOWN, Integer, Text
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedModel:
+    """A model as the parser gave it.
+
+    `text`: what positions refer to, the model's own or for bytecode the canonical print (`is_bytecode`);
+    `locations`: the location attributes of all operations in pre-order, whatever is done to the module later.
+    """
+
+    module: Module
+    text: str
+    is_bytecode: bool
+    locations: tuple[Attribute, ...]
+
+
+def parse_model(parser: MlirParser, data: bytes) -> ParsedModel:
+    """Parse a model, text or bytecode.
+
+    Raises:
+        ModelInvalid: it does not parse, or is text in another encoding than UTF-8.
+    """
+    is_bytecode = data.startswith(BYTECODE_MAGIC)
+    if is_bytecode:
+        module = parser.parse(data)
+        text = module.operation.get_asm(enable_debug_info=False)
+        text = text if text.endswith("\n") else text + "\n"
+    else:
+        text = _decoded(data)
+        module = parser.parse(text)
+    return ParsedModel(module, text, is_bytecode, location_attributes(module))
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ModelInvalid(f"line {line}: not UTF-8 text, and not MLIR bytecode either") from error
+
+
+def location_attributes(module: Module) -> tuple[Attribute, ...]:
+    """The location attributes of all operations of a module, in pre-order; reading them can wait."""
+    return tuple(operation.location.attr for operation in walk(module.operation))
+
+
+def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
+    """The records of a parsed model; its module may have got other locations since."""
+    root = parsed.module.operation
+    locations = [parser.location_of(attribute) for attribute in parsed.locations]
+    blanked = blank_locations(parsed.text)
+    if parsed.is_bytecode or blanked != parsed.text:
+        places, known = _places_in(parser, root, blanked)
+    else:
+        places, known = [_place(location) for location in locations], True
+    describer = _Describer(parsed.text, places, locations)
+    describer.describe(root, _OUTSIDE)
+    return SourceModel(
+        name=string_attribute(root, "sym_name") or "module",
+        text=parsed.text,
+        operations=tuple(describer.operations),
+        arguments=describer.arguments,
+        private=frozenset(describer.private),
+        positions_known=known,
+    )
+
+
+_NO_PLACE = FileRange(TEXT_FILE, 0, 0, 0, 0)
+
+
+def _places_in(parser: MlirParser, root: Operation, text: str) -> tuple[list[FileRange], bool]:
+    """The place of all operations in pre-order from a second parse, and whether that one shows the same operations."""
+    names = [operation.name for operation in walk(root)]
+    try:
+        again = list(walk(parser.parse(text).operation))
+    except ModelInvalid:
+        again = []
+    if names != [operation.name for operation in again]:
+        return [_NO_PLACE] * len(names), False
+    return [_place(parser.location(operation)) for operation in again], True
+
+
+def _place(location: Location) -> FileRange:
+    return location if isinstance(location, FileRange) else _NO_PLACE
+
+
+class _Around(NamedTuple):
+    """What an operation stands in.
+
+    `parent`: the operation in whose region it is; `owner`: the op whose part it is, -1 if it is an op itself;
+    `function`: the symbol of the function; `block`: the number of the block.
+    """
+
+    parent: int
+    owner: int
+    function: Text
+    block: int
+
+
+_OUTSIDE = _Around(-1, -1, UNKNOWN, 0)
+
+
+class _Describer:
+    """Walks a module once, in pre-order, and records its operations: what is used was recorded before its use."""
+
+    def __init__(self, text: str, places: list[FileRange], locations: list[Location]) -> None:
+        self._lines = text.encode().split(b"\n")
+        self._places = places
+        self._locations = locations
+        self._index_of: dict[Operation, int] = {}
+        self._signatures = Signatures(self._index_of)
+        self._blocks = 0
+        self.operations: list[SourceOperation] = []
+        self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
+        self.private: set[str] = set()
+
+    def describe(self, operation: Operation, around: _Around) -> None:
+        """Record an operation and all below it."""
+        record = self._record(operation, around)
+        self.operations.append(record)
+        function, owner = record.function, around.owner
+        if record.name in FUNCTIONS:
+            self._enter(operation, record.symbol)
+        elif record.is_op and record.name not in CONTROL_FLOW:
+            owner = record.index
+        for region in operation.regions:
+            for block in region.blocks:
+                self._blocks += 1
+                inside = _Around(record.index, owner, function, self._blocks)
+                for child in block.operations:
+                    self.describe(child.operation, inside)
+
+    def _record(self, operation: Operation, around: _Around) -> SourceOperation:
+        index, name, symbol = len(self.operations), operation.name, _symbol(operation)
+        self._index_of[operation] = index
+        line, column = self._position(index, name)
+        results = tuple(str(result.type) for result in operation.results)
+        return SourceOperation(
+            index=index,
+            owner=index if around.owner < 0 else around.owner,
+            parent=around.parent,
+            name=_operator_name(operation, name),
+            function=symbol if name in FUNCTIONS else around.function,
+            parsed_location=self._locations[index],
+            line=line,
+            column=column,
+            operands=tuple(self._definition(operand) for operand in operation.operands),
+            results=results,
+            symbol=symbol,
+            signature=self._signatures.of(operation, name, results),
+            block=around.block,
+        )
+
+    def _enter(self, function: Operation, symbol: str) -> None:
+        self.arguments[symbol] = _arguments(function)
+        if string_attribute(function, "sym_visibility") == "private":
+            self.private.add(symbol)
+
+    def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
+        """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""
+        place = self._places[index]
+        if not 0 < place.line <= len(self._lines):
+            return UNKNOWN, UNKNOWN
+        # Columns count bytes, so the text is looked at as bytes.
+        before = self._lines[place.line - 1][: place.column - 1].rstrip()
+        if before.endswith(name.encode()):
+            return place.line, len(before) - len(name.encode()) + 1
+        return place.line, place.column
+
+    def _definition(self, operand: Value) -> Definition:
+        if hasattr(operand, "arg_number"):
+            return Definition(self._index_of[operand.owner.owner.operation], operand.arg_number, argument=True)
+        return Definition(self._index_of[operand.owner.operation], operand.result_number, argument=False)
+
+
+def _symbol(operation: Operation) -> str:
+    for name in ("sym_name", "callee", "global"):
+        if name in operation.attributes:
+            return string_attribute(operation, name).removeprefix("@").strip('"')
+    return ""
+
+
+def _operator_name(operation: Operation, name: str) -> str:
+    """The op's name; ONNX ops come as `torch.operator "onnx.Add"` and are called by their own name."""
+    if name == "torch.operator":
+        return string_attribute(operation, "name") or name
+    return name
+
+
+def _arguments(function: Operation) -> tuple[SourceArgument, ...]:
+    if not len(function.regions) or not len(function.regions[0].blocks):
+        return ()
+    values = list(function.regions[0].blocks[0].arguments)
+    return tuple(SourceArgument(str(value.type), bounds_loop(value)) for value in values)

@@ -1,0 +1,108 @@
+"""All that is known of the input model by itself: each fact found once, when asked for.
+
+Whoever decides about ops (sites, fates, lowering) asks here; nobody else walks the model for such answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from tracemap.graph.model import OpId
+from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.locations import is_informative
+from tracemap.mapping.model.calls import Calls
+from tracemap.mapping.model.conversions import Conversions
+from tracemap.mapping.model.dataflow import Dataflow
+from tracemap.mapping.model.kinds import is_call, only_moves
+from tracemap.mapping.model.origins import Origins
+from tracemap.mapping.model.raised import SoftmaxFinder
+from tracemap.mapping.model.scopes import scopes_of
+from tracemap.mapping.model.twins import find_twins
+from tracemap.units import UNKNOWN
+
+
+class ModelFacts:
+    """The facts of one model. Ops go by their index among all of its operations."""
+
+    def __init__(self, model: SourceModel) -> None:
+        self.model = model
+        self.operations = model.operations
+
+    def work_out(self) -> None:
+        """Find out now what takes long: who waits for the compiler has the time, and later there is less of it."""
+        _ = self.conversions, self.twins, self.scopes, self.dataflow.constant, self.dataflow.live
+
+    @cached_property
+    def ops(self) -> tuple[SourceOperation, ...]:
+        """The operations that are ops, in order; the module itself is the first."""
+        return tuple(operation for operation in self.operations if operation.is_op)
+
+    @cached_property
+    def parts_of(self) -> Mapping[int, Sequence[SourceOperation]]:
+        """The parts of each op that has any, in order."""
+        parts: dict[int, list[SourceOperation]] = {}
+        for operation in self.operations:
+            if not operation.is_op:
+                parts.setdefault(operation.owner, []).append(operation)
+        return parts
+
+    def owners(self, indices: Iterable[int]) -> frozenset[int]:
+        """The ops that operations belong to: ops to themselves, parts to their op; what the model lacks to none."""
+        return frozenset(self.operations[index].owner for index in indices if 0 <= index < len(self.operations))
+
+    def place(self, index: int) -> str:
+        """`line:column` of an op, its id where that is unknown."""
+        operation = self.operations[index]
+        known = operation.line is not UNKNOWN and operation.column is not UNKNOWN
+        return f"{operation.line}:{operation.column}" if known else OpId.of(index)
+
+    @cached_property
+    def with_location(self) -> frozenset[int]:
+        """The operations, ops and parts, to which the model gives a location: in its text, or by where they stand."""
+        return frozenset(op.index for op in self.operations if is_informative(op.parsed_location))
+
+    @cached_property
+    def scopes(self) -> Mapping[int, tuple[str, ...]]:
+        """The scope of every op; empty where nothing tells."""
+        return scopes_of(self.model)
+
+    @cached_property
+    def moves(self) -> frozenset[int]:
+        """The ops that only move or rename elements."""
+        return frozenset(op.index for op in self.ops if only_moves(op, self.parts_of.get(op.index, ())))
+
+    @cached_property
+    def calls(self) -> Calls:
+        """Functions, and who calls them."""
+        return Calls(self.model)
+
+    @cached_property
+    def call_ops(self) -> frozenset[int]:
+        """The ops that are calls."""
+        return frozenset(op.index for op in self.ops if is_call(op))
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """Who uses what; what is live, and what is constant."""
+        return Dataflow(self.model, self.calls)
+
+    @cached_property
+    def twins(self) -> Mapping[int, int]:
+        """Of each op that computes what an earlier one has computed already, the earlier one."""
+        return find_twins(self.model, self.calls)
+
+    @cached_property
+    def origins(self) -> Origins:
+        """Where values come from, behind moves and calls."""
+        return Origins(self.model, self.calls, self.moves)
+
+    @cached_property
+    def conversions(self) -> Conversions:
+        """The ops that only change the type of elements."""
+        return Conversions(self.model, self.parts_of, self.origins)
+
+    @cached_property
+    def softmaxes(self) -> SoftmaxFinder:
+        """What a softmax is made of."""
+        return SoftmaxFinder(self.model, self.origins)

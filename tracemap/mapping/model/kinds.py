@@ -1,0 +1,168 @@
+"""Kinds of ops: what an op of the model is by its name, operands and types alone, in every dialect that we know.
+
+All predicates about names of ops of the model stand here; what needs more than the op itself stands in `facts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, SourceOperation
+from tracemap.ir.types import shape_of
+
+HANDS_BACK = (".yield", ".condition", ".return")
+"""Endings of terminators that hand values to what is around their region."""
+
+_STRUCTURAL = FUNCTIONS | {
+    "builtin.module",
+    "ml_program.global",
+    "torch.global_slot",
+    "util.global",
+    "util.initializer",
+}
+_TERMINATORS = (*HANDS_BACK, ".terminator")
+_CONSTANT_LIKE = (
+    *("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant"),
+)
+_GLOBAL_LOADS = (".global.load", ".global_load")
+_GLOBAL_STORES = (".global.store", ".global_store")
+_UNREPEATABLE = (*_GLOBAL_LOADS, "unfoldable_constant", "optimization_barrier")
+_DESTINATIONS = ("tensor.empty", "linalg.fill", "bufferization.alloc_tensor")
+
+_SHAPE_QUERIES = frozenset(
+    """
+    tensor.dim tensor.rank shape.shape_of stablehlo.get_dimension_size
+    torch.aten.size torch.aten.size.int torch.aten.dim torch.aten.numel
+    tosa.shape_of onnx.Shape onnx.Size
+    """.split()
+)
+
+_RENAMES = frozenset(
+    """
+    onnx.Identity stablehlo.optimization_barrier tensor.cast torch.aten.alias torch.aten.clone torch.aten.contiguous
+    torch.aten.detach torch.aten.lift_fresh_copy torch_c.from_builtin_tensor torch_c.to_builtin_tensor
+    util.optimization_barrier
+    """.split()
+)
+
+_MOVES = _RENAMES | frozenset(
+    """
+    linalg.broadcast linalg.copy linalg.transpose
+    tensor.bitcast tensor.collapse_shape tensor.concat tensor.expand_shape tensor.extract_slice tensor.insert_slice
+    tensor.reshape
+    stablehlo.bitcast_convert stablehlo.broadcast stablehlo.broadcast_in_dim stablehlo.concatenate
+    stablehlo.dynamic_broadcast_in_dim stablehlo.dynamic_reshape stablehlo.dynamic_slice stablehlo.get_tuple_element
+    stablehlo.reshape stablehlo.reverse stablehlo.slice stablehlo.transpose stablehlo.tuple
+    torch.aten._reshape_alias torch.aten._unsafe_view torch.aten.broadcast_to torch.aten.cat torch.aten.expand
+    torch.aten.flatten.using_ints torch.aten.movedim.int torch.aten.narrow torch.aten.numpy_T torch.aten.permute
+    torch.aten.reshape torch.aten.select.int torch.aten.slice.Tensor torch.aten.split.Tensor torch.aten.squeeze
+    torch.aten.squeeze.dim torch.aten.stack torch.aten.t torch.aten.transpose.int torch.aten.unflatten.int
+    torch.aten.unsqueeze torch.aten.view torch.prims.broadcast_in_dim torch.prims.collapse torch.prims.squeeze
+    onnx.Concat onnx.Expand onnx.Flatten onnx.Reshape onnx.Slice onnx.Split onnx.Squeeze onnx.Transpose onnx.Unsqueeze
+    tosa.concat tosa.reshape tosa.reverse tosa.slice tosa.tile tosa.transpose
+    """.split()
+)
+
+
+def is_call(operation: SourceOperation) -> bool:
+    """Whether an op calls a function of the module."""
+    return operation.name in ("func.call", "util.call")
+
+
+def is_return(operation: SourceOperation) -> bool:
+    """Whether an operation ends a function, or one of the regions that frontends end alike."""
+    return operation.name.endswith(".return")
+
+
+def is_structural(operation: SourceOperation) -> bool:
+    """Whether an op only gives structure: functions, returns, globals."""
+    return operation.name in _STRUCTURAL or operation.name.endswith(_TERMINATORS)
+
+
+def is_constant_like(operation: SourceOperation) -> bool:
+    """Whether an op without operands makes the same value each time."""
+    return operation.name.endswith(_CONSTANT_LIKE) or operation.name.startswith("torch.constant.")
+
+
+def is_constant(operation: SourceOperation) -> bool:
+    """Whether an op is a constant by its kind."""
+    return not operation.operands and operation.name != "tensor.empty" and is_constant_like(operation)
+
+
+def is_destination(operation: SourceOperation) -> bool:
+    """Whether an op only makes what others write into."""
+    return operation.name.endswith(_DESTINATIONS)
+
+
+def loads_global(operation: SourceOperation) -> bool:
+    """Whether an op reads a global, such as a parameter."""
+    return operation.name.endswith(_GLOBAL_LOADS)
+
+
+def accesses_global(operation: SourceOperation) -> bool:
+    """Whether an op reads or writes a global."""
+    return loads_global(operation) or operation.name.endswith(_GLOBAL_STORES)
+
+
+def is_repeatable(operation: SourceOperation) -> bool:
+    """Whether an op with the same operands may be taken for one that ran before, as far as its name tells."""
+    return not operation.name.endswith(_UNREPEATABLE)
+
+
+def asks_for_shape(operation: SourceOperation) -> bool:
+    """Whether an op reads the extents of its operand and none of its elements."""
+    return operation.name in _SHAPE_QUERIES
+
+
+def only_renames(operation: SourceOperation) -> bool:
+    """Whether an op leaves every element where it is."""
+    return operation.name in _RENAMES
+
+
+def only_moves(operation: SourceOperation, parts: Sequence[SourceOperation]) -> bool:
+    """Whether an op only moves or renames elements: by its kind, or as a generic op that yields what it reads.
+
+    Such ops become indexing or layout, and are never absorbed.
+    """
+    if operation.name == "linalg.generic":
+        return all(part.name == "linalg.yield" for part in parts)
+    return operation.name in _MOVES
+
+
+def passes_values_on(operation: SourceOperation) -> bool:
+    """Whether values only flow through an op on their way: calls, control flow, and what ends regions."""
+    return is_call(operation) or operation.name in CONTROL_FLOW or operation.name.endswith((".return", ".yield"))
+
+
+def can_be_member(operation: SourceOperation) -> bool:
+    """Whether an op can do work in a dispatch: neither a constant nor structure."""
+    return not is_constant(operation) and not is_structural(operation)
+
+
+def computes(operation: SourceOperation) -> bool:
+    """Whether an op computes tensors of its own, moves of elements included: no call, no control flow, no number."""
+    if not can_be_member(operation) or operation.name in CONTROL_FLOW or is_call(operation):
+        return False
+    if is_destination(operation) or accesses_global(operation) or not operation.results:
+        return False
+    return not makes_host_values(operation)
+
+
+def makes_host_values(operation: SourceOperation) -> bool:
+    """Whether all results of an op live on the host."""
+    return all(map(_is_host_type, operation.results))
+
+
+def makes_numbers(operation: SourceOperation) -> bool:
+    """Whether an op has results, and each is one whole number or truth value, as a tensor of rank 0 or by itself."""
+    return bool(operation.results) and all(
+        _is_host_type(result) or re.fullmatch(r"tensor<[su]?i\d+>", result) for result in operation.results
+    )
+
+
+def _is_host_type(type_text: str) -> bool:
+    """Whether a value lives on the host: numbers, shapes, lists; a tensor of rank 0 can be device work."""
+    if "tensor<" in type_text or "memref<" in type_text or "vector<" in type_text:
+        return False
+    return shape_of(type_text).extents == ()

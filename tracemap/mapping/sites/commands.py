@@ -1,0 +1,157 @@
+"""The command of each site: dispatches of the flow phase joined to commands of the hal phase (phase 11)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.model import Command, CommandBuffer, Site
+from tracemap.ir.phases import FlowDispatch, HalBuffer, HalCommand, HalProgram
+from tracemap.locations import Location
+from tracemap.mapping.sites.owners import Owners
+from tracemap.units import UNKNOWN, Integer, Text, plural
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSites:
+    """Sites with their command buffer and index, the buffers, and what could not be joined exactly."""
+
+    sites: tuple[Site, ...]
+    buffers: tuple[CommandBuffer, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def place_commands(
+    sites: Sequence[Site],
+    dispatches: Sequence[FlowDispatch],
+    hal: HalProgram,
+    owners: Owners,
+    callers: Mapping[str, str],
+) -> PlacedSites:
+    """Find the command of each site.
+
+    Args:
+        sites: of the module, in order.
+        dispatches: of the sites, in order.
+        hal: the hal phase.
+        owners: of copies and fills.
+        callers: of each function the public one that users call to reach it.
+    """
+    commands = [command for buffer in hal.buffers for command in buffer.commands if command.kind == "dispatch"]
+    join = CommandJoin(sites, dispatches, commands)
+    by_id = {site.id: site for site in sites}
+    places: dict[str, tuple[Integer, Integer]] = {}
+    buffers: list[CommandBuffer] = []
+    for ordinal, buffer in enumerate(hal.buffers):
+        static = [_static_command(command, join, owners) for command in buffer.commands]
+        for index, command in enumerate(static):
+            if command.site is not UNKNOWN:
+                places.setdefault(command.site, (ordinal, index))
+        in_buffer = [by_id[command.site] for command in static if command.site is not UNKNOWN]
+        buffers.append(_static_buffer(ordinal, buffer, hal, static, in_buffer, callers))
+    placed = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
+    return PlacedSites(placed, tuple(buffers), tuple(_join_diagnostics(join, placed)))
+
+
+class CommandJoin:
+    """Joins flow dispatches to commands of the hal phase by kernel and location.
+
+    Both phases keep each site's own root location, so the pair is nearly always unique; among equals the order, which
+    the phases keep within a function, decides. `merged` has, by site, those that have no command of their own any more
+    because the compiler made them one with it (equal arms of a branch).
+    """
+
+    def __init__(
+        self, sites: Sequence[Site], dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]
+    ) -> None:
+        self._sites = sites
+        self._site_of: dict[int, str] = {}
+        self._by_location(dispatches, commands)
+        self._by_order(commands)
+        taken = set(self._site_of.values())
+        lost = [site for site in sites if site.id not in taken]
+        self.merged: dict[str, tuple[str, ...]] = {
+            site.id: tuple(other.id for other in lost if _could_be_one(site, other))
+            for site in sites
+            if site.id in taken
+        }
+
+    def of(self, command: HalCommand) -> Text:
+        """The id of the site that a command is; `UNKNOWN` where none of its kernel is left."""
+        return self._site_of.get(id(command), UNKNOWN)
+
+    def _by_location(self, dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]) -> None:
+        waiting: dict[tuple[Text, Location], list[str]] = defaultdict(list)
+        for site, dispatch in reversed(list(zip(self._sites, dispatches, strict=True))):
+            waiting[dispatch.kernel, dispatch.location].append(site.id)
+        for command in commands:
+            found = waiting.get((command.kernel, command.location), [])
+            if found:
+                # The last one stays: a command that the compiler duplicated is the same site again.
+                self._site_of[id(command)] = found.pop() if len(found) > 1 else found[0]
+
+    def _by_order(self, commands: Sequence[HalCommand]) -> None:
+        self.inexact = 0
+        taken = set(self._site_of.values())
+        left: dict[str, list[str]] = defaultdict(list)
+        for site in self._sites:
+            if site.id not in taken:
+                left[site.kernel].append(site.id)
+        for command in commands:
+            if id(command) not in self._site_of:
+                self.inexact += 1
+                waiting = left.get(str(command.kernel), [])
+                if waiting:
+                    self._site_of[id(command)] = waiting.pop(0)
+
+
+def _could_be_one(site: Site, lost: Site) -> bool:
+    return (site.kernel, site.function, site.initializer) == (lost.kernel, lost.function, lost.initializer)
+
+
+def _static_command(command: HalCommand, join: CommandJoin, owners: Owners) -> Command:
+    site = join.of(command)
+    merged = () if site is UNKNOWN else join.merged.get(site, ())
+    ops = () if command.kind in ("dispatch", "barrier") else owners.of(command.location)
+    return Command(command.kind, command.kernel, site, command.workgroups, merged, ops)
+
+
+def _static_buffer(
+    ordinal: int,
+    buffer: HalBuffer,
+    hal: HalProgram,
+    commands: Sequence[Command],
+    sites: Sequence[Site],
+    callers: Mapping[str, str],
+) -> CommandBuffer:
+    at_load = not buffer.function or buffer.function in hal.called_by_initializers
+    function: Text = UNKNOWN if at_load else callers.get(buffer.function, buffer.function)
+    return CommandBuffer(
+        ordinal=ordinal,
+        function=sites[0].function if sites else function,
+        memoized=at_load and not buffer.one_shot,
+        initializer=all(site.initializer for site in sites) if sites else at_load and buffer.one_shot,
+        commands=tuple(commands),
+    )
+
+
+def _with_place(site: Site, command_buffer: Integer, command_index: Integer) -> Site:
+    return dataclasses.replace(site, command_buffer=command_buffer, command_index=command_index)
+
+
+def _join_diagnostics(join: CommandJoin, sites: Sequence[Site]) -> list[Diagnostic]:
+    found = []
+    if join.inexact:
+        text = f"{join.inexact} commands of the hal phase were joined to sites by kernel and order only"
+        found.append(Diagnostic("commands-by-order", text))
+    merged = {site for sites_of_one in join.merged.values() for site in sites_of_one}
+    if merged:
+        text = f"{plural(len(merged), 'site')} became one command with another: which of them ran cannot be told"
+        found.append(Diagnostic("sites-merged", text))
+    lost = sum(1 for site in sites if site.command_buffer is UNKNOWN and site.id not in merged)
+    if lost:
+        found.append(Diagnostic("sites-without-command", f"{plural(lost, 'site')} without a command in the hal phase"))
+    return found

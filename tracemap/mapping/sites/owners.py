@@ -1,0 +1,41 @@
+"""Locations in a compilation's phases, translated to ids of ops of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tracemap.graph.model import OpId
+from tracemap.ir.source import SourceOperation
+from tracemap.locations import Location
+from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.tagging import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The ops that locations tell of: parts stand for their op, and ops that do not count are left out.
+
+    `op_of_index`: of each operation that counts its op's id; `call_of_index`: the ids of the ops that are calls.
+    """
+
+    provenance: Provenance
+    op_of_index: Mapping[int, OpId]
+    call_of_index: Mapping[int, OpId]
+
+    @classmethod
+    def among(cls, facts: ModelFacts, provenance: Provenance, counts: Callable[[SourceOperation], bool]) -> Owners:
+        """Of the ops of a model those that count."""
+        ids = {op.index: OpId.of(op.index) for op in facts.ops if counts(op)}
+        op_of_index = {each.index: ids[each.owner] for each in facts.operations if each.owner in ids}
+        return cls(provenance, op_of_index, {call: OpId.of(call) for call in facts.call_ops})
+
+    def of(self, location: Location) -> tuple[OpId, ...]:
+        """The ids of the ops that an operation with this location came from, in order, each once."""
+        indices = self.provenance.of(location)
+        return tuple(dict.fromkeys(self.op_of_index[index] for index in indices if index in self.op_of_index))
+
+    def path(self, location: Location) -> tuple[OpId, ...]:
+        """The ids of the call ops that led to what stands at a location, outermost first."""
+        indices = self.provenance.callers(location)
+        return tuple(self.call_of_index[index] for index in indices if index in self.call_of_index)
