@@ -14,8 +14,9 @@ from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
 from tracemap.reports.escaping import for_script
 from tracemap.reports.html.blocks import LINES_PER_BLOCK
+from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import render_page, write_page
+from tracemap.reports.page.render import render_page
 from tracemap.reports.page.script_data import bar_width
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
@@ -77,7 +78,7 @@ def test_bars_show_whatever_is_not_nothing() -> None:
 
 
 def test_pages_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    page = page_of(GRAPH, None)
+    page = render_page(page_of(GRAPH, None))
     target = tmp_path / "page.html"
     write_page(page, target, force=False)
     first = target.read_bytes()

@@ -164,7 +164,7 @@ def test_scopes_are_a_tree_whose_parents_include_their_children(page: PageData) 
 
 def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
     row = page.ops[2]
-    assert (row.place.text, row.place.anchor, row.python.text, row.python.anchor) == (
+    assert (row.line.text, row.line.anchor, row.python.text, row.python.anchor) == (
         "model.mlir:3",
         "F0L3",
         "net.py:1",
@@ -178,8 +178,8 @@ def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
 def test_places_outside_of_the_kept_text_have_no_link() -> None:
     ops = (op(0, 99), op(1, file="elsewhere.mlir"), op(2, 1, file="elsewhere.mlir"), op(3, 0))
     rows = page_of(graph(ops), None).ops
-    assert [row.place.anchor for row in rows] == ["", "", "", ""]
-    assert [row.place.text for row in rows] == ["model.mlir:99", "elsewhere.mlir", "elsewhere.mlir:1", "model.mlir:0"]
+    assert [row.line.anchor for row in rows] == ["", "", "", ""]
+    assert [row.line.text for row in rows] == ["model.mlir:99", "elsewhere.mlir", "elsewhere.mlir:1", "model.mlir:0"]
 
 
 def test_site_rows_split_their_cost_over_members(page: PageData) -> None:

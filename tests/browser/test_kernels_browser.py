@@ -19,10 +19,11 @@ from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
+from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.reports.page.model import KernelPage
-from tracemap.reports.page.render import write_page
+from tracemap.reports.page.render import render_page
 
 LINES = 10_000
 SELECTED = "#kernel-ir .kr.selected"
@@ -39,7 +40,7 @@ def real(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = addresses_run(bundle, kernel.name, [i.address for i in code], [i.line for i in code], folder / "r.parquet")
     request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
     page = build_page(bundle.graph, attribute(request), bundle.source_text, kernels_of(bundle))
-    write_page(page, folder / "real.html", force=False)
+    write_page(render_page(page), folder / "real.html", force=False)
     return folder / "real.html"
 
 
@@ -61,7 +62,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     page = dataclasses.replace(build_page(map_, None, lambda _: "a\nb\n"), kernels=(kernel,))
     target = tmp_path_factory.mktemp("kernels") / "large.html"
-    write_page(page, target, force=False)
+    write_page(render_page(page), target, force=False)
     return target
 
 
@@ -152,7 +153,7 @@ def test_ten_thousand_lines_are_never_all_in_the_document(open_page: Open, large
 
 
 def test_a_page_without_kernels_has_no_such_view(open_page: Open, tmp_path: Path) -> None:
-    write_page(build_page(graph((op(1, 1),)), None, lambda _: "a\n"), tmp_path / "p.html", force=False)
+    write_page(render_page(build_page(graph((op(1, 1),)), None, lambda _: "a\n")), tmp_path / "p.html", force=False)
     browser = open_page(tmp_path / "p.html")
     assert not browser.find_elements("css selector", "#kernels, #tab-kernels")
     assert not log(browser, "browser")

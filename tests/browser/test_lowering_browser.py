@@ -13,7 +13,8 @@ from tests.browser.conftest import Open
 from tests.support import ROOT
 from tests.test_lower import AFFINE, AFFINE_FUSION, HOSTILE, LOOPS_OF_SCF
 from tracemap.mapping.lowering.pipelines import lower
-from tracemap.reports.lowering.page import write_lowering_page
+from tracemap.reports.html.document import write_page
+from tracemap.reports.lowering.page import render_lowering_page
 
 PROGRAMS = ROOT / "tests" / "programs" / "lower"
 
@@ -23,7 +24,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A product, its fill and an elementwise op: the model, a loop nest for each, and one fused nest."""
     path = PROGRAMS / "matmul_bias_relu.mlir"
     target = tmp_path_factory.mktemp("lowered") / "page.html"
-    write_lowering_page(lower(path.read_bytes(), path.name, (AFFINE, AFFINE_FUSION)), target, force=False)
+    write_page(render_lowering_page(lower(path.read_bytes(), path.name, (AFFINE, AFFINE_FUSION))), target, force=False)
     return target
 
 
@@ -105,7 +106,7 @@ def test_stages_that_are_out_of_view_scroll_to_the_op(tmp_path: Path, open_page:
     target = tmp_path / "long.html"
     pipelines = ("builtin.module(one-shot-bufferize{bufferize-function-boundaries})", AFFINE)
     lowering = lower(path.read_bytes(), path.name, pipelines)
-    write_lowering_page(lowering, target, force=False)
+    write_page(render_lowering_page(lowering), target, force=False)
     browser = open_page(target)
     last = lowering.ops[-1]
     click_line(browser, 0, int(str(last.line)))
@@ -117,7 +118,7 @@ def test_stages_that_are_out_of_view_scroll_to_the_op(tmp_path: Path, open_page:
 
 def test_text_of_a_model_takes_no_effect(tmp_path: Path, open_page: Open) -> None:
     target = tmp_path / "hostile.html"
-    write_lowering_page(lower(HOSTILE.encode(), "<i>m</i>.mlir", (LOOPS_OF_SCF,)), target, force=False)
+    write_page(render_lowering_page(lower(HOSTILE.encode(), "<i>m</i>.mlir", (LOOPS_OF_SCF,))), target, force=False)
     browser = open_page(target)
     click_line(browser, 0, 4)
     assert cards(browser) == ["op2 linalg.generic"]

@@ -18,8 +18,9 @@ from tests.support import check_cli
 from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS, page_of
 from tracemap.graph.model import SourceFile
+from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import write_page
+from tracemap.reports.page.render import render_page
 
 MODEL_NAME = "jax_mlp"
 
@@ -28,7 +29,7 @@ MODEL_NAME = "jax_mlp"
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of the small graph whose numbers are known."""
     target = tmp_path_factory.mktemp("pages") / "small.html"
-    write_page(page_of(GRAPH, attribution(GRAPH, TOTALS, residual=RESIDUAL)), target, force=False)
+    write_page(render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, residual=RESIDUAL))), target, force=False)
     return target
 
 
@@ -165,7 +166,7 @@ def test_the_error_of_sampling_stands_beside_the_cost(open_page: Open, tmp_path:
     """Of 200 samples of site0 150 are of op1, 50 of op2; op3 is alone in its site, so its cost is certain."""
     target = tmp_path / "sampled.html"
     result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 0, 3, 50))
-    write_page(build_page(stepped(), result, lambda _: "\n".join("abcdefgh")), target, force=False)
+    write_page(render_page(build_page(stepped(), result, lambda _: "\n".join("abcdefgh"))), target, force=False)
     browser = open_page(target, "#op1")
     assert "95 % interval of the samples: 549 ns – 646 ns" in find(browser, "#inspector").text
     go(browser, "#op3")
@@ -333,9 +334,8 @@ def test_hostile_text_is_inert(open_page: Open, tmp_path: Path) -> None:
     ops = (op(0, 1, name=EVIL, scope=(EVIL,), frames=[(EVIL, 1)], function=EVIL, reason=EVIL),)
     map_ = graph(ops, (site(0, 0, kernel=EVIL, path=[0]),), sources=(MODEL, SourceFile(EVIL, "x", "python")), name=EVIL)
     target = tmp_path / "evil.html"
-    write_page(
-        build_page(map_, attribution(map_, {EVIL: {"site0": 3}}), lambda _: f'{EVIL}\n"{EVIL}"'), target, force=False
-    )
+    page = build_page(map_, attribution(map_, {EVIL: {"site0": 3}}), lambda _: f'{EVIL}\n"{EVIL}"')
+    write_page(render_page(page), target, force=False)
     browser = open_page(target)
     for anchor in ("#ops", "#sites", "#scopes", "#F0L1", "#F1L1", "#site0", "#op0", "#" + EVIL):
         go(browser, anchor)
@@ -378,7 +378,7 @@ def test_ten_thousand_lines_stay_fluid(open_page: Open, tmp_path: Path) -> None:
     costs = attribution(map_, {"cpu_ns": {entry.id: entry.ordinal + 1 for entry in sites}})
     text = "".join(f"  %{n} = stablehlo.add %a, %b : tensor<64x256xf32> loc(#loc{n})\n" for n in range(count))
     target = tmp_path / "long.html"
-    write_page(build_page(map_, costs, lambda _: text), target, force=False)
+    write_page(render_page(build_page(map_, costs, lambda _: text)), target, force=False)
     browser = open_page(target, "#F0L9000")
     assert view(browser) == "F0"
     assert find(browser, "#F0L9000").is_displayed()

@@ -19,7 +19,8 @@ from tests.hook import support
 from tests.support import check_cli
 from tests.test_reports_stats import EVIL, hostile, page_of
 from tracemap.capture.counters import events_to_count
-from tracemap.reports.calls.page import write_stats_page
+from tracemap.reports.calls.page import render_stats_page
+from tracemap.reports.html.document import write_page
 
 EVENTS = ("page-faults", "minor-faults")
 BUCKETS = 6
@@ -42,7 +43,7 @@ def recorded_page(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("stats") / "hostile.html"
-    write_stats_page(page_of(hostile(), kernel=EVIL, title=EVIL), target, force=False)
+    write_page(render_stats_page(page_of(hostile(), kernel=EVIL, title=EVIL)), target, force=False)
     return target
 
 

@@ -71,18 +71,17 @@ def command(  # noqa: PLR0913, PLR0917 - click hands over every option as an arg
         bundle, result = joined.bundle, joined.attribution
         if page is not None:
             progress("writing the page")
-            _write_page(bundle, result, page, force)
+            _write_page(bundle, result, page, force=force)
     _print(bundle, result, form, output, all_ops)
     if page is not None:
         click.echo(f"page: {page}", err=True)
 
 
-def _write_page(bundle: Bundle, result: Attribution, page: Path, force: bool) -> None:
-    from tracemap.reports.page.build import build_page
-    from tracemap.reports.page.kernels_tab import kernels_of
-    from tracemap.reports.page.render import write_page
+def _write_page(bundle: Bundle, result: Attribution, page: Path, *, force: bool) -> None:
+    from tracemap.reports.html.document import write_page
+    from tracemap.reports.page.render import bundle_page
 
-    write_page(build_page(bundle.graph, result, bundle.source_text, kernels_of(bundle)), page, force=force)
+    write_page(bundle_page(bundle, result), page, force=force)
 
 
 def _print(bundle: Bundle, result: Attribution, form: str, output: Path | None, all_ops: bool) -> None:

@@ -55,10 +55,11 @@ def command(
     with phases_shown("lower") as progress:
         lowering = lower(model, pipelines, progress)
         if page is not None:
-            from tracemap.reports.lowering.page import write_lowering_page
+            from tracemap.reports.html.document import write_page
+            from tracemap.reports.lowering.page import render_lowering_page
 
             progress("writing the page")
-            write_lowering_page(lowering, page, force=force)
+            write_page(render_lowering_page(lowering), page, force=force)
     if output is None:
         _print(lowering, form, sys.stdout)
         return

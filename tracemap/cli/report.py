@@ -36,9 +36,8 @@ def command(
     from tracemap.graph.bundle import load
     from tracemap.options.attribute import Rule
     from tracemap.outputs import check_file
-    from tracemap.reports.page.build import build_page
-    from tracemap.reports.page.kernels_tab import kernels_of
-    from tracemap.reports.page.render import write_page
+    from tracemap.reports.html.document import write_page
+    from tracemap.reports.page.render import bundle_page
     from tracemap.session import attribute
 
     check_file(target, force=force)
@@ -51,5 +50,4 @@ def command(
             joined = attribute(runs, loaded, chosen, allow_mismatch=allow_mismatch, progress=progress)
             attribution = joined.attribution
         progress("writing the page")
-        page = build_page(loaded.graph, attribution, loaded.source_text, kernels_of(loaded))
-        write_page(page, target, force=force)
+        write_page(bundle_page(loaded, attribution), target, force=force)

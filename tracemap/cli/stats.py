@@ -131,10 +131,11 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
     found = read_calls(run, kernel=kernel, skip_ms=skip_ms, events=events)
     stats = [thread_stats(thread, buckets, tables=tables) for thread in found.threads]
     if page is not None:
-        from tracemap.reports.calls.page import Chosen, build_stats_page, write_stats_page
+        from tracemap.reports.calls.page import Chosen, build_stats_page, render_stats_page
+        from tracemap.reports.html.document import write_page
 
         chosen = Chosen(run.resolve().name, kernel, skip_ms, buckets, gamma)
-        write_stats_page(build_stats_page(found, stats, chosen), page, force=force)
+        write_page(render_stats_page(build_stats_page(found, stats, chosen)), page, force=force)
     if table is not None:
         _write_table(run, table, kernel, skip_ms, events, force=force)
     if csv_folder is not None:

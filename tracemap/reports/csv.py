@@ -45,8 +45,8 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
     units = {metric.name: metric.unit for metric in attribution.metrics}
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
-        place = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
-        cells = ["" if isinstance(cell, Unknown) else cell for cell in place]
+        about = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
+        cells = ["" if isinstance(cell, Unknown) else cell for cell in about]
         for name, cost in result.metrics.items():
             figures = (cost.attributed, cost.inclusive, cost.low, cost.high)
             sampled = ["" if isinstance(bound, Unknown) else bound for bound in (cost.sampled_low, cost.sampled_high)]

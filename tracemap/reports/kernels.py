@@ -83,7 +83,7 @@ def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
 
 
 def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:
-    """Ops for people: id, name and place, at most so many."""
+    """Ops for people: id, name and line, at most so many."""
     named = [_op_text(graph.op_by_id[op]) for op in ops[:most] if op in graph.op_by_id]
     return ", ".join((*named, f"+{len(ops) - most} more") if len(ops) > most else named)
 

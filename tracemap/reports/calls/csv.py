@@ -11,7 +11,7 @@ def calls_csv(calls: ThreadCalls) -> str:
     lines = [",".join(("thread", "cpu", "node", *calls.names))]
     thread = for_hook_text(calls.thread).replace(",", "?").replace('"', "?")
     durations, *events = (values.tolist() for values in calls.series)
-    for place, duration in enumerate(durations):
-        counts = "".join(f",{int(series[place])}" for series in events)
-        lines.append(f"{thread},{calls.cpus[place]},{calls.nodes[place]},{duration:g}{counts}")
+    for number, duration in enumerate(durations):
+        counts = "".join(f",{int(series[number])}" for series in events)
+        lines.append(f"{thread},{calls.cpus[number]},{calls.nodes[number]},{duration:g}{counts}")
     return "\n".join(lines) + "\n"

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.diagnostics import Diagnostic
@@ -16,7 +15,7 @@ from tracemap.measurements.hook.stats import DURATION, CallSet, PairStats, Serie
 from tracemap.reports.calls.plots import BASE, HEIGHT, WIDTH, Plot, describe, plot
 from tracemap.reports.calls.shades import SHADES, shade_level
 from tracemap.reports.escaping import for_hook_text
-from tracemap.reports.html.document import Kind, render, write
+from tracemap.reports.html.document import Kind, render
 from tracemap.units import format_average, format_count, format_ns
 
 if TYPE_CHECKING:
@@ -145,8 +144,9 @@ def _thread(calls: ThreadCalls, stats: ThreadStats, chosen: Chosen, number: int)
     anchor = f"T{number}"
     series = tuple(_series(about, values) for about, values in zip(stats.series, calls.series, strict=True))
     count = len(series)
-    places = [(of, given) for given in range(count) for of in range(given)]
-    pairs = dict(zip(places, stats.pairs, strict=True))
+    # The statistics have a pair for each series and each one before it, in this order.
+    numbers = [(of, given) for given in range(count) for of in range(given)]
+    pairs = dict(zip(numbers, stats.pairs, strict=True))
     return ThreadPanel(
         anchor,
         for_hook_text(stats.thread) or "–",
@@ -199,16 +199,6 @@ def _cell(gamma: float, probability: float, filled: bool) -> HeatCell:
     percent = round(100 * probability)
     text = "<1" if probability and not percent else str(percent)
     return HeatCell(shade_level(probability, gamma), text if filled else "", f"{probability:.6g}")
-
-
-def write_stats_page(page: StatsPage, target: Path, *, force: bool) -> None:
-    """Write the page to `target`, whole or not at all.
-
-    Raises:
-        TargetExists: `target` is there already and `force` is false.
-        TargetUnwritable: `target` cannot be written.
-    """
-    write(render_stats_page(page), target, force=force)
 
 
 def render_stats_page(page: StatsPage) -> str:

@@ -18,6 +18,8 @@ _TOP = 16
 _LEFT = 10
 _ZERO_BAR = 30
 """The room of the bar of zeros, left of a logarithmic axis."""
+_ZERO_WIDTH = _ZERO_BAR - 8
+"""The bar itself: a gap sets it apart, as 0 is not on a logarithmic axis."""
 _MOST_TICKS = 7
 _LEAST_HEIGHT = 1.5
 """Of a bar with any values: one call among thousands is to be seen."""
@@ -53,7 +55,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A histogram's picture; `mean` (empty or one place) and `quantiles` are places on its axis."""
+    """A histogram's picture; `mean` (empty or one) and `quantiles` are marks on its axis."""
 
     bars: tuple[Bar, ...]
     ticks: tuple[Tick, ...]
@@ -68,18 +70,18 @@ def plot(found: Histogram, mean: float, quantiles: Sequence[float], text: Amount
     axis = _Axis(found)
     most = max(found.zeros, *found.counts)
     bars = [
-        _bar(axis.left(place), axis.left(place + 1), count, most, axis.span(place, text), found)
-        for place, count in enumerate(found.counts)
+        _bar(axis.edge(number), axis.edge(number + 1), count, most, axis.span(number, text), found)
+        for number, count in enumerate(found.counts)
     ]
     if found.zeros:
-        bars.insert(0, _bar(_LEFT, _LEFT + _ZERO_BAR - 8, found.zeros, most, text(0), found))
-    places = sorted({x for value in quantiles if (x := axis.place(value)) is not None})
-    at_mean = axis.place(mean)
+        bars.insert(0, _bar(_LEFT, _LEFT + _ZERO_WIDTH, found.zeros, most, text(0), found))
+    strokes = sorted({x for value in quantiles if (x := axis.x_of(value)) is not None})
+    at_mean = axis.x_of(mean)
     return Plot(
         tuple(bars),
         tuple(axis.ticks(text)),
         () if at_mean is None else (at_mean,),
-        tuple(places),
+        tuple(strokes),
         plural(most, "call"),
         "logarithmic" if found.logarithmic else "linear",
     )
@@ -92,7 +94,7 @@ def _bar(left: float, right: float, count: int, most: int, span: str, found: His
 
 
 class _Axis:
-    """From values to places."""
+    """From values to horizontal positions, in units of the view box."""
 
     def __init__(self, found: Histogram) -> None:
         self._found = found
@@ -104,28 +106,28 @@ class _Axis:
     def _scaled(self, value: float) -> float:
         return math.log10(value) if self._found.logarithmic else value
 
-    def left(self, edge: int) -> float:
-        """The place of an edge of bins; the ends of an axis without extent lie apart."""
+    def edge(self, number: int) -> float:
+        """Where an edge of bins is; the ends of an axis without extent lie apart."""
         if self._low == self._high:
-            return self._start if edge == 0 else WIDTH - _LEFT
-        return self._at(self._scaled(self._found.edges[edge]))
+            return self._start if number == 0 else WIDTH - _LEFT
+        return self._at(self._scaled(self._found.edges[number]))
 
     def _at(self, scaled: float) -> float:
         span = self._high - self._low
         share = (scaled - self._low) / span if span else 0.5
         return round(self._start + share * (WIDTH - _LEFT - self._start), 1)
 
-    def place(self, value: float) -> float | None:
-        """The place of a value, None: it is not on the axis."""
+    def x_of(self, value: float) -> float | None:
+        """Where a value is, None: it is not on the axis."""
         if self._found.zeros and value == 0:
-            return _LEFT + (_ZERO_BAR - 8) / 2
+            return _LEFT + _ZERO_WIDTH / 2
         if math.isnan(value) or not self._found.edges[0] <= value <= self._found.edges[-1]:
             return None
         return self._at(self._scaled(value + self._middle))
 
-    def span(self, place: int, text: AmountText) -> str:
+    def span(self, number: int, text: AmountText) -> str:
         """The values of a bin, in words."""
-        low, high = self._found.edges[place : place + 2]
+        low, high = self._found.edges[number : number + 2]
         if self._found.whole:
             return text(low) if high - low <= 1 else f"{text(low)} to {text(high - 1)}"
         return text(low) if low == high else f"{text(low)} to {text(high)}"
@@ -136,8 +138,8 @@ class _Axis:
         values = _round_values_of_decades(low, high) if self._found.logarithmic else _round_values(low, high)
         if self._found.whole:
             values = [value for value in values if value == round(value) and (value < high or len(values) == 1)]
-        found = [Tick(x, text(value)) for value in values or [low] if (x := self.place(value)) is not None]
-        return [Tick(_LEFT + (_ZERO_BAR - 8) / 2, text(0)), *found] if self._found.zeros else found
+        found = [Tick(x, text(value)) for value in values or [low] if (x := self.x_of(value)) is not None]
+        return [Tick(_LEFT + _ZERO_WIDTH / 2, text(0)), *found] if self._found.zeros else found
 
 
 def _round_values(low: float, high: float) -> list[float]:

@@ -62,7 +62,7 @@ def _script(kind: Kind) -> str:
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
-def write(text: str, target: Path, *, force: bool) -> None:
+def write_page(text: str, target: Path, *, force: bool) -> None:
     """Write a page to `target`, whole or not at all.
 
     Raises:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
 from tracemap.reports.highlight.lines import highlighted_lines, lines_of
 from tracemap.reports.html.blocks import block_sizes, in_blocks
-from tracemap.reports.html.document import Kind, render, write
+from tracemap.reports.html.document import Kind, render
 from tracemap.reports.lowering.words import heading, line_and_column, whereabouts
 from tracemap.units import Unknown, plural
 
@@ -55,7 +54,7 @@ class OpLine:
     id: str
     name: str
     position: str
-    places: tuple[str, ...]
+    whereabouts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +87,6 @@ def _everywhere(op: SourceOp, lowering: Lowering) -> tuple[str, ...]:
     return tuple(whereabouts(place, stage) for place, stage in found)
 
 
-def write_lowering_page(lowering: Lowering, target: Path, *, force: bool) -> None:
-    """Write the page of a lowering to `target`, whole or not at all.
-
-    Raises:
-        TargetExists: `target` is there already and `force` is false.
-        TargetUnwritable: `target` cannot be written.
-    """
-    write(render_lowering_page(lowering), target, force=force)
-
-
 def render_lowering_page(lowering: Lowering) -> str:
     """The whole HTML text of the page; the same lowering gives the same bytes."""
     page = build_lowering_page(lowering)
@@ -112,7 +101,7 @@ def render_lowering_page(lowering: Lowering) -> str:
 
 def _pane(stage: Stage, number: int) -> Pane:
     loop_of = _loop_of_lines(stage)
-    bands = {loop.id: 1 + place % 2 for place, loop in enumerate(stage.loops)}
+    bands = {loop.id: 1 + number % 2 for number, loop in enumerate(stage.loops)}
     begins = {loop.line: loop.id for loop in stage.loops}
     lines = tuple(
         PaneLine(line, html, loop_of.get(line, ""), begins.get(line, ""), bands.get(loop_of.get(line, ""), 0))
@@ -147,7 +136,7 @@ def _script_data(lowering: Lowering) -> Json:
                 "id": op.id,
                 "name": op.name,
                 "position": line_and_column(op),
-                "places": _everywhere(op, lowering),
+                "whereabouts": _everywhere(op, lowering),
             }
             for op in lowering.ops
         ],

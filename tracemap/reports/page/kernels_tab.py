@@ -82,18 +82,18 @@ def _page(view: KernelView, result: KernelResult | None, *, wanted: bool) -> Ker
     )
 
 
-def _by_metric(places: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+def _by_metric(seen: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
-    for place, values in places.items():
+    for where, values in seen.items():
         for name, value in values.items():
             if value:
-                found.setdefault(name, {})[place] = value
+                found.setdefault(name, {})[where] = value
     return found
 
 
 def kernel_page_json(page: KernelPage) -> dict[str, Any]:
     """A kernel as the page's script takes it: addresses and what was seen at them by the instruction's number."""
-    number = {address: place for place, (address, _, _) in enumerate(page.code)}
+    number_of = {address: number for number, (address, _, _) in enumerate(page.code)}
     return {
         "name": page.name,
         "sites": list(page.sites),
@@ -102,13 +102,13 @@ def kernel_page_json(page: KernelPage) -> dict[str, Any]:
         "seen": {metric: dict(lines) for metric, lines in page.seen.items()},
         "code": [[f"{address:x}", line, text] for address, line, text in page.code],
         "seenAt": {
-            metric: {number[address]: value for address, value in places.items() if address in number}
-            for metric, places in page.seen_at.items()
+            metric: {number_of[address]: value for address, value in seen.items() if address in number_of}
+            for metric, seen in page.seen_at.items()
         },
         "loops": [
             {
                 "parent": parent if parent != OUTSIDE else -1,
-                "at": number[address],
+                "at": number_of[address],
                 "instructions": count,
                 "ops": list(ops),
                 "lines": list(lines),

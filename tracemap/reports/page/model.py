@@ -166,7 +166,7 @@ class OpRow:
 
     id: str
     name: str
-    place: LineLink
+    line: LineLink
     python: LineLink
     function: str
     scope: str

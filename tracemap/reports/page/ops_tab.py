@@ -45,7 +45,7 @@ def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
     return OpRow(
         id=op.id,
         name=op.name,
-        place=links.of(op.file, op.line),
+        line=links.of(op.file, op.line),
         python=links.of_python(costed.frames_of(op)),
         function=or_dash(op.function),
         scope=costed.scope_of(op),

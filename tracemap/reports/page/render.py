@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from tracemap.attribution.model import Attribution
+from tracemap.graph.bundle import Bundle
 from tracemap.reports.html.blocks import block_sizes, in_blocks
-from tracemap.reports.html.document import Kind, render, write
+from tracemap.reports.html.document import Kind, render
+from tracemap.reports.page.build import build_page
+from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.reports.page.model import PageData
 from tracemap.reports.page.script_data import bar_width, heat_level, page_json
 from tracemap.units import format_count
@@ -32,14 +34,9 @@ _KIND = Kind(
 )
 
 
-def write_page(page: PageData, target: Path, *, force: bool) -> None:
-    """Write a page to `target`, whole or not at all.
-
-    Raises:
-        TargetExists: `target` is there already and `force` is false.
-        TargetUnwritable: `target` cannot be written.
-    """
-    write(render_page(page), target, force=force)
+def bundle_page(bundle: Bundle, attribution: Attribution | None) -> str:
+    """The whole HTML text of the page of a bundle, with the costs of a run or without."""
+    return render_page(build_page(bundle.graph, attribution, bundle.source_text, kernels_of(bundle)))
 
 
 def render_page(page: PageData) -> str:

@@ -22,12 +22,12 @@ def _thread_lines(thread: ThreadStats, buckets: int, gamma: float, tables: bool)
     yield f"Statistics for thread {for_hook_text(thread.thread)}:"
     yield f"  {thread.calls} matching calls, of which:"
     yield from (f"    {count} calls on cpu {cpu}" for cpu, count in thread.calls_of_cpu)
-    for place, series in enumerate(thread.series):
+    for number, series in enumerate(thread.series):
         yield f"  {_label(series.name)}:"
         yield f"    mean: {_number(series.mean, 3)}"
         yield f"    {buckets}-ile means: " + " ".join(_number(mean, 3) for mean in series.bucket_means)
-        first = place * (place - 1) // 2
-        for pair in thread.pairs[first : first + place]:
+        first = number * (number - 1) // 2  # pairs of earlier series come first: 0 + 1 + … of them
+        for pair in thread.pairs[first : first + number]:
             yield f"  correlation of {_label(pair.of)} vs. {_label(pair.given)}: {_number(pair.correlation, 2)}"
             if tables:
                 yield from _table_lines(pair, buckets, gamma)

@@ -24,7 +24,7 @@ const enclosing = (stage, line) => stage.loops.find((loop) => loop.line !== null
 // Selection
 
 const TINTS = ["t0", "t1", "t2", "t3", "t4", "t5"];
-const tint = (place) => TINTS[place % TINTS.length];
+const tint = (order) => TINTS[order % TINTS.length];
 
 function clear() {
   for (const row of document.querySelectorAll(".selected, .inside")) row.classList.remove("selected", "inside", ...TINTS);
@@ -33,19 +33,19 @@ function clear() {
 
 function mark(selected, except) {
   data.stages.forEach((stage, number) => {
-    const lines = new Map(); // -> the place of the first of the selected ops that stands there
-    selected.forEach((op, place) => {
-      for (const line of stage.linesOfOp.get(op) ?? []) if (!lines.has(line)) lines.set(line, place);
+    const lines = new Map(); // -> the order of the first of the selected ops that stands there
+    selected.forEach((op, order) => {
+      for (const line of stage.linesOfOp.get(op) ?? []) if (!lines.has(line)) lines.set(line, order);
     });
     for (const loop of stage.loops) {
       if (loop.line === null || !loop.links.some(([op]) => selected.includes(op))) continue;
       for (let line = loop.line; line <= loop.last; line++) byId(`S${number}L${line}`)?.classList.add("inside");
     }
-    for (const [line, place] of lines) byId(`S${number}L${line}`)?.classList.add("selected", tint(place));
+    for (const [line, order] of lines) byId(`S${number}L${line}`)?.classList.add("selected", tint(order));
     const first = Math.min(...lines.keys());
     if (number !== except && Number.isFinite(first)) reveal(number, first);
   });
-  selected.forEach((op, place) => byId(op)?.classList.add("selected", tint(place)));
+  selected.forEach((op, order) => byId(op)?.classList.add("selected", tint(order)));
   if (except !== "ops") byId(selected[0])?.scrollIntoView({ block: "nearest" });
 }
 
@@ -66,7 +66,7 @@ function select(selected, loop, except) {
 
 function inspect(selected, loop) {
   const title = loop ? `${loop.id} ${loop.name}` : selected.length === 1 ? selected[0] : `${selected.length} ops`;
-  const cards = selected.map((id, place) => card(ops.get(id), tint(place)));
+  const cards = selected.map((id, order) => card(ops.get(id), tint(order)));
   showDetails(title, clear, ...(loop ? [loopFacts(loop)] : []), ...cards);
 }
 
@@ -79,8 +79,9 @@ function loopFacts(loop) {
 function card(op, colour) {
   const rows = data.stages.map((stage, number) => {
     const lines = stage.linesOfOp.get(op.id) ?? [];
-    const place = lines.length ? link(op.places[number], `S${number}L${Math.min(...lines)}`) : op.places[number];
-    return make("tr", "", make("th", "", number ? `stage ${number}` : "model"), make("td", "", place), make("td", "evidence", evidence(stage, op.id)));
+    const words = op.whereabouts[number];
+    const where = lines.length ? link(words, `S${number}L${Math.min(...lines)}`) : words;
+    return make("tr", "", make("th", "", number ? `stage ${number}` : "model"), make("td", "", where), make("td", "evidence", evidence(stage, op.id)));
   });
   return make("div", "card " + colour, make("h3", "", make("span", "", `${op.id} ${op.name}`), make("small", "", op.position)), make("table", "", make("tbody", "", ...rows)));
 }

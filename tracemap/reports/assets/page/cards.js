@@ -11,13 +11,13 @@ function opCard(op, selected) {
   const cost = costOf(op);
   const card = make("div", selected ? "card selected" : "card");
   card.append(make("h3", "", make("span", "", link(op.id, op.id), " ", make("code", "", op.name)), fateBadge(op)));
-  const where = make("div", "facts", link(op.place[0], op.place[1]));
-  if (op.python[0]) where.append(" · ", link(op.python[0], op.python[1]));
+  const where = make("div", "facts", link(...op.line));
+  if (op.python[0]) where.append(" · ", link(...op.python));
   if (op.scope) where.append(" · ", op.scope);
   card.append(where, make("div", "facts", op.reason));
   const inside = op.kernels.filter((name) => kernelNumber.has(name)).slice(0, 4);
   if (inside.length) {
-    const links = inside.flatMap((name, place) => [place ? ", " : "", link(name, "kernel" + kernelNumber.get(name) + "-" + op.id)]);
+    const links = inside.flatMap((name, order) => [order ? ", " : "", link(name, "kernel" + kernelNumber.get(name) + "-" + op.id)]);
     card.append(make("div", "facts", "in ", ...links));
   }
   if (!cost) return card;
@@ -38,7 +38,7 @@ function memberRow(member, mark) {
   const op = ops.get(member.op);
   const name = make("td", member.root ? "root" : "", link(member.op, member.op), " ", op ? make("code", "", op.name) : "");
   if (member.root) name.append(" ", make("small", "", "root"));
-  if (op) name.append(make("br"), link(op.place[0], op.place[1]), " ", link(op.python[0], op.python[1]));
+  if (op) name.append(make("br"), link(...op.line), " ", link(...op.python));
   const evidence = make("td", "evidence", member.evidence);
   evidence.title = member.operations + " operations, " + member.bytes;
   const amount = ofMetric(member.attributed);

@@ -11,7 +11,7 @@ if (data.kernels.length) {
   const shown = (list) => (members ? list.filter((op) => members.has(op)) : list);
   const opsOf = (line) => shown(kernel.ops[line] ?? []);
   const seen = (line) => kernel.seen[event]?.[line] ?? 0;
-  const seenAt = (place) => kernel.seenAt[event]?.[place] ?? 0;
+  const seenAt = (number) => kernel.seenAt[event]?.[number] ?? 0;
 
   function row(value, total, on, related, ...cells) {
     const element = make("div", "kr" + (on ? " selected" : related ? " related" : ""), ...cells);
@@ -25,19 +25,19 @@ if (data.kernels.length) {
     return cell;
   };
 
-  function drawLine(place) {
-    const line = place + 1;
+  function drawLine(number) {
+    const line = number + 1;
     const value = seen(line);
     const own = opsOf(line).slice(0, 2).join(" ");
     return row(
       value, kernel.total[event], line === chosen.line, chosen.lines.has(line),
-      make("b", "n", String(line)), amount(value, kernel.total[event]), make("b", "o", own), make("code", "", kernel.lines[place]),
+      make("b", "n", String(line)), amount(value, kernel.total[event]), make("b", "o", own), make("code", "", kernel.lines[number]),
     );
   }
 
-  function drawInstruction(place) {
-    const [address, line, text] = kernel.code[place];
-    const value = seenAt(place);
+  function drawInstruction(number) {
+    const [address, line, text] = kernel.code[number];
+    const value = seenAt(number);
     return row(
       value, kernel.total[event], line > 0 && line === chosen.line, chosen.lines.has(line),
       make("b", "n", address), amount(value, kernel.total[event]), make("b", "o", line ? String(line) : "–"), make("code", "", text),
@@ -61,9 +61,9 @@ if (data.kernels.length) {
   // Of the chosen lines' instructions the one where most was seen; the first, where nothing was.
   function hottest() {
     let best = -1;
-    kernel.code.forEach(([, line], place) => {
+    kernel.code.forEach(([, line], number) => {
       if (line !== chosen.line && !chosen.lines.has(line)) return;
-      if (line > 0 && (best < 0 || seenAt(place) > seenAt(best))) best = place;
+      if (line > 0 && (best < 0 || seenAt(number) > seenAt(best))) best = number;
     });
     return best;
   }
@@ -72,9 +72,9 @@ if (data.kernels.length) {
   const chooseOp = (op) => choose({ ops: [op], lines: new Set(linesOfOp(op)) });
   const chooseLoop = (loop) => choose({ loop, ops: kernel.loops[loop].ops, lines: new Set(kernel.loops[loop].lines) });
 
-  const ir = new Rows(byId("kernel-ir"), drawLine, (place) => chooseLine(place + 1, "ir"));
-  const code = new Rows(byId("kernel-code"), drawInstruction, (place) => {
-    const line = kernel.code[place][1];
+  const ir = new Rows(byId("kernel-ir"), drawLine, (number) => chooseLine(number + 1, "ir"));
+  const code = new Rows(byId("kernel-code"), drawInstruction, (number) => {
+    const line = kernel.code[number][1];
     if (line) chooseLine(line, "code");
   });
 
@@ -85,13 +85,13 @@ if (data.kernels.length) {
 
   // Ops and loops
 
-  function place(op) {
+  function described(op) {
     const found = ops.get(op);
-    return found ? found.name + " " + found.place[0] : "";
+    return found ? found.name + " " + found.line[0] : "";
   }
 
   function opButton(op, value) {
-    const button = makeButton(op + " " + place(op), () => chooseOp(op));
+    const button = makeButton(op + " " + described(op), () => chooseOp(op));
     button.dataset.op = op;
     return make("li", "", button, " ", amount(value, kernel.total[event]), " ", link("source", op));
   }
@@ -107,7 +107,7 @@ if (data.kernels.length) {
       const text = "loop at " + kernel.code[loop.at][0] + ", " + loop.instructions + " instructions: ";
       const own = shown(loop.ops);
       const more = own.length > 6 ? " and " + (own.length - 6) + " more" : "";
-      const words = own.length ? own.slice(0, 6).map((op) => op + " " + place(op)).join(", ") + more : "of no op";
+      const words = own.length ? own.slice(0, 6).map((op) => op + " " + described(op)).join(", ") + more : "of no op";
       const button = makeButton(text + words, () => chooseLoop(number));
       button.dataset.loop = number;
       const item = make("li", "", button);

@@ -21,7 +21,7 @@ for (const source of data.sources) {
   source.lineOfOp = new Map();
 }
 for (const op of data.ops) {
-  for (const anchor of [op.place[1], op.python[1]]) {
+  for (const anchor of [op.line[1], op.python[1]]) {
     const line = anchor && lineOf(anchor);
     if (line) line.source.lineOfOp.set(op.id, [line.number]);
   }

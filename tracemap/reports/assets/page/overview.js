@@ -7,7 +7,7 @@ function paintTopOps() {
   const body = make("tbody");
   for (const op of top) {
     const row = make("tr", "", make("td", "", link(op.id, op.id)), make("td", "mono", op.name));
-    row.append(make("td", "", link(op.place[0], op.place[1])), make("td", "", link(op.python[0], op.python[1])), make("td", "", op.scope));
+    row.append(make("td", "", link(...op.line)), make("td", "", link(...op.python)), make("td", "", op.scope));
     row.append(amountCell(cost(op)), shareCell(cost(op)), make("td", "", bar(cost(op))));
     body.append(row);
   }

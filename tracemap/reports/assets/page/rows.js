@@ -38,17 +38,17 @@ class Rows {
     const last = Math.min(this.count, Math.ceil((this.box.scrollTop + this.box.clientHeight) / ROW_HEIGHT) + SPARE_ROWS);
     this.slice.style.transform = "translateY(" + first * ROW_HEIGHT + "px)";
     const rows = [];
-    for (let place = first; place < last; place++) {
-      const row = this.draw(place);
-      row.dataset.row = place;
+    for (let number = first; number < last; number++) {
+      const row = this.draw(number);
+      row.dataset.row = number;
       rows.push(row);
     }
     this.slice.replaceChildren(...rows);
   }
 
-  reveal(place) {
-    this.at = place;
-    const top = place * ROW_HEIGHT;
+  reveal(number) {
+    this.at = number;
+    const top = number * ROW_HEIGHT;
     if (top < this.box.scrollTop || top + ROW_HEIGHT > this.box.scrollTop + this.box.clientHeight) {
       this.box.scrollTop = Math.max(0, top - this.box.clientHeight / 3);
     }

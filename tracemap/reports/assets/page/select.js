@@ -44,7 +44,7 @@ function reveal(keys) {
 
 function selectOp(id) {
   const op = ops.get(id);
-  const key = reveal([op.place[1], op.python[1]].filter(Boolean));
+  const key = reveal([op.line[1], op.python[1]].filter(Boolean));
   markLines(key, relatedTo(op.sites));
   showDetails(id, closeDetails, opCard(op, true), ...cards(op.sites, sites, (site) => siteCard(site, false, id)));
 }

@@ -10,8 +10,8 @@ const amounts = (label, pick) => column(label, (row) => number(pick(row)), (row)
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
   text("name", (op) => op.name, (op) => make("td", "mono", op.name)),
-  text("line", (op) => op.place[0], (op) => make("td", "", link(op.place[0], op.place[1]))),
-  text("python", (op) => op.python[0], (op) => make("td", "", link(op.python[0], op.python[1]))),
+  text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
+  text("python", (op) => op.python[0], (op) => make("td", "", link(...op.python))),
   text("scope", (op) => op.scope),
   text("function", (op) => op.function),
   text("fate", (op) => op.fate, (op) => make("td", "", fateBadge(op))),
@@ -54,7 +54,7 @@ const rootOf = (site) => site.members.find((member) => member.root);
 const rootName = (site) => ops.get(rootOf(site)?.op)?.name ?? "";
 function rootCell(site) {
   const op = ops.get(rootOf(site)?.op);
-  return op ? [link(op.id, op.id), " ", make("span", "mono", op.name), " ", link(op.place[0], op.place[1])] : ["–"];
+  return op ? [link(op.id, op.id), " ", make("span", "mono", op.name), " ", link(...op.line)] : ["–"];
 }
 
 const scopeColumns = [

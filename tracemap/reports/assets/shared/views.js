@@ -5,11 +5,11 @@ let view = 0;
 
 function show(number, focus) {
   view = (number + tabs.length) % tabs.length;
-  tabs.forEach((tab, place) => {
-    const on = place === view;
+  tabs.forEach((tab, index) => {
+    const on = index === view;
     tab.setAttribute("aria-selected", String(on));
     tab.tabIndex = on ? 0 : -1;
-    panels[place].hidden = !on;
+    panels[index].hidden = !on;
   });
   if (focus) tabs[view].focus();
   panels[view].dispatchEvent(new Event("show"));

@@ -1,9 +1,9 @@
 // The page of statistics: one thread at a time, and the anchors of heat maps. Pictures and tables are in the markup.
 function follow() {
   const target = byId(named());
-  const place = panels.findIndex((panel) => target && panel.contains(target));
-  show(Math.max(0, place), false);
-  if (place >= 0 && target !== panels[place]) {
+  const number = panels.findIndex((panel) => target && panel.contains(target));
+  show(Math.max(0, number), false);
+  if (number >= 0 && target !== panels[number]) {
     target.scrollIntoView({ block: "center" });
     target.focus({ preventScroll: true });
   }
