@@ -34,7 +34,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("entries",),
 )
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
-MOST_LINES = 350
 
 Uses = dict[str, set[str]]
 """Unit to the units that it uses, itself left out."""
@@ -124,11 +123,6 @@ def test_a_source_begins_with_its_own_header() -> None:
     for path in c_files(FOLDER):
         if path.suffix == ".c" and path.with_suffix(".h").exists():
             assert path.read_text(encoding="utf-8").startswith(f'#include "{path.stem}.h"\n'), path.name
-
-
-@pytest.mark.parametrize("path", c_files(FOLDER), ids=lambda path: path.name)
-def test_files_are_short(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
 def hook_of(folder: Path, **files: str) -> Path:

@@ -28,7 +28,6 @@ STILL_LONG_FILES = frozenset(
     {
         "capture/counters.py",
         "graph/model.py",
-        "hook/entries.c",
         "measurements/hook/calls.py",
     }
 )
