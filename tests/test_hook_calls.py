@@ -17,7 +17,8 @@ from tests.hook import support
 from tests.recording import sample
 from tests.support import SAMPLES
 from tracemap.errors import RunEmpty
-from tracemap.measurements.hook.calls import load_calls, read_recording
+from tracemap.measurements.hook.calls import load_calls
+from tracemap.measurements.hook.recording import read_recording
 from tracemap.toolchain import find_tool
 
 ELFS = ("embedded", "system")

@@ -14,7 +14,8 @@ from tests.documents import is_current
 from tests.hook import support
 from tests.support import run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, TargetExists, UsageInvalid
-from tracemap.measurements.hook.calls import HookRecording, load_calls, read_recording
+from tracemap.measurements.hook.calls import load_calls
+from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.hook.stats import read_calls
 from tracemap.measurements.hook.table import CALL_COLUMNS, EVENT_COLUMN, write_calls
 from tracemap.measurements.runfile import read_run
@@ -26,7 +27,7 @@ EVENTS = ("page-faults", "minor-faults")
 @pytest.fixture(scope="module")
 def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calls of many iterations, which take far more than a millisecond, and their page faults, on the stock runtime."""
-    from tracemap.capture.counters import events_to_count
+    from tracemap.capture.counters.choosing import events_to_count
 
     support.need_compiler()
     folder = tmp_path_factory.mktemp("calls")

@@ -11,21 +11,12 @@ import pytest
 from tests.hook import support
 from tests.support import check_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output
-from tracemap.capture.counters import (
-    MOST_EVENTS,
-    RAW,
-    SOFTWARE,
-    Event,
-    amd_events,
-    check_event,
-    events_to_count,
-    find_event,
-    in_passes,
-    known_events,
-    run_together,
-)
+from tracemap.capture.counters.choosing import check_event, events_to_count, in_passes
+from tracemap.capture.counters.event import MOST_EVENTS, RAW, SOFTWARE, Event
+from tracemap.capture.counters.names import amd_events, find_event, known_events
+from tracemap.capture.counters.perf import run_together
 from tracemap.errors import EventUnavailable
-from tracemap.measurements.hook.calls import read_recording
+from tracemap.measurements.hook.recording import read_recording
 from tracemap.options.option import split_names
 
 __all__ = ["host", "kernels", "library", "output"]

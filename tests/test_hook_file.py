@@ -12,7 +12,8 @@ import pytest
 
 from tests.hook import support
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
-from tracemap.measurements.hook.calls import load_calls, read_recording
+from tracemap.measurements.hook.calls import load_calls
+from tracemap.measurements.hook.recording import read_recording
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.support import made_once
 from tracemap.errors import RunEmpty
 from tracemap.hook import settings_environment
 from tracemap.hook.compiling import FOLDER, find_compiler, sources
-from tracemap.measurements.hook.calls import NO_WORKGROUP, HookRecording, read_recording
+from tracemap.measurements.hook.recording import NO_WORKGROUP, HookRecording, read_recording
 
 HERE = Path(support.__file__).parent
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{FOLDER}")

@@ -11,7 +11,7 @@ from tests.conftest import Built
 from tests.hook import support
 from tests.recording import events
 from tests.support import Corpus, check_cli, json_cli, run_cli
-from tracemap.capture.counters import events_to_count
+from tracemap.capture.counters.choosing import events_to_count
 from tracemap.errors import EventUnavailable
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 

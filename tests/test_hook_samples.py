@@ -28,8 +28,8 @@ from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import sources
 from tracemap.machine.images import read_images
-from tracemap.measurements.hook.calls import duration_ns, read_recording, start_ns
 from tracemap.measurements.hook.process import STILL_LOADED, HookExecutable, known_executables, read_processes
+from tracemap.measurements.hook.recording import duration_ns, read_recording, start_ns
 from tracemap.measurements.hook.samples import OUTSIDE, HookSamples, read_samples, resolve
 from tracemap.toolchain import find_tool
 

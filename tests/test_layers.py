@@ -59,6 +59,13 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"result"}),
         frozenset({"attribute"}),
     ),
+    "capture": (
+        frozenset({"abi", "benchmark", "counters", "flagfile", "geometry", "inputs", "leash", "peaks", "steady"}),
+        frozenset({"profile", "sampling", "simulating"}),
+        frozenset({"counting", "open_run", "plan"}),
+        frozenset({"execution"}),
+        frozenset({"record"}),
+    ),
     "mapping": (
         frozenset({"tagging", "model", "texts"}),
         frozenset({"sites", "fates"}),

@@ -16,7 +16,7 @@ from tests.recording import compiled
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import HookUnavailable, compile_library, find_compiler
-from tracemap.measurements.hook.calls import HookRecording, read_recording
+from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.toolchain import find_tool
 
 PROGRAM = Path(__file__).with_name("program.py")

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.capture.benchmark import run_benchmark
-from tracemap.capture.counters import Event
+from tracemap.capture.counters.event import Event
 from tracemap.capture.profile import load_profile
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, ToolMissing
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.hook.calls import HookRecording, load_calls, read_recording
+from tracemap.measurements.hook.calls import load_calls
+from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.sql import quoted
 from tracemap.units import plural
 

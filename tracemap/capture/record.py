@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tracemap._version import __version__
 from tracemap.capture.benchmark import count_workers
-from tracemap.capture.counters import Event, events_to_count, in_passes
+from tracemap.capture.counters.choosing import events_to_count, in_passes
+from tracemap.capture.counters.event import Event
 from tracemap.capture.counting import add_counts, check_hook
 from tracemap.capture.execution import Execution, timed_execution
 from tracemap.capture.peaks import measure_peaks

@@ -29,7 +29,8 @@ def command(names: tuple[str, ...], everything: bool, form: str) -> None:
       tracemap events
       tracemap events page-faults r00c0 cpu/event=0x3c,umask=0x00/
     """
-    from tracemap.capture.counters import amd_events, check_event, find_event, is_amd, known_events
+    from tracemap.capture.counters.choosing import check_event
+    from tracemap.capture.counters.names import amd_events, find_event, is_amd, known_events
 
     wanted = [find_event(name) for name in names] or known_events()
     if everything and is_amd() and not names:

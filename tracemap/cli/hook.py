@@ -93,7 +93,7 @@ def env(output: Path, pattern: str, skip_ms: int, calls: int, every: int, counte
     Example:
       eval "$(tracemap hook env -o calls --filter '*matmul*' --counters page-faults --export)"
     """
-    from tracemap.capture.counters import events_to_count
+    from tracemap.capture.counters.choosing import events_to_count
     from tracemap.hook import HookSettings, environment
     from tracemap.options.option import split_names
 

@@ -149,7 +149,7 @@ def command(  # noqa: PLR0913 - click hands over every option as an argument of 
 
 
 def _write_table(run: Path, table: Path, kernel: str, skip_ms: int, events: Sequence[str], *, force: bool) -> None:
-    from tracemap.measurements.hook.calls import read_recording
+    from tracemap.measurements.hook.recording import read_recording
     from tracemap.measurements.hook.table import write_calls
 
     count = write_calls(read_recording(run), table, kernel=kernel, skip_ms=skip_ms, events=events, force=force)

@@ -14,6 +14,8 @@ from pathlib import Path
 from tracemap.errors import RunInvalid
 
 _MOST_EVENTS = 64
+_MOST_DIGITS = 18
+"""Of a cost: what has as many fits into 64 bits, as does the sum of a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +134,17 @@ class _Reader:
 
     def _address(self, text: str) -> int:
         try:
-            return int(text.strip(), 16)
+            address = int(text.strip(), 16)
         except ValueError:
-            raise self._wrong(f"{text[:40]!r} is no address") from None
+            address = -1
+        if not 0 <= address < 1 << 63:
+            raise self._wrong(f"{text[:40]!r} is no address")
+        return address
 
     def _numbers(self, texts: list[str]) -> tuple[int, ...]:
         """Costs in the order of the events; what is left out at the end is 0."""
         if len(texts) > len(self._events):
             raise self._wrong("more costs than events")
-        if not all(text.isascii() and text.isdigit() for text in texts):
+        if not all(text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS for text in texts):
             raise self._wrong("a cost that is no number")
         return (*map(int, texts), *(0 for _ in range(len(self._events) - len(texts))))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import RunInvalid, RunVersion
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 HOOK_FORMAT_VERSION: Final = 2
 """The version of the record files that is read here. 1: first; 2: files of samples, executables tell when and where."""
@@ -61,6 +64,22 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
     fields = _layout(path, head, preamble, kind)
     header = _header(path, head, preamble, fields["header"])
     return FileHead(header, tuple(fields["record"]), _about(path, head, preamble), preamble["data_offset"])
+
+
+def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = ()) -> npt.NDArray[Any]:
+    """The records behind a head, as many as are there to their end; `more`: fields that the head does not describe.
+
+    Raises:
+        RunInvalid: records are of another size than their fields.
+        OSError: they cannot be read.
+    """
+    import numpy as np
+
+    kind = np.dtype([*head.record, *more])
+    if head.header["record_bytes"] != kind.itemsize:
+        raise RunInvalid(f"{path}: its records have {head.header['record_bytes']} bytes, their fields {kind.itemsize}")
+    room = max(0, path.stat().st_size - head.data_offset) // kind.itemsize
+    return np.fromfile(path, dtype=kind, count=room, offset=head.data_offset)
 
 
 def check_version(path: Path, version: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
-from tracemap.measurements.hook.head import FileHead, FileKind, read_head
+from tracemap.measurements.hook.head import FileHead, FileKind, read_head, read_records
 from tracemap.measurements.hook.process import (
     HookExecutable,
     HookKernel,
@@ -255,11 +255,7 @@ def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
     """All samples are whole but the last, whose end may be missing."""
     import numpy as np
 
-    kind = np.dtype(list(head.record))
-    if head.header["record_bytes"] != kind.itemsize:
-        raise RunInvalid(f"{path}: its records have {head.header['record_bytes']} bytes, their fields {kind.itemsize}")
-    room = max(0, path.stat().st_size - head.data_offset) // kind.itemsize
-    written = np.fromfile(path, dtype=kind, count=room, offset=head.data_offset)
+    written = read_records(path, head)
     whole = (written["time_ns"] != 0) & (written["time_ns"] < 1 << 63)
     if not whole.all():
         raise RunInvalid(f"{path}: sample {int(np.argmin(whole))} of {len(written)} is damaged: it has no time")

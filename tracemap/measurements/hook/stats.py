@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
-from tracemap.measurements.hook.calls import (
+from tracemap.measurements.hook.recording import (
     HookProcess,
     HookRecording,
     HookThread,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.errors import QueryInvalid, TargetUnwritable
-from tracemap.measurements.hook.calls import HookRecording, load_calls
+from tracemap.measurements.hook.calls import load_calls
+from tracemap.measurements.hook.recording import HookRecording
 from tracemap.measurements.sql import literal, open_database, quoted
 from tracemap.outputs import check_file, replaced
 

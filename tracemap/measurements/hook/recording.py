@@ -1,0 +1,260 @@
+"""The calls that the hook recorded, as its record files tell them.
+
+A recording is a folder. Each process writes `hook-STAMP.jsonl` (what it is, its executables and kernels), each of its
+threads `hook-STAMP-N.calls`, whose layout stands in the file itself (`tracemap/hook/layout.h` says how). A killed
+program leaves files that are read like others. Files may come from anywhere: a bad one ends in an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.measurements.hook.head import FileHead, FileKind, read_head, read_records
+from tracemap.measurements.hook.process import HookKernel, ProcessFile, count, known_kernels, read_processes
+from tracemap.units import plural
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+NO_WORKGROUP: Final = 1
+"""A record's flag: the runtime's own hook called, which does not tell the workgroup."""
+NOT_RUNNING: Final = 2
+"""A record's flag: the events' counters did not run all the time."""
+BEGUN: Final = 4
+"""A record's flag: the call began; it is written first, `start_ticks` last."""
+
+_MOST_EVENTS = 64
+_CALLS = FileKind(
+    b"TMAPHOOK",
+    header_names=(
+        *("count", "passed_over", "lost", "first_ticks", "first_ns", "last_ticks", "last_ns"),
+        *("overhead_ticks", "empty_ticks", "record_bytes", "closed"),
+    ),
+    record_names=(
+        *("start_ticks", "duration_ticks", "kernel", "workgroup_x", "workgroup_y", "workgroup_z"),
+        *("workgroups_x", "workgroups_y", "workgroups_z", "cpu", "node", "flags"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class HookThread:
+    """The calls of one thread, in the order in which they ended.
+
+    `calls` is a structured array with the fields of a record; `events` a matrix, calls by event names.
+    `overhead_ns` is what the hook added to each call, `empty_ns` the duration that an empty call reads: both measured
+    in this thread before its first call. `passed_over` counts calls that were not to be recorded, `lost` those without
+    room.
+    """
+
+    name: str
+    pid: int
+    tid: int
+    stamp: str
+    event_names: tuple[str, ...]
+    calls: npt.NDArray[Any]
+    events: npt.NDArray[np.uint64]
+    passed_over: int
+    lost: int
+    running: int
+    """The kernel that ran when the program was killed; -1: none."""
+    closed: bool
+    first: tuple[int, int]
+    """One moment as ticks and nanoseconds."""
+    last: tuple[int, int]
+    overhead_ticks: int
+    empty_ticks: int
+
+
+@dataclass(frozen=True)
+class HookProcess:
+    """A process: what it ran, its kernels by number, its threads, and the rate of its clock."""
+
+    stamp: str
+    pid: int
+    command: tuple[str, ...]
+    every: int
+    kernels: dict[int, HookKernel]
+    threads: tuple[HookThread, ...]
+    start: tuple[int, int]
+    """One moment as ticks and nanoseconds of CLOCK_MONOTONIC."""
+    ns_per_tick: float
+    ended: bool
+    """The program came to its end; otherwise it was killed."""
+
+
+@dataclass(frozen=True)
+class HookRecording:
+    """All processes of a folder, and what was lost."""
+
+    folder: Path
+    processes: tuple[HookProcess, ...]
+    event_names: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def call_count(self) -> int:
+        """Recorded calls of workgroups."""
+        return sum(len(thread.calls) for process in self.processes for thread in process.threads)
+
+
+def read_recording(folder: Path) -> HookRecording:
+    """Read what the hook left in a folder.
+
+    Raises:
+        RunEmpty: there is no file of the hook, or no call in any.
+        RunInvalid: a file is damaged; the message names it.
+        RunVersion: a file is of another format version.
+    """
+    files = read_processes(folder)
+    processes = tuple(_process(folder, file, known_kernels(file, files)) for file in files.values())
+    processes = tuple(process for process in processes if process.threads)
+    names = {thread.event_names for process in processes for thread in process.threads}
+    if len(names) > 1:
+        raise RunInvalid(f"{folder}: its files count different events; record each set into a folder of its own")
+    if not any(len(thread.calls) for process in processes for thread in process.threads):
+        raise RunEmpty(f"{folder}: the hook recorded no call")
+    return HookRecording(folder, processes, names.pop(), tuple(_diagnostics(processes)))
+
+
+# ---- a process
+
+
+def _process(folder: Path, file: ProcessFile, kernels: dict[int, HookKernel]) -> HookProcess:
+    threads = tuple(t for path in file.thread_files("calls") if (t := _read_thread(path, file.stamp)) is not None)
+    for thread in threads:
+        _check_kernels(folder, thread, kernels)
+    moments = [file.start, *(moment for thread in threads for moment in (thread.first, thread.last))]
+    moments += [file.end] if file.end else []
+    rate = _rate(file.path, moments)
+    return HookProcess(
+        file.stamp, file.pid, file.command, max(1, file.every), kernels, threads, file.start, rate, bool(file.end)
+    )
+
+
+def _check_kernels(folder: Path, thread: HookThread, kernels: dict[int, HookKernel]) -> None:
+    import numpy as np
+
+    unknown = [int(number) for number in np.unique(thread.calls["kernel"]) if int(number) not in kernels]
+    if unknown:
+        raise RunInvalid(
+            f"{folder}: thread {thread.name!r} of process {thread.pid} called kernel {unknown[0]}, which the process's "
+            "file does not name; a file is damaged, or that of a parent process is missing"
+        )
+
+
+def _rate(path: Path, moments: list[tuple[int, int]]) -> float:
+    """Nanoseconds per tick, from the two moments that lie farthest apart."""
+    (first_ticks, first_ns), (last_ticks, last_ns) = min(moments), max(moments)
+    if last_ticks == first_ticks:
+        return 1.0
+    rate = (last_ns - first_ns) / (last_ticks - first_ticks)
+    if not 1e-3 < rate < 1e3:
+        raise RunInvalid(f"{path}: its clocks do not fit: {rate:g} ns per tick")
+    return rate
+
+
+# ---- a thread's file
+
+
+def _read_thread(path: Path, stamp: str) -> HookThread | None:
+    """None: the program was killed while the file was being set up."""
+    import numpy as np
+
+    try:
+        head = read_head(path, _CALLS)
+        if head is None:
+            return None
+        about, header = _about(path, head), head.header
+        events = tuple(about["events"])
+        written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [])
+    except OSError as error:
+        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    calls, running = _whole_records(path, written, header)
+    counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
+    return HookThread(
+        name=about["name"],
+        pid=about["pid"],
+        tid=about["tid"],
+        stamp=stamp,
+        event_names=events,
+        calls=calls,
+        events=counted,
+        passed_over=header["passed_over"],
+        lost=header["lost"] + max(0, header["count"] - len(calls)),
+        running=running,
+        closed=bool(header["closed"]),
+        first=(header["first_ticks"], header["first_ns"]),
+        last=(header["last_ticks"], header["last_ns"]),
+        overhead_ticks=header["overhead_ticks"],
+        empty_ticks=header["empty_ticks"],
+    )
+
+
+def _whole_records(path: Path, written: npt.NDArray[Any], header: dict[str, int]) -> tuple[npt.NDArray[Any], int]:
+    """The records up to the first that is not whole, and the kernel of a call in flight after them (-1: none)."""
+    import numpy as np
+
+    whole = written["start_ticks"] != 0
+    count = len(written) if whole.all() else int(np.argmin(whole))
+    if count < min(header["count"], len(written)):
+        raise RunInvalid(f"{path}: record {count} of {header['count']} is damaged: it has no start")
+    in_flight = count < len(written) and not header["closed"] and int(written["flags"][count]) & BEGUN
+    return written[:count], int(written["kernel"][count]) if in_flight else -1
+
+
+def _about(path: Path, head: FileHead) -> dict[str, Any]:
+    about = head.about
+    try:
+        events = [str(event["name"]) for event in about["events"]]
+        parsed = {"pid": count(about["pid"]), "tid": count(about["tid"]), "name": str(about["name"])}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
+    if len(events) > _MOST_EVENTS or len(set(events)) != len(events):
+        raise RunInvalid(f"{path}: names {len(events)} events, too many or one of them twice")
+    return {**parsed, "events": events}
+
+
+def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
+    for process in processes:
+        if not process.ended:
+            running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
+            where = f"; it was running {', '.join(running)}" if running else ""
+            yield Diagnostic("program-killed", f"process {process.pid} did not come to its end{where}")
+        lost = sum(thread.lost for thread in process.threads)
+        if lost:
+            text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a thread's file was full"
+            yield Diagnostic("calls-lost", text)
+        stopped = sum(int((thread.calls["flags"] & NOT_RUNNING != 0).sum()) for thread in process.threads)
+        if stopped:
+            text = (
+                f"process {process.pid}: in {plural(stopped, 'call')} the counters did not run all the time: more "
+                "events than the processor has counters; counts are too small, record fewer events at a time"
+            )
+            yield Diagnostic("events-multiplexed", text)
+
+
+# ---- times
+
+
+def start_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """When calls began, on CLOCK_MONOTONIC."""
+    return process.start[1] + _ns(calls["start_ticks"].astype("<i8") - process.start[0], process)
+
+
+def duration_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """How long calls took."""
+    return _ns(calls["duration_ticks"].astype("<i8"), process)
+
+
+def _ns(ticks: npt.NDArray[np.int64], process: HookProcess) -> npt.NDArray[np.int64]:
+    import numpy as np
+
+    rounded: npt.NDArray[np.int64] = np.rint(ticks * process.ns_per_tick).astype(np.int64)
+    return rounded
