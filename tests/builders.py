@@ -192,4 +192,5 @@ def _op_cost(map_: TraceGraph, member: OpId, mine: Sequence[SiteResult], metric:
     attributed = sum(share.attributed[metric] for result in mine for share in result.shares if share.op == member)
     alone = [result for result in mine if len(map_.site_by_id[result.site].members) == 1]
     low = sum(result.metrics[metric].total for result in alone)
-    return OpCost(inclusive, attributed, low, inclusive, _per_call(inclusive, calls) if calls else None)
+    per_call = _per_call(inclusive, calls) if calls else None
+    return OpCost(inclusive, attributed, low, inclusive, UNKNOWN, UNKNOWN, per_call)

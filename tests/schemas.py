@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+from jsonschema import Draft202012Validator
 
 from tests.support import ROOT
-from tracemap.codec import Document, schema
+from tracemap.codec import Document, pretty, schema
+from tracemap.graph.model import TraceGraph
 from tracemap.measurements.header import RunHeader
+from tracemap.reports.json.attribution import ShownAttribution
+from tracemap.reports.json.audit import ShownAudit
+from tracemap.reports.json.lowering import ShownLowering
+from tracemap.reports.json.show import ShownMap
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
+    "map": (TraceGraph, "map.json of a bundle"),
     "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json beside run.csv"),
+    "show": (ShownMap, "tracemap show"),
+    "audit": (ShownAudit, "tracemap audit"),
+    "lowering": (ShownLowering, "tracemap lower"),
+    "attribution": (ShownAttribution, "tracemap attribute"),
 }
 """Name of the schema -> the document and its title."""
 
@@ -19,6 +32,22 @@ def schema_text(name: str) -> str:
     """What the schema's file holds."""
     kind, title = DOCUMENTS[name]
     return json.dumps(schema(kind, name, title), indent=1, ensure_ascii=False) + "\n"
+
+
+def stored_schema(name: str) -> dict[str, Any]:
+    """The schema that the package brings."""
+    return dict(json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8")))
+
+
+def validator(name: str) -> Draft202012Validator:
+    """Checks JSON against the schema that the package brings."""
+    Draft202012Validator.check_schema(stored_schema(name))
+    return Draft202012Validator(stored_schema(name))
+
+
+def printed(document: Document) -> dict[str, Any]:
+    """The JSON of a document, as it is read back from standard output."""
+    return dict(json.loads(pretty(document)))
 
 
 if __name__ == "__main__":

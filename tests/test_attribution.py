@@ -46,13 +46,13 @@ def example(*, dynamic: bool = False) -> TraceGraph:
     costs: tuple[Integer, Integer] = (UNKNOWN, UNKNOWN) if dynamic else (300, 100)
     fused = site(0, 1, 2, kernel="k0")
     members = tuple(
-        dataclasses.replace(member, operations=cost, bytes=0) for member, cost in zip(fused.members, costs, strict=True)
+        structs.replace(member, operations=cost, bytes=0) for member, cost in zip(fused.members, costs, strict=True)
     )
-    fused = dataclasses.replace(fused, members=members)
+    fused = structs.replace(fused, members=members)
     sites = [fused, site(1, 3, kernel="k0"), site(2, kernel="k1"), site(3, 4, kernel="k2", initializer=True)]
     made = graph([op(1, 1), op(2, 2), op(3, 3), op(4, 4)], sites)
     commands = [dispatch("k0", "site0"), BARRIER, dispatch("k0", "site1"), dispatch("k1", "site2")]
-    return dataclasses.replace(made, command_buffers=(buffer(0, commands),))
+    return structs.replace(made, command_buffers=(buffer(0, commands),))
 
 
 NO_WORKGROUPS = (0, 0, 0)
@@ -242,7 +242,7 @@ def test_a_run_without_events_says_so(tmp_path: Path) -> None:
 
 def test_an_unbalanced_result_cannot_be_made(tmp_path: Path) -> None:
     result = attributed(run_of(tmp_path / "r.parquet", INDEXED))
-    spoilt = dataclasses.replace(result.metrics[0], measured=result.metrics[0].measured + 1)
+    spoilt = structs.replace(result.metrics[0], measured=result.metrics[0].measured + 1)
     with pytest.raises(BalanceError):
         dataclasses.replace(result, metrics=(spoilt,))
 
@@ -277,7 +277,7 @@ class TestJoin:
         recorded: Sequence[RecordedBuffer],
     ) -> dict[int, set[tuple[str, ...]]]:
         """Recorded buffer -> the sites that its dispatches can be."""
-        made = dataclasses.replace(example(), command_buffers=tuple(buffers))
+        made = structs.replace(example(), command_buffers=tuple(buffers))
         joined = join_run(made, header(programs=tuple(tuple(p) for p in programs), buffers=tuple(recorded)))
         return {
             number: {target.places for key, target in joined.by_command.items() if key.group == group}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.conftest import Built
+from tests.schemas import printed, validator
 from tests.support import json_cli, run_cli
 from tests.test_attribution import attributed, csv_of, example, residual, run_of, shares, slugs
 from tracemap.attribution.attribute import Request, attribute
@@ -31,7 +30,7 @@ from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
 from tracemap.reports.csv import attribution_csv
-from tracemap.reports.json import attribution_json, schema
+from tracemap.reports.json.attribution import shown_attribution
 from tracemap.units import UNKNOWN, split_by_largest_remainder
 
 
@@ -45,8 +44,8 @@ def stepped() -> TraceGraph:
         Step(4, "arith.addf", (OpId.of(1), OpId.of(2))),
         Step(5, "arith.index_cast", (), parent=3),
     )
-    kernels = [dataclasses.replace(k, steps=steps) if k.name == "k0" else k for k in made.kernels]
-    return dataclasses.replace(made, kernels=tuple(kernels))
+    kernels = [structs.replace(k, steps=steps) if k.name == "k0" else k for k in made.kernels]
+    return structs.replace(made, kernels=tuple(kernels))
 
 
 def rows(*steps: tuple[object, ...]) -> str:
@@ -146,7 +145,7 @@ def test_samples_that_only_name_a_kernel_are_spread_as_its_sites_cost(tmp_path: 
 
 
 def test_sites_without_any_sample_go_by_the_model(tmp_path: Path) -> None:
-    made = dataclasses.replace(stepped(), kernels=tuple(dataclasses.replace(k, steps=()) for k in stepped().kernels))
+    made = structs.replace(stepped(), kernels=tuple(structs.replace(k, steps=()) for k in stepped().kernels))
     result = attributed(run_of(tmp_path / "r.parquet", rows(("k9", None, 2, 5))), rule=Rule.MEASURED, map_=made)
     assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
     assert "split-by-model" in slugs(result)
@@ -360,8 +359,8 @@ def test_counts_are_spread_by_calls_and_samples_by_time(tmp_path: Path) -> None:
 def test_what_was_seen_in_kernels_in_json_and_csv(tmp_path: Path) -> None:
     made = stepped()
     result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 0, 3, 50))
-    value = attribution_json(result)
-    jsonschema.Draft202012Validator(schema("attribution")).validate(value)
+    value = printed(shown_attribution(result))
+    validator("attribution").validate(value)
     assert value["steps"] == [
         {"kernel": "k0", "line": 2, "metrics": {"samples": 150}},
         {"kernel": "k0", "line": 3, "metrics": {"samples": 50}},
@@ -378,7 +377,7 @@ def test_what_was_seen_in_kernels_in_json_and_csv(tmp_path: Path) -> None:
 def test_kernels_without_steps_go_by_the_model(tmp_path: Path) -> None:
     """Of a compilation without our texts: samples tell the kernel, and nothing of what is in it."""
     made = stepped()
-    made = dataclasses.replace(made, kernels=tuple(dataclasses.replace(k, steps=()) for k in made.kernels))
+    made = structs.replace(made, kernels=tuple(structs.replace(k, steps=()) for k in made.kernels))
     run = run_of(tmp_path / "r.parquet", rows(("k0", 0, 2, 400), ("k0", 2, 2, 30)))
     result = attributed(run, rule=None, map_=made)
     assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
@@ -397,10 +396,10 @@ def test_a_few_samples_of_nobody_say_nothing_of_the_time(tmp_path: Path) -> None
 @pytest.mark.parametrize("rule", [None, Rule.ROOT])
 def test_without_any_weight_members_have_the_same(rule: Rule | None, tmp_path: Path) -> None:
     made = example()
-    rootless = dataclasses.replace(
-        made.sites[0], members=tuple(dataclasses.replace(m, root=False, operations=0) for m in made.sites[0].members)
+    rootless = structs.replace(
+        made.sites[0], members=tuple(structs.replace(m, root=False, operations=0) for m in made.sites[0].members)
     )
-    made = dataclasses.replace(made, sites=(rootless, *made.sites[1:]))
+    made = structs.replace(made, sites=(rootless, *made.sites[1:]))
     table = csv_of(tmp_path / "r.csv", "kernel,site,cpu_ns\nk0,site0,100\n")
     assert shares(attributed(table, rule=rule, map_=made)) == {"op1": 50, "op2": 50, "op3": 0}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -147,7 +146,7 @@ def test_percentiles_in_steps_are_those_at_once(tmp_path: Path, rows: list[tuple
     table = tmp_path / "r.csv"
     table.write_text("kernel,duration_ns\n" + "".join(f"{kernel},{value}\n" for kernel, value in rows))
     sites = [site(number, number + 1, kernel=f"k{number}") for number in range(3)]
-    made = dataclasses.replace(graph([op(1, 1), op(2, 2), op(3, 3)], sites))
+    made = graph([op(1, 1), op(2, 2), op(3, 3)], sites)
     with scanned(table, made) as (tables, _):
         pools = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 2)]
         tables.fill("pools", "pool INTEGER, target INTEGER", pools)

@@ -9,11 +9,12 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-import jsonschema
 import pytest
+from msgspec import structs
 
 from tests import builders
 from tests.conftest import Built
+from tests.schemas import validator
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, Json, check_cli, json_cli, run_cli
 from tests.test_cli_errors import refused
 from tracemap.graph.audit import audit, lost_in
@@ -26,7 +27,6 @@ from tracemap.locations import is_informative, parse_location
 from tracemap.mapping.compiler.passes import Watch, split_prints
 from tracemap.mapping.fates.survival import Survival
 from tracemap.mapping.tagging import Tags, write_tagged
-from tracemap.reports.json import schema
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 
@@ -107,7 +107,7 @@ def test_survival_is_the_last_phase_in_any_order() -> None:
 @pytest.mark.parametrize("model", ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny"])
 def test_each_op_is_lost_at_most_once_and_the_counts_add_up(model: str, built: Built) -> None:
     report = json_cli("audit", built(model))
-    jsonschema.validate(report, schema("audit"))
+    validator("audit").validate(report)
     lost = Counter(loss["op"] for loss in report["losses"])
     assert set(lost.values()) <= {1}
     by_phase = Counter(loss["phase"] for loss in report["losses"])
@@ -162,10 +162,9 @@ def test_ops_that_nobody_followed_are_counted_not_lost() -> None:
 
 
 def with_phase(op: Op, phase: str) -> Op:
-    import dataclasses
 
     assert op.last_phase is UNKNOWN
-    return dataclasses.replace(op, last_phase=phase)
+    return structs.replace(op, last_phase=phase)
 
 
 # --- locations of the model's own
@@ -224,7 +223,7 @@ def test_bytecode_keeps_or_lacks_locations_of_its_own(tmp_path: Path) -> None:
 
 def spots(bundle: Path, *ops: str) -> dict[str, Json]:
     report = json_cli("audit", bundle, *(word for op in ops for word in ("--pass", op)))
-    jsonschema.validate(report, schema("audit"))
+    validator("audit").validate(report)
     return {spot["op"]: spot for spot in report["spots"]}
 
 

@@ -83,7 +83,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"escaping", "labels"}),
         frozenset({"costed", "highlight", "html", "kernels"}),
         frozenset({"calls", "lowering", "page"}),
-        frozenset({"audit", "csv", "json", "terminal"}),
+        frozenset({"csv", "json", "terminal"}),
     ),
 }
 # Arrows that still lead upwards inside a room; one that is mended must go from here too, until there are none.

@@ -17,15 +17,16 @@ import pytest
 
 import tracemap
 from tests.documents import is_current
+from tests.schemas import printed, validator
 from tests.support import ROOT, SAMPLES, Json, check_cli, json_cli, run_cli
 from tests.test_cli_errors import refused
-from tests.test_reports_json import objects, validator
+from tests.test_reports_json import objects
 from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import LOOPS, Loop, Lowering, Stage
 from tracemap.graph.model import Evidence, OpId
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.mapping.lowering.pipelines import lower
-from tracemap.reports.lowering.json import lowering_json
+from tracemap.reports.json.lowering import shown_lowering
 from tracemap.reports.lowering.page import build_lowering_page, render_lowering_page
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
@@ -416,13 +417,13 @@ def test_the_readme_shows_what_the_command_prints() -> None:
 def test_json_obeys_its_schema_and_the_api_gives_the_same() -> None:
     path = PROGRAMS / "many_places.mlir"
     pipelines = (LOOPS_OF_SCF, "builtin.module(inline,canonicalize,cse)")
-    printed = json_cli("lower", path, *pipelined(*pipelines))
-    validator("lowering").validate(printed)
-    assert printed == lowering_json(tracemap.lower(path, pipelines))
+    value = json_cli("lower", path, *pipelined(*pipelines))
+    validator("lowering").validate(value)
+    assert value == printed(shown_lowering(tracemap.lower(path, pipelines)))
 
 
 def test_the_schema_allows_no_key_more_or_less() -> None:
-    value = lowering_json(lowered(PROGRAMS / "matmul_bias_relu.mlir", AFFINE, AFFINE_FUSION))
+    value = printed(shown_lowering(lowered(PROGRAMS / "matmul_bias_relu.mlir", AFFINE, AFFINE_FUSION)))
     check = validator("lowering")
     for index, entry in enumerate(objects(value)):
         for key in [*entry, "surplus"]:

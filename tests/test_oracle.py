@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from functools import lru_cache
 
 import pytest
+from msgspec import structs
 
 from tests.oracle.compare import Result, Score, TwinDiffers, all_differences, compare, map_of, truth_of
 from tests.oracle.generate import generate
@@ -121,8 +121,8 @@ def test_the_truth_does_not_come_from_locations() -> None:
 
 def with_members(graph: TraceGraph, site: int, members: tuple[Membership, ...]) -> TraceGraph:
     sites = list(graph.sites)
-    sites[site] = dataclasses.replace(sites[site], members=members)
-    return dataclasses.replace(graph, sites=tuple(sites))
+    sites[site] = structs.replace(sites[site], members=members)
+    return structs.replace(graph, sites=tuple(sites))
 
 
 def busiest(graph: TraceGraph) -> int:
@@ -150,7 +150,7 @@ def test_a_made_up_member_costs_precision_and_contradicts() -> None:
     place = busiest(graph)
     members = graph.sites[place].members
     stranger = next(m for site in graph.sites for m in site.members if m.op not in {each.op for each in members})
-    made_up = dataclasses.replace(stranger, evidence=Evidence.LOCATED, root=False)
+    made_up = structs.replace(stranger, evidence=Evidence.LOCATED, root=False)
     spoiled = with_members(graph, place, (*members, made_up))
     result = score(seed, spoiled)
     assert result.members["all"].wrong == all_members(seed, graph).wrong + 1
@@ -175,8 +175,8 @@ def test_a_wrong_fate_costs_precision_of_fates() -> None:
     graph = measured(seed)[2]
     ops = list(graph.ops)
     place = next(place for place, op in enumerate(ops) if op.fate is Fate.DISPATCHED)
-    ops[place] = dataclasses.replace(ops[place], fate=Fate.FOLDED, reason=Reason("simplified", "spoiled"))
-    after = score(seed, dataclasses.replace(graph, ops=tuple(ops))).fates["all"]
+    ops[place] = structs.replace(ops[place], fate=Fate.FOLDED, reason=Reason("simplified", "spoiled"))
+    after = score(seed, structs.replace(graph, ops=tuple(ops))).fates["all"]
     assert after.wrong == score(seed, graph).fates["all"].wrong + 1
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from typing import Any
 
-import jsonschema
 import pytest
+from msgspec import structs
 
 from tests.builders import attribution, graph, op, site
+from tests.schemas import printed, stored_schema, validator
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
 from tracemap.attribution.model import ResidualReason
+from tracemap.codec import pretty
 from tracemap.graph.model import Evidence, Fate, Kernel, OpId, Step
 from tracemap.options.attribute import Rule
-from tracemap.reports.json import attribution_json, json_text, map_json, schema
+from tracemap.reports.json.attribution import shown_attribution
+from tracemap.reports.json.show import shown_map
 from tracemap.units import UNKNOWN
 
 Json = dict[str, Any]
-
-
-def validator(name: str) -> jsonschema.Draft202012Validator:
-    jsonschema.Draft202012Validator.check_schema(schema(name))
-    return jsonschema.Draft202012Validator(schema(name))
 
 
 def objects(value: object) -> list[Json]:
@@ -33,13 +30,13 @@ def objects(value: object) -> list[Json]:
     return [found for entry in value for found in objects(entry)] if isinstance(value, list) else []
 
 
-MAP = map_json(GRAPH)
-COSTS = attribution_json(attribution(GRAPH, TOTALS, residual=RESIDUAL))
+MAP = printed(shown_map(GRAPH))
+COSTS = printed(shown_attribution(attribution(GRAPH, TOTALS, residual=RESIDUAL)))
 
 
 @pytest.mark.parametrize(("name", "value"), [("show", MAP), ("attribution", COSTS)])
 def test_the_forms_obey_their_schemas(name: str, value: Json) -> None:
-    validator(name).validate(json.loads(json_text(value)))
+    validator(name).validate(value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("show", MAP), ("attribution", COSTS)])
@@ -84,7 +81,7 @@ def test_the_map_in_json() -> None:
 
 
 def test_unknown_is_null() -> None:
-    value = map_json(graph((op(0, function=UNKNOWN, file=UNKNOWN),)))
+    value = printed(shown_map(graph((op(0, function=UNKNOWN, file=UNKNOWN),))))
     entry = value["ops"][0]
     assert [entry[key] for key in ("function", "file", "line", "column")] == [None] * 4
     validator("show").validate(value)
@@ -92,8 +89,8 @@ def test_unknown_is_null() -> None:
 
 def test_steps_of_kernels() -> None:
     kernel = Kernel("k", ("site0",), (Step(3, "arith.addf", (OpId.of(2),)),))
-    map_ = dataclasses.replace(GRAPH, kernels=(kernel,))
-    value = map_json(map_)
+    map_ = structs.replace(GRAPH, kernels=(kernel,))
+    value = printed(shown_map(map_))
     assert value["kernels"] == [
         {
             "name": "k",
@@ -134,23 +131,22 @@ def test_the_attribution_in_json() -> None:
 
 def test_ops_that_never_ran_have_no_spread() -> None:
     map_ = graph((op(0, 1),), (site(0, 0),))
-    value = attribution_json(attribution(map_, {"cpu_ns": {}}))
+    value = printed(shown_attribution(attribution(map_, {"cpu_ns": {}})))
     assert value["ops"][0]["metrics"]["cpu_ns"]["per_call"] is None
     assert value["sites"][0]["metrics"]["cpu_ns"]["per_call"] is None
     validator("attribution").validate(value)
 
 
 def test_the_schemas_list_the_words_of_the_code() -> None:
-    show, costs = schema("show"), schema("attribution")
-    assert show["$defs"]["op"]["properties"]["fate"]["enum"] == [fate.value for fate in Fate]
-    assert list(show["properties"]["coverage"]["properties"]["by_fate"]["properties"]) == [fate.value for fate in Fate]
-    evidence = show["$defs"]["member"]["properties"]["evidence"]["enum"]
-    assert evidence == [entry.value for entry in Evidence]
-    assert costs["properties"]["rule"]["enum"] == [rule.value for rule in Rule]
-    reasons = costs["properties"]["residual"]["items"]["properties"]["reason"]["enum"]
-    assert reasons == [reason.value for reason in ResidualReason]
+    show, costs = stored_schema("show")["$defs"], stored_schema("attribution")["$defs"]
+    assert show["Fate"]["enum"] == sorted(fate.value for fate in Fate)
+    assert list(show["Coverage"]["properties"]["by_fate"]["properties"]) == [fate.value for fate in Fate]
+    assert show["Evidence"]["enum"] == sorted(entry.value for entry in Evidence)
+    assert costs["Rule"]["enum"] == sorted(rule.value for rule in Rule)
+    assert costs["ResidualReason"]["enum"] == sorted(reason.value for reason in ResidualReason)
 
 
 def test_the_same_value_gives_the_same_text() -> None:
-    assert json_text(MAP) == json_text(map_json(GRAPH))
-    assert json_text(MAP).endswith("}\n")
+    text = pretty(shown_map(GRAPH))
+    assert text == pretty(shown_map(GRAPH))
+    assert text == json.dumps(MAP, ensure_ascii=False, indent=1) + "\n"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.conftest import Built
+from tests.schemas import validator
 from tests.support import check_cli, json_cli, run_cli
-from tests.test_reports_json import validator
 from tracemap.graph.bundle import load
 from tracemap.graph.model import Kernel
 from tracemap.machine.images import read_images
@@ -80,7 +80,7 @@ def test_assembly_needs_a_kernel(built: Built) -> None:
 
 def test_a_kernel_without_code_says_so(built: Built) -> None:
     bundle = load(built("hand_mlp"))
-    kernel = dataclasses.replace(bundle.graph.kernels[0], name="elsewhere")
+    kernel = structs.replace(bundle.graph.kernels[0], name="elsewhere")
     view = view_kernel(kernel, "func.func @elsewhere()", read_images(bundle.module_path))
     assert view.no_code
     assert not view.loops

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
@@ -27,9 +27,7 @@ def called_twice() -> TraceGraph:
         op(3, 9, scope=("var",), frames=[("site-packages/jax/numpy.py", 5)]),
     ]
     sites = [site(0, 3, path=[1]), site(1, 3, path=[2])]
-    with_paths = [
-        dataclasses.replace(each, members=(dataclasses.replace(each.members[0], path=each.path),)) for each in sites
-    ]
+    with_paths = [structs.replace(each, members=(structs.replace(each.members[0], path=each.path),)) for each in sites]
     return graph(ops, with_paths)
 
 
@@ -37,7 +35,7 @@ def test_a_scope_is_that_of_the_calls_and_the_ops_own() -> None:
     made = called_twice()
     assert scope_of(made, made.op_by_id["op3"], ["op1"]) == ("h0", "attn", "var")
     assert scope_of(made, made.op_by_id["op3"], []) == ("var",)
-    repeating = dataclasses.replace(made.op_by_id["op3"], scope=("h0", "attn", "var"))
+    repeating = structs.replace(made.op_by_id["op3"], scope=("h0", "attn", "var"))
     assert scope_of(made, repeating, ["op1"]) == ("h0", "attn", "var")
 
 
@@ -50,7 +48,7 @@ def test_frames_go_on_with_those_of_the_calls_and_libraries_come_last() -> None:
         ("main.py", 1),
     ]
     assert [frame.file for frame in users_first(made, frames)] == ["m.py", "main.py", "site-packages/jax/numpy.py"]
-    mine = dataclasses.replace(made, library=("m.py",))
+    mine = structs.replace(made, library=("m.py",))
     assert [frame.file for frame in users_first(mine, frames)] == ["site-packages/jax/numpy.py", "main.py", "m.py"]
 
 

@@ -15,11 +15,8 @@ from tracemap.units import (
     format_ns,
     format_quantity,
     format_share,
-    integer_from_json,
     plural,
     split_by_largest_remainder,
-    text_from_json,
-    to_json,
 )
 
 WEIGHTS = st.lists(st.integers(min_value=0, max_value=10**18), min_size=1, max_size=40)
@@ -113,13 +110,6 @@ def test_share_of_nothing_is_a_dash() -> None:
 
 def test_unknown_is_shown_as_unknown() -> None:
     assert [form(UNKNOWN) for form in (format_ns, format_bytes, format_count)] == ["unknown"] * 3
-
-
-def test_unknown_is_null_in_json_and_back() -> None:
-    assert to_json(UNKNOWN) is None
-    assert integer_from_json(None) is UNKNOWN
-    assert text_from_json(None) is UNKNOWN
-    assert integer_from_json(to_json(0)) == 0  # type: ignore[arg-type]  # to_json keeps an integer an integer
 
 
 def test_plurals() -> None:

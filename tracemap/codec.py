@@ -24,6 +24,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_LIMIT)]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound="Record")
 _D = TypeVar("_D", bound="Document")
 
 
@@ -56,14 +57,14 @@ class _Stamp(msgspec.Struct, frozen=True):
 def encode(value: object) -> bytes:
     """The JSON of a value, in one line: the same bytes for the same value."""
     try:
-        return msgspec.json.encode(value, enc_hook=str)
+        return msgspec.json.encode(value, enc_hook=_to_json)
     except UnicodeEncodeError:
         return _encode_surrogates(value)
 
 
 def _encode_surrogates(value: object) -> bytes:
     # Names of files need not be Unicode: Python makes half surrogate pairs of their odd bytes, which UTF-8 cannot hold.
-    text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(msgspec.to_builtins(value, enc_hook=_to_json), ensure_ascii=False, separators=(",", ":"))
     return _SURROGATE.sub(lambda match: json.dumps(storable(match[0]))[1:-1], text).encode()
 
 
@@ -107,10 +108,10 @@ def decode_document(data: bytes, kind: type[_D]) -> _D:
     return decode(data, kind)
 
 
-def view(kind: type[_T], source: object, **given: object) -> _T:
+def view(kind: type[_R], source: object, **given: object) -> _R:
     """A record of another kind: its fields are those of `source` with the same names, but for what is given."""
-    taken = {field: getattr(source, field) for field in kind.__struct_fields__ if field not in given}  # type: ignore[attr-defined]  # every kind is a struct
-    return kind(**taken, **given)
+    names = [name for name in kind.__struct_fields__ if name not in given and hasattr(source, name)]
+    return kind(**{name: getattr(source, name) for name in names}, **given)
 
 
 def schema(kind: type[Document], name: str, title: str) -> dict[str, Any]:
@@ -137,6 +138,12 @@ def _tidy(made: dict[str, Any]) -> None:
         made["required"] = list(made["properties"])
         for value in made["properties"].values():
             value.pop("default", None)
+
+
+def _to_json(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} has no JSON form")
+    return str(value)
 
 
 def _from_json(kind: Any, value: object) -> object:  # noqa: ANN401 - any type of a record's field

@@ -74,21 +74,6 @@ else:
             return {"type": ["string", "null"]}
 
 
-def to_json(value: int | str | Unknown) -> int | str | None:
-    """The JSON form of a value that may be unknown: unknown is null."""
-    return None if isinstance(value, Unknown) else value
-
-
-def integer_from_json(value: int | None) -> Integer:
-    """The inverse of `to_json` for integers."""
-    return UNKNOWN if value is None else value
-
-
-def text_from_json(value: str | None) -> Text:
-    """The inverse of `to_json` for texts."""
-    return UNKNOWN if value is None else value
-
-
 def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     """Split `total` in proportion to `weights`, in integers that add up to `total` exactly.
 

@@ -9,10 +9,11 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import OpId
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import Integer, Text
 
 
 class ResidualReason(enum.StrEnum):
@@ -40,8 +41,7 @@ RESIDUAL_TEXTS: Mapping[ResidualReason, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PerCall:
+class PerCall(Record, frozen=True):
     """Spread over calls: median, 10th and 90th percentile (each a value that occurred; the lower one of two)."""
 
     median: int
@@ -49,8 +49,7 @@ class PerCall:
     p90: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpCost:
+class OpCost(Record, frozen=True):
     """One metric of one op.
 
     `inclusive`: the whole of every site it is a member of (never added up over ops); `attributed`: its share by the
@@ -63,18 +62,17 @@ class OpCost:
     attributed: int
     low: int
     high: int
+    sampled_low: Integer
+    sampled_high: Integer
     per_call: PerCall | None
     """None where no call was seen (a measured absence, not an unknown)."""
-    sampled_low: Integer = UNKNOWN
-    sampled_high: Integer = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class OpResult:
+class OpResult(Record, frozen=True):
     """An op that is a member of a site, or has a transfer that ran: how often they did, and its cost by metric name."""
 
     op: OpId
-    calls: int
+    calls: Count
     metrics: Mapping[str, OpCost]
 
 
@@ -90,8 +88,7 @@ class MemberShare:
     sampled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SiteCost:
+class SiteCost(Record, frozen=True):
     """One metric of one site: its sum over calls, and the spread over calls (None where no call was seen)."""
 
     total: int
@@ -153,8 +150,7 @@ class ResidualRow:
     metrics: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricTotal:
+class MetricTotal(Record, frozen=True):
     """A metric's balance: measured = attributed + residual."""
 
     name: str

@@ -101,9 +101,10 @@ def _print(bundle: Bundle, result: Attribution, form: str, output: Path | None, 
 
 def _printed(bundle: Bundle, result: Attribution, form: str, all_ops: bool) -> str:
     if form == "json":
-        from tracemap.reports.json import attribution_json, json_text
+        from tracemap.codec import pretty
+        from tracemap.reports.json.attribution import shown_attribution
 
-        return json_text(attribution_json(result))
+        return pretty(shown_attribution(result))
     if form == "csv":
         from tracemap.reports.csv import attribution_csv
 

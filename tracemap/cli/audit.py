@@ -63,10 +63,10 @@ def command(bundle: Path, form: str, fail_under: float | None, ops: tuple[str, .
         found = audit(graph, spots)
     failed = fail_under is not None and found.share_located() < fail_under
     if form == "json":
-        from tracemap.reports.audit import audit_json
-        from tracemap.reports.json import json_text
+        from tracemap.codec import pretty
+        from tracemap.reports.json.audit import shown_audit
 
-        click.echo(json_text(audit_json(graph, found)), nl=False)
+        click.echo(pretty(shown_audit(graph, found)), nl=False)
     else:
         from tracemap.reports.terminal.audit import print_audit
 

@@ -69,11 +69,11 @@ def command(
 
 
 def _print(lowering: Lowering, form: str, out: TextIO) -> None:
-    from tracemap.reports.json import json_text
-    from tracemap.reports.lowering.json import lowering_json
+    from tracemap.codec import pretty
+    from tracemap.reports.json.lowering import shown_lowering
     from tracemap.reports.terminal.lowering import print_lowering
 
     if form == "json":
-        out.write(json_text(lowering_json(lowering)))
+        out.write(pretty(shown_lowering(lowering)))
     else:
         print_lowering(lowering, out)

@@ -43,9 +43,10 @@ def command(bundle: Path, what: str, form: str, assembly: bool) -> None:
     views = _views(opened, what)
     selection = select(graph, what) if what else everything(graph)
     if form == "json":
-        from tracemap.reports.json import json_text, map_json
+        from tracemap.codec import pretty
+        from tracemap.reports.json.show import shown_map
 
-        click.echo(json_text(map_json(graph, selection, views, assembly=assembly)), nl=False)
+        click.echo(pretty(shown_map(graph, selection, views, assembly=assembly)), nl=False)
     else:
         from tracemap.reports.terminal.kernel import print_kernel
         from tracemap.reports.terminal.map import print_map

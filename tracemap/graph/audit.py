@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracemap.codec import Count, Record
 from tracemap.graph.model import PHASES, SOURCE, Op, OpId, TraceGraph
 from tracemap.units import UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseCount:
+class PhaseCount(Record, frozen=True):
     """How many ops are still located after a phase, and how many it lost."""
 
     phase: str
-    located: int
-    lost: int
+    located: Count
+    lost: Count
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,17 @@ A bundle is written to a temporary name beside its target and renamed: it is the
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tracemap.codec import OtherVersion, decode_document, storable
+from tracemap.codec import encode as encode_record
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
-from tracemap.graph.encoding import graph_from_json, graph_to_json
-from tracemap.graph.model import Kernel, SourceFile, TraceGraph
+from tracemap.graph.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
+from tracemap.graph.references import check_references
 from tracemap.outputs import check_folder_of
 from tracemap.units import UNKNOWN
 
@@ -75,7 +76,10 @@ class Bundle:
 
     def _text(self, below: str, name: str) -> str:
         folder = (self.path / below).resolve()
-        path = (folder / name).resolve()
+        try:
+            path = (folder / storable(name)).resolve()
+        except (OSError, ValueError) as error:  # too long a name, a zero byte, a circle of links
+            raise BundleInvalid(f"{self.path}: the map names a text that no file can hold: {name[:80]!r}") from error
         if not path.is_relative_to(folder):
             raise BundleInvalid(f"{self.path}: the map names a text outside of the bundle: {name}")
         if not path.exists():
@@ -133,9 +137,7 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
 
 def encode(graph: TraceGraph) -> bytes:
     """`map.json` of a graph: the same bytes for the same graph."""
-    return (json.dumps(graph_to_json(graph), ensure_ascii=False, separators=(",", ":")) + "\n").encode(
-        errors="surrogatepass"
-    )
+    return encode_record(graph) + b"\n"
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -157,9 +159,10 @@ def check_target(target: Path, *, force: bool) -> None:
 
 def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:
     folder.mkdir()
-    for path, text in texts.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(text.encode(errors="surrogatepass"))
+    for name, text in texts.items():
+        path = folder / storable(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode(errors="surrogatepass"))
 
 
 def _replace(folder: Path, target: Path) -> None:
@@ -189,11 +192,11 @@ def load(path: Path) -> Bundle:
     except OSError as error:
         raise BundleInvalid(f"{path}: not a bundle of tracemap ({MAP_NAME}: {error.strerror})") from error
     try:
-        data = json.loads(encoded)
+        graph = decode_document(encoded, TraceGraph)
+        check_references(graph)
+    except OtherVersion as error:
+        said = f"is of version {error.version}; this tracemap reads version {MAP_VERSION}"
+        raise BundleVersion(f"{file}: {said}; build the bundle again") from error
     except ValueError as error:
-        raise BundleInvalid(f"{file}: not JSON ({error}); build the bundle again") from error
-    try:
-        graph = graph_from_json(data)
-    except (BundleInvalid, BundleVersion) as error:
-        raise type(error)(f"{path}: {error}") from error
+        raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
     return Bundle(path, graph, hashlib.sha256(encoded).hexdigest())

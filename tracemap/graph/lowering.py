@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from tracemap.codec import Count, Positive, Record
 from tracemap.graph.model import Evidence, OpId, Reason
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
@@ -32,8 +33,7 @@ class SourceOp:
     constant: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Record, frozen=True):
     """An op that works in a loop (or is what an operation outside of loops became), and how that is known.
 
     `lines`: of the stage's text, those with an operation that carries the op's tag, whether evidence or not.
@@ -41,11 +41,10 @@ class Link:
 
     op: OpId
     evidence: Evidence
-    lines: tuple[int, ...]
+    lines: tuple[Positive, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Record, frozen=True):
     """A loop of a stage. `id` is `loop2` of outermost ones, in the order of the text, and `loop2.0` of the first in it.
 
     `line`, `last_line`: where it begins, and its last operation, in the stage's text; `operations`: how many operations
@@ -57,9 +56,9 @@ class Loop:
     function: str
     line: Integer
     last_line: Integer
+    operations: Count
+    untraced: Count
     links: tuple[Link, ...]
-    operations: int
-    untraced: int
     children: tuple[Loop, ...]
 
     @property
@@ -74,8 +73,7 @@ class Loop:
             yield from child.walk()
 
 
-@dataclass(frozen=True, slots=True)
-class Remainder:
+class Remainder(Record, frozen=True):
     """An operation outside of all loops that carries tags of ops: what they are as yet, or became."""
 
     name: str

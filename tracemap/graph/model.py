@@ -1,18 +1,24 @@
 """The trace graph: ops of the model, sites of the program, kernels, and what links them.
 
-Plain frozen dataclasses; they are the JSON contract of `tracemap show` and the content of a bundle's `map.json`.
-Ids are opaque strings: `op<N>`, `site<N>`. Unknown values are `UNKNOWN`. Lines and columns are 1-based.
+They are what `map.json` of a bundle holds. Ids are opaque texts: `op<N>`, `site<N>`. Lines and columns are 1-based.
+What one of them names is in the same graph: `graph.references` refuses a map in which it is not.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated, Final, Literal
 
+import msgspec
+
+from tracemap.codec import Count, Document, Positive, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.units import UNKNOWN, Integer, Text
+
+_OP_ID = re.compile(r"op(0|[1-9]\d{0,17})", re.ASCII)
 
 
 class OpId(str):
@@ -23,6 +29,22 @@ class OpId(str):
     """
 
     __slots__ = ()
+
+    @classmethod
+    def from_json(cls, value: object) -> OpId:
+        """The id of its text; the inverse of the codec's encoding.
+
+        Raises:
+            ValueError: it is no text, or of another form.
+        """
+        if not isinstance(value, str) or _OP_ID.fullmatch(value) is None:
+            raise ValueError("Expected an op's id, `op12`")
+        return cls(value)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, object]:
+        """What `from_json` takes."""
+        return {"type": "string", "pattern": f"^{_OP_ID.pattern}$"}
 
     @classmethod
     def of(cls, number: int) -> OpId:
@@ -85,8 +107,7 @@ class Evidence(enum.StrEnum):
     """Found nowhere, and every use of its result ends in members of the site."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Record, frozen=True):
     """Why an op has its fate: a stable slug and a sentence for people.
 
     `inferred`: it rests on reasoning over the model alone, not on what the compiler's output carries.
@@ -97,18 +118,16 @@ class Reason:
     inferred: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Record, frozen=True):
     """One frame of the program above the MLIR, e.g. a Python call; innermost first in `Op.frames`."""
 
     file: str
-    line: int
+    line: Count
     column: Integer
     function: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record, frozen=True):
     """An operation inside an op's own region. Evidence on it is evidence for its op; its line may carry heat."""
 
     name: str
@@ -116,8 +135,7 @@ class Part:
     column: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Record, frozen=True):
     """An operation of the model as the user wrote it.
 
     `line` and `column` point at the op's name in `file`, the model's text kept in the bundle's `source/`.
@@ -141,8 +159,7 @@ class Op:
     last_phase: Text = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Record, frozen=True):
     """An op that does work in a site, and what that work is estimated to be.
 
     `operations` counts scalar arithmetic operations, `bytes` the site's memory traffic that is this op's;
@@ -158,8 +175,7 @@ class Membership:
     path: tuple[OpId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Record, frozen=True):
     """One place in the host program that calls a kernel.
 
     `function` is the public function after inlining (`UNKNOWN` in initializers); `path` the call ops that lead to
@@ -168,7 +184,7 @@ class Site:
     """
 
     id: str
-    ordinal: int
+    ordinal: Count
     function: Text
     path: tuple[OpId, ...]
     kernel: str
@@ -183,22 +199,20 @@ class Site:
         return next((member for member in self.members if member.root), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record, frozen=True):
     """An op of a kernel's final IR: its line in the kernel's text, its name, and the ops it came from.
 
     `ops` are those of all sites of the kernel; in one site it is of those among them that are its members.
     `parent` is the line of the op in whose region it stands, `UNKNOWN` for those that stand in the kernel itself.
     """
 
-    line: int
+    line: Positive
     op_name: str
     ops: tuple[OpId, ...]
     parent: Integer = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Record, frozen=True):
     """A compiled dispatch function (an executable's export).
 
     `text` is the place of its final IR below the bundle's `kernels/`, `UNKNOWN` where the compilation was not ours.
@@ -211,16 +225,15 @@ class Kernel:
     text: Text = UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Record, frozen=True):
     """One command of a static command buffer, in recording order.
 
-    `kind` is dispatch, barrier, copy, fill or update; `kernel` and `site` are `UNKNOWN` for all but dispatches;
+    `kernel` and `site` are `UNKNOWN` for all but dispatches;
     `workgroups` has three entries for dispatches (`UNKNOWN` where computed at run time), none for others; `merged` are
     further sites that the compiler made one command with `site`; `ops` are those that a copy, fill or update is of.
     """
 
-    kind: str
+    kind: Annotated[str, msgspec.Meta(pattern="^(dispatch|barrier|copy|fill|update)$")]
     kernel: Text
     site: Text
     workgroups: tuple[Integer, ...] = ()
@@ -228,22 +241,20 @@ class Command:
     ops: tuple[OpId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CommandBuffer:
+class CommandBuffer(Record, frozen=True):
     """A command buffer that the host program creates: the `ordinal`-th creation in the hal phase's text.
 
     `memoized` buffers are made once, at load; others anew on each call. `initializer`: runs only at load.
     """
 
-    ordinal: int
+    ordinal: Count
     function: Text
     memoized: bool
     initializer: bool
     commands: tuple[Command, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Record, frozen=True):
     """A copy, fill or update that the host program submits by itself, outside of command buffers.
 
     `id` is `transfer<N>`; `ops` are those that it is of, none where the compiler made it up; `bytes` is how much it
@@ -251,14 +262,13 @@ class Transfer:
     """
 
     id: str
-    kind: str
+    kind: Annotated[str, msgspec.Meta(pattern="^(copy|fill|update)$")]
     function: Text
     ops: tuple[OpId, ...]
     bytes: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Record, frozen=True):
     """A place in the host program that hands work to the device's queue.
 
     `buffers` are the ordinals of the command buffers that it may execute (several where the program chooses);
@@ -266,26 +276,24 @@ class Submission:
     may follow, and `last` says whether the call may return after it.
     """
 
-    buffers: tuple[int, ...]
+    buffers: tuple[Count, ...]
     transfer: Text
-    next: tuple[int, ...]
+    next: tuple[Count, ...]
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Record, frozen=True):
     """All ways that a call of an entry point may take, as its submissions show them; `first` are those that may begin.
 
     Functions that it calls are part of it, once for each call.
     """
 
     function: str
-    first: tuple[int, ...]
+    first: tuple[Count, ...]
     submissions: tuple[Submission, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Record, frozen=True):
     """An argument of an entry point: its declared type, and whether it decides how often a loop runs."""
 
     name: str
@@ -293,16 +301,14 @@ class Argument:
     loop_bound: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Record, frozen=True):
     """An entry point of the module, as the runtime's tools name it."""
 
     name: str
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Record, frozen=True):
     """A text kept in the bundle.
 
     `name` is the path as locations name it; `path` its place below the bundle's `source/`; `language` is
@@ -311,11 +317,10 @@ class SourceFile:
 
     name: str
     path: str
-    language: str
+    language: Literal["mlir", "python"]
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleInfo:
+class ModuleInfo(Record, frozen=True):
     """The compiled module: name, SHA-256 of `module.vmfb`, compiler version and the flags it was compiled with."""
 
     name: str
@@ -328,23 +333,30 @@ LIBRARY = ("*site-packages/*", "*dist-packages/*", "*/lib/python3*", "<*")
 """File name patterns (as of a shell) of frames in libraries and generated code, where nothing else was asked for."""
 
 
-@dataclass(frozen=True)
-class TraceGraph:
-    """All that `tracemap build` found out about a model: the content of a bundle's `map.json`."""
+MAP_VERSION: Final = 3
+"""Version of `map.json`. 1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites."""
 
+
+class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
+    """All that `tracemap build` found out about a model: the content of a bundle's `map.json`.
+
+    `schedules` are those of the entry points whose ways could be told. `library` are patterns of files that are not the
+    user's own; frames of the user's come first.
+    """
+
+    schema_version: Literal[3] = MAP_VERSION
+    kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]
     ops: tuple[Op, ...]
     sites: tuple[Site, ...]
     kernels: tuple[Kernel, ...]
     command_buffers: tuple[CommandBuffer, ...]
-    sources: tuple[SourceFile, ...]
-    diagnostics: tuple[Diagnostic, ...] = field(default=())
-    library: tuple[str, ...] = LIBRARY
-    """Patterns of files that are not the user's own; frames of the user's come first."""
     transfers: tuple[Transfer, ...] = ()
     schedules: tuple[Schedule, ...] = ()
-    """Of the entry points whose ways could be told."""
+    sources: tuple[SourceFile, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+    library: tuple[str, ...] = LIBRARY
 
     @cached_property
     def op_by_id(self) -> Mapping[str, Op]:

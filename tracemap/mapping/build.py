@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
@@ -89,7 +90,7 @@ class _Build:
         except ModelInvalid as error:
             raise ModelInvalid(self._own_message(str(error))) from error
         diagnostics = (*graph.diagnostics, *_missing_kernels(compilation))
-        return replace(graph, library=request.library, diagnostics=diagnostics), kept.texts
+        return structs.replace(graph, library=request.library, diagnostics=diagnostics), kept.texts
 
     def _own_message(self, ours: str) -> str:
         """iree-compile's own words about the model as it stands in its file; ours where it has none to say."""

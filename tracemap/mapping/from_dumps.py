@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
+
+from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid
@@ -58,7 +59,7 @@ def build_from_dumps(
         raise DumpsInvalid(f"{dumped}: {error}") from error
     _check_module(graph, compiled)
     diagnostics = (_how_far(graph, facts, identity.provenance), *graph.diagnostics)
-    graph = dataclasses.replace(graph, diagnostics=diagnostics, library=request.library)
+    graph = structs.replace(graph, diagnostics=diagnostics, library=request.library)
     progress("writing the bundle")
     with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
         copy = Path(folder, "module.vmfb")

@@ -7,8 +7,9 @@ use ends in members of sites, was absorbed there. Never constants, and never ops
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence, Set
+
+from msgspec import structs
 
 from tracemap.graph.model import Evidence, Membership, OpId, Site
 from tracemap.ir.phases import DispatchRegion
@@ -155,8 +156,8 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: Mod
             left -= cost
         path = _path_to(operation, site, facts)
         added.append(Membership(OpId.of(operation.index), Evidence.ABSORBED, False, cost, 0, path))
-    members = [dataclasses.replace(member, operations=left) if member.root else member for member in site.members]
-    return dataclasses.replace(site, members=(*members, *added))
+    members = [structs.replace(member, operations=left) if member.root else member for member in site.members]
+    return structs.replace(site, members=(*members, *added))
 
 
 def _path_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple[OpId, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import Command, CommandBuffer, Site
@@ -139,7 +140,7 @@ def _static_buffer(
 
 
 def _with_place(site: Site, command_buffer: Integer, command_index: Integer) -> Site:
-    return dataclasses.replace(site, command_buffer=command_buffer, command_index=command_index)
+    return structs.replace(site, command_buffer=command_buffer, command_index=command_index)
 
 
 def _join_diagnostics(join: CommandJoin, sites: Sequence[Site]) -> list[Diagnostic]:

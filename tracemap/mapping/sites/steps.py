@@ -8,7 +8,8 @@ place of two bodies is the same step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from tracemap.graph.model import Kernel, OpId, Site, Step
 from tracemap.ir.bodies import BodyOp
@@ -61,7 +62,7 @@ def add_steps(
         if text is None:
             return kernel
         steps = _steps(text, [site_by_id[site] for site in kernel.sites], body_of, owners)
-        return replace(kernel, steps=steps, text=text.file)
+        return structs.replace(kernel, steps=steps, text=text.file)
 
     return tuple(with_steps(kernel) for kernel in kernels)
 

@@ -1,0 +1,78 @@
+"""The JSON of `tracemap attribute`: what ops and sites cost, what has no op, and what was seen inside of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost
+from tracemap.codec import Count, Document, Record, view
+from tracemap.diagnostics import Diagnostic
+from tracemap.options.attribute import Rule
+from tracemap.units import Integer, Text
+
+
+class ShownRun(Record, frozen=True):
+    """What the run's header says of it."""
+
+    elapsed_ns: Integer
+    iterations: Integer
+    workers: Integer
+    device: Text
+
+
+class ShownSiteResult(Record, frozen=True):
+    """A site: how often it ran, and its cost by metric name."""
+
+    site: str
+    calls: Count
+    metrics: Mapping[str, SiteCost]
+
+
+class ShownResidual(Record, frozen=True):
+    """A cost that has no op: why, and how much by metric name."""
+
+    reason: ResidualReason
+    metrics: Mapping[str, int]
+
+
+class ShownStep(Record, frozen=True):
+    """What was seen at a line of a kernel's text, over all its sites; line 0: machine code without a line."""
+
+    kernel: str
+    line: Count
+    metrics: Mapping[str, int]
+
+
+class ShownAttribution(Document, frozen=True, kw_only=True):
+    """What the ops of a model cost in a run. For each metric: measured = attributed + residual."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["attribution"] = "attribution"
+    map_sha256: str
+    rule: Rule
+    run: ShownRun
+    metrics: tuple[MetricTotal, ...]
+    ops: tuple[OpResult, ...]
+    sites: tuple[ShownSiteResult, ...]
+    residual: tuple[ShownResidual, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    steps: Annotated[tuple[ShownStep, ...], Meta(description="Samples, or simulated counts, inside of kernels.")]
+
+
+def shown_attribution(attribution: Attribution) -> ShownAttribution:
+    """The attribution as `tracemap attribute --format json` prints it."""
+    return view(
+        ShownAttribution,
+        attribution,
+        run=view(ShownRun, attribution.run),
+        sites=tuple(view(ShownSiteResult, site) for site in attribution.sites),
+        residual=tuple(view(ShownResidual, row) for row in attribution.residual),
+        steps=tuple(
+            ShownStep(result.kernel, line, seen)
+            for result in attribution.kernels
+            for line, seen in result.lines.items()
+        ),
+    )
