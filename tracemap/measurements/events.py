@@ -17,26 +17,31 @@ if TYPE_CHECKING:
 # The union of a submission's dispatches, clipped to it: on several workers they overlap. Events without times cover
 # nothing; `greatest` and `least` would pass over a NULL and take it for all that is left.
 _COVERED_SQL = """
-WITH event AS (SELECT {row} AS row, kind, submission_id, start_ns, start_ns + duration_ns AS end_ns FROM {events}
-               WHERE kind IN ('dispatch', 'execute') AND start_ns IS NOT NULL AND duration_ns IS NOT NULL),
-     span AS (SELECT {number} AS row, submission_id, start_ns, end_ns FROM event WHERE kind = 'execute'),
-     part AS (SELECT span.row, greatest(event.start_ns, span.start_ns) AS s, least(event.end_ns, span.end_ns) AS e
-              FROM span LEFT JOIN event ON event.submission_id = span.submission_id AND event.kind = 'dispatch'),
-     ordered AS (SELECT row, s, e, max(e) OVER (PARTITION BY row ORDER BY s, e
-                                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached FROM part)
-SELECT row, CAST(coalesce(sum(greatest(0, e - greatest(s, coalesce(reached, s)))), 0) AS BIGINT) AS covered_ns
-FROM ordered GROUP BY row
+WITH event AS (SELECT {columns}, kind, start_ns, start_ns + duration_ns AS end_ns FROM {events}
+               WHERE kind IN ('dispatch', 'execute') AND start_ns IS NOT NULL AND duration_ns IS NOT NULL
+               AND submission_id IS NOT NULL),
+     span AS (SELECT {columns}, start_ns AS span_start, end_ns AS span_end FROM event WHERE kind = 'execute'),
+     part AS (SELECT span.{key}, greatest(start_ns, span_start) AS s, least(end_ns, span_end) AS e
+              FROM event JOIN span USING (submission_id) WHERE kind = 'dispatch'),
+     ordered AS (SELECT {key}, s, e, max(e) OVER (PARTITION BY {key} ORDER BY s, e
+                                                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached
+                 FROM part)
+SELECT {key}, greatest(0, e - greatest(s, coalesce(reached, s))) AS covered_ns FROM ordered
 """
 
 
-def covered_sql(events: str, row: str = "") -> str:
-    """A SELECT of (row, covered_ns): the part of each execute's duration in which a dispatch of its submission ran.
+def covered_sql(events: str, key: str) -> str:
+    """A SELECT of (key, covered_ns): in which parts of an execute's duration its submission's dispatches ran.
+
+    An execute has as many rows as dispatches; what one covers that an earlier one does not is in its row, so sums are
+    the part in which any of them ran.
 
     Args:
         events: a table or subquery with columns kind, submission_id, start_ns and duration_ns.
-        row: its column that tells rows apart; without one, executes are numbered in any order.
+        key: its column that tells executes apart.
     """
-    return _COVERED_SQL.format(events=events, row=row or 0, number="row" if row else "row_number() OVER ()")
+    columns = ", ".join(dict.fromkeys((key, "submission_id")))
+    return _COVERED_SQL.format(events=events, columns=columns, key=key)
 
 
 class EventTable:
@@ -55,9 +60,15 @@ class EventTable:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
         # Workers report in the order in which they get to it, which need not be that of the work.
         self.sort("start_ns")
-        connection.execute(
-            f"UPDATE {name} SET covered_ns = covered.covered_ns FROM ({covered_sql(name, 'row')}) AS covered "
-            f"WHERE covered.row = {name}.row"
+        self._cover_executes()
+
+    def _cover_executes(self) -> None:
+        parts = covered_sql(self.name, "row")
+        self.connection.execute(
+            f"UPDATE {self.name} SET covered_ns = coalesce(covered.ns, 0) FROM {self.name} AS event "
+            f"LEFT JOIN (SELECT row, CAST(sum(covered_ns) AS BIGINT) AS ns FROM ({parts}) GROUP BY row) AS covered "
+            f"USING (row) WHERE event.row = {self.name}.row AND event.kind = 'execute' "
+            "AND event.start_ns IS NOT NULL AND event.duration_ns IS NOT NULL"
         )
 
     @property
