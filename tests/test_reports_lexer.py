@@ -10,7 +10,8 @@ from pygments.token import Comment, Error, Keyword, Name, Number, String
 
 from tests.support import SAMPLES
 from tracemap.reports.highlight.lexer import MlirLexer
-from tracemap.reports.highlight.lines import highlighted_lines, lines_of
+from tracemap.reports.highlight.lines import highlighted_lines
+from tracemap.reports.labels import lines_of
 
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 

@@ -94,6 +94,7 @@ class CostedMap:
     def op_results(self) -> Mapping[OpId, OpResult]:
         """Results of ops that can be measured: they work in at least one site that runs on calls, or in a transfer."""
         results = self.attribution.ops if self.attribution else ()
+        # An op whose sites all run at load was not measured: a result of 0 would say that it costs nothing.
         measurable = {site.id for site in self.graph.sites if not site.initializer} | self._transfer_results.keys()
         return {
             result.op: result for result in results if measurable.intersection(self._works_of_op.get(result.op, ()))
@@ -145,6 +146,7 @@ class CostedMap:
 
     def works_of(self, op: Op) -> tuple[str, ...]:
         """What an op works in; of call ops and functions what is reached through them."""
+        # Calls and functions do no work of their own; their lines show the whole of what they lead to.
         return self._works_of_op.get(op.id) or self._works_through.get(op.id, ())
 
     def attributed(self, op: OpId) -> Mapping[str, int]:
@@ -170,6 +172,7 @@ class CostedMap:
     def reached(self) -> tuple[Reached, ...]:
         """Every op of every site and transfer, with the scope and frames that it has when reached there."""
         paths = [(site.id, member.op, member.path) for site in self.graph.sites for member in site.members]
+        # The map knows of no calls that lead to a transfer: the host program submits it by itself.
         paths += [(transfer.id, op, ()) for transfer in self.graph.transfers for op in transfer.ops]
         shares = {
             (work, share.op): share.attributed for work, result in self.results.items() for share in result.shares

@@ -51,6 +51,7 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
             figures = (cost.attributed, cost.inclusive, cost.low, cost.high)
             sampled = ["" if isinstance(bound, Unknown) else bound for bound in (cost.sampled_low, cost.sampled_high)]
             writer.writerow([*cells, result.calls, name, units[name], *figures, *_spread(cost.per_call), *sampled])
+    # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
             writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 8])

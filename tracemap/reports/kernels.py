@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracemap.errors import ModuleInvalid
-from tracemap.graph.model import Kernel, Op, OpId, TraceGraph
+from tracemap.graph.model import Kernel, OpId, TraceGraph
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, instructions_of, loops_of
 from tracemap.machine.images import Image, kernel_images
-from tracemap.reports.labels import file_line
+from tracemap.reports.labels import lines_of, op_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +54,22 @@ def view_kernel(kernel: Kernel, text: str, images: Sequence[Image]) -> KernelVie
         images: the machine code of the module.
     """
     code, no_code = _code(kernel, images)
-    count: dict[int, int] = {}
-    for each in code:
-        count[each.line] = count.get(each.line, 0) + 1
+    count = Counter(each.line for each in code)
     ops_of = {step.line: step.ops for step in kernel.steps}
     lines = tuple(
-        KernelLine(number, words, ops_of.get(number, ()), count.get(number, 0))
-        for number, words in enumerate(text.splitlines(), 1)
+        KernelLine(number, words, ops_of.get(number, ()), count[number])
+        for number, words in enumerate(lines_of(text), 1)
     )
     loops = tuple(_loop(loop, ops_of) for loop in loops_of(code))
     return KernelView(kernel, lines, loops, code, no_code)
 
 
 def _code(kernel: Kernel, images: Sequence[Image]) -> tuple[tuple[Instruction, ...], str]:
+    # A module for several targets has a kernel of this name in each of its images; one is enough to be looked at.
     found = kernel_images(images, kernel.name)
     if not found:
         return (), "the module has no machine code with debug lines for it"
+    # Code that cannot be read leaves out a part of the view; the final IR is shown all the same.
     try:
         return instructions_of(*found[0]), ""
     except ModuleInvalid as error:
@@ -76,6 +77,7 @@ def _code(kernel: Kernel, images: Sequence[Image]) -> tuple[tuple[Instruction, .
 
 
 def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
+    # Debug lines of code that the backend made up (prologues) name no line of a step.
     lines = tuple(line for line in loop.lines if line in ops_of)
     ops = {op for line in lines for op in ops_of[line]}
     ordered = tuple(sorted(ops, key=lambda op: op.number))
@@ -84,12 +86,9 @@ def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
 
 def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:
     """Ops for people: id, name and line, at most so many."""
-    named = [_op_text(graph.op_by_id[op]) for op in ops[:most] if op in graph.op_by_id]
+    found = [graph.op_by_id[op] for op in ops[:most] if op in graph.op_by_id]
+    named = [f"{op.id} {op.name} {op_line(op)}" for op in found]
     return ", ".join((*named, f"+{len(ops) - most} more") if len(ops) > most else named)
-
-
-def _op_text(op: Op) -> str:
-    return f"{op.id} {op.name} {file_line(op.file, op.line)}"
 
 
 def ops_at_site(graph: TraceGraph, kernel: Kernel, ops: Sequence[OpId]) -> tuple[OpId, ...]:

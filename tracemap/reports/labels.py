@@ -1,4 +1,4 @@
-"""How reports name things for people: files, lines, values that are unknown."""
+"""How reports name things for people, and count lines: files, lines, ops, values that are unknown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ def file_line(file: Text, line: Integer) -> str:
 def or_dash(value: Text | Integer) -> str:
     """The value as it is, `–` where unknown."""
     return "–" if isinstance(value, Unknown) else str(value)
+
+
+def lines_of(text: str) -> list[str]:
+    r"""The lines of a text as compilers count them: only `\n` (or `\r\n`) ends a line."""
+    # str.splitlines also splits at form feeds and U+2028, and the numbers of all lines below would be wrong.
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines
 
 
 def op_line(op: Op) -> str:

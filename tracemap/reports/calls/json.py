@@ -51,4 +51,5 @@ def _pair(pair: PairStats) -> Json:
 
 
 def _known(value: float) -> float | None:
+    # NaN and infinities are not JSON.
     return value if math.isfinite(value) else None

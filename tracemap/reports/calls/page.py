@@ -180,6 +180,7 @@ def _pair_anchor(thread: str, of: int, given: int) -> str:
 def _correlation(thread: str, row: int, column: int, pairs: dict[tuple[int, int], PairStats]) -> CorrelationCell:
     if row == column:
         return CorrelationCell("1", _TINTS, "")
+    # The matrix is symmetric, but each pair is kept once, the earlier series first.
     of, given = sorted((row, column))
     pair = pairs[of, given]
     anchor = _pair_anchor(thread, of, given) if pair.table.size else ""
@@ -190,6 +191,7 @@ def _correlation(thread: str, row: int, column: int, pairs: dict[tuple[int, int]
 
 def _heat_map(anchor: str, of: SeriesPanel, given: SeriesPanel, pair: PairStats, gamma: float) -> HeatMap:
     correlation = f"{pair.correlation:.2g}" if math.isfinite(pair.correlation) else "none: one of them is constant"
+    # A column without calls has no probabilities at all, which is not the same as probabilities of 0.
     filled = [bool(column.any()) for column in pair.table.T]
     rows = tuple(tuple(map(partial(_cell, gamma), row, filled)) for row in pair.table.tolist())
     return HeatMap(anchor, of, given, correlation, rows)

@@ -89,7 +89,7 @@ def plot(found: Histogram, mean: float, quantiles: Sequence[float], text: Amount
 
 def _bar(left: float, right: float, count: int, most: int, span: str, found: Histogram) -> Bar:
     height = max((BASE - _TOP) * count / most, _LEAST_HEIGHT if count else 0)
-    width = max(0.5, right - left - 1)
+    width = max(0.5, right - left - 1)  # a gap between bars, unless that would leave nothing of them
     return Bar(round(left, 1), round(width, 1), round(height, 1), count, span, format_share(count, found.total))
 
 
@@ -154,6 +154,7 @@ def _round_values(low: float, high: float) -> list[float]:
 def _round_values_of_decades(low: float, high: float) -> list[float]:
     """Powers of ten, every so many; with 2 and 5 times them where there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    # Rounded up, so that there are at most as many labels as have room.
     every = max(1, -(-(last - first) // _MOST_TICKS))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     values = [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]

@@ -17,6 +17,7 @@ from pygments.token import (
 )
 
 from tracemap.reports.escaping import for_markup
+from tracemap.reports.labels import lines_of
 
 _CLASSES: tuple[tuple[_TokenType, str], ...] = (
     (Comment, "c"),
@@ -37,14 +38,6 @@ _CLASSES: tuple[tuple[_TokenType, str], ...] = (
     (String, "s"),
 )
 """Token types and the class names that `source.css` colours; the first that contains a token's type."""
-
-
-def lines_of(text: str) -> list[str]:
-    r"""The lines of a text as compilers count them: only `\n` (or `\r\n`) ends a line."""
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return lines
 
 
 def highlighted_lines(text: str, language: str) -> list[str]:

@@ -39,6 +39,7 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
         data: what its script works on; None where that stands in the markup.
         values: what else its template needs, by name.
     """
+    # The policy names the hashes of the very texts that are written, so each is put together once.
     style = "".join(map(asset, (_STYLE, *kind.styles))) + sizes
     early, script = asset(_EARLY), _script(kind)
     return (

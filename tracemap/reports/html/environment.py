@@ -20,6 +20,7 @@ def environment() -> Environment:
     """Templates by their names in `reports/assets`; a name that is not there is an error, not an empty text."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+    # Tags of the template leave no lines behind: a page has as many as its sources.
     return Environment(
         loader=FunctionLoader(asset),
         autoescape=True,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
-from tracemap.reports.highlight.lines import highlighted_lines, lines_of
+from tracemap.reports.highlight.lines import highlighted_lines
 from tracemap.reports.html.blocks import block_sizes, in_blocks
 from tracemap.reports.html.document import Kind, render
+from tracemap.reports.labels import lines_of
 from tracemap.reports.lowering.words import heading, line_and_column, whereabouts
 from tracemap.units import Unknown, plural
 
@@ -49,7 +50,7 @@ class Pane:
 
 @dataclass(frozen=True, slots=True)
 class OpLine:
-    """A row of the table of ops: where the op is in each stage after the model itself."""
+    """An op: where it is in the model, and whereabouts in each stage, the model itself first."""
 
     id: str
     name: str
@@ -78,13 +79,8 @@ def build_lowering_page(lowering: Lowering) -> LoweringPage:
 
 
 def _op_line(op: SourceOp, lowering: Lowering) -> OpLine:
-    return OpLine(op.id, op.name, line_and_column(op), _everywhere(op, lowering)[1:])
-
-
-def _everywhere(op: SourceOp, lowering: Lowering) -> tuple[str, ...]:
-    """Where an op is in each stage, the model itself first."""
     found = zip(lowering.places_of(op.id), lowering.stages, strict=True)
-    return tuple(whereabouts(place, stage) for place, stage in found)
+    return OpLine(op.id, op.name, line_and_column(op), tuple(whereabouts(place, stage) for place, stage in found))
 
 
 def render_lowering_page(lowering: Lowering) -> str:
@@ -94,13 +90,14 @@ def render_lowering_page(lowering: Lowering) -> str:
         _KIND,
         page,
         sizes=block_sizes({f"S{pane.number}": (pane.columns, len(pane.lines)) for pane in page.panes}),
-        data=_script_data(lowering),
+        data=_script_data(page, lowering),
         in_blocks=in_blocks,
     )
 
 
 def _pane(stage: Stage, number: int) -> Pane:
     loop_of = _loop_of_lines(stage)
+    # Two bands in turn tell loops apart that follow on one another without a line between.
     bands = {loop.id: 1 + number % 2 for number, loop in enumerate(stage.loops)}
     begins = {loop.line: loop.id for loop in stage.loops}
     lines = tuple(
@@ -128,18 +125,10 @@ def _loop_of_lines(stage: Stage) -> dict[int, str]:
     return found
 
 
-def _script_data(lowering: Lowering) -> Json:
+def _script_data(page: LoweringPage, lowering: Lowering) -> Json:
     """What the script needs: ops with where they are, and of each stage its loops and remainders with their links."""
     return {
-        "ops": [
-            {
-                "id": op.id,
-                "name": op.name,
-                "position": line_and_column(op),
-                "whereabouts": _everywhere(op, lowering),
-            }
-            for op in lowering.ops
-        ],
+        "ops": [asdict(op) for op in page.ops],
         "stages": [
             {
                 "title": heading(stage, number),

@@ -13,7 +13,6 @@ from typing import Any
 from tracemap.attribution.model import Attribution, KernelResult
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.model import Kernel, TraceGraph
-from tracemap.machine.code import OUTSIDE
 from tracemap.machine.images import Image, read_images
 from tracemap.reports.kernels import KernelView, view_kernel
 from tracemap.reports.page.model import KernelPage
@@ -93,6 +92,7 @@ def _by_metric(seen: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int
 
 def kernel_page_json(page: KernelPage) -> dict[str, Any]:
     """A kernel as the page's script takes it: addresses and what was seen at them by the instruction's number."""
+    # What was seen is kept by address; the script has instructions by number, and addresses as texts for people.
     number_of = {address: number for number, (address, _, _) in enumerate(page.code)}
     return {
         "name": page.name,
@@ -107,7 +107,7 @@ def kernel_page_json(page: KernelPage) -> dict[str, Any]:
         },
         "loops": [
             {
-                "parent": parent if parent != OUTSIDE else -1,
+                "parent": parent,
                 "at": number_of[address],
                 "instructions": count,
                 "ops": list(ops),

@@ -29,6 +29,7 @@ class _Links:
     def of(self, file: Text, line: Integer) -> LineLink:
         text = file_line(file, line)
         index = UNKNOWN if isinstance(file, Unknown) else self._index.get(file, UNKNOWN)
+        # Only lines of the kept text have an anchor; a link to any other would lead nowhere.
         if isinstance(index, Unknown) or isinstance(line, Unknown) or not 1 <= line <= self._lengths[index]:
             return LineLink(text, "")
         return LineLink(text, f"F{index}L{line}")

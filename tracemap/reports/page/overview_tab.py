@@ -63,6 +63,7 @@ def coverage(costed: CostedMap) -> Coverage:
 def _uncalled_sites(costed: CostedMap) -> int:
     if costed.attribution is None:
         return 0
+    # Sites that run at load are in no profile, so nothing is to be concluded from their absence.
     called = {result.site for result in costed.site_results.values() if result.calls}
     return sum(not site.initializer and site.id not in called for site in costed.graph.sites)
 

@@ -14,6 +14,7 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
     """Lines of the `index`-th source that are frames: of every op as it is reached, and of ops that work nowhere."""
     uses: dict[int, LineUse] = defaultdict(LineUse)
     for reached in costed.reached:
+        # Depth counts kept frames only: what a library does is its caller's own cost.
         for depth, frame in enumerate(_kept(costed, reached.frames)):
             if costed.source_index[frame.file] == index:
                 use = uses[frame.line]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -35,21 +34,25 @@ def page_json(page: PageData) -> Json:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Page data as JSON: records as objects, but amounts `[exact, text, share]`, spreads and links as lists.
+    """Page data as JSON: records as objects, but those that there are most of as lists, in the order of their fields.
 
-    Mappings are per metric and have every metric, in their order: their values alone are kept. Unknown is null.
+    Mappings are per metric and have every metric, in their order: their values alone are kept.
     """
-    if isinstance(value, Amount | Spread | LineLink):
-        return [plain(getattr(value, field.name)) for field in fields(value)]
-    if isinstance(value, LineCost):
-        return [plain(value.attributed), plain(value.inclusive), heat_level(value)]
-    if isinstance(value, Mapping):
-        return [plain(each) for each in value.values()]
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    # The most frequent kinds come first: a page of a large model has hundreds of thousands of values.
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Amount):
+        return [value.exact, value.text, value.share]
+    if isinstance(value, tuple):
         return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return [plain(each) for each in value.values()]
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    return None if isinstance(value, Unknown) else value
+        items = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        # Names of fields would be most of the page where a row has a dozen of these for each metric.
+        return list(items.values()) if isinstance(value, LineCost | LineLink | Spread) else items
+    assert value is None or isinstance(value, Unknown), f"no page data: {value!r}"
+    return None
 
 
 def _source(source: SourcePage) -> Json:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from tracemap.graph.model import Fate, SourceFile
 from tracemap.reports.costed import CostedMap, heat
-from tracemap.reports.highlight.lines import highlighted_lines, lines_of
-from tracemap.reports.labels import short_name
+from tracemap.reports.highlight.lines import highlighted_lines
+from tracemap.reports.labels import lines_of, short_name
 from tracemap.reports.page.amounts import amount
 from tracemap.reports.page.line_use import LineUse
 from tracemap.reports.page.model import LineCost, SourceLine, SourcePage
@@ -25,7 +25,7 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
     uses = (python_lines if source.language == "python" else model_lines)(costed, index)
     hottest = {metric.name: _hottest(uses, metric.name) for metric in costed.metrics}
     peaks = {name: uses[numbers[0]].attributed[name] if numbers else 0 for name, numbers in hottest.items()}
-    lines = lines_of(text)
+    lines = lines_of(text)  # may be fewer than locations name: files change after models are made of them
     return SourcePage(
         index=index,
         name=source.name,
@@ -43,6 +43,7 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
 
 
 def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
+    # Ties fall to the line that comes first, so that the same run gives the same page.
     hot = [(-use.attributed[metric], number) for number, use in uses.items() if use.attributed[metric] > 0]
     return tuple(number for _, number in sorted(hot))
 

@@ -78,6 +78,7 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution) -> None
 
 
 def _print_ops(to: Console, costed: CostedMap, metric: MetricTotal, *, all_ops: bool) -> None:
+    # Sorting is stable: ops of the same cost stay in the order of the model.
     results = sorted(costed.op_results.values(), key=lambda result: -result.metrics[metric.name].attributed)
     shown = results if all_ops else results[:MOST_ROWS]
     to.print(_op_table(costed, shown, metric))

@@ -60,6 +60,7 @@ def _loss_rows(losses: Sequence[Loss]) -> Iterator[tuple[object, ...]]:
     groups: dict[tuple[str, str, str, str], list[Op]] = defaultdict(list)
     for loss in losses:
         groups[loss.phase, loss.op.name, loss.op.fate.value, loss.op.reason.slug].append(loss.op)
+    # Losses come in the order of compilation, and so do the phases that they name.
     phases = list(dict.fromkeys(loss.phase for loss in losses))
     for key, ops in sorted(groups.items(), key=lambda item: (phases.index(item[0][0]), -len(item[1]), item[0])):
         phase, name, fate, _ = key

@@ -30,6 +30,7 @@ def console(out: TextIO) -> Console:
     """What prints to `out`; colours and the width of the terminal are used where it is one."""
     from rich.console import Console
 
+    # Without a width rich takes 80 columns for what is no terminal, and folds rows that other programs are to read.
     width = None if out.isatty() else PIPED_WIDTH
     return Console(file=out, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 

@@ -45,11 +45,11 @@ function paintLines() {
   data.sources.forEach((source, index) => {
     for (const [number, use] of Object.entries(source.lines)) {
       if (!use.costs.length) continue;
-      const [attributed, inclusive, level] = use.costs[metric];
+      const [attributed, inclusive, heat] = use.costs[metric];
       const gutter = byId(lineKey(index, number)).firstElementChild;
       const cell = (name) => gutter.querySelector("b." + name);
       const shown = attributed[0] || !inclusive[0];
-      gutter.className = level ? "g h" + level : "g";
+      gutter.className = heat ? "g h" + Math.max(1, Math.round(10 * heat)) : "g";
       cell("a").textContent = shown ? attributed[1] : "";
       cell("a").title = attributed[0];
       cell("s").textContent = shown ? attributed[2] : "";
