@@ -198,6 +198,37 @@ def test_warm_up_is_left_out_and_metrics_of_any_name_are_attributed(tmp_path: Pa
     ]
 
 
+def test_metrics_are_told_by_what_they_are_not_by_names_of_ours(tmp_path: Path) -> None:
+    """Names of tables and columns that the join has, too."""
+    table = csv_of(tmp_path / "r.csv", "kernel,target,value_0,kernels,buffer_group\nk2,3,5,7,11\nk2,30,50,70,110\n")
+    result = attributed(table)
+    assert {metric.name: metric.measured for metric in result.metrics} == {
+        "target": 33,
+        "value_0": 55,
+        "kernels": 77,
+        "buffer_group": 121,
+    }
+
+
+def test_whole_and_fractional_runs_of_a_metric_add_up_exactly(tmp_path: Path) -> None:
+    whole = csv_of(tmp_path / "whole.csv", "kernel,ratio\nk2,1\nk2,2\n")
+    parts = csv_of(tmp_path / "parts.csv", "kernel,ratio\nk2,0.25\nk2,0.5\n")
+    for runs in ((whole, parts), (parts, whole)):
+        (metric,) = attributed(*runs).metrics
+        assert (metric.unit, metric.measured, metric.attributed) == ("millionths", 3_750_000, 3_750_000)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_run_that_is_damaged_where_its_values_lie_is_refused(tmp_path: Path, several: bool) -> None:
+    """Opening a run reads the end of its file only, so that the damage shows when events are joined."""
+    path = run_of(tmp_path / "r.parquet", INDEXED)
+    runs = [read_run(path)] + [read_run(run_of(tmp_path / "other.parquet", INDEXED))] * several
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 40 + whole[44:])
+    with pytest.raises(RunInvalid, match=r"r\.parquet: .*cannot be read"):
+        attribute(Request(example(), "cd" * 32, runs, Rule.MODEL))
+
+
 def test_several_runs_of_one_kind_add_up_and_others_do_not(tmp_path: Path) -> None:
     one = run_of(tmp_path / "1.parquet", INDEXED, header(workers=2, device="local-task", iterations=3))
     two = run_of(tmp_path / "2.parquet", INDEXED, header(workers=2, device="local-task", iterations=4))

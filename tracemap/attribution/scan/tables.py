@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import RunInvalid
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.model import Run
-from tracemap.measurements.sql import open_database
+from tracemap.measurements.sql import first_line, open_database, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,11 +47,9 @@ class Tables:
         Raises:
             RunInvalid: it failed, be it for a cell that is not what its column says, or for a damaged file.
         """
-        import duckdb
-
         try:
             return self.connection.execute(text).fetchall()
-        except duckdb.Error as error:
+        except reading_errors() as error:
             raise self._explained(error) from error
 
     def make(self, name: str, query: str) -> None:
@@ -71,13 +69,8 @@ class Tables:
             cells = [list(column) for column in zip(*rows, strict=True)]
             self.connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
 
-    def _explained(self, error: duckdb.Error) -> RunInvalid:
-        """What is wrong with the run that was read; a search for the bad cell fails where the file is damaged."""
-        import duckdb
-
-        of_cells = (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.OutOfRangeException)
-        if len(self.runs) == 1 and isinstance(error, of_cells):
-            with suppress(duckdb.Error):
-                return explain_bad_cell(self.runs[0], error)
-        names = ", ".join(str(run.table) for run in self.runs)
-        return RunInvalid(f"{names}: cannot be read: {str(error).partition(chr(10))[0]}")
+    def _explained(self, error: Exception) -> RunInvalid:
+        """What is wrong with the run that was read; if there are several, it is not for a cell of theirs."""
+        if len(self.runs) == 1:
+            return explain_bad_cell(self.runs[0], error)
+        return RunInvalid(f"{', '.join(str(run.table) for run in self.runs)}: cannot be read: {first_line(error)}")
