@@ -18,21 +18,9 @@ from tracemap.attribution.model import (
     SiteResult,
 )
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import (
-    Evidence,
-    Fate,
-    Frame,
-    Kernel,
-    Membership,
-    ModuleInfo,
-    Op,
-    OpId,
-    Part,
-    Reason,
-    Site,
-    SourceFile,
-    TraceGraph,
-)
+from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
+from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId, Part, Reason
+from tracemap.graph.program import Kernel, Membership, Site
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text, split_by_largest_remainder
 

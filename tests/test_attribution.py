@@ -19,7 +19,8 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.join.run import join_run
 from tracemap.attribution.model import Attribution, BalanceError, PerCall, ResidualReason
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
-from tracemap.graph.model import Command, CommandBuffer, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Command, CommandBuffer
 from tracemap.measurements.header import UNTOLD_HEADER, RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import Rule

@@ -23,7 +23,9 @@ from tracemap.attribution.steps.lines import spread_evenly
 from tracemap.attribution.weights import wilson
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.model import OpId, Step, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Step
 from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.header import UNTOLD_HEADER

@@ -17,7 +17,8 @@ from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrow
 from tracemap.attribution.scan.percentiles import pooled_at_once, pooled_in_steps
 from tracemap.attribution.scan.scan import Scan, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
-from tracemap.graph.model import Command, CommandBuffer, Schedule, Submission, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Command, CommandBuffer, Schedule, Submission
 from tracemap.measurements.header import RecordedBuffer
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN

@@ -19,7 +19,7 @@ from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, Json, check_cli, json_cli,
 from tests.test_cli_errors import refused
 from tracemap.graph.audit import audit, lost_in
 from tracemap.graph.bundle import load
-from tracemap.graph.model import PHASES, SOURCE, Op
+from tracemap.graph.ops import PHASES, SOURCE, Op
 from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, walk
 from tracemap.ir.reading import parse_model

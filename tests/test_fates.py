@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
-from tracemap.graph.model import Fate, Op, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate, Op
 from tracemap.mapping.build import build
 from tracemap.mapping.fates.reasons import INFERRED, REASONS
 from tracemap.mapping.request import BuildRequest

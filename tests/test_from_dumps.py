@@ -13,7 +13,8 @@ from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli, flow_of_plain_compile, json_cli, made_once, run_cli
 from tests.test_cli_errors import everything_in, refused
 from tracemap.graph.bundle import load
-from tracemap.graph.model import Evidence, Fate, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Evidence, Fate
 from tracemap.toolchain import find_tool
 
 FIVE = ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny", "onnx_mlp_named"]

@@ -23,7 +23,7 @@ from tests.test_cli_errors import refused
 from tests.test_reports_json import objects
 from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import LOOPS, Loop, Lowering, Stage
-from tracemap.graph.model import Evidence, OpId
+from tracemap.graph.ops import Evidence, OpId
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.mapping.lowering.pipelines import lower
 from tracemap.reports.json.lowering import shown_lowering

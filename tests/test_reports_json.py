@@ -14,7 +14,8 @@ from tests.schemas import printed, stored_schema, validator
 from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS
 from tracemap.attribution.model import ResidualReason
 from tracemap.codec import pretty
-from tracemap.graph.model import Evidence, Fate, Kernel, OpId, Step
+from tracemap.graph.ops import Evidence, Fate, OpId
+from tracemap.graph.program import Kernel, Step
 from tracemap.options.attribute import Rule
 from tracemap.reports.json.attribution import shown_attribution
 from tracemap.reports.json.show import shown_map

@@ -7,7 +7,8 @@ import pytest
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import Fate, SourceFile, TraceGraph
+from tracemap.graph.model import SourceFile, TraceGraph
+from tracemap.graph.ops import Fate
 from tracemap.reports.costed import AT_LOAD, NO_MEMBERS, explained_of_elapsed
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.model import PageData, SourceLine

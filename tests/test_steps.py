@@ -15,7 +15,7 @@ from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, SAMPLES, check_cli
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.model import Evidence
+from tracemap.graph.ops import Evidence
 from tracemap.ir.configured import KernelNames
 from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
 from tracemap.machine.images import NO_LINE, CodeFunction, Image, read_image, read_images

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from tracemap.attribution.weights import Weights
-from tracemap.graph.model import Membership, Site
+from tracemap.graph.program import Membership, Site
 from tracemap.measurements.header import Peaks
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tracemap.codec import Count, Positive, Record
-from tracemap.graph.model import Evidence, OpId, Reason
+from tracemap.graph.ops import Evidence, OpId, Reason
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 LOOPS = frozenset({"affine.for", "affine.parallel", "scf.for", "scf.forall", "scf.parallel", "scf.while"})

@@ -13,7 +13,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from tracemap.errors import QueryInvalid
-from tracemap.graph.model import Kernel, Op, Site, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Op
+from tracemap.graph.program import Kernel, Site
 from tracemap.graph.trail import scope_of
 
 if TYPE_CHECKING:

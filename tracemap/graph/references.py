@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
-from tracemap.graph.model import PHASES, SOURCE, Command, Kernel, Op, Schedule, Site, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import PHASES, SOURCE, Op
+from tracemap.graph.program import Command, Kernel, Schedule, Site
 from tracemap.units import UNKNOWN
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from tracemap.graph.model import Frame, Op, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Frame, Op
 
 
 def scope_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[str, ...]:

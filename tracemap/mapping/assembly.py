@@ -12,19 +12,9 @@ from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
-from tracemap.graph.model import (
-    Argument,
-    Frame,
-    Function,
-    Kernel,
-    ModuleInfo,
-    Op,
-    OpId,
-    Part,
-    Site,
-    SourceFile,
-    TraceGraph,
-)
+from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
+from tracemap.graph.ops import Frame, Op, OpId, Part
+from tracemap.graph.program import Argument, Function, Kernel, Site
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.phases import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_hal
 from tracemap.ir.source import SourceModel, SourceOperation

@@ -11,7 +11,8 @@ from msgspec import structs
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid
 from tracemap.graph import bundle
-from tracemap.graph.model import Evidence, ModuleInfo, TraceGraph
+from tracemap.graph.model import ModuleInfo, TraceGraph
+from tracemap.graph.ops import Evidence
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.assembly import Assembly, module_info

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteResult, TransferResult
-from tracemap.graph.model import Frame, Op, OpId, Site, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Frame, Op, OpId
+from tracemap.graph.program import Site
 from tracemap.graph.trail import frames_of, scope_of, users_first
 from tracemap.units import Text, Unknown, format_share
 

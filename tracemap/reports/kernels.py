@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracemap.errors import ModuleInvalid
-from tracemap.graph.model import Kernel, OpId, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Kernel
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, instructions_of, loops_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.reports.labels import lines_of, op_line

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from tracemap.graph.model import Op, Site, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Op
+from tracemap.graph.program import Site
 from tracemap.units import Integer, Text, Unknown
 
 

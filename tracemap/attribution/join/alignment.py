@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracemap.attribution.join.creation import by_creation
-from tracemap.graph.model import Command, CommandBuffer
+from tracemap.graph.program import Command, CommandBuffer
 from tracemap.measurements.header import RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.units import UNKNOWN
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from tracemap.graph.model import CommandBuffer
+from tracemap.graph.program import CommandBuffer
 from tracemap.measurements.header import RecordedBuffer
 
 

@@ -17,7 +17,8 @@ from functools import cached_property
 from tracemap.attribution.join.alignment import aligned
 from tracemap.attribution.join.targets import Target
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
-from tracemap.graph.model import Command, CommandBuffer, Schedule, TraceGraph, Transfer
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Command, CommandBuffer, Schedule, Transfer
 from tracemap.measurements.header import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text
 

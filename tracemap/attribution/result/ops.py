@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tracemap.attribution.model import OpCost, OpResult, SiteResult, TransferResult
 from tracemap.attribution.scan.percentiles import Spread
-from tracemap.graph.model import OpId, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
 from tracemap.units import UNKNOWN
 
 

@@ -11,7 +11,9 @@ from tracemap.attribution.rules import weights
 from tracemap.attribution.scan.percentiles import Spread
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.weights import Weights
-from tracemap.graph.model import OpId, Site, TraceGraph, Transfer
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Site, Transfer
 from tracemap.measurements.header import Peaks
 from tracemap.options.attribute import Rule
 from tracemap.units import split_by_largest_remainder

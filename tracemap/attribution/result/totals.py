@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.steps.counts import StepCounts
-from tracemap.graph.model import OpId, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
 from tracemap.machine.images import Image
 from tracemap.measurements.model import SAMPLES, TIME_METRICS
 from tracemap.units import split_by_largest_remainder

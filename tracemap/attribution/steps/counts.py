@@ -11,7 +11,8 @@ from tracemap.attribution.scan.step_rows import NO_ADDRESS, StepRow
 from tracemap.attribution.steps.kernel import KernelSteps, Spot, kernel_steps
 from tracemap.attribution.steps.lines import Lines, in_loops, lines_of_ops, of_members, spread_evenly
 from tracemap.attribution.weights import Weights
-from tracemap.graph.model import Kernel, Site, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Kernel, Site
 from tracemap.machine.images import Image
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES
 

@@ -8,7 +8,9 @@ from functools import cached_property
 
 from tracemap.attribution.scan.step_rows import NO_ADDRESS, StepRow
 from tracemap.errors import ModuleInvalid
-from tracemap.graph.model import Kernel, OpId, Site, Step, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Kernel, Site, Step
 from tracemap.machine.code import OUTSIDE, CodeLoop, innermost, instructions_of, loops_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.units import UNKNOWN

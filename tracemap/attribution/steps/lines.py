@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.scan.step_rows import NO_ADDRESS, StepRow
 from tracemap.attribution.steps.kernel import NOBODY, UNKNOWN_LOOP, KernelSteps, Spot
-from tracemap.graph.model import Site
+from tracemap.graph.program import Site
 from tracemap.machine.code import OUTSIDE
 from tracemap.units import split_by_largest_remainder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
-from tracemap.graph.model import PHASES
+from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText, line_kernels
 from tracemap.ir.parsing import MlirParser
 from tracemap.toolchain import find_tool, run_tool

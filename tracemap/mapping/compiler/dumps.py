@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracemap.errors import DumpsInvalid
-from tracemap.graph.model import PHASES
+from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText
 
 NEEDED = ("dispatch-creation", "flow", "hal")

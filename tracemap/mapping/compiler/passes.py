@@ -16,7 +16,7 @@ from pathlib import Path
 from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
 from tracemap.graph.audit import Spot, lost_in
 from tracemap.graph.bundle import Bundle
-from tracemap.graph.model import PHASES, Op
+from tracemap.graph.ops import PHASES, Op
 from tracemap.ir.blanking import blank_locations
 from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tracemap.graph.model import Fate, Reason, Site
+from tracemap.graph.ops import Fate, Reason
+from tracemap.graph.program import Site
 from tracemap.ir.source import CONTROL_FLOW, SourceOperation
 from tracemap.mapping.fates.reasons import reason
 from tracemap.mapping.model.dataflow import Node

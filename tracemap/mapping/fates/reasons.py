@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracemap.graph.model import Reason
+from tracemap.graph.ops import Reason
 
 REASONS: Mapping[str, str] = {
     "in-sites": "does work in {where}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tracemap.graph.model import PHASES, SOURCE
+from tracemap.graph.ops import PHASES, SOURCE
 
 
 class Survival:

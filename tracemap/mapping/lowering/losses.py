@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tracemap.graph.model import OpId, Reason
+from tracemap.graph.ops import OpId, Reason
 from tracemap.ir.source import SourceOperation
 from tracemap.mapping.fates.reasons import reason
 from tracemap.mapping.lowering.kinds import names_memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracemap.graph.lowering import LOOPS, Link, Loop, Remainder, SourceOp, Stage
-from tracemap.graph.model import Evidence, OpId
+from tracemap.graph.ops import Evidence, OpId
 from tracemap.ir.loops import StageOp, read_stage
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.mapping.lowering.kinds import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
 from tracemap.mapping.model.origins import Origins

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import is_informative
 from tracemap.mapping.model.calls import Calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import is_return

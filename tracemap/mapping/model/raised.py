@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.mapping.model.kinds import is_constant_like, is_destination
 from tracemap.mapping.model.origins import Origin, Origins

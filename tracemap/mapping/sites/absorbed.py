@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence, Set
 
 from msgspec import structs
 
-from tracemap.graph.model import Evidence, Membership, OpId, Site
+from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.program import Membership, Site
 from tracemap.ir.phases import DispatchRegion
 from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import Command, CommandBuffer, Site
+from tracemap.graph.program import Command, CommandBuffer, Site
 from tracemap.ir.phases import FlowDispatch, HalBuffer, HalCommand, HalProgram
 from tracemap.locations import Location
 from tracemap.mapping.sites.owners import Owners

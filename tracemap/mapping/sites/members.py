@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tracemap.graph.model import Evidence, Membership, OpId
+from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.program import Membership
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.phases import DispatchRegion
 from tracemap.locations import Location

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 from tracemap.ir.source import SourceOperation
 from tracemap.locations import Location
 from tracemap.mapping.model.facts import ModelFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from tracemap.graph.model import Kernel, Site
+from tracemap.graph.program import Kernel, Site
 from tracemap.ir.phases import DispatchRegion, FlowDispatch, FlowProgram
 from tracemap.locations import Location
 from tracemap.mapping.model.conversions import Conversions

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from tracemap.graph.model import Kernel, OpId, Site, Step
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Kernel, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelLine, KernelText
 from tracemap.ir.phases import DispatchRegion

@@ -8,7 +8,8 @@ from msgspec import Meta, field
 
 from tracemap.codec import Count, Document, Record, view
 from tracemap.graph.audit import Audit, Loss, PhaseCount, Spot
-from tracemap.graph.model import Fate, ModuleInfo, Op, OpId, TraceGraph
+from tracemap.graph.model import ModuleInfo, TraceGraph
+from tracemap.graph.ops import Fate, Op, OpId
 from tracemap.reports.json.show import ShownReason
 from tracemap.units import UNKNOWN, Integer, Text
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from tracemap.codec import Count, Document, Record, view
 from tracemap.graph.lowering import Loop, Lowering, OpPlace, Remainder, SourceOp, Stage
-from tracemap.graph.model import OpId, Reason
+from tracemap.graph.ops import OpId, Reason
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 

@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from tracemap.codec import Count, Document, Positive, Record, view
-from tracemap.graph.model import Evidence, Fate, Frame, Kernel, Membership, ModuleInfo, Op, OpId, Step, TraceGraph
+from tracemap.graph.model import ModuleInfo, TraceGraph
+from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId
+from tracemap.graph.program import Kernel, Membership, Step
 from tracemap.graph.query import Selection, everything
 from tracemap.machine.code import OUTSIDE, Instruction
 from tracemap.reports.kernels import KernelLoop, KernelView

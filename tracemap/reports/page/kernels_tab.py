@@ -12,7 +12,8 @@ from typing import Any
 
 from tracemap.attribution.model import Attribution, KernelResult
 from tracemap.graph.bundle import Bundle
-from tracemap.graph.model import Kernel, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Kernel
 from tracemap.machine.images import Image, read_images
 from tracemap.reports.kernels import KernelView, view_kernel
 from tracemap.reports.page.model import KernelPage

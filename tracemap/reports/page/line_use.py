@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 
 
 @dataclass(slots=True)

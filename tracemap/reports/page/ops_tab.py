@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracemap.attribution.model import MetricTotal, OpCost
-from tracemap.graph.model import Frame, Op
+from tracemap.graph.ops import Frame, Op
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.labels import file_line, or_dash
 from tracemap.reports.page.amounts import amount, spread

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
-from tracemap.graph.model import Fate, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate
 from tracemap.reports.costed import CostedMap, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.amounts import amount, amounts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from tracemap.graph.model import Frame
+from tracemap.graph.ops import Frame
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.page.line_use import LineUse
 

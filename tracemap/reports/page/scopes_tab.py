@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tracemap.graph.model import OpId
+from tracemap.graph.ops import OpId
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.page.amounts import amounts
 from tracemap.reports.page.model import ScopeRow

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracemap.attribution.model import SiteResult
-from tracemap.graph.model import Membership, OpId, Site
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Membership, Site
 from tracemap.reports.costed import CostedMap, remarks
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.amounts import amount, amounts, spread

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracemap.graph.model import Fate, SourceFile
+from tracemap.graph.model import SourceFile
+from tracemap.graph.ops import Fate
 from tracemap.reports.costed import CostedMap, heat
 from tracemap.reports.highlight.lines import highlighted_lines
 from tracemap.reports.labels import lines_of, short_name

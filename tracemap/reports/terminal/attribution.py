@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, OpCost, OpResult, SiteResult
-from tracemap.graph.model import Op, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Op
 from tracemap.reports.costed import (
     AT_LOAD,
     EQUAL_MEMBERS,

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from tracemap.graph.audit import Audit, Loss, Spot
-from tracemap.graph.model import SOURCE, Op, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import SOURCE, Op
 from tracemap.reports.escaping import for_terminal
 from tracemap.reports.terminal.tables import Number, console, table
 from tracemap.units import Unknown, format_share, plural

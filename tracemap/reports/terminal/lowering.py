@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
-from tracemap.graph.model import Evidence
+from tracemap.graph.ops import Evidence
 from tracemap.reports.escaping import for_terminal
 from tracemap.reports.lowering.words import heading, line_and_column, or_question_mark, whereabouts
 from tracemap.reports.terminal.tables import console, table

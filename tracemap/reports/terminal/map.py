@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.graph.model import Fate, Kernel, Op, Site, TraceGraph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate, Op
+from tracemap.graph.program import Kernel, Site
 from tracemap.graph.query import Selection
 from tracemap.reports.escaping import for_terminal
 from tracemap.reports.labels import file_line, op_line, or_dash, root_and_line
