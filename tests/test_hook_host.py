@@ -10,6 +10,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.hook import support
@@ -17,6 +18,7 @@ from tests.support import made_once
 from tracemap.errors import RunEmpty
 from tracemap.hook import settings_environment
 from tracemap.hook.compiling import FOLDER, find_compiler, sources
+from tracemap.measurements.hook.calls import load_calls
 from tracemap.measurements.hook.recording import NO_WORKGROUP, HookRecording, read_recording
 
 HERE = Path(support.__file__).parent
@@ -85,6 +87,10 @@ def test_a_runtime_with_irees_hook_is_recorded_once(library: Path, host: Path, k
     assert calls_by_kernel(recording) == {"empty": 50, "linked_in": 50}
     ((thread,),) = (process.threads for process in recording.processes)
     assert int((thread.calls["flags"] & NO_WORKGROUP != 0).sum()) == 50
+    with duckdb.connect() as connection:
+        calls = load_calls(recording, connection)
+        told = calls.aggregate("kernel, count(workgroup_x), count(workgroups_z)", "kernel").order("kernel").fetchall()
+    assert told == [("empty", 50, 50), ("linked_in", 0, 0)]
 
 
 def test_other_symbols_are_looked_up_as_before(library: Path, host: Path, kernels: Path, output: Path) -> None:

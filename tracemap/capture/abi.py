@@ -23,11 +23,11 @@ def declared_types(module: Path) -> dict[str, tuple[str, ...]]:
 def _types(text: str) -> tuple[str, ...]:
     """The types in `%input0: tensor<4xf32>, %input1: i32) -> (…`, up to the parenthesis that closes the list."""
     types, depth, begin = [], 0, 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         if depth == 0 and letter in ",)":
-            types.append(text[begin:place])
-            begin = place + 1
+            types.append(text[begin:index])
+            begin = index + 1
             if letter == ")":
                 break
-        depth += (letter in "<([{") - (letter in ">)]}" and text[place - 1] != "-")
+        depth += (letter in "<([{") - (letter in ">)]}" and text[index - 1] != "-")
     return tuple(item.partition(":")[2].partition(" {")[0].strip() for item in types if item.strip())

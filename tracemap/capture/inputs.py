@@ -86,7 +86,7 @@ def made_inputs(entry: EntryPoint, dim: Integer, folder: Path) -> list[Input]:
         InputInvalid: an argument bounds a loop, has a `?` and no `dim` is known, or is of an unknown type.
     """
     shaped = [_understood(entry, argument, dim) for argument in entry.arguments]
-    return [_made(place, sizes_and_element, folder) for place, sizes_and_element in enumerate(shaped)]
+    return [_made(index, sizes_and_element, folder) for index, sizes_and_element in enumerate(shaped)]
 
 
 def _understood(entry: EntryPoint, argument: ArgumentType, dim: Integer) -> _Shaped:
@@ -147,7 +147,7 @@ def _example(entry: EntryPoint) -> str:
     return " ".join(specs)
 
 
-def _made(place: int, shaped: _Shaped, folder: Path) -> Input:
+def _made(index: int, shaped: _Shaped, folder: Path) -> Input:
     if shaped.sizes is None:
         value = "0" if _INTEGER.fullmatch(shaped.element) else f"{RANDOM_LIMIT / 2}"
         return Input(value, f"{shaped.element}: {value} (made up)")
@@ -157,9 +157,9 @@ def _made(place: int, shaped: _Shaped, folder: Path) -> Input:
     # Without a value IREE fills with zeros, whatever the element type is; an empty file it would not read.
     if not number_type or math.prod(sizes) == 0:
         return Input(text, f"{text}: zeros (made up)")
-    said = f"{text}: random in [0, {RANDOM_LIMIT}), seed {place} (made up)"
-    values = _random(sizes, number_type, place)
-    return Input(_stored(values, text, folder / f"input{place}"), said)
+    said = f"{text}: random in [0, {RANDOM_LIMIT}), seed {index} (made up)"
+    values = _random(sizes, number_type, index)
+    return Input(_stored(values, text, folder / f"input{index}"), said)
 
 
 def _random(sizes: list[int], number_type: str, seed: int) -> np.ndarray[Any, Any]:

@@ -64,9 +64,9 @@ def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, 
     numbers: dict[str, int] = {}
     kernel = np.full(len(taken), -1, dtype=np.int64)
     step = np.zeros(len(taken), dtype=np.int64)
-    for place, executable in enumerate(samples.executables):
+    for index, executable in enumerate(samples.executables):
         image = _image_of(executable, images)
-        chosen = np.flatnonzero(taken["executable"] == place)
+        chosen = np.flatnonzero(taken["executable"] == index)
         if image is None or not len(chosen):
             continue
         addresses = taken["address"][chosen].astype(np.int64)
@@ -89,8 +89,8 @@ def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, 
 def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image | None:
     """The image that an executable was loaded from: the one whose kernels lie where the executable's do."""
     for image in images:
-        places = {name: function.low for name, function in image.function_by_name.items()}
-        if executable.kernels and all(places.get(name) == place for name, place in executable.kernels):
+        addresses = {name: function.low for name, function in image.function_by_name.items()}
+        if executable.kernels and all(addresses.get(name) == address for name, address in executable.kernels):
             return image
     return None
 

@@ -255,27 +255,27 @@ def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], kernel
     Raises:
         RunInvalid: an event is missing.
     """
-    order = [_place(counts.events, event) for event in EVENTS]
-    at = _places(counts, images, kernels)
+    order = [_index_of(counts.events, event) for event in EVENTS]
+    at = _kernel_lines(counts, images, kernels)
     # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
     called = [call for call in counts.calls if (call.target_object, call.target) not in at]
     costs = [*counts.costs.items(), *(((call.object, call.address), call.costs) for call in called)]
     found: dict[tuple[str, int], Counter[int]] = {}
     for key, values in costs:
         if key in at:
-            found.setdefault(at[key], Counter()).update({number: values[place] for number, place in enumerate(order)})
+            found.setdefault(at[key], Counter()).update({number: values[index] for number, index in enumerate(order)})
     lines = {key: tuple(found[key][number] for number in range(len(EVENTS))) for key in sorted(found)}
     substituted = sum(call.costs[order[0]] for call in called if (call.object, call.address) in at)
     return SimulatedSteps(lines, counts.totals[order[0]], substituted, counts.caches)
 
 
-def _place(events: Sequence[str], event: str) -> int:
+def _index_of(events: Sequence[str], event: str) -> int:
     if event not in events:
         raise RunInvalid(f"callgrind did not count {event}; it counted {', '.join(events)}")
     return events.index(event)
 
 
-def _places(
+def _kernel_lines(
     counts: CallgrindCounts, images: Mapping[str, Image], kernels: Collection[str]
 ) -> dict[tuple[str, int], tuple[str, int]]:
     """Kernel and line of all instructions, by object and address, that are of kernels."""
@@ -288,8 +288,8 @@ def _places(
     found = {}
     for name, image in images.items():
         addresses = np.array(sorted(seen[name]), dtype=np.int64)
-        places = zip(addresses, image.functions_at(addresses), image.lines_at(addresses), strict=True)
-        for address, function, line in places:
+        lines = zip(addresses, image.functions_at(addresses), image.lines_at(addresses), strict=True)
+        for address, function, line in lines:
             kernel = image.functions[function].name if function >= 0 else ""
             if kernel in kernels:
                 found[name, int(address)] = kernel, int(line)
@@ -314,18 +314,18 @@ def _rows_sql(steps: SimulatedSteps) -> str:
 
 def _how_simulated(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> Diagnostic:
     caches = ", ".join(map(str, simulation.geometry.caches)) or "; ".join(counted.caches)
-    told = (
+    text = (
         f"instructions and cache events ({EVENTS[0]} … {EVENTS[-1]}) are simulated, not measured: one call on one "
         f"worker under valgrind {valgrind.version} (callgrind, with cachegrind's caches), of the same kernels compiled "
         f"for {simulation.build}; times are of all timed calls of the bundle's own module. "
         f"Caches: {caches} ({simulation.geometry.source}). "
     )
     if simulation.load_time:
-        told += "What runs when the module is loaded is taken off. "
-    told += f"Kernels ran {format_count(counted.instructions)} of {format_count(counted.program)} instructions"
+        text += "What runs when the module is loaded is taken off. "
+    text += f"Kernels ran {format_count(counted.instructions)} of {format_count(counted.program)} instructions"
     if counted.substituted:
-        told += (
+        text += (
             f"; {format_share(counted.substituted, counted.instructions)} of theirs are in functions that stand in for "
             "instructions that the build lacks, and count at the steps that need these"
         )
-    return Diagnostic("cache-simulated", told)
+    return Diagnostic("cache-simulated", text)

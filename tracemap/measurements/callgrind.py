@@ -120,15 +120,15 @@ class _Reader:
             self._totals = self._numbers(value.split())
 
     def _cost_line(self, text: str) -> None:
-        place, *costs = text.split()
+        address, *costs = text.split()
         target, self._target = self._target, -1
         called_object, self._called_object = self._called_object, self._object
         if target >= 0:
             if self._object in self._objects:
                 numbers = self._numbers(costs)
-                self._calls.append(CallCost(self._object, self._address(place), called_object, target, numbers))
+                self._calls.append(CallCost(self._object, self._address(address), called_object, target, numbers))
         elif self._object in self._objects:
-            key = self._object, self._address(place)
+            key = self._object, self._address(address)
             known = self._costs.get(key, (0,) * len(self._events))
             self._costs[key] = tuple(map(sum, zip(known, self._numbers(costs), strict=True)))
 

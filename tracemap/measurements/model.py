@@ -59,7 +59,7 @@ COLUMNS: dict[str, str] = {
 entry point from 0, warm-up included; `start_ns` is on the run's clock; `workgroups_x` … are how many workgroups a
 dispatch has; `payload_bytes` is how much a copy, fill or update moves; `covered_ns` is the part of an execute's
 duration in which a dispatch of it ran; `step` is a line of the kernel's text (0: machine code without a line),
-`address` a place in the executable's ELF image, as its symbols count.
+`address` an address in the executable's ELF image, as its symbols count.
 """
 
 SAMPLES = "samples"

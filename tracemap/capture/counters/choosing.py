@@ -99,7 +99,7 @@ def in_passes(events: Sequence[Event], per_pass: int = 0) -> list[tuple[Event, .
     most = min(per_pass or MOST_EVENTS, MOST_EVENTS)
     passes: list[tuple[Event, ...]] = []
     for event in events:
-        together = next((place for place, known in enumerate(passes) if _has_room(known, event, most)), len(passes))
+        together = next((index for index, known in enumerate(passes) if _has_room(known, event, most)), len(passes))
         passes[together : together + 1] = [(*(passes[together] if together < len(passes) else ()), event)]
     return passes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import RunInvalid
 from tracemap.measurements.hook.recording import (
@@ -18,6 +18,28 @@ from tracemap.measurements.sql import literal, quoted
 if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
+
+
+_WORKGROUP_COLUMNS: Final = tuple(f"{word}_{axis}" for word in ("workgroup", "workgroups") for axis in "xyz")
+"""What the runtime may not tell."""
+
+_NAMES = """
+CREATE OR REPLACE TEMP TABLE hook_kernels (kernel_id BIGINT, kernel VARCHAR, executable VARCHAR);
+CREATE OR REPLACE TEMP TABLE hook_threads (thread_id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT)
+"""
+# Each workgroup of a grid is called once in an execution of its kernel: the k-th call of it is of the k-th execution.
+_CALLS = """
+CREATE OR REPLACE TEMP TABLE hook_calls AS
+SELECT process, thread, tid, kernel, executable, cpu, node,
+    workgroup_x, workgroup_y, workgroup_z, workgroups_x, workgroups_y, workgroups_z,
+    row_number() OVER (
+        PARTITION BY process, kernel, workgroups_x, workgroups_y, workgroups_z, workgroup_x, workgroup_y, workgroup_z
+        ORDER BY start_ns, thread_id, ended) - 1 AS call,
+    start_ns, duration_ns{events}
+FROM hook_columns JOIN hook_threads USING (thread_id) JOIN hook_kernels USING (kernel_id)
+{qualification}
+ORDER BY start_ns, thread_id, ended
+"""
 
 
 def load_calls(
@@ -39,28 +61,10 @@ def load_calls(
         RunInvalid: an event has the name of another column.
     """
     _check_events(recording)
-    connection.execute("CREATE OR REPLACE TEMP TABLE hook_kernels (id BIGINT, kernel VARCHAR, executable VARCHAR)")
-    connection.execute(
-        "CREATE OR REPLACE TEMP TABLE hook_threads (id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT)"
-    )
-    columns = _columns(recording, connection)
-    connection.register("hook_columns", columns)
-    events = "".join(f", e{place} AS {quoted(name)}" for place, name in enumerate(recording.event_names))
-    workgroup = ", ".join(f"workgroup_{axis}" for axis in "xyz")
-    workgroups = ", ".join(f"workgroups_{axis}" for axis in "xyz")
-    connection.execute(f"""
-        CREATE OR REPLACE TEMP TABLE hook_calls AS
-        SELECT process, thread, tid, kernel, executable, cpu, node, {workgroup}, {workgroups},
-            row_number() OVER (
-                PARTITION BY process, kernel, {workgroups}, {workgroup}
-                ORDER BY start_ns, thread_id, place) - 1 AS call,
-            start_ns, duration_ns{events}
-        FROM hook_columns AS c
-        JOIN hook_threads AS t ON c.thread_id = t.id
-        JOIN hook_kernels AS k ON c.kernel_id = k.id
-        {_qualification(kernel, skip_ms)}
-        ORDER BY start_ns, thread_id, place
-    """)
+    connection.execute(_NAMES)
+    connection.register("hook_columns", _columns(recording, connection))
+    events = "".join(f", e{index} AS {quoted(name)}" for index, name in enumerate(recording.event_names))
+    connection.execute(_CALLS.format(events=events, qualification=_qualification(kernel, skip_ms)))
     connection.unregister("hook_columns")
     return connection.table("hook_calls")
 
@@ -76,7 +80,7 @@ def _qualification(kernel: str, skip_ms: int) -> str:
 def _check_events(recording: HookRecording) -> None:
     """Names of columns differ by more than their case."""
     fixed = {"process", "thread", "tid", "kernel", "executable", "cpu", "node", "call", "start_ns", "duration_ns"}
-    fixed |= {f"{word}_{axis}" for word in ("workgroup", "workgroups") for axis in "xyz"}
+    fixed |= set(_WORKGROUP_COLUMNS)
     plain = [name.lower() for name in recording.event_names]
     wrong = [name for name in plain if name in fixed or plain.count(name) > 1]
     if wrong:
@@ -90,7 +94,7 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     first_kernel = number = 0
     for process in recording.processes:
-        ids = {kernel: first_kernel + place for place, kernel in enumerate(sorted(process.kernels))}
+        ids = {kernel: first_kernel + index for index, kernel in enumerate(sorted(process.kernels))}
         rows = [(ids[kernel], about.name, about.executable) for kernel, about in sorted(process.kernels.items())]
         if rows:
             connection.executemany("INSERT INTO hook_kernels VALUES (?, ?, ?)", rows)
@@ -101,7 +105,9 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
                 parts.setdefault(name, []).append(values)
             number += 1
         first_kernel += len(ids)
-    return {name: np.concatenate(values) for name, values in parts.items()}
+    columns = {name: np.concatenate(values) for name, values in parts.items()}
+    untold = columns.pop("untold")
+    return columns | {name: np.ma.masked_array(columns[name], mask=untold) for name in _WORKGROUP_COLUMNS}
 
 
 def _thread_columns(
@@ -114,16 +120,14 @@ def _thread_columns(
     numbers = np.array([ids[kernel] for kernel in sorted(ids)], dtype=np.int64)
     columns: dict[str, npt.NDArray[Any]] = {
         "thread_id": np.full(len(calls), number, dtype=np.int64),
-        "place": np.arange(len(calls), dtype=np.int64),
+        "untold": calls["flags"] & NO_WORKGROUP != 0,
+        "ended": np.arange(len(calls), dtype=np.int64),
         "kernel_id": numbers[np.searchsorted(known, calls["kernel"].astype(np.int64))],
         "start_ns": start_ns(process, calls),
         "duration_ns": duration_ns(process, calls),
     }
-    for name in ("cpu", "node"):
+    for name in ("cpu", "node", *_WORKGROUP_COLUMNS):
         columns[name] = calls[name].astype(np.int64)
-    untold = calls["flags"] & NO_WORKGROUP != 0
-    for name in (f"{word}_{axis}" for word in ("workgroup", "workgroups") for axis in "xyz"):
-        columns[name] = np.ma.masked_array(calls[name].astype(np.int64), mask=untold)
-    for place in range(len(thread.event_names)):
-        columns[f"e{place}"] = thread.events[:, place].astype(np.int64)
+    for index in range(len(thread.event_names)):
+        columns[f"e{index}"] = thread.events[:, index].astype(np.int64)
     return columns

@@ -23,8 +23,8 @@ STILL_LOADED: Final = (1 << 63) - 1
 class HookExecutable:
     """An executable that a process loaded: where it lay in memory, and when, on CLOCK_MONOTONIC.
 
-    `elf` is `embedded`, `system`, or `runtime` where the runtime's own hook told of it: its place is not known then
-    (`size` 0). Addresses are used again, so a place belongs to an executable only while it was loaded.
+    `elf` is `embedded`, `system`, or `runtime` where the runtime's own hook told of it: where it lay is not known
+    then (`size` 0). Addresses are used again, so one belongs to an executable only while that was loaded.
     """
 
     number: int
@@ -194,8 +194,8 @@ def _add_line(process: ProcessFile, line: Mapping[str, Any]) -> None:
     if kind == "executable":
         number, size = count(line["id"]), count(line["size"])
         base = _address(line["base"])
-        place = (str(line["name"]), str(line["elf"]), base, count(base + size) - base, count(line["ns"]))
-        process.executables[number] = HookExecutable(number, *place)
+        about = (str(line["name"]), str(line["elf"]), base, count(base + size) - base, count(line["ns"]))
+        process.executables[number] = HookExecutable(number, *about)
     elif kind == "unload":
         process.unloads[count(line["executable"])] = count(line["ns"])
     elif kind == "kernel":

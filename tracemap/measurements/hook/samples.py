@@ -175,13 +175,13 @@ def resolve(
     offset = np.zeros(len(ip), dtype=np.int64)
     by_address = np.argsort(ip, kind="stable")
     addresses = ip[by_address]
-    for place in sorted(range(len(executables)), key=lambda place: executables[place].loaded_ns):
-        executable = executables[place]
+    for index in sorted(range(len(executables)), key=lambda index: executables[index].loaded_ns):
+        executable = executables[index]
         ends = np.array([executable.base, executable.base + executable.size], dtype=np.uint64)
         low, high = np.searchsorted(addresses, ends)
         near = by_address[low:high]
         near = near[(time_ns[near] >= executable.loaded_ns) & (time_ns[near] <= executable.unloaded_ns)]
-        found[near] = place
+        found[near] = index
         offset[near] = (ip[near] - ends[0]).astype(np.int64)
     return found, offset
 
@@ -205,8 +205,8 @@ def _taken(
 
 def _sampled(file: ProcessFile, executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
     own = [(kernel.name, kernel.address - executable.base) for kernel in kernels]
-    places = tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0])))
-    return SampledExecutable(file.stamp, executable.number, executable.name, executable.elf, places)
+    in_order = tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0])))
+    return SampledExecutable(file.stamp, executable.number, executable.name, executable.elf, in_order)
 
 
 # ---- a thread's file

@@ -146,7 +146,7 @@ def _thread_calls(process: HookProcess, thread: HookThread, kernel: str, skip_ms
         starts = start_ns(process, calls)
         chosen &= starts >= starts[0] + skip_ms * 1_000_000
     durations = (duration_ns(process, calls)[chosen] / 1000).astype(np.float32)
-    counts = (thread.events[chosen, place].astype(np.float32) for place in range(len(thread.event_names)))
+    counts = (thread.events[chosen, index].astype(np.float32) for index in range(len(thread.event_names)))
     return ThreadCalls(
         thread.name,
         calls["cpu"][chosen].astype(np.int64),
@@ -170,7 +170,7 @@ def _csv_calls(path: Path) -> list[ThreadCalls]:
                 raise RunInvalid(f"{path}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")
             numbers = ", ".join(
                 [f"CAST({name} AS BIGINT) AS {name}" for name in ("cpu", "node")]
-                + [f"CAST({quoted(name)} AS FLOAT) AS s{place}" for place, name in enumerate(names[3:])]
+                + [f"CAST({quoted(name)} AS FLOAT) AS s{index}" for index, name in enumerate(names[3:])]
             )
             columns = connection.execute(f"SELECT thread, {numbers} FROM {table}").fetchnumpy()
     except duckdb.Error as error:
@@ -189,7 +189,7 @@ def _by_thread(path: Path, columns: dict[str, Any], names: tuple[str, ...]) -> l
     found = []
     for thread in dict.fromkeys(threads.tolist()):
         rows = threads == thread
-        series = tuple(np.asarray(columns[f"s{place}"], dtype=np.float32)[rows] for place in range(len(names)))
+        series = tuple(np.asarray(columns[f"s{index}"], dtype=np.float32)[rows] for index in range(len(names)))
         if not all(np.isfinite(values).all() for values in series):
             raise RunInvalid(f"{path}: a cell is no finite number")
         cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
@@ -203,9 +203,9 @@ def _with_events(path: Path, calls: ThreadCalls, events: Sequence[str]) -> Threa
     for name in events:
         if name not in calls.names[1:]:
             raise QueryInvalid(f"{path}: has no event {name!r}; it has: {', '.join(calls.names[1:]) or 'none'}")
-    places = [0, *(calls.names.index(name) for name in events)]
-    series = tuple(calls.series[place] for place in places)
-    return ThreadCalls(calls.thread, calls.cpus, calls.nodes, tuple(calls.names[place] for place in places), series)
+    indices = [0, *(calls.names.index(name) for name in events)]
+    series = tuple(calls.series[index] for index in indices)
+    return ThreadCalls(calls.thread, calls.cpus, calls.nodes, tuple(calls.names[index] for index in indices), series)
 
 
 # ---- computing
@@ -267,8 +267,8 @@ def _buckets(values: Floats, count: int) -> tuple[tuple[float, ...], npt.NDArray
     import numpy as np
 
     ordered = np.sort(values)
-    edges = [min(len(values) - 1, len(values) * place // count) for place in range(count)] + [len(values)]
-    means = tuple(_mean(ordered[edges[place] : edges[place + 1]]) for place in range(count))
+    edges = [min(len(values) - 1, len(values) * index // count) for index in range(count)] + [len(values)]
+    means = tuple(_mean(ordered[edges[index] : edges[index + 1]]) for index in range(count))
     return means, np.searchsorted(ordered[edges[1:-1]], values, side="left")
 
 

@@ -108,7 +108,7 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
     )
 
 
-# The columns of a run in their order; `row` is the place in the profile. Numbers that are not told are 0, or all ones.
+# The columns of a run in their order; `row` counts the records. Numbers that the profile lacks are 0, or all ones.
 _EVENTS = """
 WITH events AS (
     SELECT *, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' ELSE {kind_of_op} END AS kind
