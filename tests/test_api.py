@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import tracemap
-from tests.support import SAMPLES
-from tracemap.errors import BundleInvalid, FunctionUnknown, ModelUnreadable
+from tests.conftest import Built
+from tests.support import SAMPLES, check_cli
+from tracemap.codec import pretty
+from tracemap.errors import BundleInvalid, FunctionUnknown, ModelUnreadable, TargetExists, UsageInvalid
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements.runfile import read_run
+from tracemap.options.record import RecordOptions
+from tracemap.reports.json.attribution import shown_attribution
+from tracemap.toolchain import find_tool
+
+MLP = SAMPLES / "models" / "hand_mlp.mlir"
 
 
 def test_the_whole_job_in_python(tmp_path: Path) -> None:
-    bundle = tracemap.build(SAMPLES / "models" / "hand_mlp.mlir", tmp_path / "mlp.tracemap")
+    bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
     run = tracemap.record(bundle, iterations=4, warmup=1, serial=True)
     assert run.path.parent == bundle.runs_path
     for result in (tracemap.attribute([run.path], bundle), tracemap.attribute([run.path], rule="equal")):
@@ -23,11 +34,67 @@ def test_the_whole_job_in_python(tmp_path: Path) -> None:
     assert tracemap.load(bundle.path).graph == bundle.graph
 
 
+def test_what_the_commands_write_is_written(tmp_path: Path) -> None:
+    """Options mean the same in Python as in the shell; paths may be texts, and bundles their paths."""
+    bundle = str(tracemap.build(MLP, tmp_path / "mlp.tracemap", no_sources=True).path)
+    run = str(tmp_path / "run.csv")
+    asked = RecordOptions(iterations=4, flagfile=SAMPLES / "flags" / "hand_mlp.flags", serial=True)
+    tracemap.record(bundle, run, asked, warmup=1)
+    written, page, report = tmp_path / "ops.json", tmp_path / "costs.html", tmp_path / "page.html"
+    result = tracemap.attribute([run], bundle, format="json", output=str(written), html=str(page), rule="root")
+    assert written.read_text() == check_cli("attribute", run, "--map", bundle, "--rule", "root", "--format", "json")
+    assert written.read_text() == pretty(shown_attribution(result))
+    tracemap.report(bundle, str(report), [run], rule="root")
+    assert report.read_bytes() == page.read_bytes()
+    with pytest.raises(TargetExists):
+        tracemap.report(bundle, report)
+    tracemap.report(bundle, report, force=True)
+    assert report.read_bytes() != page.read_bytes()
+
+
+def test_recording_samples_and_counts(tmp_path: Path) -> None:
+    if not (FOLDER / LIBRARY_NAME).is_file():
+        pytest.skip("the hook was not built")
+    bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
+    counters = "page-faults,context-switches"
+    run = tracemap.record(bundle, iterations=400, warmup=1, sample_hz=5000, counters=counters, counters_per_pass=1)
+    said = {item.slug for item in run.header.diagnostics}
+    assert "sampled" in said
+    names = {metric.name for metric in read_run(run.path).metrics}
+    assert {"samples", "page-faults", "context-switches"} <= names
+
+
+def test_temporary_files_of_runs_go_with_the_call(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an `.ireeprof` is converted to is there for as long as it is read, not for as long as the program runs."""
+    profile, bundle = tmp_path / "mlp.ireeprof", built("hand_mlp")
+    command = [find_tool("iree-benchmark-module"), "--device=local-task", f"--module={bundle / 'module.vmfb'}"]
+    flags = (SAMPLES / "flags" / "hand_mlp.flags").read_text().split()
+    profiled = [
+        "--benchmark_min_time=1x",
+        "--device_profiling_mode=queue-events,host-execution",
+        f"--device_profiling_output={profile}",
+    ]
+    subprocess.run([*map(str, command), *flags, *profiled], cwd=SAMPLES, check=True, capture_output=True)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert tracemap.attribute([profile], bundle).ops
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_options_that_do_not_exist() -> None:
+    with pytest.raises(TypeError, match="'iterations'"):
+        tracemap.record("any.tracemap", iteration=7)
+    with pytest.raises(UsageInvalid, match="list"):
+        tracemap.lower(MLP, "builtin.module(cse)")
+
+
 def test_errors_are_the_same(tmp_path: Path) -> None:
     with pytest.raises(ModelUnreadable):
         tracemap.build(tmp_path / "none.mlir", tmp_path / "a.tracemap")
     with pytest.raises(BundleInvalid):
         tracemap.load(tmp_path)
-    bundle = tracemap.build(SAMPLES / "models" / "hand_mlp.mlir", tmp_path / "mlp.tracemap")
+    bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
     with pytest.raises(FunctionUnknown):
         tracemap.record(bundle, function="nobody")

@@ -46,7 +46,7 @@ USES: dict[str, frozenset[str]] = {
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
     "attribution": frozenset({"graph", "measurements"}) | (_BELOW - {"outputs", "toolchain"}),
     "reports": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"toolchain"}),
-    "session": _MAKING | _MEASURING | _JOINING | _BELOW,
+    "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports"}),
     "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports", "session"}),
 }
 

@@ -1,14 +1,18 @@
 """tracemap: which of my operations, on which line of my model, costs this time and these cache misses?
 
-The Python API; it returns the objects that the command line prints. Example:
+The Python API: a function per command, which does what the command does and returns what the command would print.
+Each takes the command's options, as a record (`tracemap.options`) or by the names of its fields; paths and choices may
+be given as text. Example:
 
     import tracemap
 
     bundle = tracemap.build("model.mlir")
-    run = tracemap.record(bundle, iterations=50)
+    run = tracemap.record(bundle, iterations=50, sample_hz=251)
     result = tracemap.attribute([run.path], bundle)
     for op in result.ops:
         print(bundle.graph.op_by_id[op.op].line, op.metrics["cpu_ns"].attributed)
+
+All raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not exist.
 """
 
 from __future__ import annotations
@@ -24,32 +28,35 @@ if TYPE_CHECKING:
     from tracemap.capture.record import Recorded
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
+    from tracemap.options.attribute import AttributeOptions
     from tracemap.options.build import BuildOptions
+    from tracemap.options.lower import LowerOptions
     from tracemap.options.record import RecordOptions
+    from tracemap.options.report import ReportOptions
 
-__all__ = ["__version__", "attribute", "build", "load", "lower", "record"]
+__all__ = ["__version__", "attribute", "build", "load", "lower", "record", "report"]
 
 
 def build(
     model: str | Path, output: str | Path | None = None, options: BuildOptions | None = None, **changes: object
 ) -> Bundle:
-    """Compile a model and write its bundle, as `tracemap build` does; the default output is the model's name.
+    """Compile a model, or read the dumps of a compilation made elsewhere, and write its bundle.
 
     Args:
-        model: MLIR text or bytecode.
-        output: the bundle.
+        model: a file of MLIR text or bytecode; "" with `from_dumps`, where the dumps hold the model.
+        output: the bundle; None: named as the model, in the working folder.
         options: what `tracemap build` can be asked; None: its defaults.
         changes: options by name, such as `device="vulkan"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.mapping.build.build` does.
+        tracemap.errors.TracemapError: as `tracemap.session.build.build` does.
         TypeError: there is no such option.
     """
     from tracemap.options.build import BuildOptions
     from tracemap.options.option import chosen
-    from tracemap.session import build as build_file
+    from tracemap.session.build import build as build_model
 
-    return build_file(str(model), chosen(BuildOptions, options, {**changes, **_given(output)}))
+    return build_model(str(model), chosen(BuildOptions, options, changes, output=output))
 
 
 def load(path: str | Path) -> Bundle:
@@ -64,60 +71,114 @@ def load(path: str | Path) -> Bundle:
     return bundle.load(Path(path))
 
 
-def lower(model: str | Path, pipelines: Sequence[str]) -> Lowering:
-    """Run pass pipelines over a model, as `tracemap lower` does, and link its ops to the outermost loops of each stage.
+def lower(
+    model: str | Path,
+    pipelines: Sequence[str] | None = None,
+    options: LowerOptions | None = None,
+    **changes: object,
+) -> Lowering:
+    """Run pass pipelines over a model and link its ops to the outermost loops of each stage.
 
     Args:
-        model: MLIR text or bytecode.
+        model: a file of MLIR text or bytecode.
         pipelines: as iree-opt takes them, `builtin.module(…)`; each goes on from the result of the one before.
+        options: what `tracemap lower` can be asked; None: its defaults.
+        changes: options by name, such as `html="loops.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.mapping.lowering.pipelines.lower` does.
+        tracemap.errors.TracemapError: as `tracemap.session.lower.lower` does.
+        TypeError: there is no such option, or there are no pipelines.
     """
-    from tracemap.session import lower as lower_file
+    from tracemap.options.lower import LowerOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.lower import lower as lower_model
 
-    return lower_file(str(model), tuple(pipelines))
+    return lower_model(str(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
 
 
 def record(
-    bundle: Bundle, output: str | Path | None = None, options: RecordOptions | None = None, **changes: object
+    bundle: Bundle | str | Path,
+    output: str | Path | None = None,
+    options: RecordOptions | None = None,
+    **changes: object,
 ) -> Recorded:
-    """Run a bundle's module and write a run, as `tracemap record` does; `.path` of the result is the run.
+    """Run a bundle's module and write a run; `.path` of the result is the run.
 
     Args:
-        bundle: what `build` or `load` returned.
+        bundle: what `build` or `load` returned, or its path.
         output: the run; None: the next free number in the bundle.
         options: what `tracemap record` can be asked; None: its defaults.
         changes: options by name, such as `iterations=50, sample_hz=251`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.capture.record.record` does.
+        tracemap.errors.TracemapError: as `tracemap.session.record.record` does.
         TypeError: there is no such option.
     """
     from tracemap.options.option import chosen
     from tracemap.options.record import RecordOptions
-    from tracemap.session import record as record_bundle
+    from tracemap.session.record import record as record_bundle
 
-    return record_bundle(bundle, chosen(RecordOptions, options, {**changes, **_given(output)}))
-
-
-def _given(output: str | Path | None) -> dict[str, object]:
-    return {} if output is None else {"output": output}
+    asked = chosen(RecordOptions, options, changes, output=output)
+    return record_bundle(_opened(bundle), asked)
 
 
 def attribute(
-    runs: Sequence[str | Path], bundle: Bundle | None = None, *, rule: str = "", allow_mismatch: bool = False
+    runs: Sequence[str | Path],
+    bundle: Bundle | str | Path | None = None,
+    options: AttributeOptions | None = None,
+    **changes: object,
 ) -> Attribution:
-    """Join runs onto their bundle, as `tracemap attribute` does; without a bundle it is found from the first run.
+    """Join runs onto their bundle: which op costs what.
 
-    Without a rule the runs decide, as `--rule` says.
+    Args:
+        runs: tables, as `record` writes them or of others, or `.ireeprof` files; several are added up.
+        bundle: what `build` or `load` returned, or its path; None: it is found from the first run.
+        options: what `tracemap attribute` can be asked; None: its defaults.
+        changes: options by name, such as `rule="equal", html="page.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.attribution.attribute.attribute` does.
-        ValueError: no such rule.
+        tracemap.errors.TracemapError: as `tracemap.session.attribute.attribute` does.
+        TypeError: there is no such option.
     """
-    from tracemap.options.attribute import Rule
-    from tracemap.session import attribute as attribute_runs
+    from tracemap.options.attribute import AttributeOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.attribute import attribute as attribute_runs
 
-    chosen = Rule(rule) if rule else None
-    return attribute_runs([Path(run) for run in runs], bundle, chosen, allow_mismatch=allow_mismatch).attribution
+    asked = chosen(AttributeOptions, options, changes)
+    return attribute_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
+
+
+def report(
+    bundle: Bundle | str | Path,
+    output: str | Path | None = None,
+    runs: Sequence[str | Path] = (),
+    options: ReportOptions | None = None,
+    **changes: object,
+) -> None:
+    """Write the annotated page of a bundle, with the costs of its runs or, without any, of the map alone.
+
+    Args:
+        bundle: what `build` or `load` returned, or its path.
+        output: the page; None: that of the options.
+        runs: as `attribute` takes them.
+        options: what `tracemap report` can be asked; None: its defaults.
+        changes: options by name, such as `rule="equal"`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.report.report` does.
+        TypeError: there is no such option, or no output is named.
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.report import ReportOptions
+    from tracemap.session.report import report as report_bundle
+
+    asked = chosen(ReportOptions, options, changes, output=output)
+    report_bundle(_opened(bundle), _paths(runs), asked)
+
+
+def _opened(bundle: Bundle | str | Path) -> Bundle:
+    return load(bundle) if isinstance(bundle, (str, Path)) else bundle
+
+
+def _paths(runs: Sequence[str | Path]) -> list[Path]:
+    return [Path(run) for run in runs]

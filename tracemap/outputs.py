@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from tracemap.errors import TargetExists, TargetUnwritable
 
@@ -22,6 +24,13 @@ def check_file(target: Path, *, force: bool) -> None:
     check_folder_of(target)
     if target.exists() and not force:
         raise TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
+
+
+def check_files(*targets: Path | None, force: bool) -> None:
+    """`check_file` of each; None: this one is not wanted."""
+    for target in targets:
+        if target is not None:
+            check_file(target, force=force)
 
 
 def check_folder_of(target: Path) -> None:
@@ -61,3 +70,14 @@ def write_text(text: str, target: Path) -> None:
     """
     with replaced(target) as temporary:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
+
+
+def write_shown(show: Callable[[TextIO], None], target: Path) -> None:
+    """Write what `show` puts into a stream, as `write_text` does.
+
+    Raises:
+        TargetUnwritable: the file cannot be written.
+    """
+    text = io.StringIO()
+    show(text)
+    write_text(text.getvalue(), target)

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 
+from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.errors import AuditFailed, QueryInvalid
+from tracemap.options.audit import AuditOptions
+from tracemap.units import UNKNOWN
 
 
-@click.command("audit")
-@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Tables, or JSON that names every op.",
-)
-@click.option(
-    "--fail-under",
-    type=click.FloatRange(0, 100),
-    metavar="PERCENT",
-    help="End with status 1, and a list, where fewer ops than this have a location of their own in the model.",
-)
-@click.option(
-    "--pass",
-    "ops",
-    multiple=True,
-    metavar="OP",
-    help="Compile again, printing IR around passes, and name the pass that lost this op.  [repeatable]",
-)
-def command(bundle: Path, form: str, fail_under: float | None, ops: tuple[str, ...]) -> None:
+@options_command("audit", AuditOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+def command(bundle: Path, options: AuditOptions) -> None:
     """Say of each phase of the compiler how many ops of BUNDLE it still locates, and what became of those it lost.
 
     An op is located after a phase as long as something in the phase's output, the op or a part of it, carries its
@@ -48,35 +31,31 @@ def command(bundle: Path, form: str, fail_under: float | None, ops: tuple[str, .
     """
     from tracemap.graph.audit import audit
     from tracemap.graph.bundle import load
+    from tracemap.reports.json.audit import shown_audit
+    from tracemap.reports.terminal.audit import print_audit
+    from tracemap.session.formats import show_as
 
     opened = load(bundle)
     graph = opened.graph
-    for name in ops:
+    for name in options.ops:
         if name not in graph.op_by_id:
             raise QueryInvalid(f"{name}: no op of {bundle}; `tracemap show {bundle}` lists them")
     found = audit(graph)
-    if ops:
+    if options.ops:
         from tracemap.mapping.compiler.passes import find_spots
 
         with phases_shown("audit") as progress:
-            spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(ops)], progress)
+            spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
         found = audit(graph, spots)
-    failed = fail_under is not None and found.share_located() < fail_under
-    if form == "json":
-        from tracemap.codec import pretty
-        from tracemap.reports.json.audit import shown_audit
-
-        click.echo(pretty(shown_audit(graph, found)), nl=False)
-    else:
-        from tracemap.reports.terminal.audit import print_audit
-
-        print_audit(graph, found, sys.stdout, list_all=failed)
-    for name in ops:
+    failed = options.fail_under is not UNKNOWN and found.share_located() < options.fail_under
+    text = partial(print_audit, graph, found, list_all=failed)
+    show_as(options.format, sys.stdout, text, partial(shown_audit, graph, found))
+    for name in options.ops:
         if not any(spot.op == name for spot in found.spots):
             click.echo(f"{name}: still located after the last phase", err=True)
     if failed:
         own = found.ops - len(found.without_location)
         raise AuditFailed(
             f"{bundle}: {own} of {found.ops} ops ({found.share_located():.1f} %) have a location of their own, "
-            f"fewer than the {fail_under:g} % asked for; print the model with its locations"
+            f"fewer than the {options.fail_under:g} % asked for; print the model with its locations"
         )

@@ -8,6 +8,7 @@ import click
 
 from tracemap.cli.options import options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.warnings import warn
 from tracemap.errors import UsageInvalid
 from tracemap.options.build import BuildOptions
 
@@ -35,7 +36,7 @@ def command(context: click.Context, model: str, options: BuildOptions) -> None:
       tracemap build -- iree-compile model.mlir --iree-hal-target-device=local -o model.vmfb
       tracemap build --from-dumps dumps --module model.vmfb model.mlir
     """
-    from tracemap.session import build
+    from tracemap.session.build import build
 
     if model or options.from_dumps is not None or options.module is not None:
         with phases_shown("build") as progress:
@@ -65,6 +66,5 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     with_members = sum(1 for site in graph.sites if site.members)
     counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
     click.echo(", ".join([*counts, plural(len(graph.kernels), "kernel")]), err=True)
-    for diagnostic in graph.diagnostics:
-        click.echo(f"tracemap: warning: {diagnostic.message} [{diagnostic.slug}]", err=True)
+    warn(graph.diagnostics)
     click.echo(bundle.path, err=quiet)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
+from tracemap.cli.options import options_command
 from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
+from tracemap.options.hook import HookEnvOptions
 
 
 @click.group(name="hook")
@@ -47,43 +49,8 @@ def _library() -> Path:
         raise ToolMissing(str(error)) from error
 
 
-@command.command(name="env")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="The folder for the record files; it must exist. Each process adds files of its own.",
-)
-@click.option(
-    "--filter",
-    "pattern",
-    default="",
-    metavar="GLOB",
-    envvar="IREE_HOOK_FILTER_NAME",
-    help="Only kernels whose name fits.  [default: all]",
-)
-@click.option(
-    "--skip-ms",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    envvar="IREE_HOOK_SKIP_START_MS",
-    help="Pass over each thread's first milliseconds, from its first call.",
-)
-@click.option(
-    "--calls", type=click.IntRange(min=0), default=0, help="Record so many calls in all.  [default: no limit]"
-)
-@click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Record one call in so many.")
-@click.option(
-    "--counters",
-    default="",
-    metavar="A,B",
-    envvar="IREE_HOOK_PERF_EVENT_TYPES",
-    help="Events to count around each call; see tracemap events.",
-)
-@click.option("--export", is_flag=True, help="Print lines for a shell to source, not words for env.")
-def env(output: Path, pattern: str, skip_ms: int, calls: int, every: int, counters: str, export: bool) -> None:
+@options_command("env", HookEnvOptions)
+def env(options: HookEnvOptions) -> None:
     """Print the variables under which a program is recorded, as words for `env` or, with --export, for a shell.
 
     The variables of IREE's own hook stand for options that are not given: IREE_HOOK_FILTER_NAME, _SKIP_START_MS and
@@ -95,18 +62,25 @@ def env(output: Path, pattern: str, skip_ms: int, calls: int, every: int, counte
     """
     from tracemap.capture.counters.choosing import events_to_count
     from tracemap.hook import HookSettings, environment
-    from tracemap.options.option import split_names
 
-    if not output.is_dir():
-        raise TargetUnwritable(f"{output}: is no folder; make it first")
+    if not options.output.is_dir():
+        raise TargetUnwritable(f"{options.output}: is no folder; make it first")
     _library()
-    events = tuple(event.setting for event in events_to_count(split_names(counters)))
-    settings = HookSettings(filter=pattern, skip_ms=skip_ms, calls=calls, every=every, events=events)
-    variables = environment(output, settings, os.environ.get("LD_PRELOAD", ""))
-    if export:
+    settings = HookSettings(
+        filter=options.filter,
+        skip_ms=options.skip_ms,
+        calls=options.calls,
+        every=options.every,
+        events=tuple(event.setting for event in events_to_count(options.counters)),
+    )
+    variables = environment(options.output, settings, os.environ.get("LD_PRELOAD", ""))
+    if options.export:
         click.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
         return
     for name, value in variables.items():
         if any(mark.isspace() or mark in "*?[" for mark in value):
             raise UsageInvalid(f"{name} is {value!r}, which a shell would take apart; pass --export and use eval")
     click.echo("\n".join(f"{name}={value}" for name, value in variables.items() if value))
+
+
+command.add_command(env)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.cli.warnings import warn
 from tracemap.options.record import RecordOptions
 
 if TYPE_CHECKING:
@@ -31,14 +33,14 @@ def command(bundle: Path, options: RecordOptions) -> None:
       tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
       tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
     """
-    from tracemap.cli.progress import phases_shown
     from tracemap.graph.bundle import load
-    from tracemap.session import record
+    from tracemap.session.record import record
 
     opened = load(bundle)
     with phases_shown("record") as progress:
         recorded = record(opened, options, progress)
     click.echo(_summary(recorded), err=True)
+    warn(recorded.header.diagnostics)
     click.echo(recorded.path)
 
 
@@ -47,6 +49,4 @@ def _summary(recorded: Recorded) -> str:
 
     header = recorded.header
     iterations = plural(header.iterations, "iteration") if isinstance(header.iterations, int) else "iterations unknown"
-    lines = [f"{header.function}: {iterations} in {format_ns(header.elapsed_ns)}, {plural(recorded.events, 'event')}"]
-    lines += [f"warning: {item.message} [{item.slug}]" for item in header.diagnostics]
-    return "\n".join(lines)
+    return f"{header.function}: {iterations} in {format_ns(header.elapsed_ns)}, {plural(recorded.events, 'event')}"

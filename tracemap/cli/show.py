@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.options.show import ShowOptions
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
     from tracemap.reports.kernels import KernelView
 
 
-@click.command("show")
-@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
+@options_command("show", ShowOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.argument("what", metavar="[WHAT]", required=False, default="")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
-)
-@click.option("--assembly", is_flag=True, help="With a kernel: its instructions too.")
-def command(bundle: Path, what: str, form: str, assembly: bool) -> None:
+def command(bundle: Path, what: str, options: ShowOptions) -> None:
     """Print the map of BUNDLE: ops, sites, kernels and what links them.
 
     WHAT narrows it to a place (FILE:LINE), an op (op12), a site (site3), a kernel's name, or a scope and all below it,
@@ -35,25 +35,25 @@ def command(bundle: Path, what: str, form: str, assembly: bool) -> None:
     from tracemap.errors import UsageInvalid
     from tracemap.graph.bundle import load
     from tracemap.graph.query import everything, select
+    from tracemap.reports.json.show import shown_map
+    from tracemap.reports.terminal.kernel import print_kernel
+    from tracemap.reports.terminal.map import print_map
+    from tracemap.session.formats import show_as
 
     opened = load(bundle)
     graph = opened.graph
-    if assembly and what not in graph.kernel_by_name:
+    if options.assembly and what not in graph.kernel_by_name:
         raise UsageInvalid("--assembly goes with a kernel's name; tracemap show BUNDLE lists the kernels")
     views = _views(opened, what)
     selection = select(graph, what) if what else everything(graph)
-    if form == "json":
-        from tracemap.codec import pretty
-        from tracemap.reports.json.show import shown_map
 
-        click.echo(pretty(shown_map(graph, selection, views, assembly=assembly)), nl=False)
-    else:
-        from tracemap.reports.terminal.kernel import print_kernel
-        from tracemap.reports.terminal.map import print_map
-
-        print_map(selection, graph, sys.stdout, whole=not what)
+    def text(out: TextIO) -> None:
+        print_map(selection, graph, out, whole=not what)
         for view in views:
-            print_kernel(view, graph, sys.stdout, assembly=assembly)
+            print_kernel(view, graph, out, assembly=options.assembly)
+
+    value = partial(shown_map, graph, selection, views, assembly=options.assembly)
+    show_as(options.format, sys.stdout, text, value)
 
 
 def _views(bundle: Bundle, what: str) -> list[KernelView]:

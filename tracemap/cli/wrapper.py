@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +17,12 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.warnings import warn
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid, TargetUnwritable, ToolMissing
 from tracemap.options.build import BuildOptions
-from tracemap.session import own_folder
+from tracemap.outputs import replaced
+from tracemap.session.models import own_folder
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
@@ -102,7 +104,7 @@ def _run_as_it_is(command: CompileCommand, data: bytes, why: str) -> None:
     if status != 0:
         sys.exit(status)
     if why != NO_MODEL:  # it only asked for a version or help
-        click.echo(f"tracemap: warning: no bundle: {why} [not-traced]", err=True)
+        warn([Diagnostic("not-traced", f"no bundle: {why}")])
 
 
 def _run(command: CompileCommand, data: bytes) -> int:
@@ -138,15 +140,11 @@ def _hand_over(module: Path, output: str) -> None:
     if output == "-":
         sys.stdout.buffer.write(module.read_bytes())
         sys.stdout.buffer.flush()
-        return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+    elif target.exists() and not target.is_file():  # a pipe or a device, whose place nothing must take
+        try:
             target.write_bytes(module.read_bytes())
-            return
-        shutil.copyfile(module, temporary)
-        temporary.replace(target)
-    except OSError as error:
-        raise TargetUnwritable(f"{output}: cannot be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise TargetUnwritable(f"{output}: cannot be written: {error.strerror}") from error
+    else:
+        with replaced(target) as temporary:
+            shutil.copyfile(module, temporary)

@@ -22,6 +22,7 @@ T = TypeVar("T")
 BEHIND_DASHES: Final = "--"
 """The name of the option that takes all that stands behind the first `--`."""
 _KEY = "option"
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,10 @@ class Options:
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
-def chosen(kind: type[AnyOptions], options: AnyOptions | None, changes: Mapping[str, object]) -> AnyOptions:
-    """Options (None: the defaults) with changes by name.
+def chosen(
+    kind: type[AnyOptions], options: AnyOptions | None, changes: Mapping[str, object], **named: object
+) -> AnyOptions:
+    """Options (None: the defaults) with changes by name, and with those of `named` that are not None.
 
     Raises:
         TypeError: there is no such option, or one that is required is missing.
@@ -92,6 +95,7 @@ def chosen(kind: type[AnyOptions], options: AnyOptions | None, changes: Mapping[
             close = difflib.get_close_matches(name, known, 1)
             meant = f", but {close[0]!r}" if close else ""
             raise TypeError(f"there is no option {name!r}{meant}; the options are: {', '.join(known)}")
+    changes = {**changes, **{name: value for name, value in named.items() if value is not None}}
     return kind(**changes) if options is None else replace(options, **changes)
 
 
@@ -143,7 +147,7 @@ class DeclaredOption:
         if self.item is float and type(value) is int:
             value = float(value)
         if type(value) is not self.item:  # a truth value is no number here
-            raise self._not_taken(value, f"of type {self.item.__name__}")
+            raise self._not_taken(value, _WORDS[self.item])
         if isinstance(value, (int, float)) and not self._within_limits(value):
             raise self._not_taken(value, self._limits())
         return value

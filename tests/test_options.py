@@ -1,0 +1,105 @@
+"""Options take what the command line takes, and nothing else; all commands' help, defaults and types come from them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+import tracemap.options
+from tests.test_docs import command
+from tracemap.cli.main import COMMANDS
+from tracemap.errors import UsageInvalid
+from tracemap.options.attribute import AttributeOptions, Rule
+from tracemap.options.audit import AuditOptions
+from tracemap.options.build import BuildOptions
+from tracemap.options.lower import LowerOptions
+from tracemap.options.option import Options, chosen, declared_options
+from tracemap.options.record import RecordOptions
+from tracemap.options.report import ReportOptions
+from tracemap.options.stats import StatsOptions
+from tracemap.units import UNKNOWN
+
+
+def kinds() -> list[type[Options]]:
+    """Every record of options, by its name."""
+    found = set()
+    for module in pkgutil.iter_modules(tracemap.options.__path__):
+        named = vars(importlib.import_module(f"tracemap.options.{module.name}")).values()
+        found |= {kind for kind in named if isinstance(kind, type) and issubclass(kind, Options)}
+    return sorted(found - {Options}, key=lambda kind: kind.__name__)
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command with the options that it takes, those of groups too."""
+    found = {name: command(name) for name in COMMANDS}
+    for name, made in list(found.items()):
+        if isinstance(made, click.Group):
+            found |= {f"{name} {inner}": of_group for inner, of_group in made.commands.items()}
+    return found
+
+
+def test_every_record_is_the_options_of_one_command() -> None:
+    taken = [made.kind for made in commands().values() if hasattr(made, "kind")]
+    assert sorted(kind.__name__ for kind in taken) == [kind.__name__ for kind in kinds()]
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: str(kind.__name__))
+def test_what_is_not_given_is_the_default(kind: type[Options]) -> None:
+    given = {option.name: "x" if option.item is Path else ["x"] for option in declared_options(kind) if option.required}
+    absent = {option.name: None for option in declared_options(kind) if not option.required}
+    assert kind(**given, **absent) == kind(**given)
+
+
+def test_values_are_taken_as_the_command_line_takes_them() -> None:
+    record = chosen(RecordOptions, None, {"flagfile": "a.flags", "inputs": ["1", "2"], "counters": "a,cpu/b,c/"})
+    assert (record.flagfile, record.inputs, record.counters) == (Path("a.flags"), ("1", "2"), ("a", "cpu/b,c/"))
+    assert (record.function, record.iterations, record.sample_hz) == (UNKNOWN, 20, 0)
+    assert chosen(AttributeOptions, None, {"rule": "equal"}).rule is Rule.EQUAL
+    assert chosen(BuildOptions, None, {"source_roots": (Path("a"), "b")}).source_roots == (Path("a"), Path("b"))
+    assert chosen(AuditOptions, None, {"fail_under": 95}).fail_under == 95.0
+
+
+def test_changes_add_to_a_record() -> None:
+    asked = RecordOptions(serial=True, iterations=7)
+    assert chosen(RecordOptions, asked, {"warmup": 0}, output="r.csv") == replace(asked, warmup=0, output=Path("r.csv"))
+    assert chosen(RecordOptions, asked, {}, output=None) == asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "said"),
+    [
+        (RecordOptions, "iterations", 0, "at least 1"),
+        (RecordOptions, "iterations", "7", "a whole number"),
+        (RecordOptions, "iterations", True, "a whole number"),
+        (RecordOptions, "iterations", 7.0, "a whole number"),
+        (RecordOptions, "warmup", -1, "at least 0"),
+        (RecordOptions, "dim", -1, "at least 0"),
+        (RecordOptions, "sample_hz", 20_001, "at least 1 and at most 20000"),
+        (RecordOptions, "counters_per_pass", -1, "at least 1"),
+        (RecordOptions, "serial", 1, "true or false"),
+        (RecordOptions, "function", 1, "a text"),
+        (RecordOptions, "inputs", "4xf32", "a list"),
+        (RecordOptions, "inputs", [4], "a text"),
+        (RecordOptions, "flagfile", 4, "a path"),
+        (BuildOptions, "device", "abacus", "one of local, vulkan, cuda, hip"),
+        (AttributeOptions, "rule", "other", "one of measured, model, root, equal"),
+        (StatsOptions, "gamma", 0.0, "above 0"),
+        (AuditOptions, "fail_under", 100.5, "at most 100"),
+        (LowerOptions, "pipelines", None, "a list"),
+    ],
+)
+def test_values_that_an_option_does_not_take(kind: type[Options], name: str, value: object, said: str) -> None:
+    with pytest.raises(UsageInvalid, match=f"^{name} is .*; it must be .*{said}"):
+        chosen(kind, None, {name: value})
+
+
+def test_there_is_no_such_option() -> None:
+    with pytest.raises(TypeError, match="no option 'iteration', but 'iterations'; the options are: output, function"):
+        chosen(RecordOptions, None, {"iteration": 7})
+    with pytest.raises(TypeError, match="output"):
+        chosen(ReportOptions, None, {})

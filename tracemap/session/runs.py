@@ -1,0 +1,103 @@
+"""Runs opened, their bundle found, and joined with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracemap.errors import BundleMissing, UsageInvalid
+from tracemap.options.attribute import Rule
+from tracemap.toolchain import Progress
+from tracemap.units import UNKNOWN
+
+if TYPE_CHECKING:
+    from tracemap.attribution.model import Attribution
+    from tracemap.graph.bundle import Bundle
+    from tracemap.measurements.model import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Attributed:
+    """An attribution and the bundle that it speaks of."""
+
+    bundle: Bundle
+    attribution: Attribution
+
+
+def joined(
+    runs: Sequence[Path], bundle: Bundle | None, rule: Rule | None, *, allow_mismatch: bool, progress: Progress
+) -> Attributed:
+    """Join runs onto a bundle; without one it is found from the first run.
+
+    Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`.
+
+    Raises:
+        TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
+    """
+    from tracemap.attribution.attribute import Request, attribute
+    from tracemap.graph.bundle import load
+    from tracemap.machine.images import read_images
+
+    progress("opening the runs")
+    with opened_runs(runs) as opened:
+        of_runs = bundle or load(find_bundle(opened[0], runs[0]))
+        progress("joining events to sites")
+        images = partial(read_images, of_runs.module_path)
+        request = Request(of_runs.graph, of_runs.map_sha256, opened, rule, allow_mismatch, images)
+        return Attributed(of_runs, attribute(request))
+
+
+@contextmanager
+def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
+    """Open runs; what has to be converted (`.ireeprof`) lies in a temporary folder for as long as they are used.
+
+    Raises:
+        UsageInvalid: there is no run.
+        TracemapError: as `capture.open_run.open_run` does.
+    """
+    from tracemap.capture.open_run import open_run
+
+    if not paths:
+        raise UsageInvalid("name at least one run")
+    with tempfile.TemporaryDirectory(prefix="tracemap-runs-") as folder:
+        opened = []
+        for number, path in enumerate(paths):
+            own = Path(folder, str(number))  # two runs may have the same name
+            own.mkdir()
+            opened.append(open_run(path, own))
+        yield opened
+
+
+def find_bundle(run: Run, path: Path) -> Path:
+    """The bundle of a run: the one that its header names, else the only one beside it or in the working folder.
+
+    A run that lies in a bundle's `runs/` belongs to that bundle.
+
+    Raises:
+        BundleMissing: there is none, or more than one.
+    """
+    from tracemap.graph.bundle import MAP_NAME, RUNS_FOLDER, SUFFIX
+
+    resolved = path.resolve()
+    if resolved.parent.name == RUNS_FOLDER and (resolved.parent.parent / MAP_NAME).is_file():
+        return resolved.parent.parent
+    beside = Path() if str(path) == "-" else path.parent
+    if run.header.bundle is not UNKNOWN:
+        named = Path(run.header.bundle)
+        for candidate in (named, beside / named.name, Path(named.name)):
+            if (candidate / MAP_NAME).is_file():
+                return candidate
+    found = sorted({*beside.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)
+    bundles = [folder for folder in found if (folder / MAP_NAME).is_file()]
+    distinct = {folder.resolve(): folder for folder in bundles}
+    if len(distinct) == 1:
+        return bundles[0]
+    if not distinct:
+        raise BundleMissing(f"{path}: no bundle was named and none lies beside it; name it with --map")
+    listed = ", ".join(str(folder) for folder in distinct.values())
+    raise BundleMissing(f"{path}: which bundle does it belong to? Name it with --map; there are: {listed}")

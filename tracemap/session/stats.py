@@ -1,0 +1,99 @@
+"""Statistics of recorded calls, and the files that are made of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.errors import UsageInvalid
+from tracemap.options.stats import StatsOptions
+from tracemap.outputs import check_file, check_files, write_text
+from tracemap.session.formats import show_as
+from tracemap.units import UNKNOWN, Integer
+
+if TYPE_CHECKING:
+    from tracemap.measurements.hook.stats import CallSet, ThreadCalls, ThreadStats
+
+
+@dataclass(frozen=True, slots=True)
+class CallStatistics:
+    """Calls, the statistics of each thread's, and how many went to the table of calls (unknown: none was asked for)."""
+
+    found: CallSet
+    threads: tuple[ThreadStats, ...]
+    calls_written: Integer
+
+
+def stats(run: Path, options: StatsOptions) -> CallStatistics:
+    """Statistics of the calls in a recording of ours or of IREE's hook; writes what the options name.
+
+    Raises:
+        TracemapError: as `measurements.hook.stats.read_calls` and `measurements.hook.table.write_calls` do.
+        TargetExists, TargetUnwritable: an output cannot be written.
+        UsageInvalid: a table of calls is wanted of what IREE's own hook wrote.
+    """
+    from tracemap.measurements.hook.stats import is_recording, read_calls, thread_stats
+
+    check_files(options.calls, options.html, force=options.force)
+    if options.calls is not None and not is_recording(run):
+        raise UsageInvalid(f"{run}: is of IREE's hook, which tells no kernels and starts; --calls needs our recording")
+    found = read_calls(run, kernel=options.kernel, skip_ms=options.skip_ms, events=options.counters)
+    threads = [thread_stats(thread, options.buckets, tables=not options.no_table) for thread in found.threads]
+    if options.html is not None:
+        _write_page(run, found, threads, options, options.html)
+    written = UNKNOWN if options.calls is None else _write_table(run, options, options.calls)
+    if options.csv is not None:
+        _write_csv(found.threads, options.csv, force=options.force)
+    return CallStatistics(found, tuple(threads), written)
+
+
+def show_stats(made: CallStatistics, options: StatsOptions, out: TextIO) -> None:
+    """Write statistics to a stream, in the format of the options."""
+    from tracemap.reports.calls.json import stats_json
+    from tracemap.reports.terminal.stats import stats_text
+
+    def text(stream: TextIO) -> None:
+        stream.write(stats_text(made.threads, options.buckets, options.gamma, tables=not options.no_table))
+
+    show_as(options.format, out, text, lambda: stats_json(made.threads, made.found.diagnostics, options.buckets))
+
+
+def _write_page(run: Path, found: CallSet, threads: Sequence[ThreadStats], options: StatsOptions, target: Path) -> None:
+    from tracemap.reports.calls.page import Chosen, build_stats_page, render_stats_page
+    from tracemap.reports.html.document import write_page
+
+    chosen = Chosen(run.resolve().name, options.kernel, options.skip_ms, options.buckets, options.gamma)
+    write_page(render_stats_page(build_stats_page(found, threads, chosen)), target, force=options.force)
+
+
+def _write_table(run: Path, options: StatsOptions, target: Path) -> int:
+    from tracemap.measurements.hook.recording import read_recording
+    from tracemap.measurements.hook.table import write_calls
+
+    return write_calls(
+        read_recording(run),
+        target,
+        kernel=options.kernel,
+        skip_ms=options.skip_ms,
+        events=options.counters,
+        force=options.force,
+    )
+
+
+def _write_csv(found: Sequence[ThreadCalls], folder: Path, *, force: bool) -> None:
+    """One file per thread; threads of the same name are told apart by a number. Names are never taken as paths."""
+    from tracemap.reports.calls.csv import calls_csv
+
+    names: dict[str, ThreadCalls] = {}
+    for calls in found:
+        plain = re.sub(r"[^\w.-]", "_", calls.thread) or "thread"
+        number = next(n for n in itertools.count(1) if (plain if n == 1 else f"{plain}-{n}") not in names)
+        names[plain if number == 1 else f"{plain}-{number}"] = calls
+    for name in names:
+        check_file(folder / f"iree_hook_{name}.csv", force=force)
+    for name, calls in names.items():
+        write_text(calls_csv(calls), folder / f"iree_hook_{name}.csv")
