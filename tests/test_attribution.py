@@ -16,7 +16,7 @@ from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
 from tracemap.attribution.attribute import Request, attribute
-from tracemap.attribution.join.run import join_run
+from tracemap.attribution.join.run import Join
 from tracemap.attribution.model import Attribution, BalanceError, PerCall, ResidualReason
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
@@ -310,7 +310,7 @@ class TestJoin:
     ) -> dict[int, set[tuple[str, ...]]]:
         """Recorded buffer -> the sites that its dispatches can be."""
         made = structs.replace(example(), command_buffers=tuple(buffers))
-        joined = join_run(made, header(programs=tuple(tuple(p) for p in programs), buffers=tuple(recorded)))
+        joined = Join(made, header(programs=tuple(tuple(p) for p in programs), buffers=tuple(recorded)))
         return {
             number: {target.places for key, target in joined.by_command.items() if key.group == group}
             for number, group in joined.group_of_buffer.items()

@@ -159,7 +159,7 @@ def test_percentiles_are_values_that_occurred(tmp_path: Path, values: list[int])
     table = tmp_path / "r.csv"
     table.write_text("kernel,duration_ns\n" + "".join(f"k0,{value}\n" for value in values))
     with scanned(table, graph([op(1, 1)], [site(0, 1, kernel="k0")])) as (_, seen):
-        found = seen.groups[0].per_call["duration_ns"]
+        found = seen.by_target[0].per_call["duration_ns"]
     count = len(values)
     expected = [sorted(values)[max(0, -(-count * tenths // 10) - 1)] for tenths in (1, 5, 9)]
     assert [found.p10, found.median, found.p90] == expected

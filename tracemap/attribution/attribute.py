@@ -59,6 +59,7 @@ def attribute(request: Request) -> Attribution:
         rule = _rule(request.rule, seen)
         of_places = totals(seen)
         per_call = percentiles(tables, seen, of_places.pools(graph))
+    # The database is closed: whatever follows needs neither the runs' files nor SQL.
     return _result(request, rule, of_places, per_call, diagnostics)
 
 

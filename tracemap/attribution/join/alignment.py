@@ -30,6 +30,7 @@ def aligned(
     memoized = by_creation(static, matches, header.buffers)
     for buffer in header.buffers:
         if buffer.id in memoized:
+            # The order of creation is surer than what is known of the function: it is never left with nothing.
             found = [ordinal for ordinal in memoized[buffer.id] if ordinal in able]
             yield buffer, tuple(found or memoized[buffer.id])
         elif fitting := [candidate for candidate in matches[buffer.program] if candidate.ordinal in able]:

@@ -67,6 +67,8 @@ class Join:
     _groups: dict[tuple[Meanings, bool], int] = field(default_factory=dict)
     _meanings: list[Meanings] = field(default_factory=list)
 
+    # Groups are numbered by what they may be, so that buffers and submissions that may be the same share their targets.
+
     def __post_init__(self) -> None:
         self._schedule = _schedule(self.graph, self.header.function)
         self._runnable = _runnable(self.graph, self.header.function, self._schedule)
@@ -135,6 +137,7 @@ class Join:
 
         `indexed`: the events of these submissions name command indices; `by_order`: the order may tell them apart.
         """
+        # Another module's submissions may stand between ours; no state of the schedule is one of them.
         ours = [meanings for meanings in seen if meanings]
         if by_order and self._schedule is not None:
             ours = narrowed(self._schedule, ours, one_call=one_call)
@@ -180,11 +183,6 @@ class Join:
             if called:
                 targets[kernel.name] = Target(tuple(called))
         return targets
-
-
-def join_run(graph: TraceGraph, header: RunHeader) -> Join:
-    """Align a run's command buffers with the map's."""
-    return Join(graph, header)
 
 
 def _number(identifier: str) -> int:

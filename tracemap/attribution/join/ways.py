@@ -65,6 +65,9 @@ class _Ways:
     def _meanings(self) -> tuple[Meanings, ...]:
         return tuple(meanings_of(submission) for submission in self.schedule.submissions)
 
+    # Sets of states, not single ways: of these there can be more than anyone can list, of states only as many as the
+    # program has submissions.
+
     def fit(self, seen: Sequence[Meanings], *, unfinished: bool) -> list[Meanings]:
         """Forward over all states that can be reached, then back over those from which the end can; none: empty."""
         reached = self._forward(seen)

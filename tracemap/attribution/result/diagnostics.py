@@ -34,16 +34,16 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     yield from _of_steps(by.steps)
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
-    if not scan.groups and not scan.step_rows:
+    if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
 
 
 def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
     """Events that could be of several places, the most frequent first."""
     several = [
-        (scan.groups[number].events, target)
+        (scan.by_target[number].events, target)
         for number, target in enumerate(scan.targets)
-        if not target.exact and number in scan.groups
+        if not target.exact and number in scan.by_target
     ]
     if several:
         several.sort(key=lambda each: -each[0])
@@ -60,12 +60,12 @@ def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
 def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
     """Dispatches that some metric was not measured of."""
     of_sites = [
-        scan.groups[number]
+        scan.by_target[number]
         for number, target in enumerate(scan.targets)
-        if number in scan.groups and target.places[0] not in graph.transfer_by_id
+        if number in scan.by_target and target.places[0] not in graph.transfer_by_id
     ]
     for metric in scan.metrics:
-        absent = sum(group.absent[metric.name] for group in of_sites)
+        absent = sum(each.absent[metric.name] for each in of_sites)
         if absent:
             text = f"{plural(absent, 'dispatch event')} have no {metric.name}; they are not in its sum"
             yield Diagnostic("values-unknown", text)

@@ -64,6 +64,7 @@ def op_results(
 
 def _add(result: SiteResult | TransferResult, found: dict[OpId, _OpSums]) -> None:
     """Events that could be of other places prove nothing of this one's."""
+    # Evidence alone proves a cost only where nobody else can have had it.
     sole = len(result.shares) == 1 and not result.split_evenly
     for share in result.shares:
         own = found.setdefault(share.op, _OpSums())

@@ -49,9 +49,10 @@ def residual_rows(
 
 def _add_events(scan: Scan, rows: dict[ResidualReason, _Row]) -> None:
     """Events without a target, and rows of steps in kernels that the map does not have, and in none."""
-    for number, group in scan.groups.items():
+    for number, events in scan.by_target.items():
         if number in _REASON_OF:
-            rows[_REASON_OF[number]].add(group.events, group.sums)
+            rows[_REASON_OF[number]].add(events.events, events.sums)
+    # Rows of steps say where the time of events went that are counted already: they add no events.
     names = [metric.name for metric in scan.step_metrics]
     for row in scan.step_rows:
         if row.target < 0:
@@ -60,11 +61,11 @@ def _add_events(scan: Scan, rows: dict[ResidualReason, _Row]) -> None:
 
 def _add_executes(scan: Scan, rows: dict[ResidualReason, _Row]) -> None:
     """Submissions: what their dispatches cover is counted with these, the rest is overhead."""
-    if EXECUTE in scan.groups:
-        group, covered = scan.groups[EXECUTE], scan.execute_covered
-        overhead = {name: total - covered[name] for name, total in group.sums.items()}
-        rows[ResidualReason.OVERHEAD].add(group.events, overhead)
-        rows[ResidualReason.COUNTED_IN_DISPATCHES].add(group.events, covered)
+    if EXECUTE in scan.by_target:
+        executes, covered = scan.by_target[EXECUTE], scan.execute_covered
+        overhead = {name: total - covered[name] for name, total in executes.sums.items()}
+        rows[ResidualReason.OVERHEAD].add(executes.events, overhead)
+        rows[ResidualReason.COUNTED_IN_DISPATCHES].add(executes.events, covered)
 
 
 def _add_ownerless_transfers(graph: TraceGraph, totals: Totals, rows: dict[ResidualReason, _Row]) -> None:

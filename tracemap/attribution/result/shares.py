@@ -73,6 +73,7 @@ def _site(site: Site, by: Splitting) -> SiteResult:
     if not site.members:
         return found
     basis = by.bases.get(site.id) or weights(by.rule, site, by.peaks)
+    # Bounds are those of the parts that the same weights gave, so that each part lies between its own.
     own = {name: _weights_of(name, site, basis, by) for name in metrics}
     parts = {name: own[name].split(cost.total) for name, cost in metrics.items()}
     sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].sampled}

@@ -74,14 +74,15 @@ def totals(scan: Scan) -> Totals:
     """Split what each target has over its places."""
     places: dict[str, PlaceTotal] = defaultdict(PlaceTotal)
     for number, target in enumerate(scan.targets):
-        if number not in scan.groups:
+        if number not in scan.by_target:
             continue
-        group, even = scan.groups[number], [1] * len(target.places)
-        for place, calls in zip(target.places, split_by_largest_remainder(group.events, even), strict=True):
+        events, even = scan.by_target[number], [1] * len(target.places)
+        # Calls and metrics are split alike: the first places of a target get what cannot be divided.
+        for place, calls in zip(target.places, split_by_largest_remainder(events.events, even), strict=True):
             places[place].calls += calls
             places[place].targets.add(number)
             places[place].split_evenly |= not target.exact
-        for metric, total in group.sums.items():
+        for metric, total in events.sums.items():
             for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
                 places[place].sums[metric] += share
     return Totals(scan, dict(places))

@@ -35,12 +35,14 @@ def add_events(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metr
     Raises:
         RunInvalid: a cell is not what its column says, or the file is damaged.
     """
+    # Rows of steps are no events of their own: they would count as calls.
+    which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
     query = _RESOLVED.format(
         dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
         transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
         values=", ".join((*(value_of(metric, source.run) for metric in metrics), own_covered(source))),
         events=source.events,
-        which="NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup",
+        which=which,
         joins=joined(lookups),
     )
     source.tables.query(f"INSERT INTO resolved {query}")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.attribution.join.run import join_run
+from tracemap.attribution.join.run import Join
 from tracemap.attribution.join.targets import EXECUTE, Target, Targets
 from tracemap.attribution.scan.executes import covered_ns
-from tracemap.attribution.scan.groups import Group, grouped
 from tracemap.attribution.scan.lookups import Source, lookups
 from tracemap.attribution.scan.metrics import common_metrics, step_metrics
 from tracemap.attribution.scan.percentiles import Spread, pooled
 from tracemap.attribution.scan.resolving import add_events, resolve
 from tracemap.attribution.scan.step_rows import StepRow, step_rows
 from tracemap.attribution.scan.submissions import submission_lookups
+from tracemap.attribution.scan.sums import TargetSum, sums_by_target
 from tracemap.attribution.scan.tables import Tables
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Metric, Run
@@ -24,14 +24,14 @@ from tracemap.measurements.model import Metric, Run
 class Scan:
     """What all runs together have measured, by target.
 
-    `groups` have the events of `targets` under their numbers, and of what has none under negative ones;
+    `by_target` has the events of `targets` under their numbers, and of what has none under negative ones;
     `execute_covered` is by metric how much of the executes' sums their dispatches' own rows cover; `surplus`: more
     memoized buffers were recorded than the map has of their kind.
     """
 
     metrics: tuple[Metric, ...]
     targets: tuple[Target, ...]
-    groups: Mapping[int, Group]
+    by_target: Mapping[int, TargetSum]
     execute_covered: Mapping[str, int]
     step_metrics: tuple[Metric, ...]
     """Of the rows of steps, which are no events of their own."""
@@ -41,7 +41,7 @@ class Scan:
     def measured(self, metric: Metric) -> int:
         """The sum of a metric over all that the runs have of it."""
         if metric not in self.step_metrics:
-            return sum(group.sums[metric.name] for group in self.groups.values())
+            return sum(each.sums[metric.name] for each in self.by_target.values())
         number = self.step_metrics.index(metric)
         return sum(row.values[number] for row in self.step_rows)
 
@@ -57,22 +57,22 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run]) -> Scan:
     targets, sources, rows = Targets(), [], []
     resolve(tables, metrics)
     for run in runs:
-        source = Source(run, join_run(graph, run.header), tables.of_run(run), targets)
+        source = Source(run, Join(graph, run.header), tables.of_run(run), targets)
         found = lookups(source, submission_lookups(source))
         add_events(source, found.of_events, metrics)
         rows += step_rows(source, found.of_steps, of_steps, graph)
         sources.append(source)
-    groups = grouped(tables, metrics)
+    by_target = sums_by_target(tables, metrics)
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
-    if EXECUTE in groups and "duration_ns" in covered:
+    if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(tables, sources)
     surplus = any(source.join.surplus for source in sources)
-    return Scan(metrics, tuple(targets), groups, covered, of_steps, tuple(rows), surplus)
+    return Scan(metrics, tuple(targets), by_target, covered, of_steps, tuple(rows), surplus)
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:
     """The percentiles of each target, and of all events of several."""
     several = sorted((pool for pool in set(pools) if len(pool) > 1), key=sorted)
-    events_of = {number: group.events for number, group in seen.groups.items()}
+    events_of = {number: each.events for number, each in seen.by_target.items()}
     found = pooled(tables, [metric.name for metric in seen.metrics], several, events_of)
-    return {**found, **{frozenset({number}): group.per_call for number, group in seen.groups.items()}}
+    return {**found, **{frozenset({number}): each.per_call for number, each in seen.by_target.items()}}

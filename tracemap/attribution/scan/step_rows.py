@@ -16,6 +16,7 @@ from tracemap.units import plural
 
 NO_ADDRESS = -1
 
+# Summed up here, as a sampled run has a row for each sample.
 _STEPS = f"""
 SELECT CAST(CASE WHEN event.kernel IS NULL THEN {OUTSIDE_KERNELS} ELSE {{dispatch}} END AS INTEGER) AS target,
        event.kernel, event.step, event.address, {{sums}}
@@ -52,6 +53,7 @@ def step_rows(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metri
         joins=joined(lookups),
     )
     rows = source.tables.query(query)
+    # Targets are added as runs are read: those of this run's rows are all known by now.
     targets = list(source.targets)
     return [
         StepRow(

@@ -14,6 +14,7 @@ from tracemap.attribution.join.ways import Meanings
 from tracemap.attribution.scan.lookups import Lookup, Source
 from tracemap.units import UNKNOWN
 
+# Control characters, which the names of kernels, being symbols, do not have.
 _LETTER_MARK, _KERNEL_MARK = "\x1e", "\x1f"
 _LONGEST_WORD = 1_000_000
 """Submissions of one word; longer ones, of runs whose calls cannot be told apart, are not looked at."""

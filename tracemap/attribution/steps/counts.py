@@ -55,6 +55,7 @@ class StepCounts:
         by_kernel: dict[str, list[StepRow]] = defaultdict(list)
         for row in self.rows:
             by_kernel[row.kernel].append(row)
+        # Machine code is read and taken apart only if something was seen at its addresses.
         images = self.images() if any(row.address != NO_ADDRESS for row in self.rows) else ()
         seen = [kernel for kernel in self.graph.kernels if kernel.name in by_kernel]
         self._steps = {kernel.name: kernel_steps(self.graph, kernel, images) for kernel in seen}

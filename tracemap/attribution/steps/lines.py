@@ -76,6 +76,7 @@ def of_members(steps: KernelSteps, lines: Lines, site: Site) -> list[int]:
     together: Counter[tuple[int, ...]] = Counter()
     for line, part in lines.items():
         together[steps.members_at(line, site)] += part
+    # Lines of the same members are split as one: split one by one, all that is left over would go to the first member.
     values = [0] * (len(site.members) + 1)
     for members, part in sorted(together.items()):
         owners = members or (-1,)

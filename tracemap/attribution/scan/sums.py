@@ -17,7 +17,7 @@ _OF_TARGETS = "FILTER (WHERE target >= 0)"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TargetSum:
     """The events of one target. By metric name: `sums`; how many events have no value; percentiles of the values."""
 
     events: int
@@ -26,20 +26,21 @@ class Group:
     per_call: Mapping[str, PerCall]
 
 
-def grouped(tables: Tables, metrics: Sequence[Metric]) -> dict[int, Group]:
+def sums_by_target(tables: Tables, metrics: Sequence[Metric]) -> dict[int, TargetSum]:
     """The events of `resolved` by the number of their target, in its order."""
+    # The percentiles of single targets come with the sums: that is one pass over `resolved` less.
     values = [value_column(number) for number in range(len(metrics))]
     sums = (f"[CAST(sum({value}) AS HUGEINT), count(*) - count({value})]" for value in values)
     lists = (f"{quantiles(value)} {_OF_TARGETS}" for value in values)
     columns = ", ".join(("target", "count(*)", *sums, *lists))
     rows = tables.query(f"SELECT {columns} FROM resolved GROUP BY target ORDER BY target")
     names = [metric.name for metric in metrics]
-    return {target: _group(events, names, cells) for target, events, *cells in rows}
+    return {target: _sum(events, names, cells) for target, events, *cells in rows}
 
 
-def _group(events: int, names: Sequence[str], cells: Sequence[Any]) -> Group:
+def _sum(events: int, names: Sequence[str], cells: Sequence[Any]) -> TargetSum:
     pairs = dict(zip(names, cells, strict=False))
-    return Group(
+    return TargetSum(
         events,
         sums={name: int(total or 0) for name, (total, _) in pairs.items()},
         absent={name: absent for name, (_, absent) in pairs.items()},
