@@ -11,8 +11,8 @@ import duckdb
 
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
 from tracemap.capture.abi import declared_types
-from tracemap.capture.inputs import ArgumentType, EntryPoint
 from tracemap.capture.plan import RecordRequest
+from tracemap.functions import Argument, Function
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import COLUMNS
 from tracemap.measurements.runfile import read_run
@@ -38,12 +38,10 @@ def sample(folder: Path, name: str) -> Path:
     return compiled(folder, SAMPLES / "models" / f"{name}.mlir")
 
 
-def entry_points(module: Path, loop_bounds: tuple[str, ...] = ()) -> tuple[EntryPoint, ...]:
+def entry_points(module: Path, loop_bounds: tuple[str, ...] = ()) -> tuple[Function, ...]:
     """A module's functions; arguments whose type is in `loop_bounds` bound loops."""
     return tuple(
-        EntryPoint(
-            name, tuple(ArgumentType(f"%{place}", kind, kind in loop_bounds) for place, kind in enumerate(kinds))
-        )
+        Function(name, tuple(Argument(f"%{place}", kind, kind in loop_bounds) for place, kind in enumerate(kinds)))
         for name, kinds in declared_types(module).items()
     )
 

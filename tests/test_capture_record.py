@@ -15,7 +15,6 @@ from tests.recording import compiled, entry_points, events, request, sample
 from tests.support import ROOT, SAMPLES
 from tracemap.capture import execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
-from tracemap.capture.inputs import ArgumentType, EntryPoint
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import profile_path
 from tracemap.capture.record import Recorded, record
@@ -28,6 +27,7 @@ from tracemap.errors import (
     TracemapError,
     UsageInvalid,
 )
+from tracemap.functions import Argument, Function
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.header import Clock, header_text
 from tracemap.measurements.runfile import read_run
@@ -353,7 +353,7 @@ def test_parameters_of_a_sample(made: Path, tmp_path: Path, monkeypatch: pytest.
     """Torch's modules declare no types; those of the request are used, and paths start at the working folder."""
     monkeypatch.chdir(SAMPLES)
     module = sample(made, "torch_mlp")
-    functions = (EntryPoint("main", (ArgumentType("%arg0", "!torch.vtensor<[32,784],f32>", False),)),)
+    functions = (Function("main", (Argument("%arg0", "!torch.vtensor<[32,784],f32>", False),)),)
     flags = SAMPLES / "flags" / "torch_mlp.flags"
     parameters = [line for line in flags.read_text().splitlines() if line.startswith("--parameters")]
     said = record(request(module, tmp_path / "a.csv", functions=functions, iterations=2, flagfile=flags))

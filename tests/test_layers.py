@@ -21,7 +21,7 @@ from tests.support import ROOT
 PACKAGE = ROOT / "tracemap"
 
 _BELOW = frozenset(
-    {"errors", "units", "codec", "diagnostics", "locations", "options", "outputs", "toolchain", "machine"}
+    {"errors", "units", "codec", "diagnostics", "functions", "locations", "options", "outputs", "toolchain", "machine"}
 )
 _MAKING = frozenset({"ir", "graph", "mapping"})
 _MEASURING = frozenset({"measurements", "hook", "capture"})
@@ -33,12 +33,13 @@ USES: dict[str, frozenset[str]] = {
     "units": frozenset({"errors"}),
     "codec": frozenset({"units"}),
     "diagnostics": frozenset({"codec"}),
+    "functions": frozenset({"codec"}),
     "locations": frozenset({"errors"}),
     "outputs": frozenset({"errors"}),
     "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
-    "graph": frozenset({"errors", "units", "codec", "diagnostics", "locations", "outputs"}),
+    "graph": frozenset({"errors", "units", "codec", "diagnostics", "functions", "locations", "outputs"}),
     "machine": frozenset({"errors", "units"}),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
     "measurements": frozenset({"errors", "units", "codec", "diagnostics", "outputs"}),

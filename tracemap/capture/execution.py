@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
-from tracemap.capture.inputs import EntryPoint
 from tracemap.capture.plan import Plan
 from tracemap.capture.profile import load_profile
 from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
+from tracemap.functions import Function
 from tracemap.hook import HookSettings, environment
 from tracemap.measurements.ireeprof.invocations import KnownCalls
 from tracemap.measurements.ireeprof.profile import Profile, empty_profile
@@ -37,12 +37,12 @@ class Execution:
     profile: Profile
     samples: Path
 
-    def failure(self, entry: EntryPoint) -> str:
+    def failure(self, entry: Function) -> str:
         """What to say of a program that failed."""
         return _failure(self.ending, entry)
 
 
-def _failure(ending: Ending, entry: EntryPoint) -> str:
+def _failure(ending: Ending, entry: Function) -> str:
     return f"iree-benchmark-module did not finish {entry.name}: {ending.explanation}"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import InputInvalid
+from tracemap.functions import Argument, Function
 from tracemap.units import Integer, plural
 
 if TYPE_CHECKING:
@@ -21,23 +22,6 @@ if TYPE_CHECKING:
 
 RANDOM_LIMIT: Final = 0.1
 """Made-up floats lie in [0, 0.1): not negative, so that roots and logarithms of them are numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentType:
-    """An argument of an entry point: its name, its declared type as text, and whether it bounds a loop."""
-
-    name: str
-    type: str
-    loop_bound: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EntryPoint:
-    """A function that can be called, with its arguments."""
-
-    name: str
-    arguments: tuple[ArgumentType, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +48,7 @@ _COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
 _SMALL_REAL = re.compile(r"f(?:8|6|4)E\d+M\d+\w*")
 
 
-def given_inputs(entry: EntryPoint, specs: Sequence[str]) -> list[Input]:
+def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input]:
     """The user's own inputs, one per argument.
 
     Raises:
@@ -79,7 +63,7 @@ def given_inputs(entry: EntryPoint, specs: Sequence[str]) -> list[Input]:
     return [Input(spec, spec) for spec in specs]
 
 
-def made_inputs(entry: EntryPoint, dim: Integer, folder: Path) -> list[Input]:
+def made_inputs(entry: Function, dim: Integer, folder: Path) -> list[Input]:
     """Inputs made up from the declared types; their files go to `folder`. `dim` stands for every `?`.
 
     Raises:
@@ -89,7 +73,7 @@ def made_inputs(entry: EntryPoint, dim: Integer, folder: Path) -> list[Input]:
     return [_made(index, sizes_and_element, folder) for index, sizes_and_element in enumerate(shaped)]
 
 
-def _understood(entry: EntryPoint, argument: ArgumentType, dim: Integer) -> _Shaped:
+def _understood(entry: Function, argument: Argument, dim: Integer) -> _Shaped:
     where = f"{entry.name}: argument {argument.name} ({argument.type})"
     if argument.loop_bound:
         raise InputInvalid(
@@ -136,7 +120,7 @@ def _number_type(element: str) -> str:
     return name if hasattr(ml_dtypes, name) else ""
 
 
-def _example(entry: EntryPoint) -> str:
+def _example(entry: Function) -> str:
     specs = []
     for argument in entry.arguments:
         shaped = _parsed(argument.type)

@@ -9,9 +9,10 @@ from pathlib import Path
 from tracemap.capture.abi import declared_types
 from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling_flags
 from tracemap.capture.flagfile import check_files, read_flags, sorted_out
-from tracemap.capture.inputs import ArgumentType, EntryPoint, Input, given_inputs, made_inputs
+from tracemap.capture.inputs import Input, given_inputs, made_inputs
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import FunctionUnknown, UsageInvalid
+from tracemap.functions import Argument, Function
 from tracemap.options.record import RecordOptions
 from tracemap.units import UNKNOWN, Text
 
@@ -28,7 +29,7 @@ class RecordRequest:
     module: Path
     module_sha256: Text
     bundle: Text
-    functions: tuple[EntryPoint, ...]
+    functions: tuple[Function, ...]
     output: Path
     options: RecordOptions
     device: Text = UNKNOWN
@@ -42,7 +43,7 @@ class Plan:
     """A request with everything decided."""
 
     request: RecordRequest
-    entry: EntryPoint
+    entry: Function
     device: str
     inputs: tuple[Input, ...]
     flags: tuple[str, ...]
@@ -130,7 +131,7 @@ def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
     return tuple(ours if is_ours else Path(name) for name, is_ours in zip(named, same, strict=True))
 
 
-def _entry(request: RecordRequest, name: str) -> EntryPoint:
+def _entry(request: RecordRequest, name: str) -> Function:
     """The function to call, its arguments' types as the compiled module declares them."""
     names = [function.name for function in request.functions]
     listed = ", ".join(names) or "none"
@@ -144,4 +145,4 @@ def _entry(request: RecordRequest, name: str) -> EntryPoint:
         return found
     # The compiler may have changed types (f64 to f32); the runtime takes those that the module declares.
     pairs = zip(found.arguments, types, strict=True)
-    return EntryPoint(found.name, tuple(ArgumentType(old.name, kind, old.loop_bound) for old, kind in pairs))
+    return Function(found.name, tuple(Argument(old.name, kind, old.loop_bound) for old, kind in pairs))

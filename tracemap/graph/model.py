@@ -11,8 +11,9 @@ from typing import Final, Literal
 
 from tracemap.codec import Document, Record
 from tracemap.diagnostics import Diagnostic
+from tracemap.functions import Function
 from tracemap.graph.ops import Op, OpId
-from tracemap.graph.program import CommandBuffer, Function, Kernel, Schedule, Site, Transfer
+from tracemap.graph.program import CommandBuffer, Kernel, Schedule, Site, Transfer
 
 
 class SourceFile(Record, frozen=True):

@@ -146,18 +146,3 @@ class Schedule(Record, frozen=True):
     function: str
     first: tuple[Count, ...]
     submissions: tuple[Submission, ...]
-
-
-class Argument(Record, frozen=True):
-    """An argument of an entry point: its declared type, and whether it decides how often a loop runs."""
-
-    name: str
-    type: str
-    loop_bound: bool
-
-
-class Function(Record, frozen=True):
-    """An entry point of the module, as the runtime's tools name it."""
-
-    name: str
-    arguments: tuple[Argument, ...]

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
+from tracemap.functions import Argument, Function
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId, Part
-from tracemap.graph.program import Argument, Function, Kernel, Site
+from tracemap.graph.program import Kernel, Site
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.phases import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_hal
 from tracemap.ir.source import SourceModel, SourceOperation

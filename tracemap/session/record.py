@@ -15,7 +15,6 @@ from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
-    from tracemap.capture.inputs import EntryPoint
     from tracemap.capture.record import Recorded
     from tracemap.capture.simulating import CacheSimulation
     from tracemap.graph.bundle import Bundle
@@ -38,7 +37,7 @@ def record(bundle: Bundle, options: RecordOptions, progress: Progress = no_progr
             module=bundle.module_path,
             module_sha256=bundle.graph.module.sha256,
             bundle=str(bundle.path.resolve()),
-            functions=_entry_points(bundle),
+            functions=bundle.graph.functions,
             output=target,
             options=options,
             device=_device(bundle, options.runtime_flags),
@@ -94,18 +93,6 @@ def _next_run(folder: Path) -> Path:
     taken = {path.name.partition(".")[0] for path in folder.iterdir()}
     number = next(number for number in itertools.count(1) if f"run-{number:03}" not in taken)
     return folder / f"run-{number:03}.parquet"
-
-
-def _entry_points(bundle: Bundle) -> tuple[EntryPoint, ...]:
-    from tracemap.capture.inputs import ArgumentType, EntryPoint
-
-    return tuple(
-        EntryPoint(
-            function.name,
-            tuple(ArgumentType(item.name, item.type, item.loop_bound) for item in function.arguments),
-        )
-        for function in bundle.graph.functions
-    )
 
 
 def _device(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
