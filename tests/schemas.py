@@ -15,6 +15,7 @@ from tracemap.reports.json.attribution import ShownAttribution
 from tracemap.reports.json.audit import ShownAudit
 from tracemap.reports.json.lowering import ShownLowering
 from tracemap.reports.json.show import ShownMap
+from tracemap.reports.json.stats import ShownStats
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
@@ -24,6 +25,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "audit": (ShownAudit, "tracemap audit"),
     "lowering": (ShownLowering, "tracemap lower"),
     "attribution": (ShownAttribution, "tracemap attribute"),
+    "stats": (ShownStats, "tracemap stats"),
 }
 """Name of the schema -> the document and its title."""
 

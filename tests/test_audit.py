@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -17,9 +18,9 @@ from tests.conftest import Built
 from tests.schemas import validator
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, Json, check_cli, json_cli, run_cli
 from tests.test_cli_errors import refused
-from tracemap.graph.audit import audit, lost_in
+from tracemap.graph.audit import Spot, audit, lost_in
 from tracemap.graph.bundle import load
-from tracemap.graph.ops import PHASES, SOURCE, Op
+from tracemap.graph.ops import PHASES, SOURCE, Op, OpId
 from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, walk
 from tracemap.ir.reading import parse_model
@@ -27,6 +28,7 @@ from tracemap.locations import is_informative, parse_location
 from tracemap.mapping.compiler.passes import Watch, split_prints
 from tracemap.mapping.fates.survival import Survival
 from tracemap.mapping.tagging import Tags, write_tagged
+from tracemap.reports.terminal.audit import print_audit
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 
@@ -149,6 +151,18 @@ def test_text_groups_by_phase_and_kind(built: Built) -> None:
     assert re.search(r"^flow +linalg\.generic +11 +dispatched ", text, re.MULTILINE)
     assert re.search(r"^hal +linalg\.generic +1 +dispatched ", text, re.MULTILINE)
     assert re.search(r"^source +\d+", text, re.MULTILINE)
+
+
+def test_text_tells_where_an_op_was_lost_on_a_line_of_its_own() -> None:
+    graph = builders.graph([builders.op(1, 3)])
+    spot = Spot(OpId.of(1), "flow", "Fold", "fold", 2, "func.func @\x1bmain", "here\n  it was", "")
+    out = io.StringIO()
+    print_audit(graph, audit(graph, [spot]), out, list_all=False)
+    shown = out.getvalue().splitlines()
+    start = shown.index(
+        "op1 linalg.generic at 3:5: lost in the phase flow by Fold (fold), change 2, on func.func @\\x1bmain"
+    )
+    assert shown[start - 1 :] == ["", shown[start], "  before", "    here", "      it was"]
 
 
 def test_ops_that_nobody_followed_are_counted_not_lost() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.hook import support
+from tests.schemas import validator
 from tests.support import ROOT, command_line, run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, UsageInvalid
 from tracemap.measurements.hook.stats import ThreadCalls, read_calls, thread_stats
@@ -89,6 +90,7 @@ def test_correlation_of_a_constant_is_no_number() -> None:
 def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
     csv = calls_file(tmp_path / "calls.csv", 3)
     data = json.loads(run_cli("stats", csv, "--buckets", "5", "--format", "json").stdout)
+    validator("stats").validate(data)
     (thread,) = data["threads"]
     assert thread["calls"] == 3
     assert [series["name"] for series in thread["series"]] == ["duration_us", "cache-misses", "page-faults", "constant"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import attribution, graph, op, site
+from tests.support import ROOT
 from tests.test_reports_page import GRAPH, RESIDUAL, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
@@ -70,6 +71,14 @@ def test_long_sources_are_cut_into_blocks() -> None:
     text = render_page(page)
     assert re.findall(r'class="chunk n(\d+)"', text) == ["100", "100", "7"]
     assert ".n7 { --lines: 7 }" in text
+
+
+def test_every_asset_is_part_of_a_page() -> None:
+    assets = ROOT / "tracemap" / "reports" / "assets"
+    files = {str(path.relative_to(assets)) for path in assets.rglob("*") if path.is_file()}
+    texts = [path.read_text(encoding="utf-8") for path in (*assets.rglob("*.j2"), *assets.parent.rglob("*.py"))]
+    named = {name for text in texts for name in re.findall(r'"(\w+/\w+\.[\w.]+)"', text)}
+    assert files == named
 
 
 def test_bars_show_whatever_is_not_nothing() -> None:

@@ -123,6 +123,14 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "[bold]not markup[/bold] \\x07" in printed
 
 
+def test_names_of_metrics_do_not_steer_the_terminal() -> None:
+    """They are headings of columns in other people's CSV files."""
+    out = io.StringIO()
+    print_attribution(GRAPH, attribution(GRAPH, {"a\x1b[2J\nb": {"site0": 3}}), out)
+    assert "\x1b" not in out.getvalue()
+    assert out.getvalue().count("Ops by a\\x1b[2J\\nb") == 1
+
+
 def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
     map_ = graph((op(0, 1),), (site(0, 0, kernel=LONG),))
     leader, follower = pty.openpty()

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from selenium.webdriver import Chrome
+from selenium.webdriver import Chrome, Keys
 
 from tests.browser.conftest import Open, log
 from tests.browser.test_reports_browser import find, go, press, texts, view
@@ -64,6 +64,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("kernels") / "large.html"
     write_page(render_page(page), target, force=False)
     return target
+
+
+def test_rows_fill_the_view_however_it_is_reached(open_page: Open, large: Path) -> None:
+    browser = open_page(large, "#sites")
+    find(browser, "#tab-sites").send_keys(Keys.ARROW_RIGHT)
+    assert view(browser) == "kernels"
+    height = browser.execute_script("return document.getElementById('kernel-ir').clientHeight")
+    assert 18 * len(texts(browser, "#kernel-ir .kr")) >= height > 400
 
 
 def lines_of_instructions(browser: Chrome) -> set[str]:

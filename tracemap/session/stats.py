@@ -53,13 +53,13 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
 
 def show_stats(made: CallStatistics, options: StatsOptions, out: TextIO) -> None:
     """Write statistics to a stream, in the format of the options."""
-    from tracemap.reports.calls.json import stats_json
+    from tracemap.reports.json.stats import shown_stats
     from tracemap.reports.terminal.stats import stats_text
 
     def text(stream: TextIO) -> None:
         stream.write(stats_text(made.threads, options.buckets, options.gamma, tables=not options.no_table))
 
-    show_as(options.format, out, text, lambda: stats_json(made.threads, made.found.diagnostics, options.buckets))
+    show_as(options.format, out, text, lambda: shown_stats(made.threads, made.found.diagnostics, options.buckets))
 
 
 def _write_page(run: Path, found: CallSet, threads: Sequence[ThreadStats], options: StatsOptions, target: Path) -> None:
@@ -86,7 +86,7 @@ def _write_table(run: Path, options: StatsOptions, target: Path) -> int:
 
 def _write_csv(found: Sequence[ThreadCalls], folder: Path, *, force: bool) -> None:
     """One file per thread; threads of the same name are told apart by a number. Names are never taken as paths."""
-    from tracemap.reports.calls.csv import calls_csv
+    from tracemap.reports.csv.calls import calls_csv
 
     names: dict[str, ThreadCalls] = {}
     for calls in found:
