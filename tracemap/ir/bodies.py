@@ -29,7 +29,7 @@ class BodyOperand:
 class BodyOp:
     """An operation in a dispatch body, ops nested in regions included, in pre-order.
 
-    `index`: its place; `parent`: the index of the operation whose region it is in (-1: the body itself);
+    `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
     `iterations`: of a structured (linalg) op, how often its region runs; of others the elements of its results.
     """
 

@@ -22,8 +22,8 @@ _LONGEST_CONSTANT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLine:
-    """The operation that begins on a line of a kernel's text.
+class LocatedStep:
+    """A step of a kernel: the operation that begins on a line of its text, with where it came from.
 
     `locations` are those of the operation and of others on its line (the hidden body of a matrix product), as they
     were; `parent` is the line of the operation in whose region it stands, `UNKNOWN` for those of the kernel itself.
@@ -37,12 +37,12 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel's text, the file that debug information calls it by, and its lines that begin an operation."""
+    """A kernel's text, the file that debug information calls it by, and its steps in the order of their lines."""
 
     kernel: str
     file: str
     text: str
-    lines: tuple[KernelLine, ...]
+    steps: tuple[LocatedStep, ...]
 
 
 class KernelNames:
@@ -97,18 +97,18 @@ def _kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
 def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str, file: str) -> KernelText:
     text = function.get_asm(use_local_scope=True, enable_debug_info=False, large_elements_limit=_LONGEST_CONSTANT)
     reread = parser.parse(text)
-    lines: dict[int, KernelLine] = {}
+    steps: dict[int, LocatedStep] = {}
     for operation, line, column, parent in _placed(function, nested(reread.operation)[0]):
         own = parser.location(operation)
-        known = lines.get(line)
-        if known is None:
-            lines[line] = KernelLine(line, operation.name, (own,), parent)
+        known = steps.get(line)
+        if known is None:  # in pre-order, so this is the outermost operation of the line
+            steps[line] = LocatedStep(line, operation.name, (own,), parent)
         else:
-            lines[line] = replace(known, locations=(*known.locations, own))
+            steps[line] = replace(known, locations=(*known.locations, own))
         operation.location = ir.Location.file(f"kernels/{file}", line, column, context=parser.context)
     # The file of the debug information is that of the module around.
     inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)
-    return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(lines[each] for each in sorted(lines)))
+    return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(steps[line] for line in sorted(steps)))
 
 
 def _placed(function: Operation, printed: Operation) -> Iterator[tuple[Operation, int, int, Integer]]:

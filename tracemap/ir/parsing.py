@@ -32,28 +32,10 @@ BYTECODE_MAGIC = b"ML\xefR"
 """First bytes of MLIR bytecode (mlir/lib/Bytecode/Encoding.h)."""
 
 
-_DIALECTS_WITHOUT_BINDINGS = (
-    "chlo",
-    "flow",
-    "hal",
-    "hal_inline",
-    "hal_loader",
-    "io_parameters",
-    "iree_cpu",
-    "iree_encoding",
-    "iree_linalg_ext",
-    "iree_tensor_ext",
-    "iree_vector_ext",
-    "mhlo",
-    "ml_program",
-    "stablehlo",
-    "stream",
-    "torch",
-    "torch_c",
-    "tosa",
-    "util",
-    "vm",
-)
+_DIALECTS_WITHOUT_BINDINGS = """
+    chlo flow hal hal_inline hal_loader io_parameters iree_cpu iree_encoding iree_linalg_ext iree_tensor_ext
+    iree_vector_ext mhlo ml_program stablehlo stream torch torch_c tosa util vm
+    """.split()
 
 
 def _stop_looking_for_bindings() -> None:

@@ -320,5 +320,5 @@ def _command(parser: MlirParser, operation: Operation) -> HalCommand:
     symbol = _function_symbol(operation)
     workgroups: tuple[Integer, ...] = (UNKNOWN, UNKNOWN, UNKNOWN)
     if operation.name == "hal.command_buffer.dispatch":
-        workgroups = tuple(constant(operation.operands[place]) for place in (3, 4, 5))
+        workgroups = tuple(constant(operand) for operand in list(operation.operands)[3:6])
     return HalCommand(kind, symbol[-1] if symbol else UNKNOWN, parser.location(operation), workgroups)

@@ -7,7 +7,7 @@ run then shows, one submission after the other, is a way through this graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from tracemap.ir.parsing import MlirParser, Module, Operation, Value, nested, string_attribute, symbol_path, walk
 from tracemap.locations import UNKNOWN_LOCATION, Location
@@ -37,12 +37,12 @@ class HalPoint:
     bytes of a transfer; `next`: the points that may follow.
     """
 
-    kind: str
-    callee: str
-    buffers: tuple[int, ...]
-    length: Integer
-    location: Location
-    next: tuple[int, ...]
+    kind: str = ""
+    callee: str = ""
+    buffers: tuple[int, ...] = ()
+    length: Integer = UNKNOWN
+    location: Location = UNKNOWN_LOCATION
+    next: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +66,34 @@ def _blocks(operation: Operation) -> list[Operation]:
     return [block for region in operation.regions for block in region.blocks]
 
 
-@dataclass
-class _Draft:
-    kind: str = ""
-    callee: str = ""
-    buffers: tuple[int, ...] = ()
-    length: Integer = UNKNOWN
-    location: Location = UNKNOWN_LOCATION
-    next: list[int] = field(default_factory=list)
-
-
 class _FunctionReader:
-    """Reads one function."""
+    """Reads one function. `_next`: of each point those that may follow, which are not known before all are read."""
 
     def __init__(self, parser: MlirParser, sources: _BufferSources) -> None:
         self._parser = parser
         self._sources = sources
-        self._points = [_Draft(), _Draft()]
+        self._points = [HalPoint(), HalPoint()]
+        self._next: list[list[int]] = [[], []]
 
     def read(self, function: Operation) -> HalFunction:
         """All of its blocks, joined as the branches say."""
         self._regions(function, ENTRY, EXIT)
-        points = tuple(
-            HalPoint(each.kind, each.callee, each.buffers, each.length, each.location, tuple(dict.fromkeys(each.next)))
-            for each in self._points
-        )
-        return HalFunction(string_attribute(function, "sym_name"), points)
+        points = zip(self._points, self._next, strict=True)
+        linked = tuple(replace(point, next=tuple(dict.fromkeys(following))) for point, following in points)
+        return HalFunction(string_attribute(function, "sym_name"), linked)
 
     def _regions(self, operation: Operation, entry: int, leave: int) -> None:
         for region in operation.regions:
             blocks = list(region.blocks)
-            begins = {block: self._new(_Draft()) for block in blocks}
+            begins = {block: self._new(HalPoint()) for block in blocks}
             if blocks:
-                self._points[entry].next.append(begins[blocks[0]])
+                self._next[entry].append(begins[blocks[0]])
             for block in blocks:
                 end = begins[block]
                 for child in block.operations:
                     end = self._operation(child.operation, end)
                 followers = [begins[follower] for follower in block.successors]
-                self._points[end].next += followers or [leave]
+                self._next[end] += followers or [leave]
 
     def _operation(self, operation: Operation, before: int) -> int:
         """The point after an operation that is reached from the point `before`."""
@@ -113,33 +102,34 @@ class _FunctionReader:
             return self._after(before, self._submission(kind, operation))
         if operation.name == "util.call":
             callee = symbol_path(operation.attributes["callee"])[0]
-            return self._after(before, _Draft("call", callee))
+            return self._after(before, HalPoint("call", callee))
         if any(each.name in _SUBMISSIONS or each.name == "util.call" for each in walk(operation)):
             return self._structured(operation, before)
         return before
 
     def _structured(self, operation: Operation, before: int) -> int:
         """An operation with regions: they may run in any order, any number of times, or not at all."""
-        hub = self._after(before, _Draft())
+        hub = self._after(before, HalPoint())
         self._regions(operation, hub, hub)
-        return self._after(hub, _Draft())
+        return self._after(hub, HalPoint())
 
-    def _submission(self, kind: str, operation: Operation) -> _Draft:
+    def _submission(self, kind: str, operation: Operation) -> HalPoint:
         location = self._parser.location(operation)
         if kind == "execute":
             given = [value for value in operation.operands if str(value.type) == _BUFFER_TYPE]
             ordinals = sorted({ordinal for value in given for ordinal in self._sources.of(value)})
-            return _Draft(kind, buffers=tuple(ordinals), location=location)
+            return HalPoint(kind, buffers=tuple(ordinals), location=location)
         lengths = [value for value in operation.operands if str(value.type) == "index"]
-        return _Draft(kind, length=constant(lengths[-1]) if lengths else UNKNOWN, location=location)
+        return HalPoint(kind, length=constant(lengths[-1]) if lengths else UNKNOWN, location=location)
 
-    def _after(self, before: int, draft: _Draft) -> int:
-        number = self._new(draft)
-        self._points[before].next.append(number)
+    def _after(self, before: int, point: HalPoint) -> int:
+        number = self._new(point)
+        self._next[before].append(number)
         return number
 
-    def _new(self, draft: _Draft) -> int:
-        self._points.append(draft)
+    def _new(self, point: HalPoint) -> int:
+        self._points.append(point)
+        self._next.append([])
         return len(self._points) - 1
 
 
@@ -153,12 +143,12 @@ class _BufferSources:
         for top in nested(module.operation):
             for operation in walk(top):
                 if operation.name == "util.global.store":
-                    self._note(self._stored, symbol_path(operation.attributes["global"])[0], operation)
+                    self._add(self._stored, symbol_path(operation.attributes["global"])[0], operation)
                 elif operation.name == "util.return" and top.name == "util.func":
-                    self._note(self._returned, string_attribute(top, "sym_name"), operation)
+                    self._add(self._returned, string_attribute(top, "sym_name"), operation)
 
     @staticmethod
-    def _note(table: dict[str, list[Value]], name: str, operation: Operation) -> None:
+    def _add(table: dict[str, list[Value]], name: str, operation: Operation) -> None:
         given = [value for value in operation.operands if str(value.type) == _BUFFER_TYPE]
         table.setdefault(name, []).extend(given)
 

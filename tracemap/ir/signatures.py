@@ -34,14 +34,14 @@ class Signatures:
         if not len(operation.regions):
             return ()
         _, *inside = walk(operation)
-        place_of = {each: place for place, each in enumerate(inside)}
+        number_of = {each: number for number, each in enumerate(inside)}
 
         def defined(value: Value) -> Hashable:
             if hasattr(value, "arg_number"):
-                return ("argument", value.arg_number, place_of.get(value.owner.owner.operation, -1))
+                return ("argument", value.arg_number, number_of.get(value.owner.owner.operation, -1))
             owner = value.owner.operation
-            if owner in place_of:
-                return (place_of[owner], value.result_number)
+            if owner in number_of:
+                return (number_of[owner], value.result_number)
             return ("outside", self._index_of.get(owner, -1), value.result_number)
 
         return tuple(

@@ -62,13 +62,12 @@ def read_command(words: Sequence[str]) -> CompileCommand:
     arguments = tuple(words[1:])
     rest, output = _without_output(arguments)
     obstacle = _obstacle(rest)
-    places = _inputs(rest)
-    if len(places) != 1:
-        obstacle = obstacle or ("the command names several files" if places else NO_MODEL)
+    inputs = _inputs(rest)
+    if len(inputs) != 1:
+        obstacle = obstacle or ("the command names several files" if inputs else NO_MODEL)
         return CompileCommand(_program(name), arguments, tuple(rest), "", output, obstacle)
-    place = places[0]
-    flags = [word for index, word in enumerate(rest) if index != place and word != "--"]
-    return CompileCommand(_program(name), arguments, tuple(flags), rest[place], output, obstacle)
+    flags = [word for index, word in enumerate(rest) if index != inputs[0] and word != "--"]
+    return CompileCommand(_program(name), arguments, tuple(flags), rest[inputs[0]], output, obstacle)
 
 
 def _program(name: str) -> Path:
@@ -101,19 +100,19 @@ def _without_output(arguments: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _obstacle(words: Sequence[str]) -> str:
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         allowed = _WHOLE.get(name.lstrip("-")) if name.startswith("-") else None
         if allowed is None:
             continue
-        given = value if equals else next(iter(words[place + 1 : place + 2]), "")
+        given = value if equals else next(iter(words[index + 1 : index + 2]), "")
         if given not in allowed:
             return f"the command uses {name}{'=' if given else ''}{given}"
     return ""
 
 
 def _inputs(words: Sequence[str]) -> list[int]:
-    """Where the input may stand: words that are no flags, and not the values of flags written apart from them.
+    """The indices of what may be the input: words that are neither flags nor values of flags written apart from them.
 
     A flag's value can be written behind it (`--device local`), and what follows a switch can be the input: where both
     readings are possible, a word that no flag precedes is the input, then one that names a file.

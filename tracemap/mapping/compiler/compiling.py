@@ -100,9 +100,6 @@ class Phases(Protocol):
     def kernels(self) -> tuple[KernelText, ...]:
         """The texts of the kernels, whose lines are the debug lines of the machine code; none where they are not."""
 
-    def wait(self) -> str:
-        """Wait for the end of the compilation."""
-
 
 class _Run:
     """One run of iree-compile; `dumps`: its phases go into a folder, without large constants."""

@@ -62,7 +62,3 @@ class Dumps:
     def kernels(self) -> tuple[KernelText, ...]:
         """The machine code's debug lines are not ours."""
         return ()
-
-    def wait(self) -> str:
-        """The compilation has ended long ago, and what it said is not known."""
-        return ""

@@ -53,6 +53,10 @@ _FAR = 40
 """How many lines away from an op its neighbours are looked for."""
 
 
+_Anchor = tuple[str, str]
+"""Kind and symbol of an operation that passes run on: names that stay the same from print to print."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Print:
     """The IR after a pass: which pass, the how-manyth print, and what it printed."""
@@ -63,11 +67,11 @@ class _Print:
     text: str
 
     @property
-    def anchor(self) -> tuple[str, str]:
-        """Kind and symbol of the operation that was printed."""
+    def anchor(self) -> _Anchor:
+        """The operation that was printed."""
         for line in self.text.splitlines():
             if line.strip() and not line.startswith("#"):
-                return _place(line, self.text)
+                return _anchor_of(line, self.text)
         return ("", "")
 
 
@@ -103,7 +107,7 @@ def _tagged(bundle: Bundle) -> Module:
     text = bundle.source_text(graph.sources[0]) if graph.sources else ""
     if not text:
         raise UsageInvalid(f"{bundle.path}: built without the model's text; build it again without --no-sources")
-    if not graph.module.flags and any(note.slug == "identity-by-location" for note in graph.diagnostics):
+    if not graph.module.flags and any(each.slug == "identity-by-location" for each in graph.diagnostics):
         raise UsageInvalid(f"{bundle.path}: made from dumps, so it is not known how to compile the model again")
     module = parse_model(MlirParser(), text.encode()).module
     with module.context:
@@ -173,7 +177,7 @@ class Watch:
         self._consteval = consteval
         self._inside_consteval = False
         self._seen: dict[int, tuple[DumpText, int]] = {}
-        self._around: dict[int, set[tuple[str, str]]] = {op: set() for op in self._ops}
+        self._around: dict[int, set[_Anchor]] = {op: set() for op in self._ops}
         self._missed: dict[int, _Print] = {}
 
     def look(self, each: _Print) -> None:
@@ -187,7 +191,7 @@ class Watch:
             if line is not None:
                 self._seen[op] = (dump, line)
                 self._missed.pop(op, None)
-                self._around[op] |= _chain(each.text, line)
+                self._around[op] |= _anchors_around(each.text, line)
             elif op not in self._missed and op in self._seen and anchor in self._around[op]:
                 self._missed[op] = each
 
@@ -225,22 +229,23 @@ def _line_of(dump: DumpText, tag: int) -> int | None:
     return None
 
 
-def _chain(text: str, number: int) -> set[tuple[str, str]]:
-    """Kind and symbol of all operations around a line, and of its own: those whose print shows the line too."""
+def _anchors_around(text: str, number: int) -> set[_Anchor]:
+    """The operations around a line, and its own: those whose print shows the line too."""
     lines = text.splitlines()
-    position = _start_of(lines, number)
-    found = {_place(lines[position], text)}
-    indent = _indent(lines[position])
-    for place in range(position - 1, -1, -1):
-        line = lines[place]
-        if line.strip() and not line.startswith("#") and _indent(line) < indent and not line.lstrip().startswith("^"):
+    start = _start_of(lines, number)
+    found = {_anchor_of(lines[start], text)}
+    indent = _indent(lines[start])
+    for above in range(start - 1, -1, -1):
+        line = lines[above]
+        # What is indented less begins an operation around; labels of blocks (^bb0) and aliases (#loc) do not.
+        if line.strip() and _indent(line) < indent and not line.lstrip().startswith(("#", "^")):
             indent = _indent(line)
-            found.add(_place(line, "\n".join(lines[place : place + _FAR])))
+            found.add(_anchor_of(line, "\n".join(lines[above : above + _FAR])))
     return found
 
 
-def _place(line: str, text: str) -> tuple[str, str]:
-    """Kind and symbol of the operation that a line begins; an unnamed module goes by the first function in it."""
+def _anchor_of(line: str, text: str) -> _Anchor:
+    """The operation that a line begins; an unnamed module goes by the first function in it."""
     words = line.split(None, 1)
     if words and words[0] == "module" and not re.match(r"\s*module @", line):
         function = _FUNCTION.search(text)
@@ -254,13 +259,10 @@ def _start_of(lines: Sequence[str], number: int) -> int:
     if not lines[number].lstrip().startswith("}"):
         return number
     indent = _indent(lines[number])
-    for place in range(number - 1, -1, -1):
-        if (
-            _indent(lines[place]) == indent
-            and lines[place].strip()
-            and not lines[place].lstrip().startswith(("}", "^"))
-        ):
-            return place
+    for above in range(number - 1, -1, -1):
+        line = lines[above]
+        if _indent(line) == indent and line.strip() and not line.lstrip().startswith(("}", "^")):
+            return above
     return number
 
 
@@ -272,14 +274,14 @@ def _same_place(dump: DumpText, number: int, after: DumpText) -> str:
     """Of a later text the lines around the neighbour of an operation that is nearest and still there."""
     lines = dump.text.splitlines()
     later = after.text.splitlines()
-    place_of: dict[int, int] = {}
-    for place, line in enumerate(later):
+    line_of: dict[int, int] = {}
+    for later_number, line in enumerate(later):
         for tag in sorted(after.of_line(line)):
-            place_of.setdefault(tag, place)
+            line_of.setdefault(tag, later_number)
     for distance in range(1, _FAR):
-        for place in (number + distance, number - distance):
-            if 0 <= place < len(lines):
-                known = [place_of[tag] for tag in sorted(dump.of_line(lines[place])) if tag in place_of]
+        for near in (number + distance, number - distance):
+            if 0 <= near < len(lines):
+                known = [line_of[tag] for tag in sorted(dump.of_line(lines[near])) if tag in line_of]
                 if known:
                     return _excerpt(later, _start_of(later, known[0]), known[0])
     return _excerpt([line for line in later if line.strip() and not line.startswith("#")], 0, 0)
@@ -288,14 +290,14 @@ def _same_place(dump: DumpText, number: int, after: DumpText) -> str:
 def _excerpt(lines: Sequence[str], begin: int, end: int) -> str:
     """The lines from two before `begin` to two after `end`, without locations; the middle of many is left out."""
     chosen = [*range(max(0, begin - _AROUND), min(len(lines), begin + _AROUND + 1))]
-    chosen += [place for place in range(end - _AROUND, min(len(lines), end + _AROUND + 1)) if place > chosen[-1]]
+    chosen += [number for number in range(end - _AROUND, min(len(lines), end + _AROUND + 1)) if number > chosen[-1]]
     shown: list[str] = []
     previous = chosen[0] - 1
-    for place in chosen:
-        if place != previous + 1:
+    for number in chosen:
+        if number != previous + 1:
             shown.append("…")
-        shown.append(_without_location(lines[place]))
-        previous = place
+        shown.append(_without_location(lines[number]))
+        previous = number
     return "\n".join(line for line in shown if line.strip() and not line.startswith("#loc"))
 
 

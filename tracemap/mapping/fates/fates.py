@@ -27,14 +27,8 @@ from tracemap.mapping.model.kinds import (
 )
 from tracemap.units import plural
 
-_TRANSFERS = (
-    "flow.tensor.splat",
-    "flow.tensor.slice",
-    "flow.tensor.update",
-    "flow.tensor.clone",
-    "flow.tensor.transfer",
-)
-_HOST_CONSTANTS = ("flow.tensor.constant", "arith.constant", "util.buffer.constant")
+_TRANSFERS = frozenset({f"flow.tensor.{name}" for name in ("splat", "slice", "update", "clone", "transfer")})
+_HOST_CONSTANTS = frozenset({"flow.tensor.constant", "arith.constant", "util.buffer.constant"})
 
 Judgement = tuple[Fate, Reason]
 

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Iterable, Iterator
 
 from tracemap.graph.lowering import LOOPS
-from tracemap.ir.loops import StageOp
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, SourceOperation
+from tracemap.ir.stages import StageOp
 from tracemap.mapping.model.kinds import is_constant, is_structural
 
 _TERMINATORS = (".condition", ".in_parallel", ".return", ".terminator", ".yield")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import Lowering
-from tracemap.ir.loops import lines_in, stage_text
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.ir.source import TEXT_FILE
+from tracemap.ir.stages import lines_in, stage_text
 from tracemap.mapping.lowering.stages import StageReader
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged

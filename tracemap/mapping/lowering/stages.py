@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from tracemap.graph.lowering import LOOPS, Link, Loop, Remainder, SourceOp, Stage
 from tracemap.graph.ops import Evidence, OpId
-from tracemap.ir.loops import StageOp, read_stage
 from tracemap.ir.parsing import MlirParser, Module
+from tracemap.ir.stages import StageOp, read_stage
 from tracemap.mapping.lowering.kinds import (
     Kind,
     is_evidence,

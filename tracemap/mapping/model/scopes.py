@@ -14,14 +14,10 @@ from tracemap.mapping.model.kinds import loads_global
 
 _PREFIXES = ("__auto.", "_params.")
 _HANDS_ON = frozenset(
-    {
-        "torch.aten.permute",
-        "torch.aten.t",
-        "torch.aten.transpose.int",
-        "torch.prims.convert_element_type",
-        "torch_c.from_builtin_tensor",
-        "util.global.load",
-    }
+    """
+    torch.aten.permute torch.aten.t torch.aten.transpose.int torch.prims.convert_element_type
+    torch_c.from_builtin_tensor util.global.load
+    """.split()
 )
 """What may stand between a parameter and the op that uses it."""
 

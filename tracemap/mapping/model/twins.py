@@ -75,7 +75,7 @@ class _Numbering:
         `chain`: the blocks around the call, or the entry point itself.
         """
         values: dict[tuple[int, int, bool], int] = {
-            (function.index, place, True): number for place, number in enumerate(arguments)
+            (function.index, argument, True): number for argument, number in enumerate(arguments)
         }
         results: list[int] = []
         blocks: dict[int, tuple[int, ...]] = {}
@@ -90,8 +90,8 @@ class _Numbering:
             operands = [self._value(values, definition) for definition in operation.operands]
             if operation.parent == function.index and is_return(operation):
                 results = operands
-            for place, number in enumerate(self._results(operation, operands, around)):
-                values[operation.index, place, False] = number
+            for result, number in enumerate(self._results(operation, operands, around)):
+                values[operation.index, result, False] = number
         return results
 
     def _results(self, operation: SourceOperation, operands: list[int], blocks: tuple[int, ...]) -> Iterator[int]:
@@ -104,8 +104,8 @@ class _Numbering:
             return
         number = self._number_of(operation, operands)
         self._note(operation, number, blocks)
-        for place in range(len(operation.results)):
-            yield self._number(("result", number, place))
+        for result in range(len(operation.results)):
+            yield self._number(("result", number, result))
 
     def _number_of(self, operation: SourceOperation, operands: list[int]) -> int:
         if not is_repeatable(operation) or not operation.results or self._holds_ops(operation):
@@ -118,7 +118,7 @@ class _Numbering:
         return any(child.parent == operation.index and child.is_op for child in following)
 
     def _note(self, operation: SourceOperation, number: int, blocks: tuple[int, ...]) -> None:
-        """Remember who had a number first; an op that meets it again from another place below has a twin."""
+        """Remember who had a number first; an op that meets it again from another op below has a twin."""
         for first in self._firsts.setdefault(number, []):
             if first.index != operation.index and blocks[: len(first.blocks)] == first.blocks:
                 self._twin_of.setdefault(operation.index, first.index)

@@ -19,14 +19,9 @@ from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Integer
 
 _NO_EVIDENCE = frozenset(
-    {
-        "arith.constant",
-        "flow.return",
-        "iree_tensor_ext.dispatch.workload.ordinal",
-        "linalg.fill",
-        "tensor.dim",
-        "tensor.empty",
-    }
+    """
+    arith.constant flow.return iree_tensor_ext.dispatch.workload.ordinal linalg.fill tensor.dim tensor.empty
+    """.split()
 )
 """Body ops whose locations say nothing: values shared by CSE between sites, shapes, and the end of the body."""
 

@@ -15,23 +15,23 @@ _TRANSFERS = ("copy", "fill", "update")
 _MOST_POINTS = 50_000
 """Called functions are copied into their callers; beyond this a schedule is given up."""
 
-_Key = tuple[str, int]
-"""A point: its function and its place in it."""
+_PointId = tuple[str, int]
+"""A point: its function and its index in it."""
 
 
 def find_transfers(
     hal: HalProgram, owners: Owners, callers: Mapping[str, str]
-) -> tuple[tuple[Transfer, ...], Mapping[_Key, str]]:
+) -> tuple[tuple[Transfer, ...], Mapping[_PointId, str]]:
     """The transfers that functions submit by themselves, and the id of each one's point."""
     transfers: list[Transfer] = []
-    ids: dict[_Key, str] = {}
+    ids: dict[_PointId, str] = {}
     for function in hal.functions:
         if function.name in hal.called_by_initializers:
             continue
-        for place, point in enumerate(function.points):
+        for index, point in enumerate(function.points):
             if point.kind in _TRANSFERS:
                 transfer = _transfer(len(transfers), function.name, point, owners, callers)
-                ids[function.name, place] = transfer.id
+                ids[function.name, index] = transfer.id
                 transfers.append(transfer)
     return tuple(transfers), ids
 
@@ -46,7 +46,7 @@ def _transfer(number: int, function: str, point: HalPoint, owners: Owners, calle
     )
 
 
-def find_schedules(hal: HalProgram, names: Sequence[str], transfers: Mapping[_Key, str]) -> tuple[Schedule, ...]:
+def find_schedules(hal: HalProgram, names: Sequence[str], transfers: Mapping[_PointId, str]) -> tuple[Schedule, ...]:
     """The schedules of the named entry points; those that recurse, or grow without measure, have none."""
     functions = {function.name: function for function in hal.functions}
     found = []
@@ -68,7 +68,7 @@ class _Ways:
     """The points of a function with the functions that it calls copied in."""
 
     functions: Mapping[str, HalFunction]
-    transfers: Mapping[_Key, str]
+    transfers: Mapping[_PointId, str]
     points: list[tuple[HalPoint, Text]] = field(default_factory=list)
     next: list[list[int]] = field(default_factory=list)
 
@@ -76,13 +76,13 @@ class _Ways:
         """The schedule of a function."""
         entry, leave = self._copy(name, ())
         kept = [number for number, (point, _) in enumerate(self.points) if point.kind and point.kind != "call"]
-        place_of = {number: place for place, number in enumerate(kept)}
+        submission_of = {number: submission for submission, number in enumerate(kept)}
         submissions = []
         for number in kept:
             point, transfer = self.points[number]
-            reached, ends = self._reached(number, place_of, leave)
+            reached, ends = self._reached(number, submission_of, leave)
             submissions.append(Submission(point.buffers, transfer, reached, ends))
-        first, _ = self._reached(entry, place_of, leave)
+        first, _ = self._reached(entry, submission_of, leave)
         return Schedule(name, first, tuple(submissions))
 
     def _copy(self, name: str, calling: tuple[str, ...]) -> tuple[int, int]:
@@ -93,17 +93,18 @@ class _Ways:
         base = len(self.points)
         if base + len(function.points) > _MOST_POINTS:
             raise _TooMany
-        for place, point in enumerate(function.points):
-            self.points.append((point, self.transfers.get((name, place), UNKNOWN)))
+        for index, point in enumerate(function.points):
+            self.points.append((point, self.transfers.get((name, index), UNKNOWN)))
             self.next.append([base + follower for follower in point.next])
-        for place, point in enumerate(function.points):
+        for number, point in enumerate(function.points, start=base):
             if point.kind == "call" and point.callee in self.functions:
+                # A copy of its own for each call: what follows the call then follows only this copy's exit.
                 entry, leave = self._copy(point.callee, (*calling, name))
-                self.next[leave] = self.next[base + place]
-                self.next[base + place] = [entry]
+                self.next[leave] = self.next[number]
+                self.next[number] = [entry]
         return base + ENTRY, base + EXIT
 
-    def _reached(self, start: int, place_of: Mapping[int, int], leave: int) -> tuple[tuple[int, ...], bool]:
+    def _reached(self, start: int, submission_of: Mapping[int, int], leave: int) -> tuple[tuple[int, ...], bool]:
         """The submissions that may come next after a point, and whether the function may return before any."""
         reached: set[int] = set()
         seen: set[int] = set()
@@ -113,8 +114,8 @@ class _Ways:
             if number in seen:
                 continue
             seen.add(number)
-            if number in place_of:
-                reached.add(place_of[number])
+            if number in submission_of:
+                reached.add(submission_of[number])
             else:
                 waiting += self.next[number]
         return tuple(sorted(reached)), leave in seen

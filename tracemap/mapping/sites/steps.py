@@ -14,23 +14,17 @@ from msgspec import structs
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel, Site, Step
 from tracemap.ir.bodies import BodyOp
-from tracemap.ir.configured import KernelLine, KernelText
+from tracemap.ir.configured import KernelText, LocatedStep
 from tracemap.ir.phases import DispatchRegion
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN
 
 _NO_EVIDENCE = frozenset(
-    {
-        "arith.constant",
-        "func.func",
-        "func.return",
-        "hal.interface.binding.subspan",
-        "hal.interface.constant.load",
-        "hal.interface.workgroup.count",
-        "hal.interface.workgroup.id",
-        "tensor.dim",
-        "tensor.empty",
-    }
+    """
+    arith.constant func.func func.return
+    hal.interface.binding.subspan hal.interface.constant.load hal.interface.workgroup.count hal.interface.workgroup.id
+    tensor.dim tensor.empty
+    """.split()
 )
 """Steps whose locations say nothing: constants that sites share, bindings, shapes, and the kernel itself."""
 
@@ -71,19 +65,20 @@ def add_steps(
 def _steps(
     text: KernelText, sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: Owners
 ) -> tuple[Step, ...]:
-    told = [_ops_of(line, owners) for line in text.lines]
-    shown = _shown_site({op for ops in told for op in ops}, sites, body_of, owners)
+    own_ops = [_ops_of(step, owners) for step in text.steps]
+    shown = _shown_site({op for ops in own_ops for op in ops}, sites, body_of, owners)
     translations = [_translation(body_of.get(shown, ()), body_of.get(site.id, ()), owners) for site in sites]
     return tuple(
-        Step(line.line, line.op_name, _everywhere(ops, translations), line.parent)
-        for line, ops in zip(text.lines, told, strict=True)
+        Step(step.line, step.op_name, _everywhere(ops, translations), step.parent)
+        for step, ops in zip(text.steps, own_ops, strict=True)
     )
 
 
-def _ops_of(line: KernelLine, owners: Owners) -> tuple[OpId, ...]:
-    if line.op_name in _NO_EVIDENCE:
+def _ops_of(step: LocatedStep, owners: Owners) -> tuple[OpId, ...]:
+    """What a step came from at the site whose locations the kernel kept."""
+    if step.op_name in _NO_EVIDENCE:
         return ()
-    return tuple(dict.fromkeys(op for location in line.locations for op in owners.of(location)))
+    return tuple(dict.fromkeys(op for location in step.locations for op in owners.of(location)))
 
 
 def _shown_site(ops: set[OpId], sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: Owners) -> str:
@@ -102,8 +97,9 @@ def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: Owner
     found: dict[OpId, dict[OpId, None]] = {}
     for one, two in zip(shown, other, strict=True):
         ours, theirs = owners.of(one.location), owners.of(two.location)
-        for place, op in enumerate(ours):
-            same = theirs[place : place + 1] if len(ours) == len(theirs) else theirs
+        for number, op in enumerate(ours):
+            # As many here as there: they were merged in the same order. Else any may be any.
+            same = theirs[number : number + 1] if len(ours) == len(theirs) else theirs
             found.setdefault(op, {}).update(dict.fromkeys(same))
     return {op: tuple(others) for op, others in found.items()}
 
