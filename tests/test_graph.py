@@ -114,6 +114,25 @@ def test_sources_outside_of_the_bundle_are_not_read(tmp_path: Path) -> None:
         bundle.source_text(SourceFile("x", str(tmp_path / "secret"), "mlir"))
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "zero\0byte", "."])
+def test_texts_that_no_file_can_hold_are_refused(name: str, tmp_path: Path) -> None:
+    bundle = stored(tmp_path, tmp_path / "a.tracemap")
+    with pytest.raises(BundleInvalid, match="cannot be read"):
+        bundle.source_text(SourceFile("x", name, "mlir"))
+
+
+def test_files_whose_names_are_no_unicode_are_kept(tmp_path: Path) -> None:
+    """Such a name has half surrogate pairs, which neither JSON nor a file system of other rules can hold."""
+    name = b"caf\xe9.mlir".decode(errors="surrogateescape")
+    source = SourceFile(name, name, "mlir")
+    (tmp_path / "m.vmfb").write_bytes(b"module")
+    made = graph([op(1, 2, file=name)], sources=[source])
+    bundle = store(tmp_path / "a.tracemap", made, Files(tmp_path / "m.vmfb", {name: "text"}), force=False)
+    opened = load(bundle.path)
+    assert opened.graph.ops[0].file == opened.graph.sources[0].name == "caf\\udce9.mlir"
+    assert opened.source_text(opened.graph.sources[0]) == bundle.source_text(source) == "text"
+
+
 @pytest.mark.parametrize(
     ("what", "ops", "sites", "kernels"),
     [

@@ -79,17 +79,15 @@ class Bundle:
         folder = (self.path / below).resolve()
         try:
             path = (folder / storable(name)).resolve()
-        except (OSError, ValueError) as error:  # too long a name, a zero byte, a circle of links
-            raise BundleInvalid(f"{self.path}: the map names a text that no file can hold: {name[:80]!r}") from error
-        if not path.is_relative_to(folder):
-            raise BundleInvalid(f"{self.path}: the map names a text outside of the bundle: {name}")
-        if not path.exists():
-            return ""
-        try:
+            if not path.is_relative_to(folder):
+                raise BundleInvalid(f"{self.path}: the map names a text outside of the bundle: {name}")
             with path.open(encoding="utf-8", errors="replace", newline="") as file:  # keep line ends as they are
                 return file.read()
-        except OSError as error:
-            raise BundleInvalid(f"{path}: cannot be read: {error.strerror}") from error
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except (OSError, ValueError, RuntimeError) as error:  # also a zero byte in the name, links in a circle
+            said = error.strerror if isinstance(error, OSError) else error
+            raise BundleInvalid(f"{self.path}: the text {name[:80]!r} cannot be read: {said}") from error
 
 
 @dataclass(frozen=True, slots=True)

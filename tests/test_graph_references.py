@@ -1,0 +1,122 @@
+"""What a map names is in it: a bundle whose map names something else does not open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from tests.builders import graph, op, site
+from tracemap.codec import decode_document, encode
+from tracemap.errors import BundleInvalid
+from tracemap.graph.bundle import Files, load, store
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Command, CommandBuffer, Schedule, Step, Submission, Transfer
+from tracemap.graph.references import check_references
+from tracemap.units import UNKNOWN
+
+DISPATCH = Command("dispatch", "k0", "site0", (1, 1, UNKNOWN), merged=("site1",))
+COPY = Command("copy", UNKNOWN, UNKNOWN, ops=(OpId.of(2),))
+
+
+def example() -> TraceGraph:
+    made = graph(
+        [op(1, 1, part_lines=[2]), op(2, 3), op(5, 4, name="func.call")],
+        [site(0, 1, 2, kernel="k0", path=[5]), site(1, 2, kernel="k0")],
+    )
+    return structs.replace(
+        made,
+        kernels=tuple(
+            structs.replace(each, steps=(Step(1, "scf.for", ()), Step(2, "arith.addf", (OpId.of(1),), parent=1)))
+            for each in made.kernels
+        ),
+        command_buffers=(CommandBuffer(0, "main", True, False, (DISPATCH, COPY)),),
+        transfers=(Transfer("transfer0", "fill", "main", (OpId.of(1),), 4),),
+        schedules=(Schedule("main", (0,), (Submission((0,), "transfer0", (0,), last=True),)),),
+    )
+
+
+def with_op(**changes: object) -> TraceGraph:
+    made = example()
+    return structs.replace(made, ops=(structs.replace(made.ops[0], **changes), *made.ops[1:]))
+
+
+def with_site(**changes: object) -> TraceGraph:
+    made = example()
+    return structs.replace(made, sites=(structs.replace(made.sites[0], **changes), *made.sites[1:]))
+
+
+def with_member(**changes: object) -> TraceGraph:
+    first, *others = example().sites[0].members
+    return with_site(members=(structs.replace(first, **changes), *others))
+
+
+def with_kernel(**changes: object) -> TraceGraph:
+    made = example()
+    return structs.replace(made, kernels=(structs.replace(made.kernels[0], **changes),))
+
+
+def with_buffer(**changes: object) -> TraceGraph:
+    made = example()
+    return structs.replace(made, command_buffers=(structs.replace(made.command_buffers[0], **changes),))
+
+
+def with_submission(**changes: object) -> TraceGraph:
+    made = example()
+    (schedule,) = made.schedules
+    changed = structs.replace(schedule, submissions=(structs.replace(schedule.submissions[0], **changes),))
+    return structs.replace(made, schedules=(changed,))
+
+
+WRONG: dict[str, Callable[[], TraceGraph]] = {
+    "op op2 is there twice": lambda: with_op(id=OpId.of(2)),
+    "op1 names the phase lunch": lambda: with_op(last_phase="lunch"),
+    "op1 stands at 0:5": lambda: with_op(line=0),
+    "site site1 is there twice": lambda: with_site(id="site1"),
+    "site0 names kernel k9": lambda: with_site(kernel="k9"),
+    "site0 names op op9": lambda: with_member(op=OpId.of(9)),
+    "site0: op op2 is there twice": lambda: with_member(op=OpId.of(2)),
+    "site0 names op op8": lambda: with_member(path=(OpId.of(8),)),
+    "site0 names op op7": lambda: with_site(path=(OpId.of(7),)),
+    "the sites of k0 is": lambda: with_kernel(sites=("site0",)),
+    "k0: step at line 3 is there twice": lambda: with_kernel(steps=(Step(3, "a.b", ()), Step(3, "a.b", ()))),
+    "k0 names op op6": lambda: with_kernel(steps=(Step(3, "a.b", (OpId.of(6),)),)),
+    "k0: step 3 names line 9": lambda: with_kernel(steps=(Step(3, "a.b", (), parent=9),)),
+    "the ordinal of command buffer 0 is 1": lambda: with_buffer(ordinal=1),
+    "names site site9": lambda: with_buffer(commands=(structs.replace(DISPATCH, site="site9"),)),
+    "names site site8": lambda: with_buffer(commands=(structs.replace(DISPATCH, merged=("site8",)),)),
+    "names op op99": lambda: with_buffer(commands=(structs.replace(COPY, ops=(OpId.of(99),)),)),
+    "names submission 1": lambda: with_submission(next=(1,)),
+    "names command buffer 1": lambda: with_submission(buffers=(1,)),
+    "names transfer transfer1": lambda: with_submission(transfer="transfer1"),
+}
+
+
+def test_a_consistent_map_is_taken() -> None:
+    check_references(example())
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_is_not_there_is_named(said: str, tmp_path: Path) -> None:
+    (tmp_path / "m.vmfb").write_bytes(b"")
+    bundle = store(tmp_path / "a.tracemap", WRONG[said](), Files(tmp_path / "m.vmfb", {}), force=False)
+    with pytest.raises(BundleInvalid, match=said):
+        load(bundle.path)
+
+
+TEXTS = st.text(max_size=8)
+COUNTS = st.integers(1, 2**63 - 1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(name=TEXTS, function=TEXTS | st.just(UNKNOWN), line=COUNTS | st.just(UNKNOWN), scope=st.lists(TEXTS).map(tuple))
+def test_whatever_a_model_is_called_its_map_is_read_again(
+    name: str, function: str, line: int, scope: tuple[str, ...]
+) -> None:
+    made = with_op(name=name, function=function, line=line, scope=scope)
+    assert decode_document(encode(made), TraceGraph) == made
