@@ -571,7 +571,9 @@ def test_counts_are_read_by_instruction(tmp_path: Path) -> None:
         ("events: Ir Dr", "events: Ir Ir", "line 7: bad list of events"),
         ("0x20 20 1", "0x20 20 1 5", "line 23: more costs than events"),
         ("0x20 20 1", "0x20 20 -1", "line 23: a cost that is no number"),
+        ("0x20 20 1", "0x20 20 " + "9" * 5000, "line 23: a cost that is no number"),
         ("0x20 20 1", "0x2z 20 1", "line 23: '0x2z' is no address"),
+        ("0x20 20 1", "0x8000000000000000 20 1", "line 23: '0x8000000000000000' is no address"),
         ("calls=1 0x20", "calls=1", "line 25: '' is no address"),
     ],
 )

@@ -170,6 +170,22 @@ def test_exports_of_another_version_or_kind(tmp_path: Path) -> None:
             read_export(export(tmp_path), connection)
 
 
+@pytest.mark.parametrize("workgroups", ["null", "[1,null,1]", "[9223372036854775807,2,2]"])
+def test_a_record_that_no_runtime_writes(workgroups: str, tmp_path: Path) -> None:
+    about = '{"schema_version":15,"command_buffer_id":1,"record_type":'
+    lines = (
+        about + '"command_buffer","mode":0}',
+        about + f'"command_operation","command_index":0,"op":"dispatch","key":"k","workgroup_count":{workgroups}}}',
+    )
+    with duckdb.connect() as connection:
+        if workgroups == "[1,null,1]":
+            with pytest.raises(RunInvalid, match=r"export\.jsonl: a record .* damaged"):
+                read_export(export(tmp_path, *lines), connection)
+        else:
+            profile = read_export(export(tmp_path, *lines), connection)
+            assert profile.programs[0][0].workgroups in {(), (2**63 - 1, 2, 2)}
+
+
 DEVICE = (
     '{"schema_version":15,"record_type":"queue_event","source_record_index":1,"event_id":1,"op":"execute",'
     '"submission_id":1,"physical_device_ordinal":0,"queue_ordinal":0,"host_time_ns":1000,"operation_count":1}',

@@ -267,6 +267,24 @@ def test_bad_cells_of_parquet_are_named(cells: str, where: str, said: str, tmp_p
     assert refused_scan(path) == f"{path}: {where}: {said}"
 
 
+@pytest.mark.parametrize("column", ["kernel", "duration_ns", "joule"])
+def test_a_damaged_page_of_parquet_is_found_by_its_column(column: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "run.parquet")
+    with duckdb.connect() as connection:
+        ((offset, size),) = connection.execute(
+            "SELECT coalesce(dictionary_page_offset, data_page_offset), total_compressed_size "
+            "FROM parquet_metadata($1) WHERE path_in_schema = $2",
+            [str(path), column],
+        ).fetchall()
+    content = bytearray(path.read_bytes())
+    content[offset : offset + size] = b"\xff" * size
+    path.write_bytes(content)
+    with pytest.raises(duckdb.Error) as caught:
+        rows_of(path)
+    explained = str(explain_bad_cell(read_run(path), caught.value))
+    assert explained.startswith(f"{path}: column {column}: cannot be read: ")
+
+
 def test_a_header_of_another_version(tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header = json.loads(header_path(path).read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ The scan is fast because it checks in SQL, which can say that a value is bad but
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracemap.errors import RunInvalid
 from tracemap.measurements.columns import FileColumn, columns_of, table_sql
@@ -121,8 +121,8 @@ SELECT file_row_number + 1, CAST({cell} AS VARCHAR), {number} IS NULL
 FROM read_parquet({path}, file_row_number=true) WHERE {cell} IS NOT NULL AND ({wrong})
 ORDER BY file_row_number LIMIT 1
 """
-_ALL_TEXTS = "SELECT sum(length({cell})), min({cell}) FROM read_parquet({path})"
-"""Fails where a text cannot be read."""
+_ALL_VALUES = "SELECT max(hash({cell})) FROM read_parquet({path})"
+"""Fails where a value cannot be read; of most other queries, statistics would answer without reading."""
 
 
 def _bad_cell_of_parquet(run: Run) -> str:
@@ -141,19 +141,18 @@ def _bad_cell_of_parquet(run: Run) -> str:
 
 
 def _bad_value(connection: duckdb.DuckDBPyConnection, run: Run, column: FileColumn) -> str:
-    cell = quoted(column.name)
-    number = f"TRY_CAST({cell} AS {column.type})"
-    query = _ALL_TEXTS if column.type == "VARCHAR" else _BAD_NUMBER
-    wrong = {
-        "DOUBLE": f"{number} IS NULL OR isinf({number}) OR isnan({number})",
-        "BIGINT": f"{number} IS NULL OR {number} < 0" if column.means in TIME_METRICS else f"{number} IS NULL",
-    }.get(column.type, f"{number} IS NULL")
-    path = literal(str(run.table))
-    rows: list[tuple[Any, ...]] = connection.execute(
-        query.format(cell=cell, path=path, number=number, wrong=wrong)
-    ).fetchall()
-    if column.type == "VARCHAR" or not rows:
+    cell, path = quoted(column.name), literal(str(run.table))
+    connection.execute(_ALL_VALUES.format(cell=cell, path=path)).fetchall()
+    if column.type == "VARCHAR":
         return ""
-    row, text, is_unreadable = rows[0]
-    fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
-    return f"row {row}, column {column.name}: {text!r} is {fault}"
+    number = f"TRY_CAST({cell} AS {column.type})"
+    wrong = f"{number} IS NULL"
+    if column.type == "DOUBLE":
+        wrong += f" OR isinf({number}) OR isnan({number})"
+    elif column.means in TIME_METRICS:
+        wrong += f" OR {number} < 0"
+    query = _BAD_NUMBER.format(cell=cell, path=path, number=number, wrong=wrong)
+    for row, text, is_unreadable in connection.execute(query).fetchall():
+        fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
+        return f"row {row}, column {column.name}: {text!r} is {fault}"
+    return ""

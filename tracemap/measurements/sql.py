@@ -42,9 +42,9 @@ def first_line(error: Exception) -> str:
 def reading_errors() -> tuple[type[Exception], ...]:
     """What may be raised while DuckDB reads a file that is damaged.
 
-    Not all of it is DuckDB's own: names and texts that are no UTF-8, and times that Python has no type for, fail on
-    their way into Python.
+    Not all of it is DuckDB's own: names and texts that are no UTF-8 (a ValueError), and numbers that Python's types do
+    not hold, fail on their way into Python.
     """
     import duckdb
 
-    return (duckdb.Error, OverflowError, RuntimeError, TypeError, ValueError)
+    return (duckdb.Error, OverflowError, ValueError)

@@ -47,7 +47,7 @@ def load_calls(
 ) -> duckdb.DuckDBPyRelation:
     """One row per call of a workgroup, by start.
 
-    Columns are those of `calltable.CALL_COLUMNS`, then one per event. The table `hook_calls` of the connection is
+    Columns are those of `hook.table.CALL_COLUMNS`, then one per event. The table `hook_calls` of the connection is
     overwritten.
 
     Args:

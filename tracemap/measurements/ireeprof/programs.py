@@ -43,7 +43,7 @@ def programs_and_buffers(
     return programs, tuple(RecordedBuffer(id_, one_shot, numbers[text]) for id_, one_shot, text in rows)
 
 
-def _command(kind: str, key: str | None, workgroups: str) -> RecordedCommand:
+def _command(kind: str, key: str | None, workgroups: str | None) -> RecordedCommand:
     if kind != "dispatch":
         return RecordedCommand(kind, UNKNOWN, ())
-    return RecordedCommand(kind, UNKNOWN if key is None else key, tuple(json.loads(workgroups)))
+    return RecordedCommand(kind, UNKNOWN if key is None else key, tuple(json.loads(workgroups or "[]")))
