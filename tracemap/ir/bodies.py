@@ -120,6 +120,7 @@ def _loop_volume(operation: Operation, shapes: list[Shape]) -> Integer | None:
     extents: dict[int, Integer] = {}
     for dimensions, shape in zip(maps[1], shapes, strict=False):
         for dimension, extent in zip(dimensions, shape.extents, strict=False):
+            # A loop that one operand leaves open may be given by another's static shape.
             if dimension != _NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:
                 extents[dimension] = extent
     return product(tuple(extents.get(dimension, UNKNOWN) for dimension in range(maps[0])))

@@ -99,7 +99,7 @@ def _first_diagnostic(error: ir.MLIRError) -> str:
 
 def walk(operation: Operation) -> Iterator[Operation]:
     """An operation and all that is nested in it, in pre-order (the order in which the text shows them)."""
-    stack = [operation.operation]
+    stack = [operation.operation]  # no recursion: generators within generators cost with the depth of the nest
     while stack:
         current = stack.pop()
         yield current

@@ -127,6 +127,7 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
         if executable.name == "flow.executable":
             exports = (op for op in nested(executable) if op.name == "flow.executable.export")
             kernels += [string_attribute(export, "sym_name") for export in exports]
+    # In the order of the text: the i-th dispatch here is the i-th region of the phase before (`sites.pair_bodies`).
     dispatches: list[FlowDispatch] = []
     host_ops: list[HostOp] = []
     for function, operation in _walk_hosts(module):
@@ -271,6 +272,7 @@ def _read_commands(parser: MlirParser, create: Operation) -> tuple[HalCommand, .
 
     A module for several backends has one dispatch per variant, each in a branch of its own: one command.
     """
+    # A buffer's users come in no order; the walk below gives them that of the text, in which they are recorded.
     users = {use.owner.operation for use in create.results[0].uses if use.owner.operation.name in _COMMANDS}
     commands: list[HalCommand] = []
     previous: Operation = None
@@ -278,7 +280,7 @@ def _read_commands(parser: MlirParser, create: Operation) -> tuple[HalCommand, .
         if operation not in users:
             continue
         if previous is not None and _is_variant_of(previous, operation):
-            continue
+            continue  # the runtime records one of the variants only, so indices of commands count them once
         commands.append(_command(parser, operation))
         previous = operation
     return tuple(commands)

@@ -92,6 +92,7 @@ class _FunctionReader:
                 end = begins[block]
                 for child in block.operations:
                     end = self._operation(child.operation, end)
+                # A block that branches nowhere ends the region, by a return or a yield.
                 followers = [begins[follower] for follower in block.successors]
                 self._next[end] += followers or [leave]
 
@@ -117,6 +118,7 @@ class _FunctionReader:
         location = self._parser.location(operation)
         if kind == "execute":
             given = [value for value in operation.operands if str(value.type) == _BUFFER_TYPE]
+            # Several where the program chooses one at run time; in order, so that equal programs have equal points.
             ordinals = sorted({ordinal for value in given for ordinal in self._sources.of(value)})
             return HalPoint(kind, buffers=tuple(ordinals), location=location)
         lengths = [value for value in operation.operands if str(value.type) == "index"]

@@ -76,6 +76,7 @@ def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
     root = parsed.module.operation
     locations = [parser.location_of(attribute) for attribute in parsed.locations]
     blanked = blank_locations(parsed.text)
+    # Without a `loc(…)` in the text the parser's own locations are positions already: one parse is enough.
     if parsed.is_bytecode or blanked != parsed.text:
         places, known = _places_in(parser, root, blanked)
     else:
@@ -159,6 +160,7 @@ class _Describer:
 
     def _record(self, operation: Operation, around: _Around) -> SourceOperation:
         index, name, symbol = len(self.operations), operation.name, _symbol(operation)
+        # Before its operands are looked up: in regions without order an operation may use its own result.
         self._index_of[operation] = index
         line, column = self._position(index, name)
         results = tuple(str(result.type) for result in operation.results)
@@ -195,7 +197,7 @@ class _Describer:
         return place.line, place.column
 
     def _definition(self, operand: Value) -> Definition:
-        if hasattr(operand, "arg_number"):
+        if hasattr(operand, "arg_number"):  # an argument, whose owner is a block; results are owned by an operation
             return Definition(self._index_of[operand.owner.owner.operation], operand.arg_number, argument=True)
         return Definition(self._index_of[operand.owner.operation], operand.result_number, argument=False)
 

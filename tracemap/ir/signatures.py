@@ -33,6 +33,7 @@ class Signatures:
         """What stands in an operation's regions: names, attributes, types, and where values come from within it."""
         if not len(operation.regions):
             return ()
+        # Values defined inside go by their number there, so that equal regions at two places are equal.
         _, *inside = walk(operation)
         number_of = {each: number for number, each in enumerate(inside)}
 

@@ -60,6 +60,7 @@ class Assembly:
         Raises:
             ModelInvalid: the compiler failed, or a phase that is needed cannot be read.
         """
+        # In the order in which the compiler writes the dumps: each is read while it makes the next.
         self._facts.work_out()
         alive = self._identity.mentioned(self._dumps.text("input"))
         for phase in ("abi", "preprocessing", "global-optimization"):
@@ -75,6 +76,7 @@ class Assembly:
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
         ops = self._ops(placed.sites, host_names, sources[0].name)
         functions = entry_points(flow, self._facts.model)
+        # Last, for the texts of the kernels are there when the compiler has ended.
         kernels = kernels_of(flow, placed.sites)
         kernels = add_steps(kernels, self._phases.kernels(), placed.sites, bodies, self._movers)
         return TraceGraph(

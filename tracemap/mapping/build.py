@@ -64,6 +64,7 @@ class _Build:
         name = self._request.name_for_compiler or self._request.file_name
         bytecode = write_tagged(parsed.module, tags, name, self._folder)
         constants = has_large_constants(self._request.model)
+        # From here on the compiler runs in its own process: what is done until its end costs the user no time.
         with Compilation(self._compiler, bytecode, self._folder, constants=constants) as compilation:
             self._progress("compiling")
             graph, texts = self._graph(parsed, tags, compilation)

@@ -56,6 +56,7 @@ class TagIdentity:
 
     def mentioned(self, dump: str) -> frozenset[int]:
         """The ops whose tags stand anywhere in the dump."""
+        # As text, for an op that was inlined or merged may be named only as a caller or as an argument's place.
         found = re.findall(rf'"{re.escape(self._tags.prefix)}(\d+)"', dump)
         return self._facts.owners(map(int, found))
 

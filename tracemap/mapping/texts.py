@@ -70,6 +70,7 @@ def _candidates(by_basename: Mapping[str, Sequence[str]], roots: Iterable[Path])
     """
     best: dict[str, tuple[tuple[int, int, int, str], Path]] = {}
     for rank, root in enumerate(roots):
+        # Only names of files that are asked for are compared: a model names few, a folder may hold thousands.
         for path in _python_files(root, by_basename):
             relative = path.relative_to(root).as_posix()
             for name in by_basename[path.name]:

@@ -221,6 +221,7 @@ class Compilation:
         Raises:
             ModelInvalid: the compiler failed the second time.
         """
+        # A model may look as if it had no large constants, and the compiler make some: then it is seen only here.
         plain = (self._folder / "configured.mlirbc").read_bytes()
         if self._complete is None and _CONSTANT in plain:
             self._complete = self._with_constants()
@@ -252,6 +253,7 @@ class Compilation:
         number = _NUMBER_OF[phase]
         while not self._is_complete(number):
             time.sleep(_POLL_S)
+        # Where the compiler failed, its own words are worth more than that a dump is missing.
         if self._first.process.poll() or not self._thread.is_alive():
             self.wait()
         run = self._first if number <= _LAST_OF_FIRST else self._second

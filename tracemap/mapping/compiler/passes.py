@@ -190,7 +190,7 @@ class Watch:
             line = _line_of(dump, op)
             if line is not None:
                 self._seen[op] = (dump, line)
-                self._missed.pop(op, None)
+                self._missed.pop(op, None)  # it was only out of sight: the print was of another operation
                 self._around[op] |= _anchors_around(each.text, line)
             elif op not in self._missed and op in self._seen and anchor in self._around[op]:
                 self._missed[op] = each

@@ -67,6 +67,7 @@ class Judge:
 
     def _by_evidence(self, operation: SourceOperation) -> Judgement | None:
         sites = self._sites_of.get(operation.index, ())
+        # A site that runs on every call beats all else, though the op may be a constant or a copy elsewhere.
         running = [site for site in sites if not site.initializer]
         if running:
             return Fate.DISPATCHED, reason("in-sites", plural(len(running), "site"))
@@ -123,9 +124,10 @@ class Judge:
             if not makes_numbers(user):
                 return False
             stack += self._dataflow.graph.successors(node)
-        return len(seen) > 1
+        return len(seen) > 1  # else nothing uses it, which says nothing about control
 
     def _by_reasoning(self, operation: SourceOperation) -> Judgement | None:
+        # A move whose twin works nowhere is folded like the twin: nothing was kept in its favour.
         twin = self._facts.twins.get(operation.index, -1)
         if twin >= 0 and (twin in self._sites_of or operation.index not in self._facts.moves):
             return Fate.REMOVED, reason("twin", self._facts.place(twin))

@@ -84,6 +84,7 @@ class StageReader:
             for owner in owners:
                 if operation.line is not UNKNOWN:
                     lines.setdefault(owner, set()).add(operation.line)
+            # Lines show all that carries the tag, a link needs evidence; LOCATED is what no other op shares.
             for owner in self._owners(index for index in indices if is_evidence(kind, self._facts.operations[index])):
                 if len(owners) == 1:
                     evidence[owner] = Evidence.LOCATED

@@ -90,7 +90,7 @@ class Dataflow:
         for number, definition in enumerate(operation.operands):
             maker = self._maker(definition)
             target: Node = user if callee is None else (callee.index, number)
-            if maker is not None and maker != target:
+            if maker is not None and maker != target:  # what passes between an op and its parts stays inside
                 yield maker, target
         if operation.is_op and operation.name.endswith(HANDS_BACK):
             yield from self._leaving(operation)
@@ -102,6 +102,7 @@ class Dataflow:
             return
         function = self._operations[terminator.parent]
         for call in self._calls.of(function.symbol):
+            # Nested modules may have functions of one name, of which `Calls` knows the last.
             if self._calls.callee(call) is function:
                 yield terminator.index, call.index
 

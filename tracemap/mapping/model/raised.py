@@ -32,6 +32,7 @@ class SoftmaxFinder:
         inputs = self._inputs(self._operations[last], path)
         if len(inputs) != 2:
             return frozenset()
+        # Names of ops are not looked at, so it is tried both ways which of the two inputs is the sum.
         for powers, total in permutations(inputs):
             summed = self._chain(total, powers)
             below = self._powers(powers)

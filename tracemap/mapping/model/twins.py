@@ -120,9 +120,11 @@ class _Numbering:
     def _note(self, operation: SourceOperation, number: int, blocks: tuple[int, ...]) -> None:
         """Remember who had a number first; an op that meets it again from another op below has a twin."""
         for first in self._firsts.setdefault(number, []):
+            # The first stands in a block around this one (or the same), so it has run whenever this one runs.
             if first.index != operation.index and blocks[: len(first.blocks)] == first.blocks:
                 self._twin_of.setdefault(operation.index, first.index)
                 return
+        # On this chain of calls it is the first: it has to run, whatever holds on other chains.
         self._alone.add(operation.index)
         self._firsts[number].append(_First(operation.index, blocks))
 

@@ -79,6 +79,7 @@ class AbsorbedFinder:
         found = {}
         for index in sorted(self._candidates):
             copies = self._copies.get(index, ())
+            # A copy stands behind its first; and where a copy has evidence, it is the one that the compiler kept.
             if index in self._first or any(copy in self._sites_of for copy in copies):
                 continue
             sites = self._uses_end_in(index)
@@ -100,7 +101,7 @@ class AbsorbedFinder:
                 continue
             seen.add(node)
             kept = self._kept(node)
-            if kept in self._sites_of:
+            if kept in self._sites_of:  # what follows it is this op's business
                 sites.update(site.id for site in self._sites_of[kept])
             elif isinstance(node, tuple) or node in self._passable or node in self._candidates:
                 stack += self._users(node)

@@ -27,6 +27,7 @@ def public_callers(flow: FlowProgram) -> dict[str, str]:
         if name in public:
             found[name] = _wrapper(name, public)
         else:
+            # f and f$async both reach what f$async calls: they are one public function.
             reaching = {_wrapper(caller, public) for caller in _reaching(name, callers) if caller in public}
             found[name] = reaching.pop() if len(reaching) == 1 else name
     return found

@@ -50,7 +50,7 @@ def place_commands(
         static = [_static_command(command, join, owners) for command in buffer.commands]
         for index, command in enumerate(static):
             if command.site is not UNKNOWN:
-                places.setdefault(command.site, (ordinal, index))
+                places.setdefault(command.site, (ordinal, index))  # of duplicates the first
         in_buffer = [by_id[command.site] for command in static if command.site is not UNKNOWN]
         buffers.append(_static_buffer(ordinal, buffer, hal, static, in_buffer, callers))
     placed = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
@@ -85,7 +85,9 @@ class CommandJoin:
         return self._site_of.get(id(command), UNKNOWN)
 
     def _by_location(self, dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]) -> None:
+        # By kernel too, for dispatches that one op was split into share its location.
         waiting: dict[tuple[Text, Location], list[str]] = defaultdict(list)
+        # Reversed, so that the first of equal ones is popped first.
         for site, dispatch in reversed(list(zip(self._sites, dispatches, strict=True))):
             waiting[dispatch.kernel, dispatch.location].append(site.id)
         for command in commands:

@@ -126,11 +126,12 @@ class CostModel:
                 self._charge(self.operations, self._owners(op), _whole_operations(op))
             elif op.name == "iree_linalg_ext.attention":
                 self._charge(self.operations, self._owners(op), _attention_operations(op))
-        elif outer.name != "iree_linalg_ext.attention":
+        elif outer.name != "iree_linalg_ext.attention":  # which is counted as a whole
             amount = product((outer.iterations, _OPERATIONS_OF.get(op.name, 1)))
             self._charge(self.operations, self._owners(op), amount)
 
     def _charge_load(self, load: BodyOp) -> None:
+        # Whoever computes with the data pays for bringing it in; a load that nobody computes with pays itself.
         consumers = self._consumers(load, 0)
         owners = [owner for op in consumers for owner in self._owners(op)] or list(self._owners(load))
         self._charge(self.bytes, tuple(dict.fromkeys(owners)), load.results[0].bytes)

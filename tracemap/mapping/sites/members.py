@@ -35,6 +35,7 @@ def find_members(region: DispatchRegion, owners: Owners, conversions: Conversion
     telling = [op.location for op in body if op.name not in _NO_EVIDENCE]
     fills = [op.location for op in body if op.name == "linalg.fill"]
     evidence: dict[OpId, Evidence] = {}
+    # The weaker only where the stronger tell nothing: a fill beside other work is a part of that work.
     for locations in (telling, fills, [region.location]):
         evidence = evidence or _evidence(locations, owners)
     if not evidence:
@@ -136,6 +137,7 @@ class _BodyOwners:
             own = tuple(owner for owner in self._owners.of(op.location) if owner in self._evidence)
             if own:
                 return own
+            # What carries no tag that counts (shapes, terminators, what a pass made up) works for what is around it.
             if op.parent < 0:
                 return self._fallback
             op = self._body[op.parent]

@@ -24,7 +24,7 @@ def pair_bodies(
     if [region.location for region in regions] == [dispatch.location for dispatch in dispatches]:
         return tuple(regions)
     waiting: dict[Location, list[DispatchRegion]] = defaultdict(list)
-    for region in reversed(regions):
+    for region in reversed(regions):  # so that the first of equal ones is popped first
         waiting[region.location].append(region)
     return tuple(waiting[dispatch.location].pop() if waiting[dispatch.location] else None for dispatch in dispatches)
 

@@ -49,6 +49,7 @@ def add_steps(
         owners: of what stands in kernels and bodies.
     """
     text_of = {text.kernel: text for text in texts}
+    # A site's body is None only where pairing failed; its steps then are those that the kernel itself names.
     body_of = {site.id: body.body for site, body in zip(sites, bodies, strict=True) if body is not None}
     site_by_id = {site.id: site for site in sites}
 
