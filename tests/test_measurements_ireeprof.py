@@ -152,7 +152,7 @@ def test_what_is_no_profile(mlp_profile: Path, tmp_path: Path) -> None:
     content[60:100] = bytes(40)
     path.write_bytes(content)
     shutil.copy(path, tmp_path / "damaged.ireeprof")
-    with pytest.raises((RunInvalid, RunEmpty), match="damaged"):
+    with pytest.raises((RunInvalid, RunEmpty), match=r"damaged\.ireeprof"):
         open_run(tmp_path / "damaged.ireeprof", tmp_path)
 
 

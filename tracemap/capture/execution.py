@@ -64,6 +64,7 @@ def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
         return first
     progress("records were lost; running again with more frequent flushes")
     path = plan.profile.with_name(plan.profile.name + ".2")
+    # Events and samples of both executions are kept apart until one of them is chosen.
     try:
         second = _execute(plan, path, (TIMED_FLUSH_FLAG,), connection, progress)
     except (ProgramFailed, RunEmpty, RunInvalid):  # the first execution was good, and stands

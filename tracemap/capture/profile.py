@@ -37,7 +37,7 @@ def load_profile(
         whole = Path(folder) / "whole.ireeprof"
         truncated = copy_whole_records(profile, whole)
         exported = _exported(whole if truncated else profile, profile, Path(folder) / "events.jsonl")
-        read = read_export(exported, connection, table, known)
+        read = read_export(exported, connection, table, known, exported_from=profile)
     return read if truncated is None else replace(read, diagnostics=(truncated, *read.diagnostics))
 
 

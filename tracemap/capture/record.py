@@ -78,6 +78,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         events = execution.profile.events
         about = list(_about(plan, execution))
         about += execution.profile.diagnostics
+        # A program that failed once would fail again, and is worth no more than what it recorded.
         if passes and not execution.ending.failed:
             progress("counting events")
             about += add_counts(events, lambda profile: plan.command(profile, execution.more), passes)

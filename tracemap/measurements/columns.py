@@ -51,6 +51,7 @@ def file_columns(path: Path, found: Sequence[tuple[str, str]]) -> list[FileColum
     Raises:
         RunInvalid: two columns have the same name, or the same meaning.
     """
+    # Of several names for the kernel's column only the first counts; a table of calls may well have another `name`.
     kernel = kernel_name([name for name, _ in found])
     columns: dict[str, FileColumn] = {}
     for index, (name, found_type) in enumerate(found):

@@ -116,6 +116,7 @@ class EventTable:
         for name, kind, *_ in self._described(f"({query})"):
             if name not in known:
                 self.connection.execute(f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {kind}")
+        # A window without an order goes by the rows as they come, which is the query's own order.
         self.connection.execute(
             f"INSERT INTO {self.name} BY NAME "
             f"SELECT (SELECT coalesce(max(row), 0) FROM {self.name}) + row_number() OVER () AS row, * FROM ({query})"

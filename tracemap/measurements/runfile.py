@@ -135,6 +135,7 @@ def _read_csv_run(path: Path) -> Run:
     with csv_rows(path) as rows:
         names = tuple(next(rows, ()))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
+    # A table with a header of ours may be empty: the program ran without any work.
     if not names and header is None:
         raise RunEmpty(f"{path}: the file is empty: no events")
     if header is None and not any(sample) and kernel_name(names):

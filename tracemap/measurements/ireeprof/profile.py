@@ -54,7 +54,12 @@ class Profile:
 
 
 def read_export(
-    jsonl: Path, connection: duckdb.DuckDBPyConnection, table: str = "events", known: KnownCalls = NOTHING_KNOWN
+    jsonl: Path,
+    connection: duckdb.DuckDBPyConnection,
+    table: str = "events",
+    known: KnownCalls = NOTHING_KNOWN,
+    *,
+    exported_from: Path | None = None,
 ) -> Profile:
     """Read what `iree-profile export --format=ireeperf-jsonl` wrote.
 
@@ -63,17 +68,19 @@ def read_export(
         connection: holds the events until they are written; tables `profile_*` in it are overwritten.
         table: the name of the table of events.
         known: what is known of the calls.
+        exported_from: the `.ireeprof`, which messages name then; None: it is not at hand.
 
     Raises:
         RunEmpty: it holds no record.
         RunInvalid: it is no such export, or a damaged one.
         RunVersion: it is of another schema version.
     """
-    load_records(jsonl, connection)
+    named = exported_from or jsonl
+    load_records(jsonl, connection, named)
     try:
         return _profile(connection, table, known)
     except reading_errors() as error:  # numbers that no clock gives, lists that are none
-        raise RunInvalid(f"{jsonl}: a record of the profile is damaged: {first_line(error)}") from error
+        raise RunInvalid(f"{named}: a record of the profile is damaged: {first_line(error)}") from error
 
 
 def empty_profile(connection: duckdb.DuckDBPyConnection, table: str) -> Profile:

@@ -54,8 +54,8 @@ _HOST_RECORDS = "('host_execution_event')"
 _DEVICE_RECORDS = "('dispatch_event', 'queue_device_event')"
 
 
-def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    """Make `profile_records` of an export.
+def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path) -> None:
+    """Make `profile_records` of an export; messages name the file `named`.
 
     Raises:
         RunEmpty: it holds no record.
@@ -69,16 +69,16 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection) -> None:
             f"read_json({literal(str(jsonl))}, format='newline_delimited', columns={{{fields}}})"
         )
     except reading_errors() as error:
-        raise RunInvalid(f"{jsonl}: not an export of iree-profile: {first_line(error)}") from error
+        raise RunInvalid(f"{named}: not an export of iree-profile: {first_line(error)}") from error
     versions = connection.execute("SELECT DISTINCT schema_version FROM profile_records ORDER BY 1").fetchall()
     if not versions:
-        raise RunEmpty(f"{jsonl}: the export of iree-profile is empty")
+        raise RunEmpty(f"{named}: the export of iree-profile is empty")
     for (version,) in versions:
         if version is None:
-            raise RunInvalid(f"{jsonl}: not an export of iree-profile: a record has no schema_version")
+            raise RunInvalid(f"{named}: not an export of iree-profile: a record has no schema_version")
         if version != EXPORT_SCHEMA_VERSION:
             raise RunVersion(
-                f"{jsonl}: iree-profile exported schema version {version}, tracemap reads version "
+                f"{named}: iree-profile exported schema version {version}, tracemap reads version "
                 f"{EXPORT_SCHEMA_VERSION}; install the iree-base-runtime that tracemap asks for"
             )
 
