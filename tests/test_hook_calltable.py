@@ -135,6 +135,9 @@ def test_what_cannot_be_written_is_refused(folder: Path, recording: HookRecordin
     done = run_cli("stats", folder, "--calls", target)
     assert (done.returncode, done.stdout) == (2, "")
     assert target.read_text(encoding="utf-8") == "mine"
+    other = tmp_path / "other.csv"
+    assert run_cli("stats", folder, "--calls", other, "--csv", tmp_path / "absent").returncode == 2
+    assert not other.exists()  # nothing is written before all of it can be
     assert run_cli("stats", folder, "--calls", target, "--force").returncode == 0
     assert len(rows(target)) == recording.call_count
 

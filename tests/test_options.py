@@ -14,6 +14,7 @@ import tracemap.options
 from tests.test_docs import command
 from tracemap.cli.main import COMMANDS
 from tracemap.errors import UsageInvalid
+from tracemap.graph.ops import OpId
 from tracemap.options.attribute import AttributeOptions, Rule
 from tracemap.options.audit import AuditOptions
 from tracemap.options.build import BuildOptions
@@ -61,7 +62,9 @@ def test_values_are_taken_as_the_command_line_takes_them() -> None:
     assert (record.function, record.iterations, record.sample_hz) == (UNKNOWN, 20, 0)
     assert chosen(AttributeOptions, None, {"rule": "equal"}).rule is Rule.EQUAL
     assert chosen(BuildOptions, None, {"source_roots": (Path("a"), "b")}).source_roots == (Path("a"), Path("b"))
-    assert chosen(AuditOptions, None, {"fail_under": 95}).fail_under == 95.0
+    assert chosen(AuditOptions, None, {"fail_under": 95, "ops": [OpId("op12")]}) == AuditOptions(
+        fail_under=95.0, ops=("op12",)
+    )
 
 
 def test_changes_add_to_a_record() -> None:

@@ -14,14 +14,15 @@ from tests.test_hook_stats import calls_file
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import TargetExists, UsageInvalid
 from tracemap.measurements.hook.stats import CallSet, ThreadCalls, read_calls, thread_stats
-from tracemap.reports.calls.page import Chosen, StatsPage, build_stats_page, render_stats_page
+from tracemap.options.stats import StatsOptions
+from tracemap.reports.calls.page import StatsPage, build_stats_page, render_stats_page
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 
 
 def page_of(found: CallSet, buckets: int = 8, kernel: str = "", title: str = "calls") -> StatsPage:
     stats = [thread_stats(calls, buckets) for calls in found.threads]
-    return build_stats_page(found, stats, Chosen(title, kernel, 0, buckets, 0.5))
+    return build_stats_page(found, stats, title, StatsOptions(kernel=kernel, buckets=buckets))
 
 
 def hostile() -> CallSet:

@@ -7,9 +7,10 @@ API takes them by name, and the requests of the rooms below hold them whole.
 from __future__ import annotations
 
 import difflib
+import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -144,26 +145,23 @@ class DeclaredOption:
             return self.item(value)
         if self.item is Path and isinstance(value, (str, os.PathLike)):
             return Path(value)
-        if self.item is float and type(value) is int:
+        if self.item is float and type(value) is int:  # `95` is a number as much as `95.0`
             value = float(value)
-        if type(value) is not self.item:  # a truth value is no number here
-            raise self._not_taken(value, _WORDS[self.item])
-        if isinstance(value, (int, float)) and not self._within_limits(value):
-            raise self._not_taken(value, self._limits())
+        if not isinstance(value, self.item) or (isinstance(value, bool) and self.item is not bool):
+            raise self._not_taken(value, _WORDS[self.item])  # to Python a truth value is a number, here it is not
+        if not all(holds(value, limit) for _, limit, holds in self._limits()):
+            raise self._not_taken(value, " and ".join(f"{word} {limit}" for word, limit, _ in self._limits()))
         return value
 
-    def _within_limits(self, value: float) -> bool:
-        limits = self.option
-        return (
-            (limits.at_least is None or value >= limits.at_least)
-            and (limits.above is None or value > limits.above)
-            and (limits.at_most is None or value <= limits.at_most)
-        )
-
-    def _limits(self) -> str:
-        limits = self.option
-        words = {"at least": limits.at_least, "above": limits.above, "at most": limits.at_most}
-        return " and ".join(f"{word} {limit}" for word, limit in words.items() if limit is not None)
+    def _limits(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
+        """What a value must be: the words for it, the limit, and the comparison that holds (of no number: nothing)."""
+        option = self.option
+        limits = [
+            ("at least", option.at_least, operator.ge),
+            ("above", option.above, operator.gt),
+            ("at most", option.at_most, operator.le),
+        ]
+        return [(word, limit, holds) for word, limit, holds in limits if limit is not None]
 
     def _not_taken(self, value: object, wanted: str) -> UsageInvalid:
         return UsageInvalid(f"{self.name} is {value!r}; it must be {wanted}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import UsageInvalid
 from tracemap.options.stats import StatsOptions
-from tracemap.outputs import check_file, check_files, write_text
+from tracemap.outputs import check_files, write_text
 from tracemap.session.formats import show_as
 from tracemap.units import UNKNOWN, Integer
 
@@ -43,11 +43,12 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
         raise UsageInvalid(f"{run}: is of IREE's hook, which tells no kernels and starts; --calls needs our recording")
     found = read_calls(run, kernel=options.kernel, skip_ms=options.skip_ms, events=options.counters)
     threads = [thread_stats(thread, options.buckets, tables=not options.no_table) for thread in found.threads]
+    files = {} if options.csv is None else _csv_files(found.threads, options.csv)
+    check_files(*files, force=options.force)
     if options.html is not None:
         _write_page(run, found, threads, options, options.html)
     written = UNKNOWN if options.calls is None else _write_table(run, options, options.calls)
-    if options.csv is not None:
-        _write_csv(found.threads, options.csv, force=options.force)
+    _write_csv(files)
     return CallStatistics(found, tuple(threads), written)
 
 
@@ -63,11 +64,11 @@ def show_stats(made: CallStatistics, options: StatsOptions, out: TextIO) -> None
 
 
 def _write_page(run: Path, found: CallSet, threads: Sequence[ThreadStats], options: StatsOptions, target: Path) -> None:
-    from tracemap.reports.calls.page import Chosen, build_stats_page, render_stats_page
+    from tracemap.reports.calls.page import build_stats_page, render_stats_page
     from tracemap.reports.html.document import write_page
 
-    chosen = Chosen(run.resolve().name, options.kernel, options.skip_ms, options.buckets, options.gamma)
-    write_page(render_stats_page(build_stats_page(found, threads, chosen)), target, force=options.force)
+    page = build_stats_page(found, threads, run.resolve().name, options)
+    write_page(render_stats_page(page), target, force=options.force)
 
 
 def _write_table(run: Path, options: StatsOptions, target: Path) -> int:
@@ -84,16 +85,18 @@ def _write_table(run: Path, options: StatsOptions, target: Path) -> int:
     )
 
 
-def _write_csv(found: Sequence[ThreadCalls], folder: Path, *, force: bool) -> None:
+def _csv_files(found: Sequence[ThreadCalls], folder: Path) -> dict[Path, ThreadCalls]:
     """One file per thread; threads of the same name are told apart by a number. Names are never taken as paths."""
-    from tracemap.reports.csv.calls import calls_csv
-
     names: dict[str, ThreadCalls] = {}
     for calls in found:
         plain = re.sub(r"[^\w.-]", "_", calls.thread) or "thread"
         number = next(n for n in itertools.count(1) if (plain if n == 1 else f"{plain}-{n}") not in names)
         names[plain if number == 1 else f"{plain}-{number}"] = calls
-    for name in names:
-        check_file(folder / f"iree_hook_{name}.csv", force=force)
-    for name, calls in names.items():
-        write_text(calls_csv(calls), folder / f"iree_hook_{name}.csv")
+    return {folder / f"iree_hook_{name}.csv": calls for name, calls in names.items()}
+
+
+def _write_csv(files: Mapping[Path, ThreadCalls]) -> None:
+    from tracemap.reports.csv.calls import calls_csv
+
+    for target, calls in files.items():
+        write_text(calls_csv(calls), target)

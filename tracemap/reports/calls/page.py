@@ -12,6 +12,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.histograms import histogram
 from tracemap.measurements.hook.stats import DURATION, CallSet, PairStats, SeriesStats, ThreadCalls, ThreadStats
+from tracemap.options.stats import StatsOptions
 from tracemap.reports.calls.plots import BASE, HEIGHT, WIDTH, Plot, describe, plot
 from tracemap.reports.calls.shades import SHADES, shade_level
 from tracemap.reports.escaping import for_hook_text
@@ -29,17 +30,6 @@ _KIND = Kind(
 MOST_CELLS: Final = 500_000
 """Of all heat maps of a page: browsers take seconds to show more."""
 _TINTS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What of a recording is shown, and how: `gamma` is the power of a probability that shades show."""
-
-    title: str
-    kernel: str
-    skip_ms: int
-    buckets: int
-    gamma: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +96,14 @@ class StatsPage:
     threads: tuple[ThreadPanel, ...]
 
 
-def build_stats_page(found: CallSet, stats: Sequence[ThreadStats], chosen: Chosen) -> StatsPage:
+def build_stats_page(found: CallSet, stats: Sequence[ThreadStats], title: str, options: StatsOptions) -> StatsPage:
     """The data of the page.
 
     Args:
         found: the calls.
         stats: the statistics of each of its threads, in their order.
-        chosen: what was asked for.
+        title: what the page is of.
+        options: what was asked for.
 
     Raises:
         UsageInvalid: the tables have more cells than a page can show.
@@ -124,23 +115,23 @@ def build_stats_page(found: CallSet, stats: Sequence[ThreadStats], chosen: Chose
             "be shown; ask for fewer --buckets or --counters, or for --no-table"
         )
     pairs = zip(found.threads, stats, strict=True)
-    threads = tuple(_thread(calls, about, chosen, number) for number, (calls, about) in enumerate(pairs))
-    return StatsPage(chosen.title, tuple(_facts(stats, chosen)), found.diagnostics, chosen.buckets, threads)
+    threads = tuple(_thread(calls, about, options, number) for number, (calls, about) in enumerate(pairs))
+    return StatsPage(title, tuple(_facts(stats, options)), found.diagnostics, options.buckets, threads)
 
 
-def _facts(stats: Sequence[ThreadStats], chosen: Chosen) -> list[tuple[str, str]]:
-    left_out = f"the first {chosen.skip_ms} ms of each thread" if chosen.skip_ms else "nothing"
+def _facts(stats: Sequence[ThreadStats], options: StatsOptions) -> list[tuple[str, str]]:
+    left_out = f"the first {options.skip_ms} ms of each thread" if options.skip_ms else "nothing"
     return [
         ("calls of workgroups", format_count(sum(thread.calls for thread in stats))),
         ("threads", format_count(len(stats))),
-        ("kernel", for_hook_text(chosen.kernel) or "all"),
+        ("kernel", for_hook_text(options.kernel) or "all"),
         ("left out", left_out),
-        ("quantiles", str(chosen.buckets)),
-        ("shades of heat maps", f"probability to the power {chosen.gamma:g}"),
+        ("quantiles", str(options.buckets)),
+        ("shades of heat maps", f"probability to the power {options.gamma:g}"),
     ]
 
 
-def _thread(calls: ThreadCalls, stats: ThreadStats, chosen: Chosen, number: int) -> ThreadPanel:
+def _thread(calls: ThreadCalls, stats: ThreadStats, options: StatsOptions, number: int) -> ThreadPanel:
     anchor = f"T{number}"
     series = tuple(_series(about, values) for about, values in zip(stats.series, calls.series, strict=True))
     count = len(series)
@@ -155,7 +146,7 @@ def _thread(calls: ThreadCalls, stats: ThreadStats, chosen: Chosen, number: int)
         series,
         tuple(tuple(_correlation(anchor, row, column, pairs) for column in range(count)) for row in range(count)),
         tuple(
-            _heat_map(_pair_anchor(anchor, of, given), series[of], series[given], pair, chosen.gamma)
+            _heat_map(_pair_anchor(anchor, of, given), series[of], series[given], pair, options.gamma)
             for (of, given), pair in pairs.items()
             if pair.table.size
         ),
