@@ -16,8 +16,9 @@ from tracemap.functions import Argument, Function
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId, Part
 from tracemap.graph.program import Kernel, Site
+from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow
+from tracemap.ir.hal import read_hal
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.ir.phases import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_hal
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import CodeFrame, frames
 from tracemap.mapping.compiler.compiling import Phases

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership, Site
-from tracemap.ir.phases import DispatchRegion
+from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of
 from tracemap.mapping.model.dataflow import Node

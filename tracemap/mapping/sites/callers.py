@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Set
 
-from tracemap.ir.phases import FlowProgram
+from tracemap.ir.flow import FlowProgram
 
 ASYNC_SUFFIX = "$async"
 """The compiler makes a function `f$async` of each public function `f`, and `f` waits for it."""

@@ -10,7 +10,8 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.program import Command, CommandBuffer, Site
-from tracemap.ir.phases import FlowDispatch, HalBuffer, HalCommand, HalProgram
+from tracemap.ir.flow import FlowDispatch
+from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
 from tracemap.locations import Location
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Integer, Text, plural

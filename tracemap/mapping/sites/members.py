@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership
 from tracemap.ir.bodies import BodyOp
-from tracemap.ir.phases import DispatchRegion
+from tracemap.ir.flow import DispatchRegion
 from tracemap.locations import Location
 from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
 from tracemap.mapping.sites.cost import CostModel

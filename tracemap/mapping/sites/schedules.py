@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.graph.program import Schedule, Submission, Transfer
-from tracemap.ir.phases import HalProgram
+from tracemap.ir.hal import HalProgram
 from tracemap.ir.queues import ENTRY, EXIT, HalFunction, HalPoint
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Text

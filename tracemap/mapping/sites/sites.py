@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from tracemap.graph.program import Kernel, Site
-from tracemap.ir.phases import DispatchRegion, FlowDispatch, FlowProgram
+from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram
 from tracemap.locations import Location
 from tracemap.mapping.model.conversions import Conversions
 from tracemap.mapping.sites.members import find_members

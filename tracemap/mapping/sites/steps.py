@@ -15,7 +15,7 @@ from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelText, LocatedStep
-from tracemap.ir.phases import DispatchRegion
+from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN
 

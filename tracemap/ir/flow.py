@@ -1,0 +1,147 @@
+"""The phases dispatch-creation and flow of iree-compile as typed records: call sites, their bodies, their kernels.
+
+In dispatch-creation each call site still has a body of its own; in flow bodies are outlined and equal ones merged, so
+that sites name kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tracemap.ir.bodies import BodyOp, read_body
+from tracemap.ir.host import called_by_initializers, callees, is_public, walk_hosts
+from tracemap.ir.parsing import Attribute, MlirParser, Module, Operation, nested, string_attribute, symbol_path
+from tracemap.locations import Location
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRegion:
+    """A call site with its body, in the dispatch-creation phase. `function` is empty in initializers."""
+
+    function: str
+    location: Location
+    body: tuple[BodyOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowDispatch:
+    """A call site in the flow phase: the kernel that it calls. `function` is empty in initializers."""
+
+    function: str
+    location: Location
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostFunction:
+    """A function of the host program: whether it is public, whom it calls, and its declared arguments.
+
+    `arguments` are printed types of tensors and scalars; empty and `declared` False where the function does not say.
+    """
+
+    name: str
+    public: bool
+    calls: tuple[str, ...]
+    arguments: tuple[str, ...]
+    declared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HostOp:
+    """An operation of the host program in the flow phase that is no dispatch. `function` is empty in initializers."""
+
+    function: str
+    name: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgram:
+    """The flow phase: kernels, call sites and other host operations in order, functions, and what initializers call."""
+
+    kernels: tuple[str, ...]
+    dispatches: tuple[FlowDispatch, ...]
+    host_ops: tuple[HostOp, ...]
+    functions: tuple[HostFunction, ...]
+    called_by_initializers: frozenset[str]
+
+
+def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[DispatchRegion, ...]:
+    """Call sites of phase 5, in order."""
+    return tuple(
+        DispatchRegion(function, parser.location(operation), read_body(parser, operation))
+        for function, operation in walk_hosts(module)
+        if operation.name == "flow.dispatch.workgroups"
+    )
+
+
+def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
+    """Kernels, call sites and functions of phase 6, in order."""
+    kernels: list[str] = []
+    for executable in nested(module.operation):
+        if executable.name == "flow.executable":
+            exports = (op for op in nested(executable) if op.name == "flow.executable.export")
+            kernels += [string_attribute(export, "sym_name") for export in exports]
+    # In the order of the text: the i-th dispatch here is the i-th region of the phase before (`sites.pair_bodies`).
+    dispatches: list[FlowDispatch] = []
+    host_ops: list[HostOp] = []
+    for function, operation in walk_hosts(module):
+        location = parser.location(operation)
+        if operation.name == "flow.dispatch":
+            dispatches.append(FlowDispatch(function, location, symbol_path(_entry_points(operation))[-1]))
+        else:
+            host_ops.append(HostOp(function, operation.name, location))
+    functions = [_host_function(op) for op in nested(module.operation) if op.name == "util.func"]
+    return FlowProgram(
+        tuple(kernels), tuple(dispatches), tuple(host_ops), tuple(functions), called_by_initializers(module)
+    )
+
+
+def _entry_points(dispatch: Operation) -> Attribute:
+    """The symbol references of a `flow.dispatch`: one per variant, of the same export name."""
+    return dispatch.attributes["entry_points"]
+
+
+_DECLARED_ARGUMENT = re.compile(r"%\w+: ")
+
+
+def _host_function(function: Operation) -> HostFunction:
+    declaration = ""
+    if "iree.reflection" in function.attributes:
+        reflection = function.attributes["iree.reflection"]
+        if "iree.abi.declaration" in reflection:
+            declaration = reflection["iree.abi.declaration"].value
+    arguments = _declared_arguments(declaration) if declaration else _imported_arguments(function)
+    return HostFunction(
+        name=string_attribute(function, "sym_name"),
+        public=is_public(function),
+        calls=callees(function),
+        arguments=arguments,
+        declared=bool(declaration) or bool(arguments),
+    )
+
+
+def _declared_arguments(declaration: str) -> tuple[str, ...]:
+    """Argument types of `sync func @f(%input0: tensor<2xf32>, %input1: i32) -> (…)`."""
+    begin = declaration.find("(")
+    end = declaration.rfind(") -> ")
+    inside = declaration[begin + 1 : end if end > 0 else declaration.rfind(")")]
+    starts = list(_DECLARED_ARGUMENT.finditer(inside))
+    ends = [*(match.start() for match in starts[1:]), len(inside)][: len(starts)]
+    return tuple(
+        inside[match.end() : stop].split(" {", 1)[0].rstrip(" ,") for match, stop in zip(starts, ends, strict=True)
+    )
+
+
+def _imported_arguments(function: Operation) -> tuple[str, ...]:
+    """Argument types as the function imports its buffer views; fences (of asynchronous functions) are left out."""
+    types: list[str] = []
+    if not len(function.regions) or not len(function.regions[0].blocks):
+        return ()
+    for value in function.regions[0].blocks[0].arguments:
+        if "hal.fence" in str(value.type):
+            continue
+        imports = [use.owner.operation for use in value.uses if use.owner.operation.name == "hal.tensor.import"]
+        types.append(str(imports[0].results[0].type) if imports else str(value.type))
+    return tuple(types)

@@ -1,0 +1,125 @@
+"""The hal phase of iree-compile as typed records: command buffers and their commands, and what functions submit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracemap.ir.host import INITIALIZER, called_by_initializers, walk_hosts
+from tracemap.ir.parsing import MlirParser, Module, Operation, symbol_path, walk
+from tracemap.ir.queues import HalFunction, constant, read_queues
+from tracemap.locations import Location
+from tracemap.units import UNKNOWN, Integer, Text
+
+
+@dataclass(frozen=True, slots=True)
+class HalCommand:
+    """A command in a command buffer: kind (dispatch, barrier, copy, fill, update), its kernel, location, workgroups."""
+
+    kind: str
+    kernel: Text
+    location: Location
+    workgroups: tuple[Integer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HalBuffer:
+    """A command buffer creation of the hal phase, in the order of the text.
+
+    `function`: the symbol of the enclosing function, empty in an initializer; `one_shot`: made for one submission.
+    """
+
+    function: str
+    one_shot: bool
+    commands: tuple[HalCommand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HalProgram:
+    """The hal phase: command buffers in order, the functions that initializers call, and what functions submit."""
+
+    buffers: tuple[HalBuffer, ...]
+    called_by_initializers: frozenset[str]
+    functions: tuple[HalFunction, ...] = ()
+
+
+def read_hal(parser: MlirParser, module: Module) -> HalProgram:
+    """Command buffers of phase 11, in order of creation in the text."""
+    buffers: list[HalBuffer] = []
+    ordinals: dict[Operation, int] = {}
+    for function, operation in walk_hosts(module):
+        if operation.name == "hal.command_buffer.create":
+            one_shot = "OneShot" in str(operation.attributes["modes"])
+            commands = _read_commands(parser, operation)
+            ordinals[operation] = len(buffers)
+            buffers.append(HalBuffer(function, one_shot, commands))
+    return HalProgram(tuple(buffers), called_by_initializers(module), read_queues(parser, module, ordinals))
+
+
+_COMMANDS = {
+    "hal.command_buffer.dispatch": "dispatch",
+    "hal.command_buffer.dispatch.indirect": "dispatch",
+    "hal.command_buffer.execution_barrier": "barrier",
+    "hal.command_buffer.fill_buffer": "fill",
+    "hal.command_buffer.copy_buffer": "copy",
+    "hal.command_buffer.update_buffer": "update",
+}
+
+
+def _read_commands(parser: MlirParser, create: Operation) -> tuple[HalCommand, ...]:
+    """The commands recorded into a buffer, in the order of the text.
+
+    A module for several backends has one dispatch per variant, each in a branch of its own: one command.
+    """
+    # A buffer's users come in no order; the walk below gives them that of the text, in which they are recorded.
+    users = {use.owner.operation for use in create.results[0].uses if use.owner.operation.name in _COMMANDS}
+    commands: list[HalCommand] = []
+    previous: Operation = None
+    for operation in _enclosing_function_ops(create):
+        if operation not in users:
+            continue
+        if previous is not None and _is_variant_of(previous, operation):
+            continue  # the runtime records one of the variants only, so indices of commands count them once
+        commands.append(_command(parser, operation))
+        previous = operation
+    return tuple(commands)
+
+
+def _enclosing_function_ops(operation: Operation) -> Iterator[Operation]:
+    top = operation
+    while top.name not in ("util.func", INITIALIZER):
+        top = top.parent.operation
+    return walk(top)
+
+
+def _is_variant_of(first: Operation, second: Operation) -> bool:
+    """Whether two dispatches are the same command for two backends: same place, same export, another branch."""
+    if first.name != second.name or not first.name.startswith("hal.command_buffer.dispatch"):
+        return False
+    if first.location.attr != second.location.attr or first.block == second.block:
+        return False
+    one, other = _function_symbol(first), _function_symbol(second)
+    return one[-1:] == other[-1:] and one != other
+
+
+def _function_symbol(dispatch: Operation) -> tuple[str, ...]:
+    lookup = getattr(dispatch.operands[2].owner, "operation", dispatch.operands[2].owner)
+    if getattr(lookup, "name", "") != "hal.executable.lookup.function":
+        return ()
+    for attribute in lookup.attributes:
+        value = lookup.attributes[attribute] if isinstance(attribute, str) else attribute.attr
+        path = symbol_path(value)
+        if path:
+            return path
+    return ()
+
+
+def _command(parser: MlirParser, operation: Operation) -> HalCommand:
+    kind = _COMMANDS[operation.name]
+    if kind != "dispatch":
+        return HalCommand(kind, UNKNOWN, parser.location(operation), ())
+    symbol = _function_symbol(operation)
+    workgroups: tuple[Integer, ...] = (UNKNOWN, UNKNOWN, UNKNOWN)
+    if operation.name == "hal.command_buffer.dispatch":
+        workgroups = tuple(constant(operand) for operand in list(operation.operands)[3:6])
+    return HalCommand(kind, symbol[-1] if symbol else UNKNOWN, parser.location(operation), workgroups)

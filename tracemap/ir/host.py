@@ -1,0 +1,67 @@
+"""The host program in a phase's dump: its functions and initializers, and what stands in them outside of dispatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tracemap.ir.parsing import Module, Operation, nested, string_attribute, symbol_path, walk
+
+INITIALIZER = "util.initializer"
+"""Runs once, when the module is loaded."""
+
+
+def walk_hosts(module: Module) -> Iterator[tuple[str, Operation]]:
+    """All operations of the host program with the symbol of their function ("" in initializers), in order."""
+    for top in nested(module.operation):
+        if top.name == "util.func":
+            function = string_attribute(top, "sym_name")
+            yield from ((function, operation) for operation in _walk_outside_dispatches(top))
+        elif top.name == INITIALIZER:
+            yield from (("", operation) for operation in _walk_outside_dispatches(top))
+
+
+def _walk_outside_dispatches(operation: Operation) -> Iterator[Operation]:
+    yield operation
+    if operation.name == "flow.dispatch.workgroups":
+        return
+    for child in nested(operation):
+        yield from _walk_outside_dispatches(child)
+
+
+def called_by_initializers(module: Module) -> frozenset[str]:
+    """Functions that only run at load: called from initializers, directly or not, and from nowhere else."""
+    from_initializers: set[str] = set()
+    from_outside: set[str] = set()
+    calls: dict[str, tuple[str, ...]] = {}
+    for top in nested(module.operation):
+        if top.name not in ("util.func", INITIALIZER):
+            continue
+        if top.name == INITIALIZER:
+            from_initializers.update(callees(top))
+        else:
+            name = string_attribute(top, "sym_name")
+            calls[name] = callees(top)
+            from_outside |= {name} if is_public(top) else set()
+    return frozenset(_closure(from_initializers, calls) - _closure(from_outside, calls))
+
+
+def callees(operation: Operation) -> tuple[str, ...]:
+    """The functions that an operation, or what is in it, calls, in the order of the calls."""
+    return tuple(symbol_path(op.attributes["callee"])[0] for op in walk(operation) if op.name == "util.call")
+
+
+def is_public(function: Operation) -> bool:
+    """Whether a function can be called from outside of the module."""
+    return string_attribute(function, "sym_visibility") in ("", "public")
+
+
+def _closure(start: Iterable[str], calls: Mapping[str, Iterable[str]]) -> set[str]:
+    """The functions that run where those at the start run."""
+    reached: set[str] = set()
+    stack = list(start)
+    while stack:
+        function = stack.pop()
+        if function not in reached:
+            reached.add(function)
+            stack += calls.get(function, ())
+    return reached
