@@ -301,6 +301,24 @@ def test_a_damaged_header(damage: str, tmp_path: Path) -> None:
         read_run(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"buffers": [{"id": 2**63 - 1, "one_shot": False, "program": 0}]}, r"\$\.buffers\[0\]\.id"),
+        ({"buffers": [{"id": 1, "one_shot": False, "program": 2}]}, "program 2 of 2"),
+        ({"workers": -1}, r"\$\.workers"),
+        ({"iterations": 1.5}, r"\$\.iterations"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_what_a_header_cannot_say_is_named(change: dict[str, object], said: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "run.csv")
+    header = json.loads(header_path(path).read_text(encoding="utf-8"))
+    header_path(path).write_text(json.dumps(header | change), encoding="utf-8")
+    with pytest.raises(RunInvalid, match=said):
+        read_run(path)
+
+
 @pytest.mark.parametrize("content", [b"PAR1 and then nothing of the kind", b"IRPF", b"\x00\xff\xfe"])
 def test_what_is_no_run(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)

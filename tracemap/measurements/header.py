@@ -39,7 +39,8 @@ class RecordedBuffer(Record, frozen=True):
     command list in `programs` of the header (buffers made per call share one).
     """
 
-    id: Count
+    # The runtime counts them. Attribution makes one number of an id and a place among commands, which must fit 64 bits.
+    id: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
     one_shot: bool
     program: Count
 
