@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from tracemap.attribution.model import (
-    Attribution,
-    MemberShare,
-    MetricTotal,
-    OpCost,
-    OpResult,
-    PerCall,
-    ResidualReason,
-    ResidualRow,
-    RunSummary,
-    SiteCost,
-    SiteResult,
-)
+import duckdb
+from msgspec import structs
+
+from tracemap.attribution.attribute import Request, attribute
+from tracemap.attribution.model import Attribution
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId, Part, Reason
 from tracemap.graph.program import Kernel, Membership, Site
+from tracemap.measurements.header import UNTOLD_HEADER
+from tracemap.measurements.runfile import read_run, write_run
+from tracemap.measurements.sql import quoted
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer, Text, split_by_largest_remainder
+from tracemap.units import UNKNOWN, Integer, Text
 
 MODEL = SourceFile(name="model.mlir", path="model.mlir", language="mlir")
 
@@ -108,77 +105,56 @@ def attribution(
     totals: Mapping[str, Mapping[str, int]],
     *,
     calls: int = 2,
-    residual: Mapping[ResidualReason, Mapping[str, int]] | None = None,
+    executes: Sequence[Mapping[str, int]] = (),
     diagnostics: Sequence[Diagnostic] = (),
     elapsed_ns: Integer = 10_000,
 ) -> Attribution:
-    """An attribution by the rule `equal`.
+    """What the engine makes, by the rule `equal`, of a run with these events.
 
     Args:
         map_: the graph.
         totals: metric -> site id -> cost; sites that are left out cost nothing and were not called.
-        calls: how often each site that has a cost ran.
-        residual: reason -> metric -> cost.
-        diagnostics: as they are.
+        calls: how often each site that has a cost ran; the last call takes what does not divide evenly.
+        executes: submissions: metric (or `covered_ns`) -> value.
+        diagnostics: of the run.
         elapsed_ns: of the run.
     """
-    metrics = tuple(totals)
-    rows = tuple(ResidualRow(reason, 1, dict(costs)) for reason, costs in (residual or {}).items())
-    measurable = [entry for entry in map_.sites if entry.members and not entry.initializer]
-    sites = tuple(_site_result(entry, totals, calls) for entry in measurable)
-    balances = []
-    for metric in metrics:
-        attributed = sum(result.metrics[metric].total for result in sites)
-        rest = sum(row.metrics[metric] for row in rows)
-        unit = "ns" if metric.endswith("_ns") else "count"
-        balances.append(MetricTotal(metric, unit, "sum", attributed + rest, attributed, rest))
-    return Attribution(
-        map_sha256="cd" * 32,
-        rule=Rule.EQUAL,
-        run=RunSummary(elapsed_ns, calls, 1, "local-task", "main", ("iree-benchmark-module",)),
-        metrics=tuple(balances),
-        ops=_op_results(map_, sites, metrics),
-        sites=sites,
-        residual=rows,
+    header = structs.replace(
+        UNTOLD_HEADER,
+        module_sha256=map_.module.sha256,
+        command=("iree-benchmark-module",),
+        function="main",
+        device="local-task",
+        workers=1,
+        iterations=calls,
+        elapsed_ns=elapsed_ns,
         diagnostics=tuple(diagnostics),
     )
+    with tempfile.TemporaryDirectory() as folder, duckdb.connect() as connection:
+        path = Path(folder) / "run.parquet"
+        names = [*_TOLD, *totals]
+        columns = ", ".join(f"{quoted(name)} {'VARCHAR' if name in _TEXTS else 'BIGINT'}" for name in names)
+        connection.execute(f"CREATE TABLE events ({columns})")
+        rows: list[dict[str, int | str]] = list(_dispatches(map_, totals, calls))
+        rows += [{"kind": "execute", **values} for values in executes]
+        if rows:
+            listed = [[row.get(name) for name in names] for row in rows]
+            connection.executemany(f"INSERT INTO events VALUES ({', '.join('?' * len(names))})", listed)
+        write_run(header, connection.table("events"), path, force=False)
+        return attribute(Request(map_, "cd" * 32, [read_run(path)], Rule.EQUAL))
 
 
-def _site_result(entry: Site, totals: Mapping[str, Mapping[str, int]], calls: int) -> SiteResult:
-    costs = {metric: by_site.get(entry.id, 0) for metric, by_site in totals.items()}
-    called = any(entry.id in by_site for by_site in totals.values())
-    split = {metric: split_by_largest_remainder(cost, [1] * len(entry.members)) for metric, cost in costs.items()}
-    return SiteResult(
-        site=entry.id,
-        calls=calls if called else 0,
-        metrics={metric: SiteCost(cost, _per_call(cost, calls) if called else None) for metric, cost in costs.items()},
-        shares=tuple(
-            MemberShare(member.op, {metric: split[metric][position] for metric in costs})
-            for position, member in enumerate(entry.members)
-        ),
-        split_evenly=False,
-        equal_members=False,
-    )
+_TEXTS = ("kind", "kernel", "site")
+_TOLD = (*_TEXTS, "covered_ns")
 
 
-def _per_call(cost: int, calls: int) -> PerCall:
-    return PerCall(cost // calls, cost // calls, cost - cost // calls * (calls - 1))
-
-
-def _op_results(map_: TraceGraph, sites: Sequence[SiteResult], metrics: Sequence[str]) -> tuple[OpResult, ...]:
-    results = []
-    for member, site_ids in map_.sites_of_op.items():
-        mine = [result for result in sites if result.site in site_ids]
-        calls = sum(result.calls for result in mine)
-        costs = {metric: _op_cost(map_, member, mine, metric, calls) for metric in metrics}
-        results.append(OpResult(member, calls, costs))
-    return tuple(results)
-
-
-def _op_cost(map_: TraceGraph, member: OpId, mine: Sequence[SiteResult], metric: str, calls: int) -> OpCost:
-    inclusive = sum(result.metrics[metric].total for result in mine)
-    attributed = sum(share.attributed[metric] for result in mine for share in result.shares if share.op == member)
-    alone = [result for result in mine if len(map_.site_by_id[result.site].members) == 1]
-    low = sum(result.metrics[metric].total for result in alone)
-    per_call = _per_call(inclusive, calls) if calls else None
-    return OpCost(inclusive, attributed, low, inclusive, UNKNOWN, UNKNOWN, per_call)
+def _dispatches(
+    map_: TraceGraph, totals: Mapping[str, Mapping[str, int]], calls: int
+) -> Iterator[dict[str, int | str]]:
+    """The events of dispatches: each site that has a cost runs so often."""
+    for entry in map_.sites:
+        costs = {metric: by_site[entry.id] for metric, by_site in totals.items() if entry.id in by_site}
+        for call in range(calls if costs else 0):
+            last = call == calls - 1
+            parts = {metric: cost // calls + (cost % calls if last else 0) for metric, cost in costs.items()}
+            yield {"kind": "dispatch", "kernel": entry.kernel, "site": entry.id, **parts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ from tracemap.measurements.header import Clock
 from tracemap.measurements.ireeprof.invocations import KnownCalls
 from tracemap.measurements.ireeprof.profile import Profile, read_export
 from tracemap.measurements.ireeprof.whole_records import whole_records
+from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Integer
 
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
@@ -77,6 +79,34 @@ def test_a_wrong_number_of_calls_is_not_believed(mlp_profile: Path) -> None:
 
 def test_repetition_tells_calls_apart_where_flushes_do_not(mlp_profile: Path) -> None:
     assert invocations_of(read(mlp_profile, 5, timed=True)) == dict.fromkeys(range(5), 8)
+
+
+def exported(profile: Path, folder: Path) -> Path:
+    """The profile as `iree-profile` exports it."""
+    target = folder / "exported.jsonl"
+    check_tool([find_tool("iree-profile"), "export", "--format=ireeperf-jsonl", f"--output={target}", profile])
+    return target
+
+
+@pytest.mark.parametrize("place", ["queue_ordinal", "physical_device_ordinal"])
+def test_submissions_of_several_queues_are_told_apart(place: str, mlp_profile: Path, tmp_path: Path) -> None:
+    """The same work on a second queue, a little later: numbers of submissions count in each queue on their own."""
+    records = [json.loads(line) for line in exported(mlp_profile, tmp_path).read_text(encoding="utf-8").splitlines()]
+    work = [record for record in records if record["record_type"] in {"queue_event", "host_execution_event"}]
+    later = {"host_time_ns": 100, "start_host_time_ns": 100, "end_host_time_ns": 100}
+    again = [
+        record | {name: record[name] + ns for name, ns in later.items() if name in record} | {place: 1}
+        for record in work
+    ]
+    with duckdb.connect() as one, duckdb.connect() as two:
+        alone = read_export(export(tmp_path, *map(json.dumps, records)), one).events.in_order()
+        both = read_export(export(tmp_path, *map(json.dumps, [*records, *again])), two).events.in_order()
+        what = "kind, kernel, invocation, duration_ns, covered_ns"
+        once = alone.project(what).fetchall()
+        assert Counter(both.project(what).fetchall()) == Counter(once) + Counter(once)
+        rows = both.project("submission_id, invocation, start_ns").fetchall()
+    submissions = {submission for submission, _, _ in rows}
+    assert len(submissions) == 2 * len({record["submission_id"] for record in work})
 
 
 def test_timed_flushes_cut_calls_but_lose_nothing(made: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import attribution, graph, op, site
 from tests.support import ROOT
-from tests.test_reports_page import GRAPH, RESIDUAL, TEXTS, TOTALS, page_of
+from tests.test_reports_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
 from tracemap.reports.escaping import for_script
@@ -24,7 +24,7 @@ EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 
 
 def test_the_same_page_gives_the_same_bytes() -> None:
-    pages = [render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, residual=RESIDUAL))) for _ in range(2)]
+    pages = [render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, executes=EXECUTES))) for _ in range(2)]
     assert pages[0] == pages[1]
 
 

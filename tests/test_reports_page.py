@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import MODEL, attribution, graph, op, site
-from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.attribution.model import Attribution
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.ops import Fate
@@ -39,10 +39,7 @@ SITES = (
 )
 GRAPH = graph(OPS, SITES, sources=(MODEL, PYTHON), diagnostics=[Diagnostic("odd", "something is odd")])
 TOTALS = {"duration_ns": {"site0": 11, "site1": 10, "site2": 7}, "cpu_ns": {"site0": 101, "site1": 100, "site2": 70}}
-RESIDUAL = {
-    ResidualReason.OVERHEAD: {"duration_ns": 5, "cpu_ns": 9},
-    ResidualReason.COUNTED_IN_DISPATCHES: {"duration_ns": 3, "cpu_ns": 0},
-}
+EXECUTES = [{"duration_ns": 8, "covered_ns": 3, "cpu_ns": 9}]
 
 
 def page_of(map_: TraceGraph, costs: Attribution | None) -> PageData:
@@ -51,7 +48,7 @@ def page_of(map_: TraceGraph, costs: Attribution | None) -> PageData:
 
 @pytest.fixture(scope="module")
 def page() -> PageData:
-    return page_of(GRAPH, attribution(GRAPH, TOTALS, residual=RESIDUAL, elapsed_ns=100))
+    return page_of(GRAPH, attribution(GRAPH, TOTALS, executes=EXECUTES, elapsed_ns=100))
 
 
 def line(page: PageData, source: int, number: int) -> SourceLine:
@@ -66,8 +63,8 @@ def costs(entry: SourceLine, metric: str = "cpu_ns") -> tuple[int, int]:
 
 def test_cpu_time_is_shown_first_and_every_metric_is_there(page: PageData) -> None:
     assert page.metric == "cpu_ns"
-    assert [metric.name for metric in page.metrics] == ["duration_ns", "cpu_ns"]
-    assert [metric.measured.exact for metric in page.metrics] == [36, 280]
+    assert [metric.name for metric in page.metrics] == ["cpu_ns", "duration_ns"]
+    assert [metric.measured.exact for metric in page.metrics] == [280, 36]
     assert line(page, 0, 3).costs.keys() == {"duration_ns", "cpu_ns"}
 
 
@@ -145,11 +142,12 @@ def test_residual_rows_say_why(page: PageData) -> None:
         ("counted-in-dispatches", 0),
     ]
     assert "submissions" in page.residual[0].text
-    assert page.diagnostics == (Diagnostic("odd", "something is odd"),)
+    assert page.diagnostics[0] == Diagnostic("odd", "something is odd")
+    assert [diagnostic.slug for diagnostic in page.diagnostics[1:]] == ["load-time-not-measured"]
 
 
 def test_elapsed_explained_counts_nothing_twice() -> None:
-    assert explained_of_elapsed(attribution(GRAPH, TOTALS, residual=RESIDUAL, elapsed_ns=100)) == "33.0 %"
+    assert explained_of_elapsed(attribution(GRAPH, TOTALS, executes=EXECUTES, elapsed_ns=100)) == "33.0 %"
     assert explained_of_elapsed(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == "–"
     assert explained_of_elapsed(attribution(GRAPH, {"D1mr": {"site0": 4}})) == "–"
 
@@ -160,7 +158,7 @@ def test_scopes_are_a_tree_whose_parents_include_their_children(page: PageData) 
     assert [row.path for row in page.scopes].index(("h0",)) + 1 == [row.path for row in page.scopes].index(
         ("h0", "attn")
     )
-    assert sum(own for own, _ in rows.values()) == page.metrics[1].attributed.exact
+    assert sum(own for own, _ in rows.values()) == page.metrics[0].attributed.exact
 
 
 def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
@@ -206,7 +204,6 @@ def test_sites_that_did_not_run_cost_nothing_and_are_counted() -> None:
     assert quiet.ops[5].costs["cpu_ns"].per_call is None
 
 
-def test_an_attribution_without_events_or_metrics_makes_a_page() -> None:
+def test_an_attribution_without_events_makes_a_page() -> None:
     empty = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {}}))
     assert empty.metrics[0].measured.share == "–"
-    assert page_of(GRAPH, attribution(GRAPH, {})).metric == ""

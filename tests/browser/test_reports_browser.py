@@ -16,7 +16,7 @@ from tests.builders import MODEL, attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tests.test_attribution_steps import measured, stepped
-from tests.test_reports_page import GRAPH, RESIDUAL, TOTALS, page_of
+from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.graph.model import SourceFile
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
@@ -29,7 +29,7 @@ MODEL_NAME = "jax_mlp"
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of the small graph whose numbers are known."""
     target = tmp_path_factory.mktemp("pages") / "small.html"
-    write_page(render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, residual=RESIDUAL))), target, force=False)
+    write_page(render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, executes=EXECUTES))), target, force=False)
     return target
 
 

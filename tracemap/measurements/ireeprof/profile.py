@@ -116,15 +116,21 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
 
 
 # The columns of a run in their order; `row` counts the records. Numbers that the profile lacks are 0, or all ones.
+# Each queue counts its submissions from 1; in a run, which has no queues, those of the first queue keep their numbers.
 _EVENTS = """
 WITH events AS (
     SELECT *, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' ELSE {kind_of_op} END AS kind
     FROM profile_records WHERE record_type IN {record_types}
+), queues AS (
+    SELECT physical_device_ordinal AS device, queue_ordinal AS queue,
+        (row_number() OVER (ORDER BY device, queue) - 1) * max(last) OVER () AS submissions_before
+    FROM (SELECT physical_device_ordinal, queue_ordinal, CAST(coalesce(max(submission_id), 0) AS BIGINT) AS last
+          FROM events GROUP BY ALL)
 )
 SELECT row, kind, key AS kernel,
     CAST(nullif(events.command_buffer_id, 0) AS BIGINT) AS command_buffer_id,
     CAST(nullif(command_index, 4294967295) AS BIGINT) AS command_index,
-    CAST(nullif(events.submission_id, 0) AS BIGINT) AS submission_id,
+    CAST(nullif(events.submission_id, 0) AS BIGINT) + submissions_before AS submission_id,
     CAST(NULL AS VARCHAR) AS site,
     row_number() OVER (
         PARTITION BY kind, key, coalesce(program, events.command_buffer_id::VARCHAR), command_index
@@ -142,6 +148,8 @@ SELECT row, kind, key AS kernel,
     CASE WHEN kind IN ('copy', 'fill', 'update') THEN CAST(payload_length AS BIGINT) END AS payload_bytes,
     CAST(NULL AS BIGINT) AS covered_ns
 FROM events
+JOIN queues ON queues.device IS NOT DISTINCT FROM physical_device_ordinal
+    AND queues.queue IS NOT DISTINCT FROM queue_ordinal
 LEFT JOIN (SELECT DISTINCT ON (device, queue, submission_id) * FROM profile_submissions ORDER BY number) AS s
     ON s.device = physical_device_ordinal AND s.queue = queue_ordinal AND s.submission_id = events.submission_id
 LEFT JOIN (SELECT id, program FROM profile_buffers WHERE one_shot) AS one_shot

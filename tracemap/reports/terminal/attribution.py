@@ -48,16 +48,14 @@ def print_attribution(graph: TraceGraph, attribution: Attribution, out: TextIO, 
     costed = CostedMap(graph, attribution)
     _print_run(to, costed, attribution)
     name = default_metric(attribution)
-    metric = next((total for total in attribution.metrics if total.name == name), None)
-    if metric is None:
-        to.print("The run has no metric: nothing to attribute.")
-    else:
-        _print_ops(to, costed, metric, all_ops=all_ops)
-        _print_sites(to, costed, metric)
-        _print_remarks(to, costed)
-        to.print(_balance_table(attribution))
-        for total in attribution.metrics:
-            to.print(_balance(total))
+    # A run without a metric is refused when it is opened.
+    metric = next(total for total in attribution.metrics if total.name == name)
+    _print_ops(to, costed, metric, all_ops=all_ops)
+    _print_sites(to, costed, metric)
+    _print_remarks(to, costed)
+    to.print(_balance_table(attribution))
+    for total in attribution.metrics:
+        to.print(_balance(total))
     print_diagnostics(to, graph.diagnostics + attribution.diagnostics)
 
 

@@ -1,0 +1,48 @@
+"""`tracemap build` left early: with Ctrl-C no compiler goes on, and nothing half made stays."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import SAMPLES, command_line
+from tests.test_cli_record import DEADLINE_S, WITH_CTRL_C, waited_for
+
+MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
+
+
+def compilers(mark: str) -> list[str]:
+    """The command lines of the running compilers that name a text."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # no process, or one that has ended
+            continue
+        if Path(words[0]).name == "iree-compile" and mark in " ".join(words):
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.mark.parametrize("moment", ["--compile-to=", "--compile-from="])
+def test_ctrl_c_ends_the_compiler_and_leaves_nothing(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While kernels are configured, and while code is generated from them, which another thread has begun."""
+    temporary, target = tmp_path / "temporary", tmp_path / "target"
+    temporary.mkdir()
+    target.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    command = command_line("build", MODEL, "-o", target / "m.tracemap")
+    command[1:1] = ["-c", WITH_CTRL_C]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        waited_for(lambda: any(moment in words for words in compilers(str(tmp_path))))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode != 0
+    assert compilers(str(tmp_path)) == []
+    assert list(temporary.iterdir()) == []
+    assert list(target.iterdir()) == []
