@@ -33,7 +33,23 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
 def schema_text(name: str) -> str:
     """What the schema's file holds."""
     kind, title = DOCUMENTS[name]
-    return json.dumps(schema(kind, name, title), indent=1, ensure_ascii=False) + "\n"
+    return _folded(schema(kind, name, title)) + "\n"
+
+
+def _folded(value: object, indent: str = "", before: int = 0) -> str:
+    """JSON with each object and list on one line where it fits there, so that a key reads as one line."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(indent) + before + len(line) < _WIDTH or not isinstance(value, dict | list):
+        return line
+    inner = indent + " "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + _folded(each, inner) for each in value) + f"\n{indent}]"
+    keys = {key: f"{json.dumps(key)}: " for key in value}
+    lines = (inner + name + _folded(value[key], inner, len(name)) for key, name in keys.items())
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+_WIDTH = 120
 
 
 def stored_schema(name: str) -> dict[str, Any]:
