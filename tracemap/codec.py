@@ -8,6 +8,7 @@ what is written, what is read and what is documented cannot differ.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from typing import Annotated, Any, TypeVar
@@ -136,6 +137,8 @@ def schema(kind: type[Document], name: str, title: str) -> dict[str, Any]:
 
 def _tidy(made: dict[str, Any]) -> None:
     """Every key is always written: none is optional, and defaults mean nothing to readers."""
+    if "description" in made:
+        made["description"] = inspect.cleandoc(made["description"])
     if "properties" in made:
         made["required"] = list(made["properties"])
         for value in made["properties"].values():
