@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -43,7 +44,10 @@ def _folded(value: object, indent: str = "", before: int = 0) -> str:
         return line
     inner = indent + " "
     if isinstance(value, list):
-        return "[\n" + ",\n".join(inner + _folded(each, inner) for each in value) + f"\n{indent}]"
+        words = ",\n".join(inner + _folded(each, inner) for each in value)
+        if not any(isinstance(each, dict | list) for each in value):
+            words = textwrap.fill(line[1:-1], _WIDTH, initial_indent=inner, subsequent_indent=inner)
+        return f"[\n{words}\n{indent}]"
     keys = {key: f"{json.dumps(key)}: " for key in value}
     lines = (inner + name + _folded(value[key], inner, len(name)) for key, name in keys.items())
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
