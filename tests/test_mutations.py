@@ -30,18 +30,7 @@ def inputs(made: Path) -> Path:
     return folder
 
 
-# What still ends in a traceback; one that is mended must go from here too, until there are none.
-STILL_TRACEBACKS = {
-    "map": "references in a damaged map are looked up without a check",
-    "parquet": "damage that shows only while the events are joined is not explained",
-}
-
-
-def expected(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(name in STILL_TRACEBACKS, strict=True, reason=STILL_TRACEBACKS.get(name, ""))
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=expected(name)) for name in READERS])
+@pytest.mark.parametrize("name", READERS)
 def test_damaged_files_end_well(name: str, inputs: Path) -> None:
     reader = READERS[name]
     if not reader.files(inputs):
