@@ -55,8 +55,8 @@ USES: dict[str, frozenset[str]] = {
 INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "attribution": (
         frozenset({"model", "join"}),
-        frozenset({"weights", "scan", "runs"}),
-        frozenset({"rules", "steps"}),
+        frozenset({"weights", "scan"}),
+        frozenset({"steps"}),
         frozenset({"result"}),
         frozenset({"attribute"}),
     ),

@@ -17,8 +17,7 @@ from tracemap.reports.escaping import for_script
 from tracemap.reports.html.blocks import LINES_PER_BLOCK
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import render_page
-from tracemap.reports.page.script_data import bar_width
+from tracemap.reports.page.render import bar_width, render_page
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 

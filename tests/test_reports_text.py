@@ -11,7 +11,7 @@ from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.query import Selection, everything
 from tracemap.reports.terminal.attribution import MOST_ROWS, print_attribution
-from tracemap.reports.terminal.map import print_map
+from tracemap.reports.terminal.show import print_map
 
 LONG = "main$async_dispatch_7_" + "matmul_like_" * 30 + "f32"
 

@@ -1,11 +1,16 @@
-"""How a site's cost is split over its members: weights in whole numbers, and how sure they are."""
+"""How a site's cost is split over its members: weights in whole numbers, how sure they are, and those of each rule."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
-from tracemap.units import split_by_largest_remainder
+from tracemap.graph.program import Membership, Site
+from tracemap.measurements.header import Peaks
+from tracemap.options.attribute import Rule
+from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 _Z = 1.959963984540054
 """Of the normal distribution, for 95 %."""
@@ -46,3 +51,37 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     half = _Z * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
     low = (middle - half) / (1 + square) if successes else 0.0
     return low, (middle + half) / (1 + square) if successes < trials else 1.0
+
+
+def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:
+    """The weights of a site's members under a rule; the site must have members."""
+    match rule:
+        case Rule.ROOT:
+            return _of([int(member.root) for member in site.members])
+        case Rule.EQUAL:
+            return _of([1] * len(site.members))
+        case Rule.MODEL | Rule.MEASURED:  # the latter where nothing was seen of the site
+            return _roofline(site, peaks)
+        case _:
+            assert_never(rule)
+
+
+def _of(members: Sequence[int], *, equal: bool = False) -> Weights:
+    """Rules leave nothing to nobody."""
+    return Weights((*members, 0), equal=equal)
+
+
+def _roofline(site: Site, peaks: Peaks) -> Weights:
+    """Roofline times (Williams, Waterman, Patterson 2009), all multiplied by both peaks to stay whole numbers."""
+    times = [_roofline_time(member, peaks) for member in site.members]
+    known = [time for time in times if time is not UNKNOWN]
+    if len(known) == len(times) and any(known):
+        return _of(known)
+    # A sole member has all of its site, whatever it costs.
+    return _of([1] * len(times), equal=len(times) > 1)
+
+
+def _roofline_time(member: Membership, peaks: Peaks) -> Integer:
+    if member.operations is UNKNOWN or member.bytes is UNKNOWN:
+        return UNKNOWN
+    return max(member.operations * peaks.bytes_per_second, member.bytes * peaks.operations_per_second)

@@ -36,8 +36,7 @@ def command(bundle: Path, what: str, options: ShowOptions) -> None:
     from tracemap.graph.bundle import load
     from tracemap.graph.query import everything, select
     from tracemap.reports.json.show import shown_map
-    from tracemap.reports.terminal.kernel import print_kernel
-    from tracemap.reports.terminal.map import print_map
+    from tracemap.reports.terminal.show import print_kernel, print_map
     from tracemap.session.formats import show_as
 
     opened = load(bundle)

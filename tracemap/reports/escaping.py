@@ -1,6 +1,6 @@
 """What reports do to hostile text: names of models, kernels, threads and files are data and must take no effect.
 
-One function for each place that text goes to. What templates insert is escaped by `html/environment.py`, which is the
+One function for each place that text goes to. What templates insert is escaped by `html/document.py`, which is the
 only other place that decides; `| safe` in a template may only follow what was made here or by `highlight`.
 """
 

@@ -47,7 +47,7 @@ def attribute(
 
 def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -> None:
     """Write the costs of ops to a stream, in the format of the options."""
-    from tracemap.reports.csv.attribution import attribution_csv
+    from tracemap.reports.csv.tables import attribution_csv
     from tracemap.reports.json.attribution import shown_attribution
     from tracemap.reports.terminal.attribution import print_attribution
 

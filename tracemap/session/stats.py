@@ -96,7 +96,7 @@ def _csv_files(found: Sequence[ThreadCalls], folder: Path) -> dict[Path, ThreadC
 
 
 def _write_csv(files: Mapping[Path, ThreadCalls]) -> None:
-    from tracemap.reports.csv.calls import calls_csv
+    from tracemap.reports.csv.tables import calls_csv
 
     for target, calls in files.items():
         write_text(calls_csv(calls), target)

@@ -1,26 +1,57 @@
 """The targets of a run's events: by site, by command, by position in a submission, by kernel, by transfer.
 
-The key of an event is its command buffer and the index of its command in it. Recorded buffers are identified by their
-fingerprints (see `alignment`), memoized ones that look alike by the order in which they were created (see `creation`).
-Buffers that are made anew for each call can look alike; then the order of a call's submissions decides (see `ways`).
-Marking such buffers in the compiled program (say, by extra barriers) would tell more, but the program measured would
-not be the one that is deployed; nor would it tell apart what the compiler has made one, like equal arms of a branch.
+A *place* is where the host program hands work to the device: a site or a transfer, named by its id. The key of an event
+is its command buffer and the index of its command in it. Recorded buffers are identified by their fingerprints,
+memoized ones that look alike by the order in which they were created (see `alignment`). Buffers that are made anew for
+each call can look alike; then the order of a call's submissions decides (see `ways`). Marking such buffers in the
+compiled program (say, by extra barriers) would tell more, but the program measured would not be the one that is
+deployed; nor would it tell apart what the compiler has made one, like equal arms of a branch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from tracemap.attribution.join.alignment import aligned
-from tracemap.attribution.join.targets import Target
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Transfer
 from tracemap.measurements.header import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text
+
+# Numbers of events that have no target; those of targets count from 0.
+UNMATCHED, TRANSFER, MEMORY, EXECUTE, OUTSIDE_KERNELS = -1, -2, -3, -4, -5
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The places that an event may be of: sites, or transfers; one where the join is exact."""
+
+    places: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the place is known."""
+        return len(self.places) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """All targets of the runs, each under its number."""
+
+    _numbers: dict[Target, int] = field(default_factory=dict)
+
+    def number_of(self, target: Target) -> int:
+        """The number of a target; a new one gets the next."""
+        return self._numbers.setdefault(target, len(self._numbers))
+
+    def __iter__(self) -> Iterator[Target]:
+        """The targets in the order of their numbers: a dict keeps the order in which they were added."""
+        return iter(self._numbers)
+
 
 UNMATCHED_GROUP = -1
 """The group of recorded buffers that are none of the map's."""

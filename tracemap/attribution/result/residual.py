@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
+from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import ResidualReason, ResidualRow, SiteResult
 from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.scan import Scan

@@ -1,1 +1,1 @@
-"""The runs' files in SQL: the target of every event (`lookups`, `resolving`), sums and percentiles per target."""
+"""The runs' files in SQL: the target of every event (`lookups`, `rows`), sums and percentiles per target."""

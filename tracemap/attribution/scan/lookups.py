@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tracemap.attribution.join.run import UNMATCHED_GROUP, Join
-from tracemap.attribution.join.targets import UNMATCHED, Targets
+from tracemap.attribution.join.run import UNMATCHED, UNMATCHED_GROUP, Join, Targets
 from tracemap.attribution.scan.tables import Row, Tables
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import Run
@@ -79,11 +78,7 @@ class Lookups:
 def lookups(source: Source, submitted: Sequence[Lookup]) -> Lookups:
     """All lookups of a run, given those that tell its submissions apart."""
     join = source.join
-    exact = [
-        *_by_site(source),
-        *submitted,
-        *_by_command(source, grouped=bool(submitted)),
-    ]
+    exact = [*_by_site(source), *submitted, *_by_command(source, grouped=bool(submitted))]
     leaves_rest = not (join.trusts_buffers and source.run.has_header and join.by_command)
     return Lookups(tuple(exact), _by_kernel(source), leaves_rest)
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.attribution.join.run import Join
-from tracemap.attribution.join.targets import EXECUTE, Target, Targets
-from tracemap.attribution.scan.executes import covered_ns
+from tracemap.attribution.join.run import EXECUTE, Join, Target, Targets
 from tracemap.attribution.scan.lookups import Source, lookups
 from tracemap.attribution.scan.metrics import common_metrics, step_metrics
-from tracemap.attribution.scan.percentiles import Spread, pooled
-from tracemap.attribution.scan.resolving import add_events, resolve
-from tracemap.attribution.scan.step_rows import StepRow, step_rows
+from tracemap.attribution.scan.rows import StepRow, add_events, covered_ns, resolve, step_rows
 from tracemap.attribution.scan.submissions import submission_lookups
-from tracemap.attribution.scan.sums import TargetSum, sums_by_target
+from tracemap.attribution.scan.sums import Spread, TargetSum, pooled, sums_by_target
 from tracemap.attribution.scan.tables import Tables
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Metric, Run

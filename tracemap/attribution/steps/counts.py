@@ -7,9 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.model import KernelResult
-from tracemap.attribution.scan.step_rows import NO_ADDRESS, StepRow
-from tracemap.attribution.steps.kernel import KernelSteps, Spot, kernel_steps
-from tracemap.attribution.steps.lines import Lines, in_loops, lines_of_ops, of_members, spread_evenly
+from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
+from tracemap.attribution.steps.lines import (
+    KernelSteps,
+    Lines,
+    Spot,
+    in_loops,
+    kernel_steps,
+    lines_of_ops,
+    of_members,
+    spread_evenly,
+)
 from tracemap.attribution.weights import Weights
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site

@@ -1,4 +1,7 @@
-"""Histograms as pictures: bars, ticks and marks in the units of an SVG's view box; templates only loop over them."""
+"""Histograms as pictures: bars, ticks and marks in the units of an SVG's view box; templates only loop over them.
+
+And probabilities as shades, which text and page have alike.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,12 @@ _LEAST_HEIGHT = 1.5
 
 AmountText = Callable[[float], str]
 """How a value of the axis is written."""
+
+SHADES: Final = (
+    *("  ", "_ ", "__", "▁_", "▁▁", "▂▁", "▂▂", "▃▂", "▃▃"),
+    *("▄▃", "▄▄", "▅▄", "▅▅", "▆▅", "▆▆", "▇▆", "▇▇", "█▇", "██"),
+)
+"""From probability 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +174,8 @@ def describe(shown: Plot) -> str:
     """A picture in one sentence, for those who hear it."""
     peak = max(shown.bars, key=lambda bar: bar.count)
     return f"{len(shown.bars)} bars on a {shown.scale} axis; the highest, {format_count(peak.count)}, at {peak.span}"
+
+
+def shade_level(probability: float, gamma: float) -> int:
+    """Which of `SHADES` a probability has."""
+    return min(len(SHADES) - 1, math.floor(math.pow(probability, gamma) * len(SHADES)))

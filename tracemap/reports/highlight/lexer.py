@@ -11,18 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pygments.lexer import Lexer
-from pygments.token import (
-    Comment,
-    Error,
-    Keyword,
-    Name,
-    Number,
-    Operator,
-    Punctuation,
-    String,
-    Whitespace,
-    _TokenType,
-)
+from pygments.token import Comment, Error, Keyword, Name, Number, Operator, Punctuation, String, Whitespace, _TokenType
 
 _SUFFIX = r"[A-Za-z0-9_$.\-]"
 _PATTERNS: tuple[tuple[str, str, _TokenType], ...] = (

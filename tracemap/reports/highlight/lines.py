@@ -5,16 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from pygments.lexer import Lexer
-from pygments.token import (
-    Comment,
-    Error,
-    Keyword,
-    Name,
-    Number,
-    Operator,
-    String,
-    _TokenType,
-)
+from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String, _TokenType
 
 from tracemap.reports.escaping import for_markup
 from tracemap.reports.labels import lines_of

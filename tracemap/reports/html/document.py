@@ -1,19 +1,60 @@
-"""Puts a page together: one HTML file that neither loads nor sends anything. The same page gives the same bytes."""
+"""Puts a page together: one HTML file that neither loads nor sends anything. The same page gives the same bytes.
+
+Everything that its template inserts is escaped.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracemap.outputs import check_file, write_text
 from tracemap.reports.escaping import for_script
-from tracemap.reports.html.environment import asset, environment
-from tracemap.reports.html.policy import content_policy
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _STYLE = "shared/look.css"
 _EARLY = "shared/early.js"
 _SCRIPTS = ("shared/elements.js",)
+
+
+def content_policy(style: str, *scripts: str) -> str:
+    """Nothing may be loaded, and only this style and these scripts, named by their hashes, take effect."""
+    # Neither 'unsafe-inline' nor a URL: text that slipped through unescaped would still not run, load or send anything.
+    own = f"style-src {_hash_source(style)}; script-src {' '.join(map(_hash_source, scripts))}"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _hash_source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def asset(name: str) -> str:
+    """The text of a file in `reports/assets`, which pages are made of."""
+    return resources.files("tracemap.reports").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
+
+
+@cache
+def environment() -> Environment:
+    """Templates by their names in `reports/assets`; a name that is not there is an error, not an empty text."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    # Tags of the template leave no lines behind: a page has as many as its sources.
+    return Environment(
+        loader=FunctionLoader(asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,7 @@ class ShownLowering(Document, frozen=True, kw_only=True):
     model: Annotated[str, Meta(description="The name of the model's file.")]
     iree_compiler: str
     ops: Annotated[
-        tuple[LoweredOp, ...],
-        Meta(description="Without functions, returns and globals; in the order of the text."),
+        tuple[LoweredOp, ...], Meta(description="Without functions, returns and globals; in the order of the text.")
     ]
     stages: Annotated[
         tuple[ShownStage, ...],

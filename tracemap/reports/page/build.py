@@ -10,11 +10,9 @@ from tracemap.reports.costed import CostedMap, default_metric
 from tracemap.reports.labels import short_name
 from tracemap.reports.page.kernels_tab import NO_KERNELS, KernelSources, kernel_pages
 from tracemap.reports.page.model import PageData
-from tracemap.reports.page.ops_tab import op_rows
 from tracemap.reports.page.overview_tab import balance, coverage, facts, residual
-from tracemap.reports.page.scopes_tab import scope_rows
-from tracemap.reports.page.sites_tab import site_rows
 from tracemap.reports.page.source_tabs import source_page
+from tracemap.reports.page.table_tabs import op_rows, scope_rows, site_rows
 
 
 def build_page(

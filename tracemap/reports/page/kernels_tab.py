@@ -107,13 +107,7 @@ def kernel_page_json(page: KernelPage) -> dict[str, Any]:
             for metric, seen in page.seen_at.items()
         },
         "loops": [
-            {
-                "parent": parent,
-                "at": number_of[address],
-                "instructions": count,
-                "ops": list(ops),
-                "lines": list(lines),
-            }
+            {"parent": parent, "at": number_of[address], "instructions": count, "ops": list(ops), "lines": list(lines)}
             for parent, address, count, ops, lines in page.loops
         ],
         "noCode": page.no_code,

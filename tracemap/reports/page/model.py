@@ -6,12 +6,13 @@ keys, and are empty in a page without a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tracemap.attribution.model import MetricTotal, PerCall
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
-from tracemap.units import Integer
+from tracemap.units import Integer, format_quantity, format_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,3 +266,20 @@ class PageData:
     sites: tuple[SiteRow, ...]
     scopes: tuple[ScopeRow, ...]
     kernels: tuple[KernelPage, ...] = ()
+
+
+def amount(value: int, metric: MetricTotal) -> Amount:
+    """A value of a metric, as text and as a share of what was measured."""
+    return Amount(value, format_quantity(value, metric.unit), format_share(value, metric.measured))
+
+
+def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> dict[str, Amount]:
+    """Values by metric name as amounts, in the order of the metrics."""
+    return {metric.name: amount(values[metric.name], metric) for metric in metrics}
+
+
+def spread(per_call: PerCall | None, metric: MetricTotal) -> Spread | None:
+    """The spread over calls as amounts; None where there was no call."""
+    if per_call is None:
+        return None
+    return Spread(amount(per_call.median, metric), amount(per_call.p10, metric), amount(per_call.p90, metric))

@@ -10,8 +10,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.costed import CostedMap, explained_of_elapsed
 from tracemap.reports.labels import or_dash
-from tracemap.reports.page.amounts import amount, amounts
-from tracemap.reports.page.model import Coverage, Fact, FateCount, MetricBalance, ResidualLine
+from tracemap.reports.page.model import Coverage, Fact, FateCount, MetricBalance, ResidualLine, amount, amounts
 from tracemap.units import format_count, format_ns, format_share
 
 

@@ -1,24 +1,87 @@
-"""The tabs of source files, the model's and Python's alike: highlighted lines, with what each costs or why nothing."""
+"""The tabs of source files: highlighted lines, with what each costs or why nothing.
+
+In the model an op's cost stands on the op's own line, so that the attributed costs of lines add up; in Python files on
+the lines of its stack, as a profiler of Python would show it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tracemap.graph.model import SourceFile
-from tracemap.graph.ops import Fate
+from tracemap.graph.ops import Fate, Frame, OpId
 from tracemap.reports.costed import CostedMap, heat
 from tracemap.reports.highlight.lines import highlighted_lines
 from tracemap.reports.labels import lines_of, short_name
-from tracemap.reports.page.amounts import amount
-from tracemap.reports.page.line_use import LineUse
-from tracemap.reports.page.model import LineCost, SourceLine, SourcePage
-from tracemap.reports.page.model_tab import model_lines
-from tracemap.reports.page.python_tab import python_lines
-from tracemap.units import UNKNOWN
+from tracemap.reports.page.model import LineCost, SourceLine, SourcePage, amount
+from tracemap.units import UNKNOWN, Unknown
 
 MEASURED = "measured"
 NOT_MEASURED = "not_measured"
 """States of a line; see `SourceLine.state`."""
+
+
+@dataclass(slots=True)
+class LineUse:
+    """What a line has to do with; dicts instead of sets, because their order is not left to chance.
+
+    `ops` name the line, `part_ops` have only a part there; `works` are the sites and transfers that work for it;
+    `attributed` and `inclusive` are the line's costs by metric name, as in `LineCost`.
+    """
+
+    ops: dict[OpId, None] = field(default_factory=dict)
+    part_ops: dict[OpId, None] = field(default_factory=dict)
+    works: dict[str, None] = field(default_factory=dict)
+    attributed: Counter[str] = field(default_factory=Counter)
+    inclusive: Counter[str] = field(default_factory=Counter)
+
+
+def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
+    """Lines of the `index`-th source that ops stand on, or have a part on."""
+    uses: dict[int, LineUse] = defaultdict(LineUse)
+    for op in costed.graph.ops:
+        if isinstance(op.file, Unknown) or costed.source_index.get(op.file) != index:
+            continue
+        if not isinstance(op.line, Unknown):
+            use = uses[op.line]
+            use.ops[op.id] = None
+            use.works.update(dict.fromkeys(costed.works_of(op)))
+            use.attributed.update(costed.attributed(op.id))
+        for part in op.parts:
+            if not isinstance(part.line, Unknown) and part.line != op.line:
+                uses[part.line].part_ops[op.id] = None
+    for use in uses.values():
+        for work in use.works:  # each once, however many ops of the line work in it
+            use.inclusive.update(costed.total(work))
+    return uses
+
+
+def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
+    """Lines of the `index`-th source that are frames: of every op as it is reached, and of ops that work nowhere."""
+    uses: dict[int, LineUse] = defaultdict(LineUse)
+    for reached in costed.reached:
+        # Depth counts kept frames only: what a library does is its caller's own cost.
+        for depth, frame in enumerate(_kept(costed, reached.frames)):
+            if costed.source_index[frame.file] == index:
+                use = uses[frame.line]
+                use.ops[reached.op.id] = use.works[reached.work] = None
+                use.inclusive.update(reached.attributed)
+                if depth == 0:
+                    use.attributed.update(reached.attributed)
+    for op in costed.graph.ops:
+        if op.id not in costed.reached_by_op:
+            for frame in _kept(costed, op.frames):
+                if costed.source_index[frame.file] == index:
+                    uses[frame.line].ops[op.id] = None
+    return uses
+
+
+def _kept(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
+    """The frames whose file is on the page; a line that a recursion passes more than once counts once."""
+    kept = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in costed.source_index}
+    return list(reversed(kept.values()))
 
 
 def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) -> SourcePage:

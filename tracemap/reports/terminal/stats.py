@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tracemap.measurements.hook.stats import DURATION, PairStats, ThreadStats
-from tracemap.reports.calls.shades import SHADES, shade_level
+from tracemap.reports.calls.plots import SHADES, shade_level
 from tracemap.reports.escaping import for_hook_text
 
 _LABELS = {DURATION: "duration_ms"}

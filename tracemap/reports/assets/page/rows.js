@@ -1,5 +1,5 @@
 // A list of rows of one height, of which only those in view exist: ten thousand are as quick as ten.
-const ROW_HEIGHT = 18; // pixels, as in kernels.css
+const ROW_HEIGHT = 18; // pixels, as in page.css
 const SPARE_ROWS = 15; // above and below what is in view
 
 class Rows {

@@ -1,4 +1,4 @@
-"""What `show` prints of a map: its ops, sites with their members, and kernels."""
+"""What `show` prints: ops of a map, sites with their members and kernels, and of a kernel the inside."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tracemap.graph.ops import Fate, Op
 from tracemap.graph.program import Kernel, Site
 from tracemap.graph.query import Selection
 from tracemap.reports.escaping import for_terminal
+from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
 from tracemap.reports.labels import file_line, op_line, or_dash, root_and_line
 from tracemap.reports.terminal.tables import Number, console, print_diagnostics, table
 from tracemap.units import format_bytes, format_count, plural
@@ -21,6 +22,9 @@ _OPS = ("op", "line", "name", "scope", "python", "fate", "sites", "reason")
 _SITES = ("site", "kernel", "function", "path", "command", "root", "line", Number("members"))
 _MEMBERS = ("site", "op", "line", "name", "evidence", Number("operations"), Number("bytes"))
 _KERNELS = ("kernel", Number("steps"), "sites")
+_LINES = (Number("line"), Number("instructions"), "ops", "text")
+_LOOPS = ("address", Number("instructions"), "ops")
+_INSTRUCTIONS = ("address", Number("line"), "instruction")
 
 
 def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bool = False) -> None:
@@ -84,3 +88,39 @@ def _member_rows(sites: Sequence[Site], graph: TraceGraph) -> Iterator[tuple[str
 
 def _kernel_row(kernel: Kernel) -> tuple[object, ...]:
     return kernel.name, len(kernel.steps), ", ".join(kernel.sites)
+
+
+def print_kernel(view: KernelView, graph: TraceGraph, out: TextIO, *, assembly: bool = False) -> None:
+    """Print the inside of a kernel: its final IR, its loops, and its instructions where they are asked for."""
+    to = console(out)
+    if view.lines:
+        to.print(table(_title(view), _LINES, _line_rows(view, graph)))
+    if view.loops:
+        to.print(table("Loops of its machine code", _LOOPS, _loop_rows(view, graph)))
+    if assembly and view.instructions:
+        to.print(table("Instructions", _INSTRUCTIONS, _instruction_rows(view)))
+    if view.no_code:
+        to.print(for_terminal(f"no loops and no instructions: {view.no_code}"))
+
+
+def _title(view: KernelView) -> str:
+    first, *others = view.kernel.sites or ("",)
+    of_sites = f", ops of {first}; its other sites have the same steps" if others else ""
+    return f"Final IR of {view.kernel.name} (kernels/{or_dash(view.kernel.text)}){of_sites}"
+
+
+def _line_rows(view: KernelView, graph: TraceGraph) -> Iterator[tuple[object, ...]]:
+    for line in view.lines:
+        ops = ops_text(graph, ops_at_site(graph, view.kernel, line.ops))
+        yield line.line, line.instructions or "", ops, line.text
+
+
+def _loop_rows(view: KernelView, graph: TraceGraph) -> Iterator[tuple[object, ...]]:
+    for depth, loop in loop_tree(view.loops):
+        ops = ops_text(graph, ops_at_site(graph, view.kernel, loop.ops), most=12)
+        yield "  " * depth + hex(loop.address), loop.instructions, ops or "–"
+
+
+def _instruction_rows(view: KernelView) -> Iterator[tuple[object, ...]]:
+    for each in view.instructions:
+        yield hex(each.address), each.line or "–", f"{each.mnemonic} {each.operands}"

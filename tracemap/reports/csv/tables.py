@@ -1,4 +1,4 @@
-"""Attribution as CSV: one row per op and metric, for spreadsheets and scripts."""
+"""Tables as CSV: attribution with a row per op and metric, and the calls of a thread."""
 
 from __future__ import annotations
 
@@ -7,30 +7,14 @@ import io
 
 from tracemap.attribution.model import Attribution, PerCall
 from tracemap.graph.model import TraceGraph
+from tracemap.measurements.hook.stats import ThreadCalls
+from tracemap.reports.escaping import for_hook_text
 from tracemap.units import Unknown
 
 _COLUMNS = (
-    "op",
-    "name",
-    "file",
-    "line",
-    "column",
-    "function",
-    "scope",
-    "fate",
-    "calls",
-    "metric",
-    "unit",
-    "attributed",
-    "inclusive",
-    "low",
-    "high",
-    "per_call_p10",
-    "per_call_median",
-    "per_call_p90",
-    "sampled_low",
-    "sampled_high",
-)
+    "op name file line column function scope fate calls metric unit attributed inclusive low high "
+    "per_call_p10 per_call_median per_call_p90 sampled_low sampled_high"
+).split()
 
 
 def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
@@ -60,3 +44,14 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
 
 def _spread(per_call: PerCall | None) -> tuple[int | str, int | str, int | str]:
     return ("", "", "") if per_call is None else (per_call.p10, per_call.median, per_call.p90)
+
+
+def calls_csv(calls: ThreadCalls) -> str:
+    """The calls of a thread as IREE's hook writes them."""
+    lines = [",".join(("thread", "cpu", "node", *calls.names))]
+    thread = for_hook_text(calls.thread).replace(",", "?").replace('"', "?")
+    durations, *events = (values.tolist() for values in calls.series)
+    for number, duration in enumerate(durations):
+        counts = "".join(f",{int(series[number])}" for series in events)
+        lines.append(f"{thread},{calls.cpus[number]},{calls.nodes[number]},{duration:g}{counts}")
+    return "\n".join(lines) + "\n"

@@ -1,19 +1,35 @@
-"""What runs have seen inside of kernels: their rows of steps, summed up per target and place in the machine code."""
+"""The rows of runs, each with its target: events in the table `resolved`, rows of steps summed up.
+
+`resolved` has every event of all runs, warm-up left out, as the number of its target and whole values. Each run's file
+is read once for it. It is the connection's own, and may spill to disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tracemap.attribution.join.targets import OUTSIDE_KERNELS, UNMATCHED, Target
+from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
 from tracemap.attribution.scan.lookups import Lookup, Source
-from tracemap.attribution.scan.resolving import first_of, joined
+from tracemap.attribution.scan.metrics import value_column, value_of
+from tracemap.attribution.scan.tables import Tables
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
+from tracemap.measurements.events import covered_sql
 from tracemap.measurements.model import Metric
 from tracemap.measurements.sql import quoted
 from tracemap.units import plural
 
+_RESOLVED = f"""
+SELECT CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
+                            WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
+                            WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END AS INTEGER)
+       AS target, {{values}}
+FROM (SELECT * FROM {{events}} WHERE {{which}}) AS event {{joins}}
+"""
+
+COVERED = "covered_ns"
+"""The column that tells how much of an execute its dispatches cover, in files and in `resolved`."""
 NO_ADDRESS = -1
 
 # Summed up here, as a sampled run has a row for each sample.
@@ -22,6 +38,64 @@ SELECT CAST(CASE WHEN event.kernel IS NULL THEN {OUTSIDE_KERNELS} ELSE {{dispatc
        event.kernel, event.step, event.address, {{sums}}
 FROM {{events}} AS event {{joins}} WHERE NOT event.warmup AND event.kind = 'step' GROUP BY ALL ORDER BY ALL
 """
+
+
+def resolve(tables: Tables, metrics: Sequence[Metric]) -> None:
+    """Make the table, without rows: columns `target`, one for each metric, and what dispatches covered of executes."""
+    values = "".join(f"{value_column(number)} BIGINT, " for number in range(len(metrics)))
+    tables.fill("resolved", f"target INTEGER, {values}{COVERED} BIGINT", ())
+
+
+def add_events(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metric]) -> None:
+    """Add the events of a run.
+
+    Raises:
+        RunInvalid: a cell is not what its column says, or the file is damaged.
+    """
+    # Rows of steps are no events of their own: they would count as calls.
+    which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
+    query = _RESOLVED.format(
+        dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
+        transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
+        values=", ".join((*(value_of(metric, source.run) for metric in metrics), own_covered(source))),
+        events=source.events,
+        which=which,
+        joins=joined(lookups),
+    )
+    source.tables.query(f"INSERT INTO resolved {query}")
+
+
+def first_of(targets: Iterable[str], otherwise: int) -> str:
+    """The first target that lookups give; else the number of what has none."""
+    return f"coalesce({', '.join((*filter(None, targets), str(otherwise)))})"
+
+
+def joined(lookups: Iterable[Lookup]) -> str:
+    """The joins of lookups, in their order."""
+    return " ".join(lookup.join for lookup in lookups)
+
+
+def own_covered(source: Source) -> str:
+    """What a run's file tells of an event (named `event`); NULL where it is no execute or the file lacks the column."""
+    told = COVERED in source.columns
+    return f"CASE event.kind WHEN 'execute' THEN event.{COVERED} END" if told else "CAST(NULL AS BIGINT)"
+
+
+def covered_ns(tables: Tables, sources: Sequence[Source]) -> int:
+    """Nanoseconds of all runs' executes in which a dispatch of theirs ran.
+
+    Raises:
+        RunInvalid: a cell is not what its column says.
+    """
+    ((told,),) = tables.query(f"SELECT sum({COVERED}) FROM resolved WHERE target = {EXECUTE}")
+    covered = int(told or 0)
+    for source in sources:
+        if COVERED not in source.columns:
+            measured = f"(SELECT * FROM {source.events} WHERE NOT warmup)"
+            parts = covered_sql(measured, "submission_id")
+            ((found,),) = source.tables.query(f"SELECT CAST(sum({COVERED}) AS BIGINT) FROM ({parts})")
+            covered += int(found or 0)
+    return covered
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,203 @@
+"""The tabs of tables: ops with their lines and costs, sites with what each member got, and the tree of scopes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracemap.attribution.model import MetricTotal, OpCost, SiteResult
+from tracemap.graph.ops import Frame, Op, OpId
+from tracemap.graph.program import Membership, Site
+from tracemap.reports.costed import CostedMap, remarks
+from tracemap.reports.labels import file_line, or_dash
+from tracemap.reports.page.model import (
+    Amount,
+    LineLink,
+    MemberRow,
+    OpCostRow,
+    OpRow,
+    ScopeRow,
+    SiteCostRow,
+    SiteRow,
+    SourcePage,
+    amount,
+    amounts,
+    spread,
+)
+from tracemap.units import UNKNOWN, Integer, Text, Unknown, format_bytes, format_count
+
+Path = tuple[str, ...]
+"""A scope: its name and those around it, outermost first."""
+
+
+def op_rows(costed: CostedMap, sources: Sequence[SourcePage]) -> tuple[OpRow, ...]:
+    """A row for every op of the model, in their order."""
+    links = _Links(costed, sources)
+    return tuple(_op_row(costed, op, links) for op in costed.graph.ops)
+
+
+class _Links:
+    """Turns file and line into text and anchor; only lines that are on the page have one."""
+
+    def __init__(self, costed: CostedMap, sources: Sequence[SourcePage]) -> None:
+        self._index = costed.source_index
+        self._lengths = [len(source.lines) for source in sources]
+
+    def of(self, file: Text, line: Integer) -> LineLink:
+        text = file_line(file, line)
+        index = UNKNOWN if isinstance(file, Unknown) else self._index.get(file, UNKNOWN)
+        # Only lines of the kept text have an anchor; a link to any other would lead nowhere.
+        if isinstance(index, Unknown) or isinstance(line, Unknown) or not 1 <= line <= self._lengths[index]:
+            return LineLink(text, "")
+        return LineLink(text, f"F{index}L{line}")
+
+    def of_python(self, stack: Sequence[Frame]) -> LineLink:
+        """The innermost frame whose file is kept, else the innermost."""
+        frames = [frame for frame in stack if frame.file in self._index] or stack
+        return self.of(frames[0].file, frames[0].line) if frames else LineLink("", "")
+
+
+def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
+    sites = costed.graph.sites_of_op.get(op.id, ())
+    result = costed.op_results.get(op.id)
+    return OpRow(
+        id=op.id,
+        name=op.name,
+        line=links.of(op.file, op.line),
+        python=links.of_python(costed.frames_of(op)),
+        function=or_dash(op.function),
+        scope=costed.scope_of(op),
+        fate=op.fate.value,
+        reason_slug=op.reason.slug,
+        reason=op.reason.text,
+        kernels=tuple(dict.fromkeys(costed.graph.site_by_id[site].kernel for site in sites)),
+        sites=sites,
+        calls=result.calls if result else UNKNOWN,
+        costs={metric.name: _op_cost(result.metrics[metric.name], metric) for metric in costed.metrics}
+        if result
+        else {},
+    )
+
+
+def _op_cost(cost: OpCost, metric: MetricTotal) -> OpCostRow:
+    return OpCostRow(
+        attributed=amount(cost.attributed, metric),
+        inclusive=amount(cost.inclusive, metric),
+        low=amount(cost.low, metric),
+        high=amount(cost.high, metric),
+        per_call=spread(cost.per_call, metric),
+        sampled=_sampled(cost, metric),
+    )
+
+
+def _sampled(cost: OpCost, metric: MetricTotal) -> tuple[Amount, Amount] | None:
+    if isinstance(cost.sampled_low, Unknown) or isinstance(cost.sampled_high, Unknown):
+        return None
+    return amount(cost.sampled_low, metric), amount(cost.sampled_high, metric)
+
+
+def site_rows(costed: CostedMap) -> tuple[SiteRow, ...]:
+    """A row for every site of the program, in their order."""
+    return tuple(_site_row(costed, site, costed.site_results.get(site.id)) for site in costed.graph.sites)
+
+
+def _site_row(costed: CostedMap, site: Site, result: SiteResult | None) -> SiteRow:
+    shares = {share.op: amounts(share.attributed, costed.metrics) for share in result.shares} if result else {}
+    return SiteRow(
+        id=site.id,
+        kernel=site.kernel,
+        function=or_dash(site.function),
+        path=site.path,
+        command=f"{or_dash(site.command_buffer)}:{or_dash(site.command_index)}",
+        load_time=site.initializer,
+        members=tuple(_member_row(member, shares) for member in site.members),
+        remarks=tuple(remarks(site, result)),
+        calls=result.calls if result else UNKNOWN,
+        costs=_site_costs(costed, result) if result else {},
+    )
+
+
+def _member_row(member: Membership, shares: Mapping[OpId, Mapping[str, Amount]]) -> MemberRow:
+    return MemberRow(
+        op=member.op,
+        evidence=member.evidence.value,
+        root=member.root,
+        operations=format_count(member.operations),
+        bytes=format_bytes(member.bytes),
+        attributed=shares.get(member.op, {}),
+    )
+
+
+def _site_costs(costed: CostedMap, result: SiteResult) -> dict[str, SiteCostRow]:
+    rows = {}
+    for metric in costed.metrics:
+        cost = result.metrics[metric.name]
+        rows[metric.name] = SiteCostRow(amount(cost.total, metric), spread(cost.per_call, metric))
+    return rows
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What stands directly in a scope, or in it and below: ops, and their cost by metric name."""
+
+    ops: set[OpId] = field(default_factory=set)
+    attributed: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: _Scope) -> None:
+        self.ops |= other.ops
+        self.attributed.update(other.attributed)
+
+
+def scope_rows(costed: CostedMap) -> tuple[ScopeRow, ...]:
+    """The tree of scopes in program order; empty when no op has a scope.
+
+    An op that is reached through several calls stands in each scope that they lead to. Ops without a scope that work in
+    a site stand in a row of their own (the empty path), so that the rows add up.
+    """
+    own = _scopes(costed)
+    if not any(own):
+        return ()
+    below: dict[Path, _Scope] = defaultdict(_Scope)
+    for path, scope in own.items():
+        for around in _with_those_around(path):
+            below[around].add(scope)
+    return tuple(
+        ScopeRow(
+            path=path,
+            ops=len(below[path].ops),
+            attributed=amounts(own[path].attributed, costed.metrics),
+            inclusive=amounts(below[path].attributed, costed.metrics),
+        )
+        for path in _tree_order(own)
+    )
+
+
+def _scopes(costed: CostedMap) -> dict[Path, _Scope]:
+    """Every scope and those around it, in the order of the model's ops."""
+    own: dict[Path, _Scope] = {}
+    for op in costed.graph.ops:
+        reached = costed.reached_by_op.get(op.id, ())
+        for each in reached:
+            _enter(own, each.scope).add(_Scope({op.id}, Counter(each.attributed)))
+        if op.scope and not reached:
+            _enter(own, op.scope).ops.add(op.id)
+    return own
+
+
+def _enter(own: dict[Path, _Scope], path: Path) -> _Scope:
+    """The scope of a path, which comes after those around it."""
+    for around in _with_those_around(path):
+        own.setdefault(around, _Scope())
+    return own[path]
+
+
+def _with_those_around(path: Path) -> list[Path]:
+    """A scope after those around it; the row of ops without a scope is around none."""
+    return [path[:depth] for depth in range(1, len(path) + 1)] or [path]
+
+
+def _tree_order(paths: Iterable[Path]) -> list[Path]:
+    """Parents before children, siblings as they first occur."""
+    rank = {path: index for index, path in enumerate(paths)}
+    return sorted(rank, key=lambda path: [rank[path[:depth]] for depth in range(1, len(path) + 1)])
