@@ -60,3 +60,14 @@ def test_damaged_debug_information_is_refused_as_a_whole(image: bytearray, tmp_p
         except ModuleInvalid as error:
             refused.add(str(error).partition(" (")[0])
     assert refused == {f"{path}: the debug information of its code is damaged"}
+
+
+def test_addresses_that_no_image_has_are_refused(image: bytearray, tmp_path: Path) -> None:
+    """Line tables set the address of their first row with a number of 64 bits (DWARF 5, section 6.2.5.3)."""
+    path = tmp_path / "module.vmfb"
+    set_address = b"\x00\x09\x02"
+    assert set_address in image
+    struct.pack_into("<Q", image, image.index(set_address) + len(set_address), 2**64 - 1)
+    path.write_bytes(image)
+    with pytest.raises(ModuleInvalid, match="more than 63 bits"):
+        read_images(path)

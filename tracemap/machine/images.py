@@ -26,6 +26,7 @@ Dwarf = Any
 _MAGIC = b"\x7fELF"
 _SMALLEST_ENTRY_BYTES = 32
 """Of a table of sections or segments: a segment's of 32 bits (System V ABI, chapter 5)."""
+_LARGEST = (1 << 63) - 1
 NO_LINE = 0
 """The line of machine code that has none (DWARF 5, section 6.2.2)."""
 
@@ -182,7 +183,11 @@ def _debug_information(elf: ELFFile) -> tuple[tuple[CodeFunction, ...], tuple[tu
         for function in _functions(unit):
             functions[function.low, function.high] = function
         _add_rows(dwarf.line_program_for_CU(unit), rows)
-    return tuple(functions[place] for place in sorted(functions)), tuple(sorted(rows.items()))
+    # Addresses and lines are kept in arrays of 64 bits with a sign, which hold all that an image can have.
+    numbers = [*(end for ends in functions for end in ends), *rows.keys(), *rows.values()]
+    if numbers and not -_LARGEST <= min(numbers) <= max(numbers) <= _LARGEST:
+        raise ValueError("an address or a line of more than 63 bits")
+    return tuple(functions[ends] for ends in sorted(functions)), tuple(sorted(rows.items()))
 
 
 def _functions(unit: Dwarf) -> Iterator[CodeFunction]:
