@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import ResidualReason, ResidualRow, SiteResult
@@ -20,67 +20,60 @@ _REASON_OF = {
 }
 
 
-@dataclass(slots=True)
-class _Row:
-    events: int = 0
-    sums: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-
-    def add(self, events: int, sums: Mapping[str, int]) -> None:
-        self.events += events
-        for name, value in sums.items():
-            self.sums[name] += value
+_Cost = tuple[ResidualReason, int, Mapping[str, int]]
+"""A reason, a number of events, and what they cost by metric name."""
 
 
 def residual_rows(
     graph: TraceGraph, totals: Totals, sites: Sequence[SiteResult], metrics: Sequence[str]
 ) -> tuple[ResidualRow, ...]:
     """One row for each reason that applies; unmatched events are worth a row even if they cost nothing."""
-    rows: dict[ResidualReason, _Row] = defaultdict(_Row)
-    _add_events(totals.scan, rows)
-    _add_executes(totals.scan, rows)
-    _add_ownerless_transfers(graph, totals, rows)
-    _add_sites(sites, rows)
+    events: Counter[ResidualReason] = Counter()
+    sums: dict[ResidualReason, Counter[str]] = defaultdict(Counter)
+    costs = (_events(totals.scan), _executes(totals.scan), _ownerless_transfers(graph, totals), _of_sites(sites))
+    for reason, count, cost in chain.from_iterable(costs):
+        events[reason] += count
+        sums[reason].update(cost)
     return tuple(
-        ResidualRow(reason, rows[reason].events, {name: rows[reason].sums.get(name, 0) for name in metrics})
+        ResidualRow(reason, events[reason], {name: sums[reason][name] for name in metrics})
         for reason in ResidualReason
-        if reason in rows and (any(rows[reason].sums.values()) or reason is ResidualReason.UNMATCHED)
+        if reason in sums and (any(sums[reason].values()) or reason is ResidualReason.UNMATCHED)
     )
 
 
-def _add_events(scan: Scan, rows: dict[ResidualReason, _Row]) -> None:
+def _events(scan: Scan) -> Iterator[_Cost]:
     """Events without a target, and rows of steps in kernels that the map does not have, and in none."""
     for number, events in scan.by_target.items():
         if number in _REASON_OF:
-            rows[_REASON_OF[number]].add(events.events, events.sums)
+            yield _REASON_OF[number], events.events, events.sums
     # Rows of steps say where the time of events went that are counted already: they add no events.
     names = [metric.name for metric in scan.step_metrics]
     for row in scan.step_rows:
         if row.target < 0:
-            rows[_REASON_OF[row.target]].add(0, dict(zip(names, row.values, strict=True)))
+            yield _REASON_OF[row.target], 0, dict(zip(names, row.values, strict=True))
 
 
-def _add_executes(scan: Scan, rows: dict[ResidualReason, _Row]) -> None:
+def _executes(scan: Scan) -> Iterator[_Cost]:
     """Submissions: what their dispatches cover is counted with these, the rest is overhead."""
     if EXECUTE in scan.by_target:
         executes, covered = scan.by_target[EXECUTE], scan.execute_covered
         overhead = {name: total - covered[name] for name, total in executes.sums.items()}
-        rows[ResidualReason.OVERHEAD].add(executes.events, overhead)
-        rows[ResidualReason.COUNTED_IN_DISPATCHES].add(executes.events, covered)
+        yield ResidualReason.OVERHEAD, executes.events, overhead
+        yield ResidualReason.COUNTED_IN_DISPATCHES, executes.events, covered
 
 
-def _add_ownerless_transfers(graph: TraceGraph, totals: Totals, rows: dict[ResidualReason, _Row]) -> None:
+def _ownerless_transfers(graph: TraceGraph, totals: Totals) -> Iterator[_Cost]:
     """Transfers of the map that are of no op are residual as those that the map does not have."""
     for transfer in graph.transfers:
         if transfer.id in totals.places and not transfer.ops:
             total = totals.at(transfer.id)
-            rows[ResidualReason.TRANSFER].add(total.calls, total.sums)
+            yield ResidualReason.TRANSFER, total.calls, total.sums
 
 
-def _add_sites(sites: Sequence[SiteResult], rows: dict[ResidualReason, _Row]) -> None:
+def _of_sites(sites: Sequence[SiteResult]) -> Iterator[_Cost]:
     """Sites that ran and have no member, and what is of none of their members at the others."""
     for site in sites:
         if not site.shares:
-            totals = {name: cost.total for name, cost in site.metrics.items()}
-            rows[ResidualReason.COMPILER_MADE].add(site.calls, totals)
+            yield ResidualReason.COMPILER_MADE, site.calls, {name: cost.total for name, cost in site.metrics.items()}
         elif any(site.nobody.values()):
-            rows[ResidualReason.KERNEL_OVERHEAD].add(site.calls, site.nobody)
+            yield ResidualReason.KERNEL_OVERHEAD, site.calls, site.nobody

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import compress
 
-from tracemap.attribution.model import MemberShare, OpCost, OpResult, SiteCost, SiteResult, TransferResult
+from tracemap.attribution.model import MemberShare, OpCost, OpResult, PerCall, SiteCost, SiteResult, TransferResult
 from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.sums import Spread
 from tracemap.attribution.steps.counts import StepCounts
@@ -16,6 +18,9 @@ from tracemap.graph.program import Site, Transfer
 from tracemap.measurements.header import Peaks
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, split_by_largest_remainder
+
+_Part = tuple[SiteResult | TransferResult, MemberShare]
+"""What an op has of a site or transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,70 +122,40 @@ def _shares(
     )
 
 
-@dataclass(slots=True)
-class _OpSum:
-    """One metric of one op, as it is added up."""
-
-    inclusive: int = 0
-    attributed: int = 0
-    low: int = 0
-    below: int = 0
-    above: int = 0
-    """How far the bounds of what samples decided lie from what was attributed."""
-    sampled: bool = False
-
-    def cost(self, spread: Spread, metric: str) -> OpCost:
-        return OpCost(
-            self.inclusive,
-            self.attributed,
-            low=self.low,
-            high=self.inclusive,
-            per_call=spread.get(metric),
-            sampled_low=self.attributed + self.below if self.sampled else UNKNOWN,
-            sampled_high=self.attributed + self.above if self.sampled else UNKNOWN,
-        )
-
-
-@dataclass(slots=True)
-class _OpSums:
-    """All metrics of one op."""
-
-    calls: int = 0
-    sums: dict[str, _OpSum] = field(default_factory=dict)
-
-
 def op_results(
     graph: TraceGraph, results: Sequence[SiteResult | TransferResult], spreads: Mapping[OpId, Spread]
 ) -> tuple[OpResult, ...]:
     """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model."""
-    found: dict[OpId, _OpSums] = {}
+    parts: dict[OpId, list[_Part]] = defaultdict(list)
     for result in results:
-        _add(result, found)
-    return tuple(
-        OpResult(
-            op.id,
-            found[op.id].calls,
-            {name: each.cost(spreads.get(op.id, {}), name) for name, each in found[op.id].sums.items()},
-        )
-        for op in graph.ops
-        if op.id in found
+        for share in result.shares:
+            parts[share.op].append((result, share))
+    return tuple(_op_result(op.id, parts[op.id], spreads.get(op.id, {})) for op in graph.ops if op.id in parts)
+
+
+def _op_result(op: OpId, parts: Sequence[_Part], spread: Spread) -> OpResult:
+    (first, _), *_ = parts
+    costs = {name: _op_cost(name, parts, spread.get(name)) for name in first.metrics}
+    return OpResult(op, sum(result.calls for result, _ in parts), costs)
+
+
+def _op_cost(metric: str, parts: Sequence[_Part], per_call: PerCall | None) -> OpCost:
+    totals = [result.metrics[metric].total for result, _ in parts]
+    # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
+    proven = [len(result.shares) == 1 and not result.split_evenly for result, _ in parts]
+    attributed = sum(share.attributed[metric] for _, share in parts)
+    sampled = [share for _, share in parts if metric in share.sampled]
+    # What is attributed, moved by as much as the bounds of what samples decided lie from what was attributed of that.
+    below, above = (
+        attributed + sum(share.sampled[metric][bound] - share.attributed[metric] for share in sampled)
+        for bound in (0, 1)
     )
-
-
-def _add(result: SiteResult | TransferResult, found: dict[OpId, _OpSums]) -> None:
-    """Events that could be of other places prove nothing of this one's."""
-    # Evidence alone proves a cost only where nobody else can have had it.
-    sole = len(result.shares) == 1 and not result.split_evenly
-    for share in result.shares:
-        own = found.setdefault(share.op, _OpSums())
-        own.calls += result.calls
-        for name, cost in result.metrics.items():
-            each = own.sums.setdefault(name, _OpSum())
-            each.inclusive += cost.total
-            each.attributed += share.attributed[name]
-            each.low += cost.total if sole else 0
-            if name in share.sampled:
-                low, high = share.sampled[name]
-                each.sampled = True
-                each.below += low - share.attributed[name]
-                each.above += high - share.attributed[name]
+    return OpCost(
+        inclusive=sum(totals),
+        attributed=attributed,
+        low=sum(compress(totals, proven)),
+        high=sum(totals),
+        per_call=per_call,
+        sampled_low=below if sampled else UNKNOWN,
+        sampled_high=above if sampled else UNKNOWN,
+    )

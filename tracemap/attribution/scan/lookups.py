@@ -57,30 +57,23 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The lookups of one run, in the order in which they are joined and asked."""
+    """The lookups of one run, in the order in which they are joined and asked.
 
-    exact: tuple[Lookup, ...]
-    by_kernel: Lookup
-    leaves_rest: bool
-    """Whether events that no exact lookup knows may be the map's all the same, and go by their kernel."""
+    `of_events`: for events of their own; `of_steps`: for rows of steps, which always name their kernel and often
+    nothing else.
+    """
 
-    @property
-    def of_events(self) -> tuple[Lookup, ...]:
-        """For events of their own."""
-        return (*self.exact, self.by_kernel) if self.leaves_rest else self.exact
-
-    @property
-    def of_steps(self) -> tuple[Lookup, ...]:
-        """For rows of steps, which always name their kernel and often nothing else."""
-        return (*self.exact, self.by_kernel)
+    of_events: tuple[Lookup, ...]
+    of_steps: tuple[Lookup, ...]
 
 
 def lookups(source: Source, submitted: Sequence[Lookup]) -> Lookups:
     """All lookups of a run, given those that tell its submissions apart."""
     join = source.join
-    exact = [*_by_site(source), *submitted, *_by_command(source, grouped=bool(submitted))]
-    leaves_rest = not (join.trusts_buffers and source.run.has_header and join.by_command)
-    return Lookups(tuple(exact), _by_kernel(source), leaves_rest)
+    exact = (*_by_site(source), *submitted, *_by_command(source, grouped=bool(submitted)))
+    every = (*exact, _by_kernel(source))
+    # Events that no exact lookup knows may be the map's all the same; where buffers are trusted they are not.
+    return Lookups(exact if join.trusts_buffers and source.run.has_header and join.by_command else every, every)
 
 
 def _by_site(source: Source) -> Iterator[Lookup]:

@@ -47,11 +47,7 @@ def resolve(tables: Tables, metrics: Sequence[Metric]) -> None:
 
 
 def add_events(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metric]) -> None:
-    """Add the events of a run.
-
-    Raises:
-        RunInvalid: a cell is not what its column says, or the file is damaged.
-    """
+    """Add the events of a run."""
     # Rows of steps are no events of their own: they would count as calls.
     which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
     query = _RESOLVED.format(
@@ -82,17 +78,12 @@ def own_covered(source: Source) -> str:
 
 
 def covered_ns(tables: Tables, sources: Sequence[Source]) -> int:
-    """Nanoseconds of all runs' executes in which a dispatch of theirs ran.
-
-    Raises:
-        RunInvalid: a cell is not what its column says.
-    """
+    """Nanoseconds of all runs' executes in which a dispatch of theirs ran."""
     ((told,),) = tables.query(f"SELECT sum({COVERED}) FROM resolved WHERE target = {EXECUTE}")
     covered = int(told or 0)
     for source in sources:
         if COVERED not in source.columns:
-            measured = f"(SELECT * FROM {source.events} WHERE NOT warmup)"
-            parts = covered_sql(measured, "submission_id")
+            parts = covered_sql(f"(SELECT * FROM {source.events} WHERE NOT warmup)", "submission_id")
             ((found,),) = source.tables.query(f"SELECT CAST(sum({COVERED}) AS BIGINT) FROM ({parts})")
             covered += int(found or 0)
     return covered

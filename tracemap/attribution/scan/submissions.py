@@ -7,7 +7,7 @@ mostly repeat few different words, and each is looked at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tracemap.attribution.join.run import UNMATCHED_GROUP, Join, SeenTransfer
 from tracemap.attribution.join.ways import Meanings
@@ -60,15 +60,6 @@ JOIN submissions USING (submission_id) JOIN sequences USING (buffer_group, posit
 GROUP BY submission_id, start_ns
 """
 
-_BY_SUBMISSION = Lookup("LEFT JOIN submissions ON submissions.submission_id = event.submission_id")
-_BY_POSITION = Lookup(
-    "LEFT JOIN positions ON positions.submission_id = event.submission_id AND positions.start_ns = event.start_ns",
-    of_dispatch="positions.target",
-)
-_BY_TRANSFER = Lookup(
-    "LEFT JOIN transfers ON transfers.buffer_group = submissions.buffer_group", of_transfer="transfers.target"
-)
-
 
 def submission_lookups(source: Source) -> list[Lookup]:
     """The lookups by submission, first that of its group; none where they are not needed or cannot be made."""
@@ -81,7 +72,7 @@ def submission_lookups(source: Source) -> list[Lookup]:
     if not any(meanings.values()):
         return []
     _spell(source, meanings, indexed=not by_order)
-    found = [_BY_SUBMISSION]
+    found = [Lookup("LEFT JOIN submissions ON submissions.submission_id = event.submission_id")]
     if by_order:
         found.append(_by_position(source))
     if join.may_transfer:
@@ -119,15 +110,11 @@ def _spell(source: Source, meanings: Mapping[str, Meanings], *, indexed: bool) -
     rows: list[tuple[int, int, int]] = []
     for word_id, word, one_call in source.tables.query(_DIFFERENT_WORDS):
         seen = [meanings[letter] for letter in word.split(_LETTER_MARK)]
-        groups = _groups(source.join, seen, one_call=one_call, indexed=indexed)
+        by_order = source.join.knows_ways and len(seen) <= _LONGEST_WORD
+        groups = source.join.groups_of_call(seen, one_call=one_call, indexed=indexed, by_order=by_order)
         rows += [(word_id, position, group) for position, group in enumerate(groups)]
     source.tables.fill("spelled", "id BIGINT, position BIGINT, buffer_group INTEGER", rows)
     source.tables.make("submissions", _SUBMISSIONS)
-
-
-def _groups(join: Join, seen: Sequence[Meanings], *, one_call: bool, indexed: bool) -> list[int]:
-    by_order = join.knows_ways and len(seen) <= _LONGEST_WORD
-    return join.groups_of_call(seen, one_call=one_call, indexed=indexed, by_order=by_order)
 
 
 def _by_position(source: Source) -> Lookup:
@@ -135,9 +122,11 @@ def _by_position(source: Source) -> Lookup:
     rows = [(group, position, target) for (group, position), target in targets]
     source.fill("sequences", "buffer_group INTEGER, position BIGINT, target INTEGER", rows)
     source.tables.make("positions", _POSITIONS.format(events=source.events))
-    return _BY_POSITION
+    same = "positions.submission_id = event.submission_id AND positions.start_ns = event.start_ns"
+    return Lookup(f"LEFT JOIN positions ON {same}", of_dispatch="positions.target")
 
 
 def _by_transfer(source: Source) -> Lookup:
     source.fill("transfers", "buffer_group INTEGER, target INTEGER", source.join.by_transfer.items())
-    return _BY_TRANSFER
+    same = "transfers.buffer_group = submissions.buffer_group"
+    return Lookup(f"LEFT JOIN transfers ON {same}", of_transfer="transfers.target")

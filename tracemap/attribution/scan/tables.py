@@ -53,11 +53,7 @@ class Tables:
             raise self._explained(error) from error
 
     def make(self, name: str, query: str) -> None:
-        """A table of a query's rows, in place of any that had the name.
-
-        Raises:
-            RunInvalid: as `query` does.
-        """
+        """A table of a query's rows, in place of any that had the name."""
         self.query(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def fill(self, name: str, columns: str, rows: Sequence[Row]) -> None:

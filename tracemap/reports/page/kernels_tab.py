@@ -35,11 +35,7 @@ def kernels_of(bundle: Bundle) -> KernelSources:
     return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path))
 
 
-def _no_text(kernel: Kernel) -> str:  # noqa: ARG001 - what a text is asked for with
-    return ""
-
-
-NO_KERNELS = KernelSources(_no_text, tuple)
+NO_KERNELS = KernelSources(lambda _: "", tuple)
 """A page without the inside of kernels."""
 
 

@@ -25,14 +25,6 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """One line of the list of facts about module and run."""
-
-    label: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
 class FateCount:
     """How many ops have a fate."""
 
@@ -251,12 +243,12 @@ class KernelPage:
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """A whole page. `metric` is the one shown first; empty without a run."""
+    """A whole page. `facts` are label and value; `metric` is the one shown first, empty without a run."""
 
     title: str
     rule: Rule | None
     metric: str
-    facts: tuple[Fact, ...]
+    facts: tuple[tuple[str, str], ...]
     coverage: Coverage
     metrics: tuple[MetricBalance, ...]
     residual: tuple[ResidualLine, ...]

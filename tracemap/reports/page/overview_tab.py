@@ -10,34 +10,34 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.costed import CostedMap, explained_of_elapsed
 from tracemap.reports.labels import or_dash
-from tracemap.reports.page.model import Coverage, Fact, FateCount, MetricBalance, ResidualLine, amount, amounts
+from tracemap.reports.page.model import Coverage, FateCount, MetricBalance, ResidualLine, amount, amounts
 from tracemap.units import format_count, format_ns, format_share
 
 
-def facts(costed: CostedMap) -> tuple[Fact, ...]:
+def facts(costed: CostedMap) -> tuple[tuple[str, str], ...]:
     """What there is to know about the module, and about the run where there is one."""
     run = _run_facts(costed.attribution) if costed.attribution else ()
     return (*_module_facts(costed.graph), *run)
 
 
-def _module_facts(graph: TraceGraph) -> Iterable[Fact]:
+def _module_facts(graph: TraceGraph) -> Iterable[tuple[str, str]]:
     module = graph.module
-    yield Fact("module", module.name)
-    yield Fact("SHA-256", module.sha256)
-    yield Fact("compiler", module.iree_compiler)
-    yield Fact("flags", " ".join(module.flags) or "–")
+    yield "module", module.name
+    yield "SHA-256", module.sha256
+    yield "compiler", module.iree_compiler
+    yield "flags", " ".join(module.flags) or "–"
 
 
-def _run_facts(attribution: Attribution) -> Iterable[Fact]:
+def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     run = attribution.run
-    yield Fact("function", or_dash(run.function))
-    yield Fact("device", or_dash(run.device))
-    yield Fact("workers", or_dash(run.workers))
-    yield Fact("iterations", format_count(run.iterations))
-    yield Fact("elapsed", format_ns(run.elapsed_ns))
-    yield Fact("elapsed explained by rows", explained_of_elapsed(attribution))
-    yield Fact("rule", attribution.rule.value)
-    yield Fact("command", " ".join(run.command) or "–")
+    yield "function", or_dash(run.function)
+    yield "device", or_dash(run.device)
+    yield "workers", or_dash(run.workers)
+    yield "iterations", format_count(run.iterations)
+    yield "elapsed", format_ns(run.elapsed_ns)
+    yield "elapsed explained by rows", explained_of_elapsed(attribution)
+    yield "rule", attribution.rule.value
+    yield "command", " ".join(run.command) or "–"
 
 
 def coverage(costed: CostedMap) -> Coverage:
