@@ -46,7 +46,9 @@ def _folded(value: object, indent: str = "", before: int = 0) -> str:
     if isinstance(value, list):
         words = ",\n".join(inner + _folded(each, inner) for each in value)
         if not any(isinstance(each, dict | list) for each in value):
-            words = textwrap.fill(line[1:-1], _WIDTH, initial_indent=inner, subsequent_indent=inner)
+            # Items have no spaces; one that is broken at its hyphen is no JSON.
+            fill = textwrap.TextWrapper(_WIDTH, inner, inner, break_on_hyphens=False, break_long_words=False).fill
+            words = fill(line[1:-1])
         return f"[\n{words}\n{indent}]"
     keys = {key: f"{json.dumps(key)}: " for key in value}
     lines = (inner + name + _folded(value[key], inner, len(name)) for key, name in keys.items())
