@@ -18,19 +18,16 @@ from tracemap.hook.compiling import FLAGS, FOLDER, find_compiler
 
 # From the bottom up. A unit is a header, a source, or both under one name; those of one row do not know each other.
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("abi", "attributes", "layout", "perf", "text"),
-    ("library", "libc", "source", "system"),
-    ("embedded", "objects", "settings"),
+    ("abi", "layout"),
+    ("system",),
+    ("images", "settings"),
     ("counters", "process"),
-    ("files",),
     ("samples",),
     ("perf_source", "timer_source"),
     ("sampler",),
     ("thread",),
     ("calls",),
-    ("trampolines",),
-    ("tables",),
-    ("opened", "reservations", "runtime_hook"),
+    ("loading",),
     ("entries",),
 )
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
@@ -132,12 +129,12 @@ def hook_of(folder: Path, **files: str) -> Path:
 
 
 def test_checker_sees_an_upward_include(tmp_path: Path) -> None:
-    folder = hook_of(tmp_path, text_h='#pragma once\n#  include "calls.h"\n', calls_h='#include "text.h"\n')
-    assert upward(includes(folder)) == ["text uses calls"]
+    folder = hook_of(tmp_path, system_h='#pragma once\n#  include "calls.h"\n', calls_h='#include "system.h"\n')
+    assert upward(includes(folder)) == ["system uses calls"]
 
 
 def test_checker_sees_siblings_that_know_each_other(tmp_path: Path) -> None:
-    assert upward(includes(hook_of(tmp_path, opened_c='#include "reservations.h"\n'))) == ["opened uses reservations"]
+    assert upward(includes(hook_of(tmp_path, images_c='#include "settings.h"\n'))) == ["images uses settings"]
 
 
 def test_checker_sees_calls_that_no_include_tells_of(tmp_path: Path) -> None:
@@ -145,11 +142,11 @@ def test_checker_sees_calls_that_no_include_tells_of(tmp_path: Path) -> None:
     support.need_compiler()
     folder = hook_of(
         tmp_path,
-        text_c="extern int call(void);\nint text(void);\nint text(void) { return call(); }\n",
-        libc_c="extern int called;\nint take(void);\nint take(void) { return called; }\n",
-        perf_c='__asm__(".pushsection .data\\n.quad call\\n.popsection\\n");\n',
+        system_c="extern int call(void);\nint text(void);\nint text(void) { return call(); }\n",
+        images_c="extern int called;\nint take(void);\nint take(void) { return called; }\n",
+        settings_c='__asm__(".pushsection .data\\n.quad call\\n.popsection\\n");\n',
         calls_c="int text(void);\nint called;\nint call(void);\nint call(void) { return text(); }\n",
     )
     found = calls(folder, tmp_path)
-    assert upward(found) == ["libc uses calls", "perf uses calls", "text uses calls"]
-    assert found["calls"] == {"text"}
+    assert upward(found) == ["images uses calls", "settings uses calls", "system uses calls"]
+    assert found["calls"] == {"system"}

@@ -1,10 +1,7 @@
 #include "calls.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <string.h>
 
-#include "system.h"
 #include "thread.h"
 
 #define CLOCK_REFRESH 65536u /* bytes of records between two readings of both clocks */
@@ -153,6 +150,40 @@ int hook_call(const void *environment, const struct dispatch_state *dispatch,
   if (UNLIKELY(thread->sampler != NULL)) return call_sampled(thread, slot, environment, dispatch, workgroup);
   if (UNLIKELY(thread->broken)) return slot->target(environment, dispatch, workgroup);
   return call_slot(thread, slot, environment, dispatch, workgroup);
+}
+
+#define TRAMPOLINE_BYTES 16
+
+extern HIDDEN const char hook_trampolines[];
+
+#if defined(__x86_64__)
+#define TRAMPOLINE "endbr64\n movl $number, %ecx\n jmp hook_call\n"
+#elif defined(__aarch64__)
+#define TRAMPOLINE "hint #34\n mov w3, #number\n b hook_call\n" /* hint #34 is `bti c` */
+#endif
+
+__asm__(".pushsection .text\n"
+        ".balign 16\n"
+        ".hidden hook_trampolines\n"
+        ".globl hook_trampolines\n"
+        ".type hook_trampolines, %function\n"
+        "hook_trampolines:\n"
+        ".set number, 0\n"
+        ".rept 16384\n" TRAMPOLINE ".balign 16\n"
+        ".set number, number + 1\n"
+        ".endr\n"
+        ".size hook_trampolines, . - hook_trampolines\n"
+        ".popsection\n");
+
+_Static_assert(SLOTS == 16384, "the assembly above makes one entry per slot");
+
+export_function trampoline(uint32_t slot) {
+  return (export_function)(uintptr_t)(hook_trampolines + (size_t)slot * TRAMPOLINE_BYTES);
+}
+
+bool is_trampoline(export_function function) {
+  uintptr_t address = (uintptr_t)function, begin = (uintptr_t)hook_trampolines;
+  return address >= begin && address < begin + (size_t)SLOTS * TRAMPOLINE_BYTES;
 }
 
 /* ---- the runtime's own hook */

@@ -1,10 +1,12 @@
-/* The hot path: one call of a workgroup. No lock, no allocation, no system call without events. */
+/* The hot path: one call of a workgroup. No lock, no allocation, no system call without events.
+ *
+ * Calls come through trampolines, the pool of closures: one small entry per slot, which hands its number to `hook_call`
+ * as the fourth argument. They are part of the library's code: no memory is ever made executable at run time.
+ */
 #pragma once
 
-#include <stdint.h>
-
 #include "abi.h"
-#include "attributes.h"
+#include "system.h"
 
 #define SLOTS 16384u /* hooked exports of all executables that are loaded at one time */
 
@@ -16,6 +18,9 @@ struct slot {
 };
 
 extern HIDDEN struct slot slots[SLOTS];
+
+export_function trampoline(uint32_t slot);
+bool is_trampoline(export_function function);
 
 /* Where the trampolines jump to. */
 HIDDEN int hook_call(const void *environment, const struct dispatch_state *dispatch,

@@ -1,14 +1,24 @@
 #include "counters.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "libc.h"
-#include "perf.h"
-#include "text.h"
+struct perf_event_attr perf_attributes(uint32_t type, uint64_t config, bool exclude_kernel) {
+  struct perf_event_attr attributes;
+  memset(&attributes, 0, sizeof attributes); /* the kernel refuses a structure whose unknown bytes are not 0 */
+  attributes.size = sizeof attributes;
+  attributes.type = type;
+  attributes.config = config;
+  attributes.exclude_kernel = exclude_kernel;
+  attributes.exclude_hv = 1;
+  return attributes;
+}
+
+int perf_open(struct perf_event_attr *attributes, int group) {
+  return (int)syscall(SYS_perf_event_open, attributes, 0, -1, group, PERF_FLAG_FD_CLOEXEC);
+}
+
+/* ---- counters of calls */
 
 #define RING_RECORD 8u /* bytes: a sample of type 0 is its header alone */
 
@@ -24,14 +34,6 @@ static struct perf_event_attr attributes_of(const struct event_setting *event, b
   return attributes;
 }
 
-/* Maps the page that tells a counter's state. A ring mapped read-only overwrites itself and never stops counting. */
-static bool map_pages(struct counters *counters, unsigned event, enum event_mode mode) {
-  void *mapped = real_mmap(NULL, pages_bytes(mode), PROT_READ, MAP_SHARED, counters->files[event], 0);
-  if (mapped == MAP_FAILED) return false;
-  counters->pages[event] = mapped;
-  return true;
-}
-
 static bool open_event(struct counters *counters, unsigned event) {
   const struct event_setting *setting = &settings.events[event];
   bool grouped = setting->mode == EVENT_GROUP, leads = grouped && counters->leader < 0;
@@ -39,18 +41,16 @@ static bool open_event(struct counters *counters, unsigned event) {
   int file = perf_open(&attributes, grouped ? counters->leader : -1);
   if (file < 0) return false;
   counters->files[event] = file;
-  if (grouped) {
-    if (leads) counters->leader = file;
-    counters->group[counters->group_count++] = event;
-    return true;
-  }
-  if (setting->mode == EVENT_RING) counters->ring[counters->ring_count++] = event;
-  else counters->user[counters->user_count++] = event;
-  return map_pages(counters, event, setting->mode);
+  counters->events[setting->mode][counters->counts[setting->mode]++] = event;
+  if (leads) counters->leader = file;
+  if (grouped) return true;
+  /* The page that tells a counter's state. A ring mapped read-only overwrites itself and never stops counting. */
+  void *mapped = real_mmap(NULL, pages_bytes(setting->mode), PROT_READ, MAP_SHARED, file, 0);
+  counters->pages[event] = mapped == MAP_FAILED ? NULL : mapped;
+  return mapped != MAP_FAILED;
 }
 
 bool counters_open(struct counters *counters) {
-  memset(counters, 0, sizeof *counters);
   counters->leader = -1;
   for (unsigned event = 0; event < EVENTS; event++) counters->files[event] = -1;
   counters->count = settings.event_count;
@@ -102,21 +102,22 @@ static uint64_t user_count(volatile struct perf_event_mmap_page *page) {
 
 static void read_group(struct counters *counters, uint64_t values[EVENTS]) {
   uint64_t data[3 + EVENTS];
-  ssize_t size = read(counters->leader, data, (3 + counters->group_count) * sizeof(uint64_t));
+  const unsigned *events = counters->events[EVENT_GROUP], count = counters->counts[EVENT_GROUP];
+  ssize_t size = read(counters->leader, data, (3 + count) * sizeof(uint64_t));
   if (size < (ssize_t)(3 * sizeof(uint64_t))) return;
   counters->enabled = data[1];
   counters->running = data[2];
-  for (unsigned place = 0; place < counters->group_count; place++) values[counters->group[place]] = data[3 + place];
+  for (unsigned place = 0; place < count; place++) values[events[place]] = data[3 + place];
 }
 
 void counters_read(struct counters *counters, uint64_t values[EVENTS]) {
-  for (unsigned place = 0; place < counters->ring_count; place++) {
-    unsigned event = counters->ring[place];
+  for (unsigned place = 0; place < counters->counts[EVENT_RING]; place++) {
+    unsigned event = counters->events[EVENT_RING][place];
     values[event] = counters->pages[event]->data_head / RING_RECORD;
   }
-  for (unsigned place = 0; place < counters->user_count; place++) {
-    unsigned event = counters->user[place];
+  for (unsigned place = 0; place < counters->counts[EVENT_USER]; place++) {
+    unsigned event = counters->events[EVENT_USER][place];
     values[event] = user_count(counters->pages[event]);
   }
-  if (counters->group_count) read_group(counters, values);
+  if (counters->counts[EVENT_GROUP]) read_group(counters, values);
 }

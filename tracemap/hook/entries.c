@@ -4,50 +4,34 @@
  *   entries         LD_PRELOAD: functions that stand before libc's
  *                   attach(): the same functions, put into the imports of one loaded object
  *                   plugin: IREE loads the library itself; it attaches to whoever loaded it
+ *                   a runtime that was built with IREE's own hook
  *                   begin and end of the process, and forks
- *   reservations    finds embedded executables, by the memory that is made executable
- *   opened          finds executables that libdl loads, by the symbol that is looked up
- *   runtime_hook    the way in of a runtime that was built with IREE's own hook
- *   tables          patches export tables
- *   trampolines     what the tables point to then: one entry per slot, which calls
- *   calls           the hot path: one call of a workgroup
+ *   loading         finds executables as they are loaded, by libdl or by IREE's own loader, and patches their tables
+ *   calls           the hot path: one call of a workgroup, through the trampolines that the tables point to then
  *   thread          a thread's file of calls
  *   sampler         a thread's samples: from their source to their file
  *   perf_source     samples by the kernel's perf interface    timer_source    by a timer's signal
- *   samples         a thread's file of samples                source          what both sources have
- *   counters        counts of events, for each call           files           what all files of threads have
- *   process         the process's file: what was loaded       settings        the environment variables
- *   embedded        reads ELF images in memory                objects         looks at what libdl loaded
- *   perf, library, system, libc, text                         what the hook asks of others, each behind few functions
- *   abi, layout, attributes                                   IREE's interface, the layout of record files
+ *   samples         a thread's file of samples; what both sources have
+ *   counters        counts of events, for each call           process         the process's file; what all files have
+ *   images          reads ELF images in memory                settings        the environment variables
+ *   system          what the hook asks of the compiler, the C library, the kernel and the machine
+ *   abi, layout     IREE's interface, the layout of record files
  */
 #include <dlfcn.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
 
-#include "abi.h"
-#include "attributes.h"
-#include "libc.h"
-#include "objects.h"
-#include "opened.h"
-#include "process.h"
-#include "reservations.h"
-#include "runtime_hook.h"
-#include "sampler.h"
-#include "text.h"
+#include "calls.h"
+#include "images.h"
+#include "loading.h"
 #include "thread.h"
 
 /* ---- the process begins, forks and ends */
 
-/* Locks in the order in which they are taken. The first three are apart, so that none is held by a thread that waits for
- * libdl while libdl's owner waits for it. */
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER; /* of the kernels that the runtime's own hook knows */
+
+/* Locks in the order in which they are taken. */
 static void before_fork(void) {
-  opened_lock();
-  runtime_hook_lock();
-  reservations_lock();
+  loading_lock();
+  pthread_mutex_lock(&known_lock);
   process_lock();
   samplers_lock();
 }
@@ -55,9 +39,8 @@ static void before_fork(void) {
 static void after_fork_in_parent(void) {
   samplers_unlock();
   process_unlock();
-  reservations_unlock();
-  runtime_hook_unlock();
-  opened_unlock();
+  pthread_mutex_unlock(&known_lock);
+  loading_unlock();
 }
 
 static void after_fork_in_child(void) {
@@ -151,4 +134,49 @@ PUBLIC const struct plugin *iree_hal_executable_plugin_query(uint32_t version, v
   /* One reference more, so that closing the plugin does not unload the trampolines. */
   if (dladdr((void *)(uintptr_t)plugin_load, &info)) dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
   return &plugin;
+}
+
+/* ---- a runtime built with IREE's own hook: it calls these two, found by their names, around each workgroup */
+
+struct known {
+  const struct library *library;
+  export_function function;
+  uint32_t kernel;
+};
+
+static __thread struct known last_known INITIAL_EXEC;
+
+/* Kernels that are not patched; statically linked ones, mostly. Looked up when another kernel runs than before. */
+static uint32_t known_kernel(const struct library *library, size_t ordinal) {
+  static struct known table[4096];
+  static unsigned count;
+  export_function function = library->exports.ptrs[ordinal];
+  pthread_mutex_lock(&known_lock);
+  unsigned place = 0;
+  while (place < count && (table[place].library != library || table[place].function != function)) place++;
+  uint32_t kernel = place < count ? table[place].kernel : loading_add_kernel(library, ordinal);
+  if (place == count && count < sizeof table / sizeof *table) table[count++] = (struct known){library, function, kernel};
+  pthread_mutex_unlock(&known_lock);
+  return kernel;
+}
+
+/* Whether this call is ours to record: a trampoline records its own. */
+static bool is_ours(const struct library *library, size_t ordinal) {
+  return library_has(library, ordinal) && !is_trampoline(library->exports.ptrs[ordinal]);
+}
+
+PUBLIC void iree_hal_executable_library_call_hook_begin(struct string_view identifier, const struct library *library,
+                                                        size_t ordinal) {
+  (void)identifier;
+  if (!is_ours(library, ordinal)) return;
+  export_function function = library->exports.ptrs[ordinal];
+  if (UNLIKELY(last_known.library != library || last_known.function != function))
+    last_known = (struct known){library, function, known_kernel(library, ordinal)};
+  if (last_known.kernel != NO_KERNEL) calls_begin(last_known.kernel);
+}
+
+PUBLIC void iree_hal_executable_library_call_hook_end(struct string_view identifier, const struct library *library,
+                                                      size_t ordinal) {
+  (void)identifier;
+  if (is_ours(library, ordinal)) calls_end();
 }

@@ -1,16 +1,10 @@
 #include "perf_source.h"
 
 #include <asm/perf_regs.h>
-#include <errno.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "libc.h"
-#include "perf.h"
-#include "settings.h"
-#include "system.h"
+#include "counters.h"
 
 #if defined(__x86_64__)
 #define USER_IP PERF_REG_X86_IP
@@ -98,35 +92,34 @@ static bool map_ring(struct source *source) {
     source->perf.page = mapped;
     source->perf.bytes = size;
     source->head = (const uint64_t *)(const void *)&source->perf.page->data_head;
+    source->tail = (uint64_t *)(void *)&source->perf.page->data_tail;
     source->drain_after = DRAIN_SAMPLES * SAMPLE_BYTES < size / 4 ? DRAIN_SAMPLES * SAMPLE_BYTES : size / 4;
     return true;
   }
   return false;
 }
 
-bool perf_source_open(struct source *source) {
-  for (int attempt = 0; attempt < 2; attempt++) {
-    source->exclude_kernel = attempt; /* what is forbidden to users where perf_event_paranoid is 2 */
-    if ((open_cycles(source) || open_clock(source)) && map_ring(source)) return true;
-    struct text reason = TEXT_IN(source->reason);
-    text_add(&reason, "%s", strerror(errno));
-    perf_source_close(source);
-  }
-  return false;
-}
-
-void perf_source_close(struct source *source) {
+static void close_ring(struct source *source) {
   if (source->perf.page) real_munmap(source->perf.page, page_bytes() + source->perf.bytes);
   if (source->perf.event >= 0) close(source->perf.event);
   source->perf = (struct perf_ring){.event = -1};
 }
 
-/* The kernel maps no ring for the child. */
-void perf_source_fork_child(struct source *source) {
-  if (source->perf.event >= 0) close(source->perf.event);
+static bool open_ring(struct source *source) {
+  for (int attempt = 0; attempt < 2; attempt++) {
+    source->exclude_kernel = attempt; /* what is forbidden to users where perf_event_paranoid is 2 */
+    if ((open_cycles(source) || open_clock(source)) && map_ring(source)) return true;
+    struct text reason = TEXT_IN(source->reason);
+    text_add(&reason, "%s", strerror(errno));
+    close_ring(source);
+  }
+  return false;
 }
 
-bool perf_source_give_up_cycles(void) {
+/* The kernel maps no ring for the child. */
+static void close_inherited(struct source *source) { close(source->perf.event); }
+
+bool perf_give_up_cycles(void) {
   bool used = known_hz != NO_CYCLES;
   known_hz = NO_CYCLES;
   return used;
@@ -134,12 +127,12 @@ bool perf_source_give_up_cycles(void) {
 
 /* ---- sampling */
 
-void perf_source_start(struct source *source, uint64_t period) {
+static void start(struct source *source, uint64_t period) {
   ioctl(source->perf.event, PERF_EVENT_IOC_PERIOD, &period);
   ioctl(source->perf.event, PERF_EVENT_IOC_ENABLE, 0);
 }
 
-void perf_source_stop(struct source *source) { ioctl(source->perf.event, PERF_EVENT_IOC_DISABLE, 0); }
+static void stop(struct source *source) { ioctl(source->perf.event, PERF_EVENT_IOC_DISABLE, 0); }
 
 static void copy_from_ring(const struct perf_ring *perf, uint64_t place, void *target, size_t size) {
   const char *ring = (const char *)perf->page + page_bytes();
@@ -172,9 +165,9 @@ static void add_record(const struct perf_sample *record, struct samples *samples
   }
 }
 
-void perf_source_drain(struct source *source, struct samples *samples) {
+static void drain(struct source *source, struct samples *samples) {
   const struct perf_ring *perf = &source->perf;
-  uint64_t head = __atomic_load_n(source->head, __ATOMIC_ACQUIRE), tail = perf->page->data_tail;
+  uint64_t head = __atomic_load_n(source->head, __ATOMIC_ACQUIRE), tail = *source->tail;
   while (tail < head) {
     struct perf_sample record;
     memset(&record, 0, sizeof record); /* what a shorter record lacks is 0 */
@@ -184,9 +177,7 @@ void perf_source_drain(struct source *source, struct samples *samples) {
     tail += record.header.size;
     add_record(&record, samples);
   }
-  __atomic_store_n(&perf->page->data_tail, head, __ATOMIC_RELEASE);
+  __atomic_store_n(source->tail, head, __ATOMIC_RELEASE);
 }
 
-void perf_source_discard(struct source *source) {
-  __atomic_store_n(&source->perf.page->data_tail, __atomic_load_n(source->head, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
-}
+const struct means by_perf = {open_ring, close_ring, close_inherited, start, stop, drain};

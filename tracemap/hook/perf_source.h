@@ -8,17 +8,8 @@
 #pragma once
 
 #include "samples.h"
-#include "source.h"
 
-/* False, and the source says why, where it is not to be had. With the lock of the samplers held. */
-bool perf_source_open(struct source *source);
-void perf_source_close(struct source *source);
-void perf_source_fork_child(struct source *source);
+extern HIDDEN const struct means by_perf;
 
-/* Cycles are not to be used any more; false if they were not to be used already. With the lock held. */
-bool perf_source_give_up_cycles(void);
-
-void perf_source_start(struct source *source, uint64_t period);
-void perf_source_stop(struct source *source);
-void perf_source_drain(struct source *source, struct samples *samples);
-void perf_source_discard(struct source *source);
+/* Cycles are not to be used any more; false if they were not to be used already. With the lock of the samplers held. */
+bool perf_give_up_cycles(void);

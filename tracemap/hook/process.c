@@ -1,17 +1,10 @@
 #include "process.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
+#include <sys/prctl.h>
 
 #include "layout.h"
 #include "settings.h"
-#include "system.h"
-#include "text.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int file = -1;
@@ -27,45 +20,44 @@ static char parent_stamp[64];
 void process_lock(void) { pthread_mutex_lock(&lock); }
 void process_unlock(void) { pthread_mutex_unlock(&lock); }
 
+static char line_data[16384];
+static struct text line = TEXT_IN(line_data); /* the file's next; `write_line` ends and empties it */
+
 /* A line that was cut is still a line: the next one stays whole. */
-static void write_line(struct text *text) {
-  text_add(text, "\n");
-  if (text->data[text->used - 1] != '\n') text->data[text->used - 1] = '\n';
-  if (file >= 0 && !write_all(file, text->data, text->used)) {
+static void write_line(void) {
+  text_add(&line, "}\n");
+  line.data[line.used - 1] = '\n';
+  if (file >= 0 && !write_all(file, line.data, line.used)) {
     say("the process's file cannot be written: %s", strerror(errno));
     close(file);
     file = -1;
   }
+  line.used = 0;
 }
 
-static void add_command(struct text *text) {
+static void add_command(void) {
   char command[4096];
   size_t size = read_file("/proc/self/cmdline", command, sizeof command);
-  text_add(text, ",\"command\":[");
-  for (size_t place = 0; place < size && text->used + 512 < text->size; place += strlen(command + place) + 1) {
-    if (place) text_add(text, ",");
-    text_add_json(text, command + place);
+  text_add(&line, ",\"command\":[");
+  for (size_t place = 0; place < size && line.used + 512 < line.size; place += strlen(command + place) + 1) {
+    if (place) text_add(&line, ",");
+    text_add_json(&line, command + place);
   }
-  text_add(text, "]");
+  text_add(&line, "]");
 }
 
 static void write_process(void) {
-  char line[16384];
-  struct text text = TEXT_IN(line);
   struct moment now = moment_now();
-  text_add(&text, "{\"kind\":\"process\",\"version\":%d,\"pid\":%d,\"stamp\":", FORMAT_VERSION, (int)getpid());
-  text_add_json(&text, stamp);
-  text_add(&text, ",\"parent\":");
-  text_add_json(&text, parent_stamp);
-  text_add(&text, ",\"inherited_executables\":%u,\"forked_ns\":%" PRIu64, inherited_executables, forked_ns);
-  text_add(&text, ",\"inherited_kernels\":%u,\"clock\":\"%s\",\"ticks\":%" PRIu64 ",\"ns\":%" PRIu64,
-           inherited_kernels, clock_name(), now.ticks, now.ns);
-  text_add(&text, ",\"every\":%" PRIu64 ",\"skip_ns\":%" PRIu64 ",\"budget\":%" PRIu64 ",\"filter\":", settings.every,
+  text_add(&line, "{\"kind\":\"process\",\"version\":%d,\"pid\":%d,\"stamp\":\"%s\",\"parent\":\"%s\"", FORMAT_VERSION,
+           (int)getpid(), stamp, parent_stamp);
+  text_add(&line, ",\"inherited_executables\":%u,\"forked_ns\":%" PRIu64 ",\"inherited_kernels\":%u",
+           inherited_executables, forked_ns, inherited_kernels);
+  text_add(&line, ",\"clock\":\"%s\",\"ticks\":%" PRIu64 ",\"ns\":%" PRIu64, clock_name(), now.ticks, now.ns);
+  text_add(&line, ",\"every\":%" PRIu64 ",\"skip_ns\":%" PRIu64 ",\"budget\":%" PRIu64 ",\"filter\":", settings.every,
            settings.skip_ns, settings.budget);
-  text_add_json(&text, settings.filter);
-  add_command(&text);
-  text_add(&text, "}");
-  write_line(&text);
+  text_add_json(&line, settings.filter);
+  add_command();
+  write_line();
 }
 
 static void open_file(void) {
@@ -78,7 +70,6 @@ static void open_file(void) {
   if (!silent) write_process();
 }
 
-/* False if nothing can be recorded. */
 bool process_begin(void) {
   if (!begun) {
     begun = true;
@@ -95,51 +86,33 @@ bool process_begin(void) {
 
 uint32_t process_add_executable(const char *name, enum executable_kind kind, struct memory memory) {
   static const char *const kinds[] = {"embedded", "system", "runtime"};
-  char line[8192];
-  struct text text = TEXT_IN(line);
-  text_add(&text, "{\"kind\":\"executable\",\"id\":%u,\"name\":", executable_count);
-  text_add_json(&text, name);
-  text_add(&text, ",\"elf\":\"%s\",\"base\":\"%p\",\"size\":%zu,\"ns\":%" PRIu64 "}", kinds[kind], memory.base,
+  text_add(&line, "{\"kind\":\"executable\",\"id\":%u,\"name\":", executable_count);
+  text_add_json(&line, name);
+  text_add(&line, ",\"elf\":\"%s\",\"base\":\"%p\",\"size\":%zu,\"ns\":%" PRIu64, kinds[kind], memory.base,
            memory.size, monotonic_ns());
-  write_line(&text);
+  write_line();
   return executable_count++;
 }
 
-uint32_t process_add_kernel(uint32_t executable, uint32_t ordinal, const char *name, const void *address) {
-  char line[8192];
-  struct text text = TEXT_IN(line);
-  text_add(&text, "{\"kind\":\"kernel\",\"id\":%u,\"executable\":%u,\"ordinal\":%u,\"address\":\"%p\",\"name\":",
-           kernel_count, executable, ordinal, address);
-  text_add_json(&text, name);
-  text_add(&text, "}");
-  write_line(&text);
+uint32_t process_add_kernel(uint32_t executable, uint32_t ordinal, const char *name, export_function function) {
+  text_add(&line, "{\"kind\":\"kernel\",\"id\":%u,\"executable\":%u,\"ordinal\":%u,\"address\":\"%p\",\"name\":",
+           kernel_count, executable, ordinal, (const void *)(uintptr_t)function);
+  text_add_json(&line, name);
+  write_line();
   return kernel_count++;
 }
 
 void process_add_unload(uint32_t executable) {
-  char line[128];
-  struct text text = TEXT_IN(line);
-  text_add(&text, "{\"kind\":\"unload\",\"executable\":%u,\"ns\":%" PRIu64 "}", executable, monotonic_ns());
-  write_line(&text);
-}
-
-/* The name of a new thread's file; false if nothing can be recorded. */
-bool process_path(char *path, size_t size, unsigned thread, const char *suffix) {
-  process_lock();
-  bool ready = process_begin();
-  if (ready) snprintf(path, size, "%s/hook-%s-%u.%s", settings.output, stamp, thread, suffix);
-  process_unlock();
-  return ready;
+  text_add(&line, "{\"kind\":\"unload\",\"executable\":%u,\"ns\":%" PRIu64, executable, monotonic_ns());
+  write_line();
 }
 
 void process_end(void) {
   process_lock();
   if (file >= 0) {
-    char line[128];
-    struct text text = TEXT_IN(line);
     struct moment now = moment_now();
-    text_add(&text, "{\"kind\":\"end\",\"ticks\":%" PRIu64 ",\"ns\":%" PRIu64 "}", now.ticks, now.ns);
-    write_line(&text);
+    text_add(&line, "{\"kind\":\"end\",\"ticks\":%" PRIu64 ",\"ns\":%" PRIu64, now.ticks, now.ns);
+    write_line();
   }
   process_unlock();
 }
@@ -153,4 +126,55 @@ void process_fork_child(void) {
   inherited_executables = executable_count;
   forked_ns = monotonic_ns();
   memcpy(parent_stamp, stamp, sizeof stamp);
+}
+
+/* ---- files of threads */
+
+bool file_reserve(int file, off_t offset, off_t size) {
+  if (!fallocate(file, 0, offset, size)) return true;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) return false;
+  static const char zeros[65536];
+  for (off_t place = offset; place < offset + size; place += (off_t)sizeof zeros)
+    if (!file_put(file, zeros, sizeof zeros, (uint64_t)place)) return false;
+  return true;
+}
+
+bool file_put(int file, const void *data, size_t size, uint64_t offset) {
+  return pwrite(file, data, size, (off_t)offset) == (ssize_t)size;
+}
+
+int file_make(unsigned thread, const char *suffix, off_t room, const char *consequence) {
+  char path[sizeof settings.output + 160];
+  process_lock();
+  bool ready = process_begin();
+  if (ready) snprintf(path, sizeof path, "%s/hook-%s-%u.%s", settings.output, stamp, thread, suffix);
+  process_unlock();
+  if (!ready) return -1;
+  int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file >= 0 && (!room || file_reserve(file, 0, room))) return file;
+  say("%s cannot be made (%s): %s", path, strerror(errno), consequence);
+  if (file >= 0) close(file);
+  return -1;
+}
+
+void about_begin(struct text *about) {
+  char name[32] = "";
+  prctl(PR_GET_NAME, name, 0, 0, 0);
+  text_add(about, "{\"pid\":%d,\"tid\":%d,\"name\":", (int)getpid(), (int)syscall(SYS_gettid));
+  text_add_json(about, name);
+}
+
+bool head_write(int file, const char *magic, const char *description, const struct text *about, uint32_t data_offset) {
+  struct preamble preamble = {
+      .version = FORMAT_VERSION,
+      .description_bytes = (uint32_t)strlen(description),
+      .about_bytes = (uint32_t)about->used,
+      .header_offset = HEADER_OFFSET,
+      .about_offset = ABOUT_OFFSET,
+      .data_offset = data_offset,
+  };
+  memcpy(preamble.magic, magic, sizeof preamble.magic);
+  return file_put(file, description, preamble.description_bytes, DESCRIPTION_OFFSET) &&
+         file_put(file, about->data, preamble.about_bytes, ABOUT_OFFSET) &&
+         file_put(file, &preamble, sizeof preamble, 0);
 }

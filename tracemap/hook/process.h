@@ -1,13 +1,13 @@
 /* The process's file: what was loaded, a line of JSON each, so that it is on disk before the first call of a kernel.
+ * And what the files of its threads have in common: their names, and the head that describes them (layout.h draws it).
  *
  * It is opened when the first executable is seen, which is also when the settings are read. Executables and kernels are
  * numbered here, and keep their numbers for ever.
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "abi.h"
+#include "system.h"
 
 #define NO_EXECUTABLE UINT32_MAX
 #define NO_KERNEL UINT32_MAX
@@ -27,10 +27,27 @@ void process_unlock(void);
 /* With the lock held. Nothing is to be added after `process_begin` was false. */
 bool process_begin(void);
 uint32_t process_add_executable(const char *name, enum executable_kind kind, struct memory memory);
-uint32_t process_add_kernel(uint32_t executable, uint32_t ordinal, const char *name, const void *address);
+uint32_t process_add_kernel(uint32_t executable, uint32_t ordinal, const char *name, export_function function);
 void process_add_unload(uint32_t executable);
 void process_fork_child(void);
 
 /* Without the lock. */
-bool process_path(char *path, size_t size, unsigned thread, const char *suffix);
 void process_end(void);
+
+/* ---- files of threads */
+
+/* Makes one, with `room` bytes of disk, without the lock; -1 if it cannot be made, which is said as `consequence`. */
+int file_make(unsigned thread, const char *suffix, off_t room, const char *consequence);
+
+/* Room on disk: writing to a mapped file on a full one kills the program. */
+bool file_reserve(int file, off_t offset, off_t size);
+
+/* Writes all of it, or says false with errno. */
+bool file_put(int file, const void *data, size_t size, uint64_t offset);
+
+/* Begins the JSON that says what thread this is; the caller goes on and closes it. */
+void about_begin(struct text *about);
+
+/* `magic` has 8 characters. The preamble comes last: without it a file tells that its program was killed while it was
+ * set up. */
+bool head_write(int file, const char *magic, const char *description, const struct text *about, uint32_t data_offset);

@@ -1,15 +1,7 @@
 #include "sampler.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "files.h"
-#include "libc.h"
 #include "perf_source.h"
 #include "settings.h"
-#include "system.h"
 #include "timer_source.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -18,40 +10,14 @@ static struct sampler *samplers; /* of the threads that live */
 void samplers_lock(void) { pthread_mutex_lock(&lock); }
 void samplers_unlock(void) { pthread_mutex_unlock(&lock); }
 
-/* ---- either source */
-
-static bool is_perf(const struct source *source) { return source->perf.event >= 0; }
-
-/* False, with errno, where neither is to be had; nothing runs yet. With the lock held. */
-static bool source_open(struct source *source) {
-  if (settings.sampler != SAMPLE_BY_TIMER && perf_source_open(source)) return true;
-  return settings.sampler != SAMPLE_BY_PERF && timer_source_open(source);
-}
-
-static void source_close(struct source *source) {
-  timer_source_close(source);
-  perf_source_close(source);
-}
-
-static void source_start(struct source *source, uint64_t period) {
-  if (is_perf(source)) perf_source_start(source, period);
-  else timer_source_start(source, period);
-}
-
-static void source_stop(struct source *source) {
-  if (is_perf(source)) perf_source_stop(source);
-  else timer_source_stop(source);
-}
+/* ---- from the ring to the file */
 
 static uint64_t head_of(const struct source *source) { return __atomic_load_n(source->head, __ATOMIC_ACQUIRE); }
-
-/* ---- from the ring to the file */
 
 /* By the thread itself, or by the one that ends the process: whoever comes second leaves it to the first. */
 static void drain(struct sampler *sampler) {
   if (__atomic_exchange_n(&sampler->busy, true, __ATOMIC_ACQUIRE)) return;
-  if (is_perf(&sampler->source)) perf_source_drain(&sampler->source, &sampler->samples);
-  else timer_source_drain(&sampler->source, &sampler->samples);
+  sampler->source.means->drain(&sampler->source, &sampler->samples);
   samples_flush(&sampler->samples);
   __atomic_store_n(&sampler->busy, false, __ATOMIC_RELEASE);
 }
@@ -65,7 +31,7 @@ static void set_drain(struct source *source) {
 COLD void sampler_catch_up(struct sampler *sampler) {
   int error = errno;
   set_drain(&sampler->source);
-  timer_source_wake(&sampler->source);
+  timer_wake(&sampler->source);
   drain(sampler);
   errno = error;
 }
@@ -88,31 +54,42 @@ static uint64_t measure_cost(struct source *source) {
   uint64_t gaps[SAMPLES], begin = monotonic_ns(), before = begin, head = head_of(source);
   unsigned count = 0;
   source->inside = true;
-  source_start(source, source->period / (SECOND_NS / settings.sample_hz / PERIOD_NS + 1));
+  source->means->start(source, source->period / (SECOND_NS / settings.sample_hz / PERIOD_NS + 1));
   while (count < SAMPLES && before - begin < LIMIT_NS) {
     uint64_t seen = head_of(source), after = monotonic_ns();
     if (seen != head) gaps[count++] = after - before;
     head = seen;
     before = after;
   }
-  source_stop(source);
-  if (is_perf(source)) perf_source_discard(source);
-  else timer_source_discard(source);
+  source->means->stop(source);
+  __atomic_store_n(source->tail, head_of(source), __ATOMIC_RELEASE); /* these samples are thrown away */
   source->inside = false;
   return middle_of(gaps, count);
 }
 
 static uint64_t known_cost; /* of the process's samples, by its first thread; 0: not known */
 
+/* False, with errno, where no means is to be had; nothing runs yet. With the lock held. */
+static bool open_source(struct source *source) {
+  if (settings.sampler != SAMPLE_BY_TIMER && by_perf.open(source)) source->means = &by_perf;
+  else if (settings.sampler != SAMPLE_BY_PERF && by_timer.open(source)) source->means = &by_timer;
+  return source->means;
+}
+
+static void close_source(struct source *source) {
+  if (source->means) source->means->close(source);
+  source->means = NULL;
+}
+
 /* What the first thread finds out is so for all: they open their sources one after another, with the lock held. */
 static bool open_measured(struct source *source) {
-  if (!source_open(source)) return false;
+  if (!open_source(source)) return false;
   if (!known_cost) known_cost = measure_cost(source);
   if (known_cost) return true;
   /* No sample came: there are virtual machines whose counters count and never interrupt. */
-  if (perf_source_give_up_cycles()) {
-    source_close(source);
-    if (!source_open(source)) return false;
+  if (perf_give_up_cycles()) {
+    close_source(source);
+    if (!open_source(source)) return false;
   }
   known_cost = measure_cost(source);
   return true;
@@ -124,7 +101,7 @@ static void describe(const struct source *source, struct text *about) {
   about_begin(about);
   text_add(about, ",\"sampler\":\"%s\",\"hz\":%u,\"exclude_kernel\":%s,\"perf_error\":", source->method,
            (unsigned)settings.sample_hz, source->exclude_kernel ? "true" : "false");
-  text_add_json(about, is_perf(source) ? "" : source->reason);
+  text_add_json(about, source->means == &by_perf ? "" : source->reason);
   text_add(about, "}");
 }
 
@@ -141,12 +118,11 @@ static bool set_up(struct sampler *sampler, unsigned thread) {
   char line[SAMPLES_DATA_OFFSET - ABOUT_OFFSET];
   struct text about = TEXT_IN(line);
   describe(source, &about);
-  samples_begin(&sampler->samples, source->period, cost_ns);
-  return samples_open(&sampler->samples, thread, &about);
+  return samples_open(&sampler->samples, thread, &about, source->period, cost_ns);
 }
 
 static void release(struct sampler *sampler) {
-  source_close(&sampler->source);
+  close_source(&sampler->source);
   if (sampler->samples.file >= 0) close(sampler->samples.file);
   real_munmap(sampler, sizeof *sampler);
 }
@@ -155,7 +131,7 @@ struct sampler *sampler_begin(unsigned thread) {
   if (!settings.sample_hz) return NULL;
   struct sampler *sampler = new_pages(sizeof *sampler);
   if (!sampler) return NULL;
-  sampler->samples.file = sampler->source.perf.event = -1;
+  sampler->samples.file = -1;
   if (!set_up(sampler, thread)) {
     release(sampler);
     return NULL;
@@ -165,12 +141,12 @@ struct sampler *sampler_begin(unsigned thread) {
   samplers = sampler;
   samplers_unlock();
   set_drain(&sampler->source);
-  source_start(&sampler->source, sampler->source.period);
+  sampler->source.means->start(&sampler->source, sampler->source.period);
   return sampler;
 }
 
 void sampler_end(struct sampler *sampler) {
-  source_stop(&sampler->source);
+  sampler->source.means->stop(&sampler->source);
   samplers_lock();
   struct sampler **place = &samplers;
   while (*place && *place != sampler) place = &(*place)->next;
@@ -190,10 +166,9 @@ void samplers_end(void) {
 
 /* The child samples anew. With the lock held; the samplers are copies, of threads that the child has not got. */
 void samplers_fork_child(void) {
-  timer_source_fork_child();
   for (struct sampler *sampler = samplers, *next; sampler; sampler = next) {
     next = sampler->next;
-    perf_source_fork_child(&sampler->source);
+    sampler->source.means->fork_child(&sampler->source);
     close(sampler->samples.file);
     real_munmap(sampler, sizeof *sampler);
   }

@@ -5,9 +5,7 @@
  */
 #pragma once
 
-#include "attributes.h"
 #include "samples.h"
-#include "source.h"
 
 struct sampler {
   struct source source;

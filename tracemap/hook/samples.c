@@ -1,38 +1,26 @@
 #include "samples.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "files.h"
 #include "settings.h"
-#include "system.h"
 
 static bool put_header(const struct samples *samples) {
   return file_put(samples->file, &samples->header, sizeof samples->header, HEADER_OFFSET);
 }
 
-bool samples_open(struct samples *samples, unsigned thread, const struct text *about) {
-  const struct head head = {SAMPLES_MAGIC, SAMPLES_DESCRIPTION, about, SAMPLES_DATA_OFFSET};
-  samples->file = file_make(thread, "samples", 0, "a thread is not sampled");
-  if (samples->file < 0) return false;
-  if (!ftruncate(samples->file, SAMPLES_DATA_OFFSET) && put_header(samples) && head_write(samples->file, &head))
-    return true;
-  say("no room for samples (%s): a thread is not sampled", strerror(errno));
-  return false;
-}
-
-void samples_begin(struct samples *samples, uint64_t period, uint64_t cost_ns) {
+bool samples_open(struct samples *samples, unsigned thread, const struct text *about, uint64_t period,
+                  uint64_t cost_ns) {
   /* A clock that the thread that ends the process can read too. */
   if (pthread_getcpuclockid(pthread_self(), &samples->cpu_clock)) samples->cpu_clock = CLOCK_THREAD_CPUTIME_ID;
   samples->cpu_first = clock_ns(samples->cpu_clock);
   uint64_t now = monotonic_ns();
-  samples->header = (struct samples_header){.period = period,
-                                            .cost_ns = cost_ns,
-                                            .first_ns = now,
-                                            .last_ns = now,
-                                            .record_bytes = sizeof(struct sample)};
+  samples->header = (struct samples_header){
+      .period = period, .cost_ns = cost_ns, .first_ns = now, .last_ns = now, .record_bytes = sizeof(struct sample)};
+  samples->file = file_make(thread, "samples", 0, "a thread is not sampled");
+  if (samples->file < 0) return false;
+  if (!ftruncate(samples->file, SAMPLES_DATA_OFFSET) && put_header(samples) &&
+      head_write(samples->file, SAMPLES_MAGIC, SAMPLES_DESCRIPTION, about, SAMPLES_DATA_OFFSET))
+    return true;
+  say("no room for samples (%s): a thread is not sampled", strerror(errno));
+  return false;
 }
 
 static void write_batch(struct samples *samples) {

@@ -1,14 +1,10 @@
 #include "settings.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include "text.h"
 
 struct settings settings;
+
+const char *const event_modes[] = {[EVENT_GROUP] = "group", [EVENT_RING] = "ring", [EVENT_USER] = "rdpmc"};
 
 static void copy(char *target, size_t size, const char *name) {
   const char *value = getenv(name);
@@ -32,22 +28,15 @@ static uint64_t number(const char *name, uint64_t otherwise) {
 }
 
 /* One event is NAME|TYPE|CONFIG|CONFIG1|MODE, as `tracemap hook env` writes it; events are parted by semicolons. */
-static bool read_event(struct event_setting *event, char *text) {
-  char mode[16];
-  unsigned type;
-  unsigned long long config, config1;
-  if (sscanf(text, "%63[^|]|%u|%llx|%llx|%15s", event->name, &type, &config, &config1, mode) != 5) return false;
-  event->type = type;
-  event->config = config;
-  event->config1 = config1;
-  char *kernel = strchr(mode, '+');
-  event->exclude_kernel = kernel && !strcmp(kernel, "+user");
-  if (kernel) *kernel = '\0';
-  if (!strcmp(mode, "ring")) event->mode = EVENT_RING;
-  else if (!strcmp(mode, "group")) event->mode = EVENT_GROUP;
-  else if (!strcmp(mode, "rdpmc")) event->mode = EVENT_USER;
-  else return false;
-  return true;
+static bool read_event(struct event_setting *event, const char *text) {
+  char mode[16], rest[16] = "";
+  if (sscanf(text, "%63[^|]|%" SCNu32 "|%" SCNx64 "|%" SCNx64 "|%15[^+]%15s", event->name, &event->type, &event->config,
+             &event->config1, mode, rest) < 5)
+    return false;
+  event->exclude_kernel = !strcmp(rest, "+user");
+  for (event->mode = 0; event->mode < EVENT_MODES; event->mode++)
+    if (!strcmp(mode, event_modes[event->mode])) return true;
+  return false;
 }
 
 static void read_events(void) {
@@ -121,19 +110,16 @@ static const char *match_one(const char *pattern, char character) {
 
 /* Like fnmatch, which may allocate. Backtracks to the last star only, so it takes no more than pattern times name. */
 static bool matches_glob(const char *pattern, const char *name) {
-  const char *star = NULL, *retry = NULL;
+  const char *star = NULL, *retry = NULL, *next;
   while (*name) {
     if (*pattern == '*') {
-      star = pattern++;
+      star = ++pattern;
       retry = name;
-      continue;
-    }
-    const char *next = match_one(pattern, *name);
-    if (next) {
+    } else if ((next = match_one(pattern, *name))) {
       pattern = next;
       name++;
     } else if (star) {
-      pattern = star + 1;
+      pattern = star;
       name = ++retry;
     } else {
       return false;

@@ -1,16 +1,14 @@
 /* The environment variables that steer the hook. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "attributes.h"
+#include "system.h"
 
 #define EVENTS 16 /* the most counters per call */
 #define MOST_SAMPLES_HZ 20000u
 
 /* How a counter is read; counters.h says what each costs. */
-enum event_mode { EVENT_GROUP, EVENT_RING, EVENT_USER };
+enum event_mode { EVENT_GROUP, EVENT_RING, EVENT_USER, EVENT_MODES };
+extern HIDDEN const char *const event_modes[EVENT_MODES]; /* their names */
 
 struct event_setting {
   char name[64];

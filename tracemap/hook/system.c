@@ -1,14 +1,122 @@
 #include "system.h"
 
-#include <stdbool.h>
-#include <stdio.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/mman.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-#include "text.h"
+/* ---- text and files */
+
+static void add_arguments(struct text *text, const char *format, va_list arguments) {
+  int length = vsnprintf(text->data + text->used, text->size - text->used, format, arguments);
+  if (length > 0) text->used += (size_t)length;
+  if (text->used >= text->size) text->used = text->size - 1;
+}
+
+void text_add(struct text *text, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  add_arguments(text, format, arguments);
+  va_end(arguments);
+}
+
+void text_add_json(struct text *text, const char *string) {
+  text_add(text, "\"");
+  for (const unsigned char *byte = (const unsigned char *)(string ? string : ""); *byte; byte++) {
+    if (text->used + 64 > text->size) break; /* room for what closes the string and the object around it */
+    if (*byte == '"' || *byte == '\\') text_add(text, "\\%c", *byte);
+    else if (*byte < 0x20 || *byte == 0x7f) text_add(text, "\\u%04x", *byte);
+    else text->data[text->used++] = (char)*byte;
+  }
+  text->data[text->used] = '\0';
+  text_add(text, "\"");
+}
+
+void say(const char *format, ...) {
+  char line[1024];
+  struct text text = TEXT_IN(line);
+  text_add(&text, "tracemap hook: ");
+  va_list arguments;
+  va_start(arguments, format);
+  add_arguments(&text, format, arguments);
+  va_end(arguments);
+  line[text.used] = '\n'; /* in the place of the zero: written at once, so that lines of threads do not mix */
+  write_all(STDERR_FILENO, line, text.used + 1);
+}
+
+bool write_all(int file, const void *data, size_t size) {
+  const char *rest = data;
+  while (size) {
+    ssize_t written = write(file, rest, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    rest += written;
+    size -= (size_t)written;
+  }
+  return true;
+}
+
+size_t read_file(const char *path, char *data, size_t size) {
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t got = file < 0 ? 0 : read(file, data, size - 1);
+  if (file >= 0) close(file);
+  data[got > 0 ? got : 0] = '\0';
+  return got > 0 ? (size_t)got : 0;
+}
+
+/* ---- the C library, and memory by the page */
+
+#if defined(__x86_64__)
+#define DLSYM_VERSION "GLIBC_2.2.5"
+#else
+#define DLSYM_VERSION "GLIBC_2.17"
+#endif
+
+struct libc libc;
+
+/* By version, since plain dlsym would be our own. */
+#define RESOLVE(name) libc.name = (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, DLSYM_VERSION)
+
+void libc_resolve(void) {
+  if (libc.dlsym) return;
+#ifdef TRACEMAP_HOOK_WITHOUT_PRELOAD
+  libc = (struct libc){dlsym, dlclose, mmap, mprotect, munmap};
+#else
+  RESOLVE(mmap);
+  RESOLVE(mprotect);
+  RESOLVE(munmap);
+  RESOLVE(dlclose);
+  RESOLVE(dlsym);
+#endif
+}
+
+/* Other libraries may call us before our constructor ran; then the kernel is asked directly. */
+void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+  if (libc.mmap) return libc.mmap(address, size, protection, flags, file, offset);
+  return (void *)syscall(SYS_mmap, address, size, protection, flags, file, offset);
+}
+
+int real_mprotect(void *address, size_t size, int protection) {
+  if (libc.mprotect) return libc.mprotect(address, size, protection);
+  return (int)syscall(SYS_mprotect, address, size, protection);
+}
+
+int real_munmap(void *address, size_t size) {
+  return libc.munmap ? libc.munmap(address, size) : (int)syscall(SYS_munmap, address, size);
+}
+
+size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+void *new_pages(size_t size) {
+  void *pages = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return pages == MAP_FAILED ? NULL : pages;
+}
+
+/* ---- clocks, cpus and their nodes */
 
 #define CALIBRATION_NS 2000000u
 
@@ -25,24 +133,18 @@ uint64_t clock_ns(clockid_t clock) {
 
 uint64_t monotonic_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
-#if defined(__x86_64__)
 /* The kernel takes a time stamp counter that is not steady, or differs between cores, off its list of clock sources. */
-static bool tsc_is_steady(void) {
+static bool ticks_are_steady(void) {
+#if defined(__x86_64__)
+  const char *asked = getenv("TRACEMAP_HOOK_CLOCK");
+  if (asked && !strcmp(asked, "monotonic")) return false;
   unsigned a, b, c, d;
   if (!__get_cpuid(0x80000007, &a, &b, &c, &d) || !(d & 1u << 8)) return false;
   char names[256];
   read_file("/sys/devices/system/clocksource/clocksource0/available_clocksource", names, sizeof names);
   return strstr(names, "tsc") != NULL;
-}
-#endif
-
-static enum clock_kind chosen_clock(void) {
-  const char *asked = getenv("TRACEMAP_HOOK_CLOCK");
-#if defined(__x86_64__)
-  return asked && !strcmp(asked, "monotonic") ? CLOCK_NS : tsc_is_steady() ? CLOCK_TICKS : CLOCK_NS;
 #else
-  (void)asked;
-  return CLOCK_TICKS; /* AArch64's generic timer is steady by its specification */
+  return true; /* AArch64's generic timer is steady by its specification */
 #endif
 }
 
@@ -64,42 +166,34 @@ struct moment moment_now(void) {
   return best;
 }
 
-/* The next range of a list such as `0-3,8`; false at its end. */
-static bool next_range(char **place, unsigned long *first, unsigned long *last) {
-  if (**place < '0' || **place > '9') return false;
-  *first = *last = strtoul(*place, place, 10);
-  if (**place == '-') *last = strtoul(*place + 1, place, 10);
-  if (**place == ',') ++*place;
-  return true;
-}
-
-static void read_cpus_of(unsigned long node) {
-  char path[64], list[4096], *place = list;
-  snprintf(path, sizeof path, "/sys/devices/system/node/node%lu/cpulist", node);
+/* Calls `found` for each number of a file's list, such as `0-3,8`. */
+static void each_listed(const char *path, void (*found)(unsigned number, unsigned context), unsigned context) {
+  char list[4096], *place = list;
   read_file(path, list, sizeof list);
-  unsigned long first, last;
-  while (next_range(&place, &first, &last))
-    for (unsigned long cpu = first; cpu <= last && cpu < CPUS; cpu++) node_of_cpu[cpu] = (uint16_t)node;
+  while (*place >= '0' && *place <= '9') {
+    unsigned long first = strtoul(place, &place, 10), last = *place == '-' ? strtoul(place + 1, &place, 10) : first;
+    for (; first <= last && first < CPUS; first++) found((unsigned)first, context);
+    if (*place == ',') place++;
+  }
 }
 
-static void read_nodes(void) {
-  char online[1024], *place = online;
-  read_file("/sys/devices/system/node/online", online, sizeof online);
-  unsigned long first, last;
-  while (next_range(&place, &first, &last))
-    for (unsigned long node = first; node <= last && node < 4096; node++) read_cpus_of(node);
+static void set_node(unsigned cpu, unsigned node) { node_of_cpu[cpu] = (uint16_t)node; }
+
+static void read_cpus_of(unsigned node, unsigned unused) {
+  (void)unused;
+  char path[64];
+  snprintf(path, sizeof path, "/sys/devices/system/node/node%u/cpulist", node);
+  each_listed(path, set_node, node);
 }
 
-/* Called once, when the first executable is seen. */
 void system_begin(void) {
-  clock_kind = chosen_clock();
-  read_nodes();
+  clock_kind = ticks_are_steady() ? CLOCK_TICKS : CLOCK_NS;
+  each_listed("/sys/devices/system/node/online", read_cpus_of, 0);
   begun = moment_now();
   /* Two moments this far apart give the clock's rate to a few parts in 10,000, should the program be killed at once. */
   while (monotonic_ns() - begun.ns < CALIBRATION_NS) continue;
 }
 
-/* How many ticks a time takes, by the clock's rate since `system_begin`. */
 uint64_t ticks_in(uint64_t ns) {
   struct moment now = moment_now();
   double rate = now.ns > begun.ns ? (double)(now.ticks - begun.ticks) / (double)(now.ns - begun.ns) : 1;

@@ -1,15 +1,8 @@
 #include "thread.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "files.h"
-#include "libc.h"
-#include "settings.h"
-#include "system.h"
+#include "process.h"
 
 #define WINDOW_BYTES (1u << 20)
 
@@ -24,10 +17,6 @@ static struct thread broken_thread = {.broken = true};
 
 /* ---- the window */
 
-static size_t window_bytes(const struct thread *thread) {
-  return WINDOW_BYTES / thread->record_bytes * thread->record_bytes;
-}
-
 static void unmap_window(struct thread *thread) {
   if (thread->window) real_munmap(thread->window, (size_t)(thread->limit - thread->window));
   thread->window = NULL;
@@ -40,7 +29,8 @@ static off_t cursor_offset(const struct thread *thread) {
 /* Maps the window that holds the file from `offset` on. A record may straddle pages, never windows. */
 static bool map_window(struct thread *thread, off_t offset) {
   off_t page = (off_t)page_bytes(), first = offset / page * page;
-  size_t size = (size_t)(offset - first) + window_bytes(thread);
+  size_t window = WINDOW_BYTES / thread->record_bytes * thread->record_bytes;
+  size_t size = (size_t)(offset - first) + window;
   if (!file_reserve(thread->file, first, (off_t)size)) return false;
   char *mapped = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, thread->file, first);
   if (mapped == MAP_FAILED) return false;
@@ -48,7 +38,7 @@ static bool map_window(struct thread *thread, off_t offset) {
   thread->window = mapped;
   thread->window_offset = first;
   thread->cursor = mapped + (offset - first);
-  thread->limit = thread->cursor + window_bytes(thread);
+  thread->limit = thread->cursor + window;
   return true;
 }
 
@@ -56,16 +46,15 @@ COLD struct record *thread_next_window(struct thread *thread) {
   int error = errno;
   off_t offset = cursor_offset(thread);
   bool allowed = !thread->full && (uint64_t)offset + WINDOW_BYTES <= settings.thread_bytes + DATA_OFFSET;
-  if (!allowed || !map_window(thread, offset)) {
+  if (allowed && map_window(thread, offset)) {
+    thread_refresh_clock(thread);
+  } else {
     if (!thread->full) say("a thread's file is full: its further calls are counted, not recorded");
     thread->full = true;
     thread->header->lost++;
-    errno = error;
-    return NULL;
   }
-  thread_refresh_clock(thread);
   errno = error;
-  return (struct record *)(void *)thread->cursor;
+  return thread->full ? NULL : (struct record *)(void *)thread->cursor;
 }
 
 void thread_refresh_clock(struct thread *thread) {
@@ -78,13 +67,12 @@ void thread_refresh_clock(struct thread *thread) {
 /* ---- the file */
 
 static void describe(const struct thread *thread, struct text *about) {
-  static const char *const modes[] = {[EVENT_GROUP] = "group", [EVENT_RING] = "ring", [EVENT_USER] = "rdpmc"};
   about_begin(about);
   text_add(about, ",\"clock\":\"%s\",\"events\":[", clock_name());
   for (unsigned event = 0; event < thread->event_count; event++) {
     text_add(about, event ? ",{\"name\":" : "{\"name\":");
     text_add_json(about, settings.events[event].name);
-    text_add(about, ",\"mode\":\"%s\"}", modes[settings.events[event].mode]);
+    text_add(about, ",\"mode\":\"%s\"}", event_modes[settings.events[event].mode]);
   }
   text_add(about, "]}");
 }
@@ -99,8 +87,7 @@ static bool write_head(struct thread *thread) {
                                     .last_ticks = now.ticks,
                                     .last_ns = now.ns,
                                     .record_bytes = thread->record_bytes};
-  const struct head head = {FORMAT_MAGIC, LAYOUT_DESCRIPTION, &about, DATA_OFFSET};
-  return head_write(thread->file, &head);
+  return head_write(thread->file, FORMAT_MAGIC, LAYOUT_DESCRIPTION, &about, DATA_OFFSET);
 }
 
 static bool open_file(struct thread *thread) {
@@ -136,13 +123,6 @@ static void release(struct thread *thread) {
   real_munmap(thread, sizeof *thread);
 }
 
-static void end_file(struct thread *thread) {
-  thread_refresh_clock(thread);
-  thread->header->closed = 1;
-  if (ftruncate(thread->file, cursor_offset(thread)))
-    say("a thread's file cannot be cut to its records: %s", strerror(errno));
-}
-
 /* ---- begin and end */
 
 static void end_of_thread(void *thread) { thread_end(thread); }
@@ -154,7 +134,7 @@ struct thread *thread_open(void) {
   pthread_once(&once, make_key);
   struct thread *thread = new_pages(sizeof *thread);
   if (!thread) return &broken_thread;
-  thread->file = thread->counters.leader = -1;
+  thread->file = -1;
   thread->number = __atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED);
   thread->broken = !set_up(thread);
   if (thread->broken) release_file(thread);
@@ -179,7 +159,12 @@ void thread_end(struct thread *thread) {
   current_thread = NULL;
   if (thread == &broken_thread) return;
   if (thread->sampler) sampler_end(thread->sampler);
-  if (!thread->broken) end_file(thread);
+  if (!thread->broken) {
+    thread_refresh_clock(thread);
+    thread->header->closed = 1;
+    if (ftruncate(thread->file, cursor_offset(thread)))
+      say("a thread's file cannot be cut to its records: %s", strerror(errno));
+  }
   release(thread);
 }
 

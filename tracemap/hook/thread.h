@@ -1,11 +1,6 @@
 /* A thread's record file: its head stays mapped, its records are written through a window that moves on. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
-
-#include "attributes.h"
 #include "counters.h"
 #include "layout.h"
 #include "sampler.h"

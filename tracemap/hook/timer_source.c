@@ -1,16 +1,10 @@
 #include "timer_source.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <string.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
-#include <unistd.h>
 
-#include "attributes.h"
 #include "settings.h"
-#include "system.h"
 
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid
@@ -55,7 +49,7 @@ static void pass_over(struct source *source) {
   struct timer_ring *timer = &source->timer;
   __atomic_fetch_add(&timer->outside, 1, __ATOMIC_RELAXED);
   if (++timer->idle < IDLE_LIMIT) return;
-  timer_source_stop(source);
+  set_timer(source, 0, 0);
   timer->asleep = true;
   __atomic_store_n(&source->drain_from, 0, __ATOMIC_RELAXED);
 }
@@ -81,57 +75,48 @@ static void on_signal(int number, siginfo_t *info, void *context) {
 
 /* ---- opening */
 
-static void install_handler(void) {
-  struct sigaction action;
-  memset(&action, 0, sizeof action);
-  action.sa_sigaction = on_signal;
-  action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGPROF, &action, &previous);
-}
-
-bool timer_source_open(struct source *source) {
+static bool open_timer(struct source *source) {
   static bool installed;
-  if (!installed) install_handler();
+  struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
+  sigemptyset(&action.sa_mask);
+  if (!installed) sigaction(SIGPROF, &action, &previous);
   installed = true;
-  struct sigevent event;
-  memset(&event, 0, sizeof event);
-  event.sigev_notify = SIGEV_THREAD_ID;
-  event.sigev_signo = SIGPROF;
-  event.sigev_value.sival_ptr = (void *)(uintptr_t)&token;
-  event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
+  struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID,
+                           .sigev_signo = SIGPROF,
+                           .sigev_value.sival_ptr = (void *)(uintptr_t)&token,
+                           .sigev_notify_thread_id = (pid_t)syscall(SYS_gettid)};
   if (timer_create(CLOCK_MONOTONIC, &event, &source->timer.timer)) return false;
-  source->timer.exists = true;
   source->method = "timer";
   source->period = SECOND_NS / settings.sample_hz;
   source->exclude_kernel = false;
   source->head = &source->timer.head;
+  source->tail = &source->timer.tail;
   source->drain_after = DRAIN_SAMPLES;
   timed = source;
   return true;
 }
 
 /* A signal that is under way may still come; it then finds no source. */
-void timer_source_close(struct source *source) {
-  if (source->timer.exists) timer_delete(source->timer.timer);
-  source->timer.exists = false;
+static void close_timer(struct source *source) {
+  timer_delete(source->timer.timer);
   if (timed == source) timed = NULL;
 }
 
 /* The kernel copies no timer for the child. */
-void timer_source_fork_child(void) { timed = NULL; }
+static void forget_timer(struct source *source) {
+  if (timed == source) timed = NULL;
+}
 
 /* ---- sampling */
 
-void timer_source_start(struct source *source, uint64_t period) {
+static void start(struct source *source, uint64_t period) {
   source->timer.first_ns = monotonic_ns() + period;
   set_timer(source, source->timer.first_ns, period);
 }
 
-void timer_source_stop(struct source *source) { set_timer(source, 0, 0); }
+static void stop(struct source *source) { set_timer(source, 0, 0); }
 
-/* Starts a timer that was stopped, on the same grid: were it set from the call on, short calls would never be met. */
-void timer_source_wake(struct source *source) {
+void timer_wake(struct source *source) {
   if (!source->timer.asleep) return;
   uint64_t now = monotonic_ns(), first = source->timer.first_ns, period = source->period;
   source->timer.asleep = false;
@@ -139,7 +124,7 @@ void timer_source_wake(struct source *source) {
   set_timer(source, now < first ? first : first + ((now - first) / period + 1) * period, period);
 }
 
-void timer_source_drain(struct source *source, struct samples *samples) {
+static void drain(struct source *source, struct samples *samples) {
   struct timer_ring *timer = &source->timer;
   uint64_t head = __atomic_load_n(&timer->head, __ATOMIC_ACQUIRE), tail = timer->tail;
   for (; tail < head; tail++) samples_add(samples, &timer->ring[tail % TIMER_RING]);
@@ -148,6 +133,4 @@ void timer_source_drain(struct source *source, struct samples *samples) {
   samples->header.outside += __atomic_exchange_n(&timer->outside, 0, __ATOMIC_RELAXED);
 }
 
-void timer_source_discard(struct source *source) {
-  __atomic_store_n(&source->timer.tail, __atomic_load_n(&source->timer.head, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
-}
+const struct means by_timer = {open_timer, close_timer, forget_timer, start, stop, drain};

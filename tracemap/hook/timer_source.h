@@ -6,15 +6,8 @@
 #pragma once
 
 #include "samples.h"
-#include "source.h"
 
-/* False, with errno, where there is no timer to be had. With the lock of the samplers held. */
-bool timer_source_open(struct source *source);
-void timer_source_close(struct source *source);
-void timer_source_fork_child(void);
+extern HIDDEN const struct means by_timer;
 
-void timer_source_start(struct source *source, uint64_t period);
-void timer_source_stop(struct source *source);
-void timer_source_wake(struct source *source);
-void timer_source_drain(struct source *source, struct samples *samples);
-void timer_source_discard(struct source *source);
+/* Starts a timer that was stopped, on the same grid: were it set from the call on, short calls would never be met. */
+void timer_wake(struct source *source);

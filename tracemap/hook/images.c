@@ -1,0 +1,229 @@
+#include "images.h"
+
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define FIRST_PAGE 4096u /* of every size of pages, so much can be read */
+
+const struct library *library_asked(const void *query) {
+  static const uint64_t environment[64]; /* zeros: more than the structure has, and the library does not look at it */
+  return ((library_query)(uintptr_t)query)(LIBRARY_VERSION, environment);
+}
+
+bool library_has(const struct library *library, size_t ordinal) {
+  return library && library->header && library->header->version == LIBRARY_VERSION && library->exports.ptrs &&
+         ordinal < library->exports.count;
+}
+
+const char *library_kernel_name(const struct library *library, size_t ordinal, char *made_up, size_t size) {
+  const char *name = library->exports.names ? library->exports.names[ordinal] : NULL;
+  if (name) return name;
+  snprintf(made_up, size, "%s:%zu", library->header->name ? library->header->name : "", ordinal);
+  return made_up;
+}
+
+/* ---- what any image tells of itself */
+
+/* A piece of memory, up to but without `end`. */
+struct range {
+  uintptr_t begin, end;
+};
+
+static struct range range_of(const void *address, size_t size) {
+  return (struct range){(uintptr_t)address, (uintptr_t)address + size};
+}
+
+static struct range segment_range(const struct dl_phdr_info *image, const ElfW(Phdr) * header) {
+  uintptr_t begin = image->dlpi_addr + header->p_vaddr;
+  return (struct range){begin, begin + header->p_memsz};
+}
+
+/* The loaded segment that holds all of a range; NULL if none of the image does. */
+static const ElfW(Phdr) * segment_of(const struct dl_phdr_info *image, struct range range) {
+  for (unsigned place = 0; place < image->dlpi_phnum; place++) {
+    const ElfW(Phdr) *header = &image->dlpi_phdr[place];
+    struct range outer = segment_range(image, header);
+    if (header->p_type == PT_LOAD && range.begin >= outer.begin && range.begin <= range.end && range.end <= outer.end)
+      return header;
+  }
+  return NULL;
+}
+
+/* What all loaded segments cover, with the alignment of the first; of numbers that cannot be, all of the memory. */
+static struct range reach_of(const struct dl_phdr_info *image) {
+  struct range reach = {UINTPTR_MAX, 0};
+  for (unsigned place = 0; place < image->dlpi_phnum; place++) {
+    const ElfW(Phdr) *header = &image->dlpi_phdr[place];
+    if (header->p_type != PT_LOAD) continue;
+    struct range segment = segment_range(image, header);
+    if (segment.end < segment.begin) return (struct range){0, UINTPTR_MAX};
+    segment.begin -= header->p_vaddr % (header->p_align ? header->p_align : 1);
+    if (segment.begin < reach.begin) reach.begin = segment.begin;
+    if (segment.end > reach.end) reach.end = segment.end;
+  }
+  return reach;
+}
+
+/* The entries of an image's dynamic section, by tag; those that it lacks are 0. */
+struct dynamic {
+  ElfW(Addr) values[DT_NUM];
+};
+
+/* False if the image has no such section in a loaded segment. */
+static bool read_dynamic(const struct dl_phdr_info *image, struct dynamic *dynamic) {
+  *dynamic = (struct dynamic){0};
+  unsigned place = 0;
+  while (place < image->dlpi_phnum && image->dlpi_phdr[place].p_type != PT_DYNAMIC) place++;
+  if (place == image->dlpi_phnum) return false;
+  struct range range = segment_range(image, &image->dlpi_phdr[place]);
+  if (!segment_of(image, range)) return false;
+  const ElfW(Dyn) *entry = (const void *)range.begin;
+  for (size_t count = (range.end - range.begin) / sizeof *entry; count-- && entry->d_tag != DT_NULL; entry++)
+    if (entry->d_tag > 0 && entry->d_tag < DT_NUM) dynamic->values[entry->d_tag] = entry->d_un.d_ptr;
+  return true;
+}
+
+/* ---- embedded executables: every address and size below comes from the file, and is looked at only where it lies in a
+ * segment that is loaded */
+
+/* What lies at an address of the image; NULL if it does not lie in one segment, wholly. */
+static const void *image_at(const struct dl_phdr_info *image, ElfW(Addr) address, size_t size) {
+  const void *found = (const void *)(image->dlpi_addr + address);
+  return segment_of(image, range_of(found, size)) ? found : NULL;
+}
+
+/* Fills in what libdl would say of the image, had it loaded it. */
+static bool read_image(const char *base, size_t size, struct dl_phdr_info *image) {
+  if (size < sizeof(ElfW(Ehdr))) return false;
+  const ElfW(Ehdr) *elf = (const void *)base;
+  if (memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_type != ET_DYN)
+    return false;
+  /* Real program headers follow the ELF header. */
+  size_t headers = elf->e_phoff + (size_t)elf->e_phnum * sizeof(ElfW(Phdr)), readable = size;
+  if (readable > FIRST_PAGE) readable = FIRST_PAGE;
+  if (elf->e_phentsize != sizeof(ElfW(Phdr)) || elf->e_phoff > FIRST_PAGE || headers > readable) return false;
+  *image = (struct dl_phdr_info){.dlpi_phdr = (const void *)(base + elf->e_phoff), .dlpi_phnum = elf->e_phnum};
+  struct range reach = reach_of(image);
+  image->dlpi_addr = (uintptr_t)base - reach.begin;
+  return reach.begin < reach.end && reach.end - reach.begin <= size;
+}
+
+static const void *find_symbol(const struct dl_phdr_info *image, const struct dynamic *dynamic, const char *name) {
+  const uint32_t *buckets = image_at(image, dynamic->values[DT_HASH], 2 * sizeof(uint32_t));
+  uint32_t count = buckets ? buckets[1] : 0;
+  size_t names_size = dynamic->values[DT_STRSZ], size = strlen(name) + 1;
+  const ElfW(Sym) *symbols = image_at(image, dynamic->values[DT_SYMTAB], count * sizeof(ElfW(Sym)));
+  const char *names = image_at(image, dynamic->values[DT_STRTAB], names_size);
+  if (!symbols || !names) return NULL;
+  for (uint32_t place = 1; place < count; place++) {
+    const ElfW(Sym) *symbol = &symbols[place];
+    if (symbol->st_shndx == SHN_UNDEF || symbol->st_name + size > names_size) continue;
+    if (!memcmp(names + symbol->st_name, name, size)) return image_at(image, symbol->st_value, 1);
+  }
+  return NULL;
+}
+
+const struct library *embedded_library(const char *base, size_t size, const char *code, size_t code_size) {
+  struct dl_phdr_info image;
+  struct dynamic dynamic;
+  if (!read_image(base, size, &image) || !read_dynamic(&image, &dynamic)) return NULL;
+  const char *function = find_symbol(&image, &dynamic, LIBRARY_QUERY);
+  if (!function || function < code || function >= code + code_size) return NULL;
+  __builtin___clear_cache((char *)(uintptr_t)code, (char *)(uintptr_t)code + code_size);
+  return library_asked(function);
+}
+
+/* ---- objects that libdl loaded */
+
+struct search {
+  struct range inside; /* what the object holds, where no path tells which it is */
+  const char *path;
+  struct dl_phdr_info *object;
+};
+
+static bool is_file(const char *path, const char *name) {
+  struct stat wanted, found;
+  return *name && !stat(path, &wanted) && !stat(name, &found) && wanted.st_dev == found.st_dev &&
+         wanted.st_ino == found.st_ino;
+}
+
+static int look_at(struct dl_phdr_info *info, size_t size, void *data) {
+  (void)size;
+  const struct search *search = data;
+  if (search->path ? !is_file(search->path, info->dlpi_name) : !segment_of(info, search->inside)) return 0;
+  *search->object = *info;
+  return 1;
+}
+
+/* Copies what is known of an object: all else follows after the search, since libdl's lock is held while it goes on. */
+static bool find_object(struct range inside, const char *path, struct dl_phdr_info *object) {
+  struct search search = {inside, path, object};
+  return dl_iterate_phdr(look_at, &search);
+}
+
+static int same_base(struct dl_phdr_info *info, size_t size, void *data) {
+  (void)size;
+  return (const void *)info->dlpi_addr == data;
+}
+
+bool object_is_loaded(const void *base) { return dl_iterate_phdr(same_base, (void *)(uintptr_t)base); }
+
+size_t object_size(const void *inside, const void *base) {
+  struct dl_phdr_info object;
+  return find_object(range_of(inside, 1), NULL, &object) ? reach_of(&object).end - (uintptr_t)base : 0;
+}
+
+/* What libdl protects after relocation ends at a page's border; what follows it stays writable. */
+static bool is_protected(const struct dl_phdr_info *object, const ElfW(Phdr) * header, struct range range) {
+  struct range relro = segment_range(object, header);
+  uintptr_t page = page_bytes();
+  return header->p_type == PT_GNU_RELRO && range.begin < relro.end / page * page &&
+         range.end > relro.begin / page * page;
+}
+
+bool object_access(void *address, size_t size, bool writable) {
+  struct dl_phdr_info object;
+  struct range range = range_of(address, size);
+  if (!find_object(range, NULL, &object)) return false;
+  bool read_only = !(segment_of(&object, range)->p_flags & PF_W);
+  for (unsigned place = 0; place < object.dlpi_phnum; place++)
+    read_only |= is_protected(&object, &object.dlpi_phdr[place], range);
+  if (!read_only) return true;
+  uintptr_t page = page_bytes(), begin = range.begin / page * page, end = (range.end + page - 1) / page * page;
+  return !real_mprotect((void *)begin, end - begin, writable ? PROT_READ | PROT_WRITE : PROT_READ);
+}
+
+/* `table` and `size` are the tags of a list of relocations. libdl has turned the addresses of the dynamic section into
+ * pointers, on the platforms that the hook knows. */
+static unsigned patch_relocations(const struct dl_phdr_info *object, const struct dynamic *dynamic, unsigned table,
+                                  unsigned size, const struct import *imports) {
+  const ElfW(Rela) *relocations = (const void *)dynamic->values[table];
+  const ElfW(Sym) *symbols = (const void *)dynamic->values[DT_SYMTAB];
+  const char *names = (const void *)dynamic->values[DT_STRTAB];
+  size_t count = relocations && symbols && names ? dynamic->values[size] / sizeof *relocations : 0;
+  unsigned patched = 0;
+  for (size_t place = 0; place < count; place++) {
+    const ElfW(Rela) *relocation = &relocations[place];
+    const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(relocation->r_info)];
+    if (!ELF64_R_SYM(relocation->r_info) || relocation->r_addend) continue;
+    for (const struct import *import = imports; import->name; import++) {
+      if (strcmp(names + symbol->st_name, import->name)) continue;
+      void **entry = (void **)(object->dlpi_addr + relocation->r_offset);
+      if (!object_access(entry, sizeof *entry, true)) continue;
+      __atomic_store_n(entry, import->function, __ATOMIC_RELEASE);
+      object_access(entry, sizeof *entry, false);
+      patched++;
+    }
+  }
+  return patched;
+}
+
+unsigned object_patch_imports(const void *inside, const char *path, const struct import *imports) {
+  struct dl_phdr_info object;
+  struct dynamic dynamic;
+  if (!find_object(range_of(inside, 1), path, &object) || !read_dynamic(&object, &dynamic)) return 0;
+  return patch_relocations(&object, &dynamic, DT_JMPREL, DT_PLTRELSZ, imports) +
+         patch_relocations(&object, &dynamic, DT_RELA, DT_RELASZ, imports);
+}

@@ -1,0 +1,264 @@
+#include "loading.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include "calls.h"
+#include "images.h"
+#include "process.h"
+#include "settings.h"
+
+/* ---- export tables, whoever loads them */
+
+/* All of this section goes under the lock of the process. */
+static uint32_t free_slots[SLOTS]; /* a stack of slots that were given back */
+static uint32_t free_count, fresh_slot;
+
+static uint32_t take_slot(void) {
+  if (free_count) return free_slots[--free_count];
+  return fresh_slot < SLOTS ? fresh_slot++ : UINT32_MAX;
+}
+
+static void patch_export(const struct library *library, uint32_t ordinal, uint32_t executable) {
+  char made_up[256];
+  const char *name = library_kernel_name(library, ordinal, made_up, sizeof made_up);
+  export_function *entry = &library->exports.ptrs[ordinal];
+  if (!*entry || is_trampoline(*entry) || !settings_want(name)) return;
+  uint32_t slot = take_slot();
+  if (slot == UINT32_MAX) {
+    say("%s is not recorded: more than %u kernels are loaded at once", name, SLOTS);
+    return;
+  }
+  slots[slot] = (struct slot){*entry, process_add_kernel(executable, ordinal, name, *entry), executable};
+  __atomic_store_n(entry, trampoline(slot), __ATOMIC_RELEASE); /* last: other threads may call it at once */
+}
+
+/* Makes a table writable and back again; false where that cannot be. An embedded one lies in memory that is still
+ * writable, unless its segment was protected already. */
+static bool set_writable(const struct library *library, enum executable_kind kind, bool writable) {
+  return kind == EMBEDDED_ELF ||
+         object_access((void *)library->exports.ptrs, library->exports.count * sizeof(export_function), writable);
+}
+
+/* Returns the executable's number, NO_EXECUTABLE if it was left alone. */
+static uint32_t patch_table(const struct library *library, enum executable_kind kind, struct memory memory) {
+  if (!library_has(library, 0) || is_trampoline(library->exports.ptrs[0])) return NO_EXECUTABLE;
+  uint32_t executable = NO_EXECUTABLE;
+  process_lock();
+  if (process_begin() && set_writable(library, kind, true)) {
+    executable = process_add_executable(library->header->name, kind, memory);
+    for (uint32_t ordinal = 0; ordinal < library->exports.count; ordinal++) patch_export(library, ordinal, executable);
+    set_writable(library, kind, false);
+  }
+  process_unlock();
+  return executable;
+}
+
+uint32_t loading_add_kernel(const struct library *library, size_t ordinal) {
+  char made_up[256];
+  const char *name = library_kernel_name(library, ordinal, made_up, sizeof made_up);
+  uint32_t kernel = NO_KERNEL;
+  process_lock();
+  if (process_begin() && settings_want(name)) {
+    uint32_t executable = process_add_executable(library->header->name, RUNTIME_HOOK, (struct memory){NULL, 0});
+    kernel = process_add_kernel(executable, (uint32_t)ordinal, name, library->exports.ptrs[ordinal]);
+  }
+  process_unlock();
+  return kernel;
+}
+
+static void release(uint32_t executable) {
+  process_lock();
+  for (uint32_t slot = 0; slot < fresh_slot; slot++) {
+    if (!slots[slot].target || slots[slot].executable != executable) continue;
+    slots[slot] = (struct slot){NULL, NO_KERNEL, NO_EXECUTABLE};
+    free_slots[free_count++] = slot;
+  }
+  process_add_unload(executable);
+  process_unlock();
+}
+
+/* ---- by libdl */
+
+struct opened {
+  void *handle;
+  const void *base;
+  uint32_t executable;
+};
+
+static struct opened opened[SLOTS]; /* pages that are not written to take no memory */
+static size_t opened_count;
+
+static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void look_at_opened(void *handle, const void *function) {
+  Dl_info info;
+  const struct library *library = library_asked(function);
+  if (!library || !dladdr(function, &info)) return;
+  pthread_mutex_lock(&opened_lock);
+  if (opened_count < SLOTS) {
+    struct memory memory = {info.dli_fbase, object_size(function, info.dli_fbase)};
+    uint32_t executable = patch_table(library, SYSTEM_ELF, memory);
+    if (executable != NO_EXECUTABLE) opened[opened_count++] = (struct opened){handle, info.dli_fbase, executable};
+  }
+  pthread_mutex_unlock(&opened_lock);
+}
+
+static COLD void *query_symbol(void *handle, const char *name) {
+  void *function = libc.dlsym(handle, name);
+  int error = errno;
+  if (function) look_at_opened(handle, function);
+  errno = error;
+  return function;
+}
+
+/* Every other name is handed on as a tail call: libc looks at the return address to find out who asks. */
+void *hooked_dlsym(void *handle, const char *name) {
+  if (UNLIKELY(!libc.dlsym)) libc_resolve();
+  if (UNLIKELY(name && !strcmp(name, LIBRARY_QUERY))) return query_symbol(handle, name);
+  return libc.dlsym(handle, name);
+}
+
+/* A handle may be closed more often than once; its executable is gone when libdl has it no more. */
+static void closed(const void *handle) {
+  pthread_mutex_lock(&opened_lock);
+  for (size_t place = 0; place < opened_count; place++) {
+    if (opened[place].handle != handle || object_is_loaded(opened[place].base)) continue;
+    release(opened[place].executable);
+    opened[place--] = opened[--opened_count];
+  }
+  pthread_mutex_unlock(&opened_lock);
+}
+
+int hooked_dlclose(void *handle) {
+  if (UNLIKELY(!libc.dlclose)) libc_resolve();
+  int status = libc.dlclose(handle);
+  if (opened_count) closed(handle);
+  return status;
+}
+
+/* ---- by IREE's own loader */
+
+#define RESERVATIONS 1024u
+
+struct reservation {
+  const char *base;
+  size_t size;
+  bool readable; /* the first page can be looked at */
+  uint32_t executable;
+};
+
+static struct reservation reservations[RESERVATIONS];
+static unsigned reservation_oldest; /* what gives way when there are too many */
+
+/* How many are in use; written under the lock, read without it to pass quickly. It lies among data that were touched at
+ * the start: a page fault here would be counted as one of the kernel that is the first to call munmap. */
+static unsigned reservation_count __attribute__((section(".data")));
+
+static pthread_mutex_t reservations_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Mostly there are none, and the program's calls pass without a lock. */
+static bool any_reserved(void) { return __atomic_load_n(&reservation_count, __ATOMIC_ACQUIRE); }
+
+static void forget(struct reservation *reservation) {
+  uint32_t executable = reservation->executable;
+  *reservation = (struct reservation){NULL, 0, false, NO_EXECUTABLE};
+  __atomic_sub_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
+  if (executable != NO_EXECUTABLE) release(executable);
+}
+
+/* A free place, or that of the oldest reservation that holds no executable; NULL if all do. */
+static struct reservation *free_reservation(void) {
+  for (unsigned place = 0; place < RESERVATIONS; place++)
+    if (!reservations[place].base) return &reservations[place];
+  for (unsigned tries = 0; tries < RESERVATIONS; tries++) {
+    struct reservation *oldest = &reservations[reservation_oldest++ % RESERVATIONS];
+    if (oldest->executable != NO_EXECUTABLE) continue;
+    forget(oldest);
+    return oldest;
+  }
+  return NULL;
+}
+
+static void remember(const void *base, size_t size) {
+  pthread_mutex_lock(&reservations_lock);
+  struct reservation *reservation = free_reservation();
+  if (reservation) {
+    *reservation = (struct reservation){base, size, false, NO_EXECUTABLE};
+    __atomic_add_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&reservations_lock);
+}
+
+static struct reservation *reservation_of(const char *address) {
+  for (unsigned place = 0; place < RESERVATIONS; place++) {
+    struct reservation *found = &reservations[place];
+    if (found->base && address >= found->base && address < found->base + found->size) return found;
+  }
+  return NULL;
+}
+
+static void look_at_reserved(struct reservation *reservation, const char *code, size_t code_size) {
+  const struct library *library = embedded_library(reservation->base, reservation->size, code, code_size);
+  struct memory memory = {reservation->base, reservation->size};
+  if (library) reservation->executable = patch_table(library, EMBEDDED_ELF, memory);
+}
+
+/* This one and the next leave errno as it is, as the program's calls do that succeed. */
+static void protection_changed(const char *address, size_t size, int protection) {
+  int error = errno;
+  pthread_mutex_lock(&reservations_lock);
+  struct reservation *reservation = reservation_of(address);
+  if (reservation) {
+    if (address == reservation->base) reservation->readable = protection & PROT_READ;
+    if (protection & PROT_EXEC && reservation->readable && reservation->executable == NO_EXECUTABLE)
+      look_at_reserved(reservation, address, size);
+  }
+  pthread_mutex_unlock(&reservations_lock);
+  errno = error;
+}
+
+static void unmapped(const char *address, size_t size) {
+  int error = errno;
+  pthread_mutex_lock(&reservations_lock);
+  for (unsigned place = 0; place < RESERVATIONS; place++) {
+    struct reservation *found = &reservations[place];
+    if (found->base && found->base >= address && found->base < address + size) forget(found);
+  }
+  pthread_mutex_unlock(&reservations_lock);
+  errno = error;
+}
+
+void *hooked_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+  void *mapped = real_mmap(address, size, protection, flags, file, offset);
+  if (mapped == MAP_FAILED) return mapped;
+  if (UNLIKELY(protection == PROT_NONE && !address && (flags & MAP_ANONYMOUS)))
+    remember(mapped, size);
+  else if (UNLIKELY((flags & MAP_FIXED) && any_reserved()))
+    protection_changed(mapped, size, protection & ~PROT_EXEC); /* it may take away what could be read there */
+  return mapped;
+}
+
+int hooked_mprotect(void *address, size_t size, int protection) {
+  int status = real_mprotect(address, size, protection);
+  if (UNLIKELY(!status && any_reserved())) protection_changed(address, size, protection);
+  return status;
+}
+
+int hooked_munmap(void *address, size_t size) {
+  /* First, since the address may be given to another thread as soon as it is free. */
+  if (UNLIKELY(any_reserved())) unmapped(address, size);
+  return real_munmap(address, size);
+}
+
+/* ---- forks */
+
+void loading_lock(void) {
+  pthread_mutex_lock(&opened_lock);
+  pthread_mutex_lock(&reservations_lock);
+}
+
+void loading_unlock(void) {
+  pthread_mutex_unlock(&reservations_lock);
+  pthread_mutex_unlock(&opened_lock);
+}
