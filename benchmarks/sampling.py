@@ -18,7 +18,7 @@ from tests.support import SAMPLES
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import compile_library
 from tracemap.measurements.hook.samples import read_samples
-from tracemap.options.runs import DEFAULT_HZ
+from tracemap.options.record import DEFAULT_HZ
 from tracemap.toolchain import find_tool
 
 MODEL = "jax_gpt2_4l"

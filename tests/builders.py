@@ -18,7 +18,7 @@ from tracemap.graph.program import Kernel, Membership, Site
 from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import quoted
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text
 
 MODEL = SourceFile(name="model.mlir", path="model.mlir", language="mlir")

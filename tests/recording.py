@@ -16,7 +16,7 @@ from tracemap.functions import Argument, Function
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import COLUMNS
 from tracemap.measurements.runfile import read_run
-from tracemap.options.runs import RecordOptions
+from tracemap.options.record import RecordOptions
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

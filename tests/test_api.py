@@ -15,7 +15,7 @@ from tracemap.codec import pretty
 from tracemap.errors import BundleInvalid, FunctionUnknown, ModelUnreadable, TargetExists, UsageInvalid
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
-from tracemap.options.runs import RecordOptions
+from tracemap.options.record import RecordOptions
 from tracemap.reports.json.attribution import shown_attribution
 from tracemap.toolchain import find_tool
 

@@ -23,7 +23,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer
 from tracemap.measurements.header import UNTOLD_HEADER, RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text
 
 SHA = "ab" * 32

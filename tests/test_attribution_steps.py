@@ -30,7 +30,7 @@ from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.header import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.reports.csv.tables import attribution_csv
 from tracemap.reports.json.attribution import shown_attribution
 from tracemap.units import UNKNOWN, split_by_largest_remainder

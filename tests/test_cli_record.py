@@ -20,7 +20,7 @@ from tracemap.capture.open_run import open_run
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
-from tracemap.options.runs import DEFAULT_HZ
+from tracemap.options.record import DEFAULT_HZ
 
 ENDLESS = 10_000_000
 DEADLINE_S = 60.0

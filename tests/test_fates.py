@@ -18,7 +18,7 @@ from tracemap.graph.ops import Fate, Op
 from tracemap.mapping.build import build
 from tracemap.mapping.fates.reasons import INFERRED, REASONS
 from tracemap.mapping.request import BuildRequest
-from tracemap.options.models import BuildOptions
+from tracemap.options.build import BuildOptions
 
 GOLD = Path(__file__).parent / "gold" / "fates"
 MODELS = sorted(Corpus(SAMPLES).models())

@@ -17,7 +17,7 @@ from tests.support import Corpus, check_cli, json_cli, made_once, run_cli
 from tracemap.attribution.weights import wilson
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 
 Json = dict[str, Any]
 SAMPLED = {

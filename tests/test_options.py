@@ -15,10 +15,14 @@ from tests.test_docs import command
 from tracemap.cli.main import COMMANDS
 from tracemap.errors import UsageInvalid
 from tracemap.graph.ops import OpId
-from tracemap.options.calls import StatsOptions
-from tracemap.options.models import AuditOptions, BuildOptions, LowerOptions
+from tracemap.options.attribute import AttributeOptions, Rule
+from tracemap.options.audit import AuditOptions
+from tracemap.options.build import BuildOptions
+from tracemap.options.lower import LowerOptions
 from tracemap.options.option import Options, chosen, declared_options
-from tracemap.options.runs import AttributeOptions, RecordOptions, ReportOptions, Rule
+from tracemap.options.record import RecordOptions
+from tracemap.options.report import ReportOptions
+from tracemap.options.stats import StatsOptions
 from tracemap.units import UNKNOWN
 
 

@@ -16,7 +16,7 @@ from tracemap.attribution.model import ResidualReason
 from tracemap.codec import pretty
 from tracemap.graph.ops import Evidence, Fate, OpId
 from tracemap.graph.program import Kernel, Step
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.reports.json.attribution import shown_attribution
 from tracemap.reports.json.show import shown_map
 from tracemap.units import UNKNOWN

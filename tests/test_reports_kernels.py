@@ -15,7 +15,7 @@ from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.reports.page import kernels_tab
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import KernelSources, kernel_page_json, kernel_pages, kernels_of

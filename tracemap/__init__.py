@@ -1,9 +1,8 @@
 """tracemap: which of my operations, on which line of my model, costs this time and these cache misses?
 
 The Python API: a function per command, which does what the command does and returns what the command would print.
-Each takes the command's options: as a record of `tracemap.options` (`options`; None: its defaults), or by the names of
-its fields (`changes`); paths and choices may be given as text. A bundle is what `build` or `load` returned, or its
-path. Example:
+Each takes the command's options, as a record (`tracemap.options`) or by the names of its fields; paths and choices may
+be given as text. Example:
 
     import tracemap
 
@@ -13,8 +12,7 @@ path. Example:
     for op in result.ops:
         print(bundle.graph.op_by_id[op.op].line, op.metrics["cpu_ns"].attributed)
 
-All raise kinds of `tracemap.errors.TracemapError`, as the functions of the same names in `tracemap.session` say, and
-TypeError for an option that does not exist, or one that is missing.
+All raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not exist.
 """
 
 from __future__ import annotations
@@ -30,8 +28,11 @@ if TYPE_CHECKING:
     from tracemap.capture.record import Recorded
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
-    from tracemap.options.models import BuildOptions, LowerOptions
-    from tracemap.options.runs import AttributeOptions, RecordOptions, ReportOptions
+    from tracemap.options.attribute import AttributeOptions
+    from tracemap.options.build import BuildOptions
+    from tracemap.options.lower import LowerOptions
+    from tracemap.options.record import RecordOptions
+    from tracemap.options.report import ReportOptions
 
 __all__ = ["__version__", "attribute", "build", "load", "lower", "record", "report"]
 
@@ -44,14 +45,18 @@ def build(
     Args:
         model: a file of MLIR text or bytecode; "" with `from_dumps`, where the dumps hold the model.
         output: the bundle; None: named as the model, in the working folder.
-        options: what `tracemap build` can be asked.
+        options: what `tracemap build` can be asked; None: its defaults.
         changes: options by name, such as `device="vulkan"`.
-    """
-    from tracemap.options.models import BuildOptions
-    from tracemap.options.option import chosen
-    from tracemap.session import models
 
-    return models.build(str(model), chosen(BuildOptions, options, changes, output=output))
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.build.build` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.build import BuildOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.build import build as build_model
+
+    return build_model(str(model), chosen(BuildOptions, options, changes, output=output))
 
 
 def load(path: str | Path) -> Bundle:
@@ -67,21 +72,28 @@ def load(path: str | Path) -> Bundle:
 
 
 def lower(
-    model: str | Path, pipelines: Sequence[str] | None = None, options: LowerOptions | None = None, **changes: object
+    model: str | Path,
+    pipelines: Sequence[str] | None = None,
+    options: LowerOptions | None = None,
+    **changes: object,
 ) -> Lowering:
     """Run pass pipelines over a model and link its ops to the outermost loops of each stage.
 
     Args:
         model: a file of MLIR text or bytecode.
         pipelines: as iree-opt takes them, `builtin.module(…)`; each goes on from the result of the one before.
-        options: what `tracemap lower` can be asked.
+        options: what `tracemap lower` can be asked; None: its defaults.
         changes: options by name, such as `html="loops.html"`.
-    """
-    from tracemap.options.models import LowerOptions
-    from tracemap.options.option import chosen
-    from tracemap.session import models
 
-    return models.lower(str(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.lower.lower` does.
+        TypeError: there is no such option, or there are no pipelines.
+    """
+    from tracemap.options.lower import LowerOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.lower import lower as lower_model
+
+    return lower_model(str(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
 
 
 def record(
@@ -93,17 +105,21 @@ def record(
     """Run a bundle's module and write a run; `.path` of the result is the run.
 
     Args:
-        bundle: the bundle whose module is run.
+        bundle: what `build` or `load` returned, or its path.
         output: the run; None: the next free number in the bundle.
-        options: what `tracemap record` can be asked.
+        options: what `tracemap record` can be asked; None: its defaults.
         changes: options by name, such as `iterations=50, sample_hz=251`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.record.record` does.
+        TypeError: there is no such option.
     """
     from tracemap.options.option import chosen
-    from tracemap.options.runs import RecordOptions
-    from tracemap.session import runs
+    from tracemap.options.record import RecordOptions
+    from tracemap.session.record import record as record_bundle
 
     asked = chosen(RecordOptions, options, changes, output=output)
-    return runs.record(_opened(bundle), asked)
+    return record_bundle(_opened(bundle), asked)
 
 
 def attribute(
@@ -116,13 +132,17 @@ def attribute(
 
     Args:
         runs: tables, as `record` writes them or of others, or `.ireeprof` files; several are added up.
-        bundle: the bundle; None: it is found from the first run.
-        options: what `tracemap attribute` can be asked.
+        bundle: what `build` or `load` returned, or its path; None: it is found from the first run.
+        options: what `tracemap attribute` can be asked; None: its defaults.
         changes: options by name, such as `rule="equal", html="page.html"`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.attribute.attribute` does.
+        TypeError: there is no such option.
     """
+    from tracemap.options.attribute import AttributeOptions
     from tracemap.options.option import chosen
-    from tracemap.options.runs import AttributeOptions
-    from tracemap.session.runs import attribute as attribute_runs
+    from tracemap.session.attribute import attribute as attribute_runs
 
     asked = chosen(AttributeOptions, options, changes)
     return attribute_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
@@ -138,15 +158,19 @@ def report(
     """Write the annotated page of a bundle, with the costs of its runs or, without any, of the map alone.
 
     Args:
-        bundle: the bundle that the page shows.
+        bundle: what `build` or `load` returned, or its path.
         output: the page; None: that of the options.
         runs: as `attribute` takes them.
-        options: what `tracemap report` can be asked.
+        options: what `tracemap report` can be asked; None: its defaults.
         changes: options by name, such as `rule="equal"`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.report.report` does.
+        TypeError: there is no such option, or no output is named.
     """
     from tracemap.options.option import chosen
-    from tracemap.options.runs import ReportOptions
-    from tracemap.session.runs import report as report_bundle
+    from tracemap.options.report import ReportOptions
+    from tracemap.session.report import report as report_bundle
 
     asked = chosen(ReportOptions, options, changes, output=output)
     report_bundle(_opened(bundle), _paths(runs), asked)

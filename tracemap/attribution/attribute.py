@@ -21,7 +21,7 @@ from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
 from tracemap.measurements.model import Metric, Run
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
 

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from tracemap.graph.program import Membership, Site
 from tracemap.measurements.header import Peaks
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 _Z = 1.959963984540054

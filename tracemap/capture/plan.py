@@ -13,7 +13,7 @@ from tracemap.capture.inputs import Input, given_inputs, made_inputs
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import FunctionUnknown, UsageInvalid
 from tracemap.functions import Argument, Function
-from tracemap.options.runs import RecordOptions
+from tracemap.options.record import RecordOptions
 from tracemap.units import UNKNOWN, Text
 
 DEFAULT_DEVICE = "local-task"

@@ -1,1 +1,1 @@
-"""The command line: a function per command, whose docstring is its help. The only place that prints or exits."""
+"""The command line: one file per command, whose docstring is its help. The only place that prints or exits."""

@@ -1,4 +1,4 @@
-"""The group of all commands; loads the module of a command only when it is asked for, so that `--help` is quick."""
+"""The group of all commands; loads a command's module only when it is asked for, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -26,16 +26,8 @@ COMMANDS = {
 }
 
 
-_MODULES = {
-    "models": ("build", "show", "audit", "lower"),
-    "runs": ("record", "attribute", "events", "report"),
-    "calls": ("stats", "hook"),
-}
-"""File of `tracemap.cli` -> the commands in it; `options` and `session` have files of the same names for them."""
-
-
 class CommandGroup(click.Group):
-    """A group whose commands lie in the modules of the table, each under its own name."""
+    """A group whose commands live in `tracemap.cli.<name>`, each as a click command called `command`."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Names in the order of the work, not of the alphabet."""
@@ -43,12 +35,11 @@ class CommandGroup(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Import the command's module, and only this one."""
-        for module, names in _MODULES.items():
-            if name in names:
-                command = getattr(importlib.import_module(f"tracemap.cli.{module}"), name)
-                assert isinstance(command, click.Command)
-                return command
-        return None
+        if name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"tracemap.cli.{name}").command
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, from the table above."""

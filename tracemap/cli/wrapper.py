@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracemap.cli.messages import phases_shown, warn
+from tracemap.cli.progress import phases_shown
+from tracemap.cli.warnings import warn
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid, TargetUnwritable, ToolMissing
-from tracemap.options.models import BuildOptions
+from tracemap.options.build import BuildOptions
 from tracemap.outputs import replaced
 from tracemap.session.models import own_folder
 
@@ -69,7 +70,9 @@ def _trace(command: CompileCommand, request: BuildRequest, data: bytes) -> Bundl
         with phases_shown("build") as progress:
             made = build(request, progress, lambda said: _echo(said, request.name_for_compiler))
     except ModelInvalid as error:
-        _run(command, data)
+        status = _run(command, data)
+        if status != 0:
+            sys.exit(status)
         raise ModelInvalid(f"the command succeeded, but without tracing: {error}") from error
     _hand_over(made.module_path, command.output)
     return made
@@ -97,21 +100,22 @@ def _read(command: CompileCommand) -> bytes:
 def _run_as_it_is(command: CompileCommand, data: bytes, why: str) -> None:
     from tracemap.mapping.compiler.command import NO_MODEL
 
-    _run(command, data)
+    status = _run(command, data)
+    if status != 0:
+        sys.exit(status)
     if why != NO_MODEL:  # it only asked for a version or help
         warn([Diagnostic("not-traced", f"no bundle: {why}")])
 
 
-def _run(command: CompileCommand, data: bytes) -> None:
-    """Run the command with the standard streams that tracemap was given; where it fails, end with its status."""
+def _run(command: CompileCommand, data: bytes) -> int:
+    """Run the command with the standard streams that tracemap was given; returns its status as a shell would."""
     sys.stdout.flush()
     taken = data if data and command.model == "-" else None  # standard input can be read only once
     try:
         done = subprocess.run([str(command.program), *command.arguments], check=False, input=taken)
     except OSError as error:
         raise ToolMissing(f"{command.program}: cannot be started: {error.strerror}") from error
-    if done.returncode != 0:
-        sys.exit(done.returncode if done.returncode > 0 else 128 - done.returncode)  # of a signal: as a shell says it
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
 
 def _echo(said: str, name: str) -> None:

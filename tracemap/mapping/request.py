@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tracemap.graph.model import LIBRARY
 from tracemap.mapping.compiler.compiling import Compiler
-from tracemap.options.models import BuildOptions
+from tracemap.options.build import BuildOptions
 
 
 @dataclass(frozen=True, slots=True)

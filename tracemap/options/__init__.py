@@ -1,1 +1,1 @@
-"""What each command can be asked, by what it is about; its help, the Python API and the requests are made of it."""
+"""What each command can be asked: one file per command; its help, the Python API and the requests are made of it."""

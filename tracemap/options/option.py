@@ -6,6 +6,7 @@ API takes them by name, and the requests of the rooms below hold them whole.
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 import re
@@ -89,8 +90,6 @@ def chosen(
         TypeError: there is no such option, or one that is required is missing.
         UsageInvalid: a value that an option does not take.
     """
-    import difflib
-
     known = [declared.name for declared in declared_options(kind)]
     for name in changes:
         if name not in known:

@@ -11,7 +11,7 @@ from tracemap.attribution.steps.counts import StepCounts
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import format_count, plural
 
 _MOST_NAMED = 5

@@ -16,7 +16,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Site, Transfer
 from tracemap.measurements.header import Peaks
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, split_by_largest_remainder
 
 _Part = tuple[SiteResult | TransferResult, MemberShare]

@@ -12,7 +12,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.histograms import histogram
 from tracemap.measurements.hook.stats import DURATION, CallSet, PairStats, SeriesStats, ThreadCalls, ThreadStats
-from tracemap.options.calls import StatsOptions
+from tracemap.options.stats import StatsOptions
 from tracemap.reports.calls.plots import BASE, HEIGHT, SHADES, WIDTH, Plot, describe, plot, shade_level
 from tracemap.reports.escaping import for_hook_text
 from tracemap.reports.html.document import Kind, render

@@ -10,7 +10,7 @@ from msgspec import Meta
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost
 from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracemap.attribution.model import MetricTotal, PerCall
 from tracemap.diagnostics import Diagnostic
-from tracemap.options.runs import Rule
+from tracemap.options.attribute import Rule
 from tracemap.units import Integer, format_quantity, format_share
 
 

@@ -1,18 +1,14 @@
-"""What is said on standard error while a command works: its phase, after a second, on a terminal; and warnings."""
+"""Shows the phase of work that takes over a second; silent when standard error is not a terminal."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-if TYPE_CHECKING:
-    from tracemap.diagnostics import Diagnostic
-    from tracemap.toolchain import Progress
+from tracemap.toolchain import Progress, no_progress
 
 _DELAY_S = 1.0
 
@@ -21,8 +17,6 @@ _DELAY_S = 1.0
 def phases_shown(title: str) -> Iterator[Progress]:
     """A `Progress` that shows `title: phase` with a spinner and the elapsed time, once a second has passed."""
     if not sys.stderr.isatty():
-        from tracemap.toolchain import no_progress  # here, so that `--help` does not wait for it
-
         yield no_progress
         return
     display = _Display(title)
@@ -70,9 +64,3 @@ class _Display:
 
     def _text(self) -> str:
         return f"{self._title}: {self._phase}" if self._phase else self._title
-
-
-def warn(diagnostics: Iterable[Diagnostic]) -> None:
-    """Say what a reader must know before trusting the result: a line each, with its slug."""
-    for item in diagnostics:
-        click.echo(f"tracemap: warning: {item.message} [{item.slug}]", err=True)

@@ -1,24 +1,20 @@
-"""The commands of the hook, which records single calls: `tracemap hook`, `stats`."""
+"""`tracemap hook`: what to preload into programs that tracemap does not start."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
-import sys
 from pathlib import Path
 
 import click
 
-from tracemap.cli.messages import warn
-from tracemap.cli.options import PATH, options_command
+from tracemap.cli.options import options_command
 from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
-from tracemap.options.calls import HookEnvOptions, StatsOptions
-from tracemap.units import plural
+from tracemap.options.hook import HookEnvOptions
 
 
 @click.group(name="hook")
-def hook() -> None:
+def command() -> None:
     """Record every call of a workgroup in a program of your own, on the stock runtime.
 
     `path` prints the library: preload it, or load it as a plugin of IREE (--executable_plugin=). `env` prints the
@@ -33,7 +29,7 @@ def hook() -> None:
     """
 
 
-@hook.command(name="path")
+@command.command(name="path")
 def path() -> None:
     """Print the path of the hook's library.
 
@@ -87,36 +83,4 @@ def env(options: HookEnvOptions) -> None:
     click.echo("\n".join(f"{name}={value}" for name, value in variables.items() if value))
 
 
-hook.add_command(env)
-
-
-_NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
-"""Of IREE's hook, to which any value of it, an empty one too, means yes."""
-
-
-@options_command("stats", StatsOptions)
-@click.argument("run", metavar="RUN", type=PATH)
-def stats(run: Path, options: StatsOptions) -> None:
-    """Print statistics of the calls in RUN, per thread: means, quantiles, correlations, conditional probabilities.
-
-    RUN is a folder in which the hook left its records (see tracemap hook), a CSV file of IREE's own hook, or a folder
-    of such files. The variables IREE_HOOK_FILTER_NAME, _SKIP_START_MS, _PERF_EVENT_TYPES, _BUCKET_COUNT,
-    _NO_PROBABILITY_TABLE, _GAMMA and _OUTPUT_CSV are honoured. As in IREE's hook the text calls microseconds
-    duration_ms.
-
-    \b
-    Example:
-      tracemap stats calls
-      tracemap stats calls --kernel main_dispatch_4_matmul_64x768x256_f32 --buckets 8
-      tracemap stats calls --calls calls.parquet --html calls.html
-      tracemap stats iree_hook_worker-0.csv --format json
-    """
-    from tracemap.session import calls
-
-    if _NO_TABLE in os.environ:
-        options = dataclasses.replace(options, no_table=True)
-    made = calls.stats(run, options)
-    if isinstance(made.calls_written, int):
-        click.echo(f"tracemap: {plural(made.calls_written, 'call')} written to {options.calls}", err=True)
-    warn(made.found.diagnostics)
-    calls.show_stats(made, options, sys.stdout)
+command.add_command(env)

@@ -1,13 +1,12 @@
-"""What the commands that make and read runs can be asked."""
+"""What `tracemap record` can be asked."""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from tracemap.options.option import BEHIND_DASHES, Options, option, required
+from tracemap.options.option import BEHIND_DASHES, Options, option
 from tracemap.units import UNKNOWN, Integer, Text
 
 DEFAULT_HZ: Final = 251
@@ -71,53 +70,3 @@ class RecordOptions(Options):
     runtime_flags: tuple[str, ...] = option(
         (), "Flags for iree-benchmark-module.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
     )
-
-
-RULE_HELP = (
-    "How a site's cost is split over its ops.  [default: measured where a RUN has samples or counts, else model]"
-)
-
-
-class Rule(enum.StrEnum):
-    """How a site's cost is split over its members."""
-
-    MEASURED = "measured"
-    """By what was seen of their steps: samples of the program counter, or simulated counts."""
-    MODEL = "model"
-    """By the roofline time of each membership: the larger of operations over peak and bytes over bandwidth."""
-    ROOT = "root"
-    """All to the root."""
-    EQUAL = "equal"
-    """The same to each member."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttributeOptions(Options):
-    """How to join runs onto their bundle, and where the result goes."""
-
-    map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
-    rule: Rule | None = option(None, RULE_HELP)
-    format: Literal["text", "json", "csv"] = option("text", "What to print.")
-    output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
-    html: Path | None = option(None, "Write the annotated page too.", metavar="PAGE")
-    allow_mismatch: bool = option(False, "Join a run of another module all the same; the report says so.")
-    all: bool = option(False, "List all ops in the table, not only the most expensive.")
-    force: bool = option(False, "Replace outputs that exist.")
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions(Options):
-    """Where the annotated page goes, and how runs are joined for it."""
-
-    output: Path = required("The page.", "-o", "--output", metavar="PAGE.html")
-    rule: Rule | None = option(None, RULE_HELP)
-    allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
-    force: bool = option(False, "Replace PAGE.html if it exists.")
-
-
-@dataclass(frozen=True, slots=True)
-class EventsOptions(Options):
-    """Which events to list, and how."""
-
-    all: bool = option(False, "Also the raw events of AMD's processors, where this is one.")
-    format: Literal["text", "json"] = option("text", "A table, or JSON with what the hook is told of each event.")

@@ -1,0 +1,35 @@
+"""`tracemap attribute`: which op costs what."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.options.attribute import AttributeOptions
+
+
+@options_command("attribute", AttributeOptions)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
+    """Say which op costs what: join each RUN onto its bundle and split the cost of fused kernels over their ops.
+
+    A RUN is what `tracemap record` wrote (Parquet or CSV), a CSV of your own with a kernel and a duration column, or an
+    .ireeprof made elsewhere; `-` reads a CSV from standard input. Several runs of one module are added up.
+
+    \b
+    Example:
+      tracemap attribute run.csv --html page.html
+      tracemap attribute profile.ireeprof --map model.tracemap --format json
+    """
+    from tracemap.session.attribute import attribute, show_attribution
+
+    with phases_shown("attribute") as progress:
+        made = attribute(runs, None, options, progress)
+    if options.output is None:
+        show_attribution(made, options, sys.stdout)
+    if options.html is not None:
+        click.echo(f"page: {options.html}", err=True)

@@ -1,0 +1,61 @@
+"""`tracemap audit`: where each op went, and which phase lost its location."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.errors import AuditFailed, QueryInvalid
+from tracemap.options.audit import AuditOptions
+from tracemap.units import UNKNOWN
+
+
+@options_command("audit", AuditOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+def command(bundle: Path, options: AuditOptions) -> None:
+    """Say of each phase of the compiler how many ops of BUNDLE it still locates, and what became of those it lost.
+
+    An op is located after a phase as long as something in the phase's output, the op or a part of it, carries its
+    location. Each op is lost at most once: in the first phase without it.
+
+    \b
+    Example:
+      tracemap audit model.tracemap
+      tracemap audit model.tracemap --pass op12
+      tracemap audit model.tracemap --fail-under 95 --format json
+    """
+    from tracemap.graph.audit import audit
+    from tracemap.graph.bundle import load
+    from tracemap.reports.json.audit import shown_audit
+    from tracemap.reports.terminal.audit import print_audit
+    from tracemap.session.formats import show_as
+
+    opened = load(bundle)
+    graph = opened.graph
+    for name in options.ops:
+        if name not in graph.op_by_id:
+            raise QueryInvalid(f"{name}: no op of {bundle}; `tracemap show {bundle}` lists them")
+    found = audit(graph)
+    if options.ops:
+        from tracemap.mapping.compiler.passes import find_spots
+
+        with phases_shown("audit") as progress:
+            spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
+        found = audit(graph, spots)
+    failed = options.fail_under is not UNKNOWN and found.share_located() < options.fail_under
+    text = partial(print_audit, graph, found, list_all=failed)
+    show_as(options.format, sys.stdout, text, partial(shown_audit, graph, found))
+    for name in options.ops:
+        if not any(spot.op == name for spot in found.spots):
+            click.echo(f"{name}: still located after the last phase", err=True)
+    if failed:
+        own = found.ops - len(found.without_location)
+        raise AuditFailed(
+            f"{bundle}: {own} of {found.ops} ops ({found.share_located():.1f} %) have a location of their own, "
+            f"fewer than the {options.fail_under:g} % asked for; print the model with its locations"
+        )

@@ -1,0 +1,70 @@
+"""`tracemap build`: compile a model and keep the trail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tracemap.cli.options import options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.cli.warnings import warn
+from tracemap.errors import UsageInvalid
+from tracemap.options.build import BuildOptions
+
+if TYPE_CHECKING:
+    from tracemap.graph.bundle import Bundle
+
+
+@options_command("build", BuildOptions)
+@click.argument("model", required=False, default="")
+@click.pass_context
+def command(context: click.Context, model: str, options: BuildOptions) -> None:
+    """Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
+
+    Any dialect that iree-compile takes; its flags go after `--`.
+
+    Where a build system calls iree-compile, put `tracemap build --` before the command: it does what it did, and the
+    bundle lies beside its output.
+
+    With --from-dumps nothing is compiled: the dumps of a compilation made elsewhere, with --mlir-print-debuginfo and
+    --dump-compilation-phases-to=DIR, are read, and the map says how far ops are told apart by their own locations.
+
+    \b
+    Example:
+      tracemap build model.mlir -o model.tracemap -- --iree-opt-level=O2
+      tracemap build -- iree-compile model.mlir --iree-hal-target-device=local -o model.vmfb
+      tracemap build --from-dumps dumps --module model.vmfb model.mlir
+    """
+    from tracemap.session.build import build
+
+    if model or options.from_dumps is not None or options.module is not None:
+        with phases_shown("build") as progress:
+            bundle = build(model, options, progress)
+        _report(bundle)
+    elif options.flags:
+        _run_wrapped(context, options)
+    else:
+        raise UsageInvalid("name the MODEL to compile, or put a command of iree-compile after a leading `--`")
+
+
+def _run_wrapped(context: click.Context, options: BuildOptions) -> None:
+    from tracemap.cli.wrapper import run_wrapped
+
+    if context.get_parameter_source("device") is not click.core.ParameterSource.DEFAULT:
+        raise UsageInvalid("--device: the command after the `--` says itself what it compiles for; leave it out")
+    bundle = run_wrapped(options)
+    if bundle is not None:
+        _report(bundle, quiet=True)
+
+
+def _report(bundle: Bundle, *, quiet: bool = False) -> None:
+    """Say what was found; `quiet`: standard output belongs to somebody else."""
+    from tracemap.units import plural
+
+    graph = bundle.graph
+    with_members = sum(1 for site in graph.sites if site.members)
+    counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
+    click.echo(", ".join([*counts, plural(len(graph.kernels), "kernel")]), err=True)
+    warn(graph.diagnostics)
+    click.echo(bundle.path, err=quiet)

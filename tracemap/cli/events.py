@@ -1,0 +1,65 @@
+"""`tracemap events`: what this machine can count."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from tracemap.cli.options import options_command
+from tracemap.options.events import EventsOptions
+
+if TYPE_CHECKING:
+    from tracemap.capture.counters.choosing import Availability
+
+
+@options_command("events", EventsOptions)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def command(names: tuple[str, ...], options: EventsOptions) -> None:
+    """List the events that can be counted here, by opening each; for the others, say why not and what helps.
+
+    NAME is an event's Linux name, rHEX (a raw number), or PMU/terms/ as the kernel describes them below
+    /sys/bus/event_source/devices. Without a name all that have one are tried.
+
+    \b
+    Example:
+      tracemap events
+      tracemap events page-faults r00c0 cpu/event=0x3c,umask=0x00/
+    """
+    from tracemap.capture.counters.choosing import check_event
+    from tracemap.capture.counters.names import amd_events, find_event, is_amd, known_events
+    from tracemap.session.formats import show_as
+
+    wanted = [find_event(name) for name in names] or known_events()
+    if options.all and is_amd() and not names:
+        wanted += amd_events()
+    found = [check_event(event) for event in wanted]
+    show_as(options.format, sys.stdout, partial(_show, found), partial(_json, found))
+    if options.format == "text":
+        opened = sum(item.opens for item in found)
+        click.echo(f"{opened} of {len(found)} can be counted on this machine", err=True)
+
+
+def _json(found: Sequence[Availability]) -> dict[str, object]:
+    rows = [
+        {
+            "name": item.event.name,
+            "opens": item.opens,
+            "mode": item.event.mode if item.opens else None,
+            "unit": item.event.unit,
+            "setting": item.event.setting if item.opens else None,
+            "reason": item.reason or None,
+        }
+        for item in found
+    ]
+    return {"schema_version": 1, "kind": "events", "events": rows}
+
+
+def _show(found: Sequence[Availability], out: TextIO) -> None:
+    width = max(len(item.event.name) for item in found)
+    for item in found:
+        state = f"yes ({item.event.mode})" if item.opens else "no"
+        out.write(f"{item.event.name:<{width}}  {state:<11}  {item.reason}".rstrip() + "\n")

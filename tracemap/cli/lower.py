@@ -1,0 +1,34 @@
+"""`tracemap lower`: the loops that pass pipelines make of a model, and the ops that work in them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tracemap.cli.options import options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.options.lower import LowerOptions
+
+
+@options_command("lower", LowerOptions)
+@click.argument("model", metavar="MODEL")
+def command(model: str, options: LowerOptions) -> None:
+    """Run pass pipelines over MODEL (MLIR text or bytecode, `-`: standard input) and link its ops to the loops made.
+
+    Of each resulting function the outermost loops (affine.for, scf.for, scf.forall, scf.parallel …) are linked to the
+    ops that work in them: a fused loop to several, an op that was split to several loops. Pipelines run one after the
+    other, and every stage is kept, so that an op can be followed from stage to stage.
+
+    \b
+    Example:
+      tracemap lower model.mlir --pipeline 'builtin.module(func.func(convert-linalg-to-affine-loops))'
+      tracemap lower model.mlir --pipeline 'builtin.module(func.func(convert-linalg-to-affine-loops))' \\
+        --pipeline 'builtin.module(func.func(affine-loop-fusion))' --html loops.html
+    """
+    from tracemap.session.lower import lower, show_lowering
+
+    with phases_shown("lower") as progress:
+        lowering = lower(model, options, progress)
+    if options.output is None:
+        show_lowering(lowering, options, sys.stdout)

@@ -1,0 +1,52 @@
+"""`tracemap record`: run a bundle's module under the profiler and write a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.cli.warnings import warn
+from tracemap.options.record import RecordOptions
+
+if TYPE_CHECKING:
+    from tracemap.capture.record import Recorded
+
+
+@options_command("record", RecordOptions)
+@click.argument("bundle", type=PATH)
+def command(bundle: Path, options: RecordOptions) -> None:
+    """Run the module of BUNDLE under IREE's profiler, an exact number of times, and write a run.
+
+    Inputs that are not given are made up from the declared types: zeros for integers, small random floats.
+    What stands after -- goes to iree-benchmark-module. The path of the run is printed.
+
+    \b
+    Example:
+      tracemap record model.tracemap --serial --iterations 50 -o run.csv
+      tracemap record model.tracemap --function decode --dim 128
+      tracemap record model.tracemap --counters page-faults,context-switches
+      tracemap record model.tracemap --iterations 500 --sample
+      tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
+      tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
+    """
+    from tracemap.graph.bundle import load
+    from tracemap.session.record import record
+
+    opened = load(bundle)
+    with phases_shown("record") as progress:
+        recorded = record(opened, options, progress)
+    click.echo(_summary(recorded), err=True)
+    warn(recorded.header.diagnostics)
+    click.echo(recorded.path)
+
+
+def _summary(recorded: Recorded) -> str:
+    from tracemap.units import format_ns, plural
+
+    header = recorded.header
+    iterations = plural(header.iterations, "iteration") if isinstance(header.iterations, int) else "iterations unknown"
+    return f"{header.function}: {iterations} in {format_ns(header.elapsed_ns)}, {plural(recorded.events, 'event')}"

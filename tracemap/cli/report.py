@@ -1,0 +1,32 @@
+"""`tracemap report`: the annotated page of a bundle, with the costs of its runs or of the map alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.options.report import ReportOptions
+
+
+@options_command("report", ReportOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, type=PATH)
+def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> None:
+    """Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and sites.
+
+    With RUNs the page carries their costs on the lines of the model and of its Python files; without, it shows where
+    each op went. The page needs no network and no other file.
+
+    \b
+    Example:
+      tracemap report model.tracemap run.parquet -o page.html
+    """
+    from tracemap.graph.bundle import load
+    from tracemap.session.report import report
+
+    with phases_shown("report") as progress:
+        progress("reading the map")
+        report(load(bundle), runs, options, progress)

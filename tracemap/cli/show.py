@@ -1,0 +1,66 @@
+"""`tracemap show`: print the map of a bundle."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.options.show import ShowOptions
+
+if TYPE_CHECKING:
+    from tracemap.graph.bundle import Bundle
+    from tracemap.reports.kernels import KernelView
+
+
+@options_command("show", ShowOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+@click.argument("what", metavar="[WHAT]", required=False, default="")
+def command(bundle: Path, what: str, options: ShowOptions) -> None:
+    """Print the map of BUNDLE: ops, sites, kernels and what links them.
+
+    WHAT narrows it to a place (FILE:LINE), an op (op12), a site (site3), a kernel's name, or a scope and all below it,
+    each with what is connected to it; of a kernel also its final IR and the loops of its machine code, with their ops.
+
+    \b
+    Example:
+      tracemap show model.tracemap model.mlir:12
+      tracemap show model.tracemap h0/attn --format json
+      tracemap show model.tracemap main_dispatch_3_matmul_64x64x64_f32 --assembly
+    """
+    from tracemap.errors import UsageInvalid
+    from tracemap.graph.bundle import load
+    from tracemap.graph.query import everything, select
+    from tracemap.reports.json.show import shown_map
+    from tracemap.reports.terminal.show import print_kernel, print_map
+    from tracemap.session.formats import show_as
+
+    opened = load(bundle)
+    graph = opened.graph
+    if options.assembly and what not in graph.kernel_by_name:
+        raise UsageInvalid("--assembly goes with a kernel's name; tracemap show BUNDLE lists the kernels")
+    views = _views(opened, what)
+    selection = select(graph, what) if what else everything(graph)
+
+    def text(out: TextIO) -> None:
+        print_map(selection, graph, out, whole=not what)
+        for view in views:
+            print_kernel(view, graph, out, assembly=options.assembly)
+
+    value = partial(shown_map, graph, selection, views, assembly=options.assembly)
+    show_as(options.format, sys.stdout, text, value)
+
+
+def _views(bundle: Bundle, what: str) -> list[KernelView]:
+    """The inside of the kernel that is asked for; of no other, as reading machine code takes its time."""
+    kernel = bundle.graph.kernel_by_name.get(what)
+    if kernel is None:
+        return []
+    from tracemap.machine.images import read_images
+    from tracemap.reports.kernels import view_kernel
+
+    return [view_kernel(kernel, bundle.kernel_text(kernel), read_images(bundle.module_path))]

@@ -1,0 +1,46 @@
+"""`tracemap stats`: the statistics of IREE's own hook, over calls of ours or of IREE's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.warnings import warn
+from tracemap.options.stats import StatsOptions
+from tracemap.units import plural
+
+_NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
+"""Of IREE's hook, to which any value of it, an empty one too, means yes."""
+
+
+@options_command("stats", StatsOptions)
+@click.argument("run", metavar="RUN", type=PATH)
+def command(run: Path, options: StatsOptions) -> None:
+    """Print statistics of the calls in RUN, per thread: means, quantiles, correlations, conditional probabilities.
+
+    RUN is a folder in which the hook left its records (see tracemap hook), a CSV file of IREE's own hook, or a folder
+    of such files. The variables IREE_HOOK_FILTER_NAME, _SKIP_START_MS, _PERF_EVENT_TYPES, _BUCKET_COUNT,
+    _NO_PROBABILITY_TABLE, _GAMMA and _OUTPUT_CSV are honoured. As in IREE's hook the text calls microseconds
+    duration_ms.
+
+    \b
+    Example:
+      tracemap stats calls
+      tracemap stats calls --kernel main_dispatch_4_matmul_64x768x256_f32 --buckets 8
+      tracemap stats calls --calls calls.parquet --html calls.html
+      tracemap stats iree_hook_worker-0.csv --format json
+    """
+    from tracemap.session.stats import show_stats, stats
+
+    if _NO_TABLE in os.environ:
+        options = dataclasses.replace(options, no_table=True)
+    made = stats(run, options)
+    if isinstance(made.calls_written, int):
+        click.echo(f"tracemap: {plural(made.calls_written, 'call')} written to {options.calls}", err=True)
+    warn(made.found.diagnostics)
+    show_stats(made, options, sys.stdout)

@@ -1,0 +1,36 @@
+"""What `tracemap hook env` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracemap.options.option import Options, option, required
+
+
+@dataclass(frozen=True, slots=True)
+class HookEnvOptions(Options):
+    """Which calls a program of somebody's own records, and where to."""
+
+    output: Path = required(
+        "The folder for the record files; it must exist. Each process adds files of its own.", "-o", "--output"
+    )
+    filter: str = option(
+        "", "Only kernels whose name fits.  [default: all]", metavar="GLOB", variable="IREE_HOOK_FILTER_NAME"
+    )
+    skip_ms: int = option(
+        0,
+        "Pass over each thread's first milliseconds, from its first call.",
+        at_least=0,
+        variable="IREE_HOOK_SKIP_START_MS",
+    )
+    calls: int = option(0, "Record so many calls in all.  [default: no limit]", at_least=0)
+    every: int = option(1, "Record one call in so many.", at_least=1)
+    counters: tuple[str, ...] = option(
+        (),
+        "Events to count around each call; see tracemap events.",
+        metavar="A,B",
+        variable="IREE_HOOK_PERF_EVENT_TYPES",
+        split=True,
+    )
+    export: bool = option(False, "Print lines for a shell to source, not words for env.")

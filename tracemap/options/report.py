@@ -1,0 +1,19 @@
+"""What `tracemap report` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracemap.options.attribute import RULE_HELP, Rule
+from tracemap.options.option import Options, option, required
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions(Options):
+    """Where the annotated page goes, and how runs are joined for it."""
+
+    output: Path = required("The page.", "-o", "--output", metavar="PAGE.html")
+    rule: Rule | None = option(None, RULE_HELP)
+    allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
+    force: bool = option(False, "Replace PAGE.html if it exists.")

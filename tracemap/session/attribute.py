@@ -1,0 +1,62 @@
+"""Runs joined onto their bundle: which op costs what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.options.attribute import AttributeOptions
+from tracemap.outputs import check_files, write_shown
+from tracemap.session.formats import show_as
+from tracemap.session.runs import Attributed, joined
+from tracemap.toolchain import Progress, no_progress
+
+if TYPE_CHECKING:
+    from tracemap.graph.bundle import Bundle
+
+
+def attribute(
+    runs: Sequence[Path], bundle: Bundle | None, options: AttributeOptions, progress: Progress = no_progress
+) -> Attributed:
+    """Join runs (tables or `.ireeprof`) onto their bundle, and write what the options name.
+
+    Without a bundle it is that of the options; without that, it is found from the first run.
+
+    Raises:
+        TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
+        TargetExists, TargetUnwritable: an output cannot be written.
+    """
+    from tracemap.graph.bundle import load
+
+    check_files(options.output, options.html, force=options.force)
+    if bundle is None and options.map is not None:
+        bundle = load(options.map)
+    made = joined(runs, bundle, options.rule, allow_mismatch=options.allow_mismatch, progress=progress)
+    if options.html is not None:
+        from tracemap.reports.html.document import write_page
+        from tracemap.reports.page.render import bundle_page
+
+        progress("writing the page")
+        write_page(bundle_page(made.bundle, made.attribution), options.html, force=options.force)
+    if options.output is not None:
+        write_shown(partial(show_attribution, made, options), options.output)
+    return made
+
+
+def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -> None:
+    """Write the costs of ops to a stream, in the format of the options."""
+    from tracemap.reports.csv.tables import attribution_csv
+    from tracemap.reports.json.attribution import shown_attribution
+    from tracemap.reports.terminal.attribution import print_attribution
+
+    graph, result = made.bundle.graph, made.attribution
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            stream.write(attribution_csv(graph, result))
+        else:
+            print_attribution(graph, result, stream, all_ops=options.all)
+
+    show_as(options.format, out, text, partial(shown_attribution, result))

@@ -1,0 +1,47 @@
+"""A model's file, or the dumps of a compilation made elsewhere, to a bundle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracemap.errors import UsageInvalid
+from tracemap.options.build import BuildOptions
+from tracemap.session.models import default_bundle, own_folder, read_model
+from tracemap.toolchain import Progress, no_progress
+
+if TYPE_CHECKING:
+    from tracemap.graph.bundle import Bundle
+
+
+def build(model: str, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
+    """Write the bundle of a model's file (`-`: standard input), by default under the model's name.
+
+    The model is compiled, or the dumps of a compilation made elsewhere are read; these need no model (""). Python files
+    of frames are looked for below the roots of the options, then below the model's own folder.
+
+    Raises:
+        TracemapError: as `mapping.build.build` and `mapping.from_dumps.build_from_dumps` do.
+        ModelUnreadable: the file cannot be read.
+        UsageInvalid: a model from standard input has no name for its bundle, or options do not go together.
+    """
+    if options.from_dumps is not None or options.module is not None:
+        return _build_from_dumps(model, options, progress)
+    from tracemap.mapping.build import build as build_request
+    from tracemap.mapping.request import BuildRequest
+
+    data, name = read_model(model)
+    target = options.output or default_bundle(model)
+    return build_request(BuildRequest(data, name, target, options, own_folder(model)), progress)
+
+
+def _build_from_dumps(model: str, options: BuildOptions, progress: Progress) -> Bundle:
+    from tracemap.mapping.from_dumps import build_from_dumps
+    from tracemap.mapping.request import BuildRequest
+
+    if options.from_dumps is None or options.module is None or options.flags:
+        raise UsageInvalid("--from-dumps DIR and --module M.vmfb go together, and without flags for the compiler")
+    data, name = read_model(model) if model else (b"", "")
+    target = options.output or default_bundle(model or str(options.module))
+    folder = own_folder(model or str(options.from_dumps / "dump"))
+    request = BuildRequest(data, name, target, options, folder)
+    return build_from_dumps(request, options.from_dumps, options.module, progress)

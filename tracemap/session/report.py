@@ -1,0 +1,34 @@
+"""The annotated page of a bundle, with the costs of its runs or of the map alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracemap.options.report import ReportOptions
+from tracemap.outputs import check_file
+from tracemap.session.runs import joined
+from tracemap.toolchain import Progress, no_progress
+
+if TYPE_CHECKING:
+    from tracemap.graph.bundle import Bundle
+
+
+def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progress: Progress = no_progress) -> None:
+    """Write the page of a bundle.
+
+    Raises:
+        TracemapError: as `session.runs.joined` does, where there are runs.
+        TargetExists, TargetUnwritable: the page cannot be written.
+    """
+    from tracemap.reports.html.document import write_page
+    from tracemap.reports.page.render import bundle_page
+
+    check_file(options.output, force=options.force)
+    attribution = None
+    if runs:
+        made = joined(runs, bundle, options.rule, allow_mismatch=options.allow_mismatch, progress=progress)
+        attribution = made.attribution
+    progress("writing the page")
+    write_page(bundle_page(bundle, attribution), options.output, force=options.force)
