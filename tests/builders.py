@@ -15,7 +15,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId, Part, Reason
 from tracemap.graph.program import Kernel, Membership, Site
-from tracemap.measurements.header import UNTOLD_HEADER
+from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import quoted
 from tracemap.options.attribute import Rule

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
 from tracemap.errors import error_kinds
-from tracemap.measurements.hook.table import CALL_COLUMNS, EVENT_COLUMN
+from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"

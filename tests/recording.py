@@ -10,8 +10,7 @@ from typing import Any
 import duckdb
 
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
-from tracemap.capture.abi import declared_types
-from tracemap.capture.plan import RecordRequest
+from tracemap.capture.plan import RecordRequest, declared_types
 from tracemap.functions import Argument, Function
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import COLUMNS

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from tests.support import ROOT
 from tracemap.codec import Document, pretty, schema
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.header import RunHeader
+from tracemap.measurements.model import RunHeader
 from tracemap.reports.json.attribution import ShownAttribution
 from tracemap.reports.json.audit import ShownAudit
 from tracemap.reports.json.lowering import ShownLowering

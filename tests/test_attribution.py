@@ -21,7 +21,7 @@ from tracemap.attribution.model import Attribution, BalanceError, PerCall, Resid
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer
-from tracemap.measurements.header import UNTOLD_HEADER, RecordedBuffer, RecordedCommand, RunHeader
+from tracemap.measurements.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text

@@ -28,7 +28,7 @@ from tracemap.graph.ops import OpId
 from tracemap.graph.program import Step
 from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
-from tracemap.measurements.header import UNTOLD_HEADER
+from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
 from tracemap.reports.csv.tables import attribution_csv

@@ -19,7 +19,7 @@ from tracemap.attribution.scan.sums import pooled_at_once, pooled_in_steps
 from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Submission
-from tracemap.measurements.header import RecordedBuffer
+from tracemap.measurements.model import RecordedBuffer
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
 

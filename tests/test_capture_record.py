@@ -30,7 +30,7 @@ from tracemap.errors import (
 )
 from tracemap.functions import Argument, Function
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.header import Clock, header_text
+from tracemap.measurements.model import Clock, header_text
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
 

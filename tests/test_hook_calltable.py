@@ -14,10 +14,9 @@ from tests.documents import is_current
 from tests.hook import support
 from tests.support import run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, TargetExists, UsageInvalid
-from tracemap.measurements.hook.calls import load_calls
+from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN, load_calls, write_calls
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.hook.stats import read_calls
-from tracemap.measurements.hook.table import CALL_COLUMNS, EVENT_COLUMN, write_calls
 from tracemap.measurements.runfile import read_run
 
 KERNEL = "mlp_dispatch_1_matmul_32x128x256_f32"

@@ -11,10 +11,8 @@ import pytest
 from tests.hook import support
 from tests.support import check_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output
-from tracemap.capture.counters.choosing import check_event, events_to_count, in_passes
-from tracemap.capture.counters.event import MOST_EVENTS, RAW, SOFTWARE, Event
-from tracemap.capture.counters.names import amd_events, find_event, known_events
-from tracemap.capture.counters.perf import run_together
+from tracemap.capture.counters.choosing import check_event, events_to_count, in_passes, run_together
+from tracemap.capture.counters.events import MOST_EVENTS, RAW, SOFTWARE, Event, amd_events, find_event, known_events
 from tracemap.errors import EventUnavailable
 from tracemap.measurements.hook.recording import read_recording
 from tracemap.options.option import split_names

@@ -61,9 +61,9 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"attribute"}),
     ),
     "capture": (
-        frozenset({"abi", "benchmark", "counters", "flagfile", "geometry", "inputs", "leash", "peaks", "steady"}),
-        frozenset({"profile", "sampling", "simulating"}),
-        frozenset({"counting", "open_run", "plan"}),
+        frozenset({"benchmark", "counters", "flagfile", "geometry", "inputs", "leash", "peaks", "steady"}),
+        frozenset({"open_run", "sampling", "simulating"}),
+        frozenset({"plan"}),
         frozenset({"execution"}),
         frozenset({"record"}),
     ),
@@ -75,8 +75,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
-        frozenset({"header", "sql", "callgrind", "csvfile", "histograms"}),
-        frozenset({"events", "model"}),
+        frozenset({"model", "sql", "callgrind", "histograms"}),
+        frozenset({"events"}),
         frozenset({"columns", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
     ),

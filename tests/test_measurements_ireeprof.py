@@ -12,13 +12,11 @@ import pytest
 
 from tests.recording import events, sample
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, benchmark_command, profiling_flags, run_benchmark
-from tracemap.capture.open_run import open_run
-from tracemap.capture.profile import load_profile
+from tracemap.capture.open_run import load_profile, open_run
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
-from tracemap.measurements.header import Clock
-from tracemap.measurements.ireeprof.invocations import KnownCalls
-from tracemap.measurements.ireeprof.profile import Profile, read_export
-from tracemap.measurements.ireeprof.whole_records import whole_records
+from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, read_export
+from tracemap.measurements.ireeprof.records import whole_records
+from tracemap.measurements.model import Clock
 from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Integer
 

@@ -16,9 +16,11 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import events_sql
-from tracemap.measurements.header import (
+from tracemap.measurements.model import (
+    COLUMNS,
     UNTOLD_HEADER,
     Clock,
+    Metric,
     Peaks,
     RecordedBuffer,
     RecordedCommand,
@@ -26,7 +28,6 @@ from tracemap.measurements.header import (
     header_text,
     parse_header,
 )
-from tracemap.measurements.model import COLUMNS, Metric
 from tracemap.measurements.runfile import header_path, read_run, write_run
 from tracemap.units import UNKNOWN
 

@@ -6,6 +6,9 @@ Each kind has a `slug` that is stable (docs/errors.md lists them all, a test kee
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -210,6 +213,15 @@ class UsageInvalid(TracemapError):
     slug = "usage-invalid"
     cause = "options that do not go together, or a value that an option does not take"
     remedy = "see the command's --help"
+
+
+@contextmanager
+def readable(path: Path, kind: type[TracemapError]) -> Iterator[None]:
+    """Raise an error of this kind where the system does not let the file be read."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def error_kinds() -> tuple[type[TracemapError], ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tracemap.graph.program import Membership, Site
-from tracemap.measurements.header import Peaks
+from tracemap.measurements.model import Peaks
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from tracemap.errors import ToolMissing
+from tracemap.errors import ProgramFailed, ToolMissing
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -52,6 +52,11 @@ class Ending:
     def failed(self) -> bool:
         """Whether it did not come to its own good end."""
         return self.status != 0 or self.interrupted
+
+    def check(self, what: str) -> None:
+        """Raise ProgramFailed, which names the program `what`, if it did not."""
+        if self.failed:
+            raise ProgramFailed(f"{what} did not end well: {self.explanation}")
 
     @property
     def explanation(self) -> str:

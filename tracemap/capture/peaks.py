@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tracemap.measurements.header import Peaks
+from tracemap.measurements.model import Peaks
 
 _MATRIX_SIZE: Final = 64
 _PRODUCTS: Final = 100

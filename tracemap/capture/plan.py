@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracemap.capture.abi import declared_types
 from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling_flags
 from tracemap.capture.flagfile import check_files, read_flags, sorted_out
 from tracemap.capture.inputs import Input, given_inputs, made_inputs
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
-from tracemap.errors import FunctionUnknown, UsageInvalid
+from tracemap.errors import FunctionUnknown, TracemapError, UsageInvalid
 from tracemap.functions import Argument, Function
 from tracemap.options.record import RecordOptions
+from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Text
 
 DEFAULT_DEVICE = "local-task"
@@ -146,3 +147,31 @@ def _entry(request: RecordRequest, name: str) -> Function:
     # The compiler may have changed types (f64 to f32); the runtime takes those that the module declares.
     pairs = zip(found.arguments, types, strict=True)
     return Function(found.name, tuple(Argument(old.name, kind, old.loop_bound) for old, kind in pairs))
+
+
+# ---- what a compiled module says of its functions
+
+
+_DECLARATION = re.compile(r'iree\.abi\.declaration: \w+ func @("(?:[^"\\]|\\.)*"|[^\s(]+)\((.*)$', re.MULTILINE)
+
+
+def declared_types(module: Path) -> dict[str, tuple[str, ...]]:
+    """The argument types of each function that declares them; none at all where the module cannot be read."""
+    try:
+        text = check_tool([find_tool("iree-dump-module"), "--output=metadata", module])
+    except TracemapError:
+        return {}
+    return {match[1].strip('"'): _types(match[2]) for match in _DECLARATION.finditer(text)}
+
+
+def _types(text: str) -> tuple[str, ...]:
+    """The types in `%input0: tensor<4xf32>, %input1: i32) -> (…`, up to the parenthesis that closes the list."""
+    types, depth, begin = [], 0, 0
+    for index, letter in enumerate(text):
+        if depth == 0 and letter in ",)":
+            types.append(text[begin:index])
+            begin = index + 1
+            if letter == ")":
+                break
+        depth += (letter in "<([{") - (letter in ">)]}" and text[index - 1] != "-")
+    return tuple(item.partition(":")[2].partition(" {")[0].strip() for item in types if item.strip())

@@ -11,9 +11,8 @@ from pathlib import Path
 from tracemap._version import __version__
 from tracemap.capture.benchmark import count_workers
 from tracemap.capture.counters.choosing import events_to_count, in_passes
-from tracemap.capture.counters.event import Event
-from tracemap.capture.counting import add_counts, check_hook
-from tracemap.capture.execution import Execution, timed_execution
+from tracemap.capture.counters.events import Event
+from tracemap.capture.execution import Execution, add_counts, check_hook, timed_execution
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import Plan, RecordRequest, make_plan, profile_path
 from tracemap.capture.sampling import add_samples
@@ -21,7 +20,7 @@ from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, TargetExists
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.header import RunHeader
+from tracemap.measurements.model import RunHeader
 from tracemap.measurements.runfile import check_target, write_run
 from tracemap.measurements.sql import open_database
 from tracemap.toolchain import Progress, no_progress

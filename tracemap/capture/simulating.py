@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracemap.capture.benchmark import Ending, run_benchmark
+from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.geometry import Geometry
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunInvalid, UsageInvalid
@@ -137,13 +137,8 @@ def _alone(command: Sequence[str], progress: Progress) -> float:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tracemap-caches-") as folder:  # the runtime leaves empty files behind
         ending = run_benchmark(command, {"TMPDIR": folder})
-    _check(ending, "the build for the simulator, run once without valgrind,")
+    ending.check("the build for the simulator, run once without valgrind,")
     return time.monotonic() - begin
-
-
-def _check(ending: Ending, what: str) -> None:
-    if ending.failed:
-        raise ProgramFailed(f"{what} did not end well: {ending.explanation}")
 
 
 class _Clock:
@@ -200,7 +195,7 @@ def _simulated(
             raise ProgramFailed(
                 f"under valgrind {valgrind.version} the program did nothing for {_STUCK_S} s, and was ended"
             )
-        _check(ending, f"the program under valgrind {valgrind.version}")
+        ending.check(f"the program under valgrind {valgrind.version}")
         images = {str(path): read_image(path) for path in sorted(folder.glob("*.so")) if path.stat().st_size}
         return simulated_steps(read_callgrind(folder / _COUNTS, images), images, simulation.kernels)
 

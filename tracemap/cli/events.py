@@ -30,7 +30,7 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
       tracemap events page-faults r00c0 cpu/event=0x3c,umask=0x00/
     """
     from tracemap.capture.counters.choosing import check_event
-    from tracemap.capture.counters.names import amd_events, find_event, is_amd, known_events
+    from tracemap.capture.counters.events import amd_events, find_event, is_amd, known_events
     from tracemap.session.formats import show_as
 
     wanted = [find_event(name) for name in names] or known_events()

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tracemap.errors import RunInvalid
-from tracemap.measurements.columns import FileColumn, columns_of, table_sql
-from tracemap.measurements.csvfile import csv_rows, is_number, is_whole_number
+from tracemap.measurements.columns import FileColumn, columns_of, csv_rows, is_number, is_whole_number, table_sql
 from tracemap.measurements.model import TIME_METRICS, Run
 from tracemap.measurements.sql import first_line, literal, quoted, reading_errors
 from tracemap.units import plural

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracemap.errors import RunInvalid
+from tracemap.errors import RunInvalid, readable
 
 _MOST_EVENTS = 64
 _MOST_DIGITS = 18
@@ -53,11 +53,8 @@ def read_callgrind(path: Path, objects: Collection[str]) -> CallgrindCounts:
     Raises:
         RunInvalid: it is no such file, was cut off, or has a line that is not understood; the message has its number.
     """
-    try:
-        with path.open(encoding="utf-8", errors="surrogateescape") as file:
-            return _Reader(path, frozenset(objects)).read(file)
-    except OSError as error:
-        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    with readable(path, RunInvalid), path.open(encoding="utf-8", errors="surrogateescape") as file:
+        return _Reader(path, frozenset(objects)).read(file)
 
 
 class _Reader:

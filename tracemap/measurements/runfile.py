@@ -12,12 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable
-from tracemap.measurements.columns import csv_sql, file_columns, kernel_name, metrics_of
-from tracemap.measurements.csvfile import csv_rows, sql_type
-from tracemap.measurements.header import UNTOLD_HEADER, Clock, RunHeader, header_text, parse_header
-from tracemap.measurements.model import COLUMNS, STEP_METRICS, Run
-from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, readable
+from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
+from tracemap.measurements.model import (
+    COLUMNS,
+    STEP_METRICS,
+    UNTOLD_HEADER,
+    Clock,
+    Run,
+    RunHeader,
+    header_text,
+    parse_header,
+)
+from tracemap.measurements.sql import copy_to, first_line, literal, reading_errors
 from tracemap.outputs import check_file, replaced
 
 if TYPE_CHECKING:
@@ -40,17 +47,13 @@ def check_target(target: Path, *, force: bool) -> None:
         TargetExists: one of them exists and `force` is not set.
         TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself.
     """
-    for path in (target, *_headers_beside(target)):
+    for path in (target, header_path(target)) if target.suffix == ".csv" else (target,):
         check_file(path, force=force)
 
 
 def header_path(table: Path) -> Path:
     """Where the header of a CSV lies."""
     return table.with_name(table.name + ".json")
-
-
-def _headers_beside(target: Path) -> list[Path]:
-    return [header_path(target)] if target.suffix == ".csv" else []
 
 
 def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, *, force: bool) -> None:
@@ -73,19 +76,13 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
     try:
         if target.suffix == ".csv":
             with replaced(target) as table, replaced(header_path(target)) as beside:
-                _copy_to(events, table, "FORMAT csv, HEADER true")
+                copy_to(events, table, "FORMAT csv, HEADER true")
                 beside.write_text(text, encoding="utf-8")
         else:
             with replaced(target) as table:
-                _copy_to(events, table, f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}")
+                copy_to(events, table, f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}")
     except (OSError, duckdb.IOException) as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
-
-
-def _copy_to(events: duckdb.DuckDBPyRelation, path: Path, options: str) -> None:
-    copied = events.query("run_events", f"COPY (SELECT * FROM run_events) TO {literal(str(path))} ({options})")
-    if copied is not None:
-        copied.fetchall()
 
 
 # ---- reading
@@ -99,11 +96,8 @@ def read_run(path: Path) -> Run:
         RunVersion: its header is of another format version.
         RunEmpty: a table without a header and without a row.
     """
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_PARQUET_MAGIC))
-    except OSError as error:
-        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    with readable(path, RunInvalid), path.open("rb") as file:
+        magic = file.read(len(_PARQUET_MAGIC))
     return _read_parquet_run(path) if magic == _PARQUET_MAGIC else _read_csv_run(path)
 
 

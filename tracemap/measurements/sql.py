@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +33,13 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """A text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def copy_to(rows: duckdb.DuckDBPyRelation, path: Path, options: str) -> None:
+    """Write rows to a file; the options are those of SQL's COPY."""
+    copied = rows.query("copied_rows", f"COPY (SELECT * FROM copied_rows) TO {literal(str(path))} ({options})")
+    if copied is not None:
+        copied.fetchall()
 
 
 def first_line(error: Exception) -> str:

@@ -32,7 +32,7 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
     """Statistics of the calls in a recording of ours or of IREE's hook; writes what the options name.
 
     Raises:
-        TracemapError: as `measurements.hook.stats.read_calls` and `measurements.hook.table.write_calls` do.
+        TracemapError: as `measurements.hook.stats.read_calls` and `measurements.hook.calls.write_calls` do.
         TargetExists, TargetUnwritable: an output cannot be written.
         UsageInvalid: a table of calls is wanted of what IREE's own hook wrote.
     """
@@ -72,8 +72,8 @@ def _write_page(run: Path, found: CallSet, threads: Sequence[ThreadStats], optio
 
 
 def _write_table(run: Path, options: StatsOptions, target: Path) -> int:
+    from tracemap.measurements.hook.calls import write_calls
     from tracemap.measurements.hook.recording import read_recording
-    from tracemap.measurements.hook.table import write_calls
 
     return write_calls(
         read_recording(run),

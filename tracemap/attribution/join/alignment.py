@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
 from tracemap.graph.program import Command, CommandBuffer
-from tracemap.measurements.header import RecordedBuffer, RecordedCommand, RunHeader
+from tracemap.measurements.model import RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.units import UNKNOWN
 
 

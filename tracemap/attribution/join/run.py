@@ -19,7 +19,7 @@ from tracemap.attribution.join.alignment import aligned
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Transfer
-from tracemap.measurements.header import RunHeader
+from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text
 
 # Numbers of events that have no target; those of targets count from 0.

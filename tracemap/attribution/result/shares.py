@@ -15,7 +15,7 @@ from tracemap.attribution.weights import Weights, weights
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Site, Transfer
-from tracemap.measurements.header import Peaks
+from tracemap.measurements.model import Peaks
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, split_by_largest_remainder
 

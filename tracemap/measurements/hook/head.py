@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import RunInvalid, RunVersion
+from tracemap.errors import RunInvalid, RunVersion, readable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,11 +51,10 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
     """Read the head of a record file; None where the program was killed while the file was being set up.
 
     Raises:
-        RunInvalid: it is damaged or of another kind.
+        RunInvalid: it is damaged or of another kind, or cannot be read.
         RunVersion: it is of another version.
-        OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with readable(path, RunInvalid), path.open("rb") as file:
         start = file.read(_PREAMBLE.size)
         if not any(start):
             return None
@@ -70,16 +69,16 @@ def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (
     """The records behind a head, as many as are there to their end; `more`: fields that the head does not describe.
 
     Raises:
-        RunInvalid: records are of another size than their fields.
-        OSError: they cannot be read.
+        RunInvalid: records are of another size than their fields, or cannot be read.
     """
     import numpy as np
 
     kind = np.dtype([*head.record, *more])
     if head.header["record_bytes"] != kind.itemsize:
         raise RunInvalid(f"{path}: its records have {head.header['record_bytes']} bytes, their fields {kind.itemsize}")
-    room = max(0, path.stat().st_size - head.data_offset) // kind.itemsize
-    return np.fromfile(path, dtype=kind, count=room, offset=head.data_offset)
+    with readable(path, RunInvalid):
+        room = max(0, path.stat().st_size - head.data_offset) // kind.itemsize
+        return np.fromfile(path, dtype=kind, count=room, offset=head.data_offset)
 
 
 def check_version(path: Path, version: int) -> None:

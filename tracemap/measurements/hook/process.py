@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.errors import RunEmpty, RunInvalid, readable
 from tracemap.measurements.hook.head import check_version
 
 STILL_LOADED: Final = (1 << 63) - 1
@@ -142,14 +142,18 @@ def _number_of(path: Path) -> tuple[int, str]:
 
 def _read(path: Path) -> ProcessFile:
     """A last line that is cut off is left out."""
-    try:
+    with readable(path, RunInvalid):
         lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
     process = None
     for number, line in enumerate(lines, start=1):
         try:
-            process = _with_line(path, process, _parsed(line))
+            parsed = _parsed(line)
+            if (process is None) != (parsed["kind"] == "process"):
+                raise ValueError("the first line, and only it, tells of the process")
+            if process is None:
+                process = _process(path, parsed)
+            else:
+                _add_line(process, parsed)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
     if process is None:
@@ -162,15 +166,6 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise TypeError("a line is no object")
     return parsed
-
-
-def _with_line(path: Path, process: ProcessFile | None, line: Mapping[str, Any]) -> ProcessFile:
-    if (process is None) != (line["kind"] == "process"):
-        raise ValueError("the first line, and only it, tells of the process")
-    if process is None:
-        return _process(path, line)
-    _add_line(process, line)
-    return process
 
 
 def _process(path: Path, line: Mapping[str, Any]) -> ProcessFile:

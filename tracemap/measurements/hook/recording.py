@@ -167,15 +167,12 @@ def _read_thread(path: Path, stamp: str) -> HookThread | None:
     """None: the program was killed while the file was being set up."""
     import numpy as np
 
-    try:
-        head = read_head(path, _CALLS)
-        if head is None:
-            return None
-        about, header = _about(path, head), head.header
-        events = tuple(about["events"])
-        written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [])
-    except OSError as error:
-        raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+    head = read_head(path, _CALLS)
+    if head is None:
+        return None
+    about, header = _about(path, head), head.header
+    events = tuple(about["events"])
+    written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [])
     calls, running = _whole_records(path, written, header)
     counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
     return HookThread(

@@ -214,12 +214,9 @@ def _sampled(file: ProcessFile, executable: HookExecutable, kernels: Iterable[Ho
 
 def _threads(file: ProcessFile) -> Iterator[SampledThread]:
     for path in file.thread_files("samples"):
-        try:
-            head = read_head(path, _SAMPLES)
-            if head is not None:
-                yield _thread(path, head)
-        except OSError as error:
-            raise RunInvalid(f"{path}: cannot be read: {error.strerror}") from error
+        head = read_head(path, _SAMPLES)
+        if head is not None:
+            yield _thread(path, head)
 
 
 def _thread(path: Path, head: FileHead) -> SampledThread:

@@ -15,7 +15,6 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
 from tracemap.measurements.hook.recording import (
     HookProcess,
-    HookRecording,
     HookThread,
     duration_ns,
     read_recording,
@@ -111,7 +110,9 @@ def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequen
     diagnostics: tuple[Diagnostic, ...] = ()
     if is_recording(path):
         recording = read_recording(path)
-        found, diagnostics = _recorded_calls(recording, kernel, skip_ms), recording.diagnostics
+        diagnostics = recording.diagnostics
+        of_process = ((process, thread) for process in recording.processes for thread in process.threads)
+        found = [_thread_calls(process, thread, kernel, skip_ms) for process, thread in of_process]
     elif kernel or skip_ms:
         raise UsageInvalid(f"{path}: IREE's CSV files name no kernels and no starts; choose when recording")
     else:
@@ -126,12 +127,6 @@ def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequen
 def is_recording(path: Path) -> bool:
     """A folder is one of our hook's recordings, unless it holds CSV files only: those are of IREE's hook."""
     return path.is_dir() and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
-
-
-def _recorded_calls(recording: HookRecording, kernel: str, skip_ms: int) -> list[ThreadCalls]:
-    return [
-        _thread_calls(process, thread, kernel, skip_ms) for process in recording.processes for thread in process.threads
-    ]
 
 
 def _thread_calls(process: HookProcess, thread: HookThread, kernel: str, skip_ms: int) -> ThreadCalls:
@@ -235,24 +230,18 @@ def thread_stats(calls: ThreadCalls, buckets: int, *, tables: bool = True) -> Th
     return ThreadStats(calls.thread, len(calls.cpus), by_cpu, tuple(series), tuple(pairs))
 
 
-def _sum(values: Floats) -> np.float32:
-    """In order and in single precision; numpy's own sum is pairwise, which is better and different."""
-    import numpy as np
-
-    return np.float32(np.add.accumulate(values, dtype=np.float32)[-1]) if len(values) else np.float32(0)
-
-
 def _mean(values: Floats) -> float:
+    """Summed in order and in single precision; numpy's own sum is pairwise, which is better and different."""
     import numpy as np
 
-    return float(_sum(values) / np.float32(len(values))) if len(values) else float("nan")
+    sums = np.add.accumulate(values, dtype=np.float32)
+    return float(sums[-1] / np.float32(len(values))) if len(values) else float("nan")
 
 
 def _covariance(left: Floats, right: Floats) -> np.float32:
     import numpy as np
 
-    products = (left - np.float32(_mean(left))) * (right - np.float32(_mean(right)))
-    return np.float32(_sum(products) / np.float32(len(left)))
+    return np.float32(_mean((left - np.float32(_mean(left))) * (right - np.float32(_mean(right)))))
 
 
 def _correlation(left: Floats, right: Floats) -> float:

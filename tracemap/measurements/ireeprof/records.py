@@ -1,21 +1,112 @@
-"""The records of an exported profile as a table of DuckDB, which never passes through Python row by row.
+"""The records of a profile: how far those of an `.ireeprof` are whole, and those of its export as a table of DuckDB.
 
-This module knows the export's schema. Rows of all record types are in one table, `profile_records`.
+Records never pass through Python row by row. This module knows the export's schema; rows of all record types are in one
+table, `profile_records`.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty, RunInvalid, RunVersion
-from tracemap.measurements.header import Clock
+from tracemap.errors import RunEmpty, RunInvalid, RunVersion, readable
+from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
 from tracemap.measurements.sql import first_line, literal, reading_errors
-from tracemap.units import plural
+from tracemap.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
     import duckdb
+
+_MAGIC = b"IRPF"
+_FILE_HEADER_BYTES = 24
+_FILE_LENGTH_OFFSET = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRecords:
+    """How many bytes of an `.ireeprof` are whole records, its size, and whether its writer finished it."""
+
+    end: int
+    size: int
+    finished: bool
+
+
+def is_profile(path: Path) -> bool:
+    """Whether a file begins as an `.ireeprof` does.
+
+    Raises:
+        RunInvalid: it cannot be read.
+    """
+    with readable(path, RunInvalid), path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def whole_records(profile: Path) -> WholeRecords:
+    """Walk an `.ireeprof` from record to record.
+
+    Raises:
+        RunEmpty: not one record is whole, or there is no file: who has nothing to write makes none.
+        RunInvalid: it is no `.ireeprof`, or cannot be read.
+    """
+    try:
+        return _walked(profile)
+    except FileNotFoundError as error:
+        raise RunEmpty(f"{profile}: there is no such file: nothing was recorded") from error
+    except OSError as error:
+        raise RunInvalid(f"{profile}: cannot be read: {error.strerror}") from error
+
+
+def _walked(profile: Path) -> WholeRecords:
+    size = profile.stat().st_size
+    if size == 0:
+        raise RunEmpty(f"{profile}: the profile is empty: nothing was recorded before the program ended")
+    with profile.open("rb") as file:
+        head = file.read(_FILE_HEADER_BYTES)
+        if not head.startswith(_MAGIC):
+            raise RunInvalid(f"{profile}: not a profile of IREE (it does not begin with {_MAGIC.decode()})")
+        end = _FILE_HEADER_BYTES
+        # Every record begins with its length as a little-endian u64, itself included.
+        while len(length_bytes := file.read(8)) == 8:
+            (length,) = struct.unpack("<Q", length_bytes)
+            if length < 8 or end + length > size:
+                break
+            end += length
+            file.seek(end)
+    if end == _FILE_HEADER_BYTES:
+        raise RunEmpty(f"{profile}: the profile holds no record: nothing was recorded, or the device cannot profile")
+    (declared,) = struct.unpack_from("<Q", head, _FILE_LENGTH_OFFSET)
+    return WholeRecords(end, size, finished=declared == end == size)
+
+
+def copy_whole_records(profile: Path, target: Path) -> Diagnostic | None:
+    """Copy the whole records of a profile that its writer did not finish; None, and no copy, if it did.
+
+    Raises:
+        RunEmpty: not one record is whole.
+        RunInvalid: it is no `.ireeprof`.
+    """
+    whole = whole_records(profile)
+    if whole.finished:
+        return None
+    shutil.copyfile(profile, target)
+    with target.open("r+b") as file:
+        file.truncate(whole.end)
+        file.seek(_FILE_LENGTH_OFFSET)
+        file.write(struct.pack("<Q", whole.end))
+    return Diagnostic(
+        "run-truncated",
+        "the program that wrote the profile did not finish it: events after its last whole record are missing, "
+        f"{plural(whole.size - whole.end, 'byte')} of half a record were cut off",
+    )
+
+
+# ---- the records of an export
+
 
 EXPORT_SCHEMA_VERSION: Final = 15
 """The version of ireeperf-jsonl whose fields are read here."""
@@ -143,3 +234,41 @@ def invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[D
         return []
     text = f"{plural(count, 'event')} without a duration: the runtime marked it invalid"
     return [Diagnostic("times-invalid", text)]
+
+
+# ---- the command buffers, and the lists of commands that were recorded into them
+
+
+_ONE_SHOT_BIT = 1
+# One-shot buffers get a fresh id on each call; what repeats is their list of commands, here as JSON.
+_BUFFERS = f"""
+CREATE OR REPLACE TEMP TABLE profile_buffers AS
+SELECT b.command_buffer_id AS id, any_value(b.mode & {_ONE_SHOT_BIT}) = {_ONE_SHOT_BIT} AS one_shot,
+    to_json(coalesce(list([c.op, c.key, c.workgroup_count::VARCHAR] ORDER BY c.command_index)
+        FILTER (c.op IS NOT NULL), [])) AS program
+FROM profile_records AS b
+LEFT JOIN (SELECT * FROM profile_records WHERE record_type = 'command_operation') AS c USING (command_buffer_id)
+WHERE b.record_type = 'command_buffer' GROUP BY id
+"""
+
+
+def load_buffers(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make `profile_buffers`: every buffer with the JSON text of its commands."""
+    connection.execute(_BUFFERS)
+
+
+def programs_and_buffers(
+    connection: duckdb.DuckDBPyConnection,
+) -> tuple[tuple[tuple[RecordedCommand, ...], ...], tuple[RecordedBuffer, ...]]:
+    """The distinct command lists, in the order of their first buffer, and the buffers in creation order."""
+    texts = connection.execute("SELECT program FROM profile_buffers GROUP BY program ORDER BY min(id)").fetchall()
+    numbers = {text: index for index, (text,) in enumerate(texts)}
+    programs = tuple(tuple(_command(*command) for command in json.loads(text)) for text in numbers)
+    rows = connection.execute("SELECT id, one_shot, program FROM profile_buffers ORDER BY id").fetchall()
+    return programs, tuple(RecordedBuffer(id_, one_shot, numbers[text]) for id_, one_shot, text in rows)
+
+
+def _command(kind: str, key: str | None, workgroups: str | None) -> RecordedCommand:
+    if kind != "dispatch":
+        return RecordedCommand(kind, UNKNOWN, ())
+    return RecordedCommand(kind, UNKNOWN if key is None else key, tuple(json.loads(workgroups or "[]")))
