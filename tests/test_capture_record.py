@@ -19,6 +19,7 @@ from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import profile_path
 from tracemap.capture.record import Recorded, record
+from tracemap.codec import pretty
 from tracemap.errors import (
     FunctionUnknown,
     InputInvalid,
@@ -30,7 +31,7 @@ from tracemap.errors import (
 )
 from tracemap.functions import Argument, Function
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.model import Clock, header_text
+from tracemap.measurements.model import Clock
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
 
@@ -97,7 +98,7 @@ def test_the_header_is_as_its_schema_says(made: Path, tmp_path: Path) -> None:
     schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
     beside = json.loads((tmp_path / "run.csv.json").read_text(encoding="utf-8"))
     jsonschema.validate(beside, schema)
-    assert beside == json.loads(header_text(recorded.header))
+    assert beside == json.loads(pretty(recorded.header))
     assert any(tool.startswith("iree-base-runtime 3.") for tool in recorded.header.tools)
 
 

@@ -61,7 +61,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"attribute"}),
     ),
     "capture": (
-        frozenset({"benchmark", "counters", "flagfile", "geometry", "inputs", "leash", "peaks", "steady"}),
+        frozenset({"benchmark", "counters", "geometry", "inputs", "leash", "peaks", "steady"}),
         frozenset({"open_run", "sampling", "simulating"}),
         frozenset({"plan"}),
         frozenset({"execution"}),

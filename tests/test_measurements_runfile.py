@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from tests.support import ROOT
+from tracemap.codec import pretty
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
 from tracemap.measurements.badcells import explain_bad_cell
@@ -25,7 +26,6 @@ from tracemap.measurements.model import (
     RecordedBuffer,
     RecordedCommand,
     RunHeader,
-    header_text,
     parse_header,
 )
 from tracemap.measurements.runfile import header_path, read_run, write_run
@@ -135,11 +135,11 @@ def test_the_header_is_as_its_schema_says(tmp_path: Path) -> None:
     schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
     path = written(tmp_path, "run.csv")
     beside = json.loads(header_path(path).read_text(encoding="utf-8"))
-    for header in (beside, json.loads(header_text(UNTOLD_HEADER))):
+    for header in (beside, json.loads(pretty(UNTOLD_HEADER))):
         jsonschema.validate(header, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(beside | {"clock": "sundial"}, schema)
-    assert parse_header(header_text(UNTOLD_HEADER).encode(), "x") == UNTOLD_HEADER
+    assert parse_header(pretty(UNTOLD_HEADER).encode(), "x") == UNTOLD_HEADER
 
 
 def test_a_bare_csv_is_read(tmp_path: Path) -> None:

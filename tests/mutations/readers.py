@@ -122,7 +122,7 @@ def _read_export(folder: Path, dice: random.Random) -> None:
 
 
 def _read_flags(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.flagfile import check_files, read_flags, sorted_out
+    from tracemap.capture.plan import check_files, read_flags, sorted_out
 
     check_files(sorted_out(read_flags(folder / inputs.FLAGS)))
 

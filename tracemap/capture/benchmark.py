@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -125,21 +126,16 @@ def run_benchmark(
 def _waited(child: subprocess.Popen[bytes], watch: Watch) -> bool:
     """Wait for the program; False if Ctrl-C cut it short."""
     try:
-        while not _ended_within(child, _WATCH_S):
+        while child.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_WATCH_S)
+                break
             if not watch(child.pid):
                 child.kill()
                 child.wait()
     except KeyboardInterrupt:
         child.kill()
         child.wait()
-        return False
-    return True
-
-
-def _ended_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
         return False
     return True
 

@@ -98,14 +98,10 @@ def _parsed(text: str) -> _Shaped | None:
     elif match := _TORCH.fullmatch(text):
         marks, element = [mark for mark in match[1].split(",") if mark], match[2]
     else:
-        return _Shaped(None, text) if _scalar(text) else None
+        return _Shaped(None, text) if _INTEGER.fullmatch(text) or text in _REAL else None
     if not (_INTEGER.fullmatch(element) or _number_type(element)):
         return None
     return _Shaped(tuple(None if mark == "?" else int(mark) for mark in marks), element)
-
-
-def _scalar(text: str) -> bool:
-    return bool(_INTEGER.fullmatch(text)) or text in _REAL
 
 
 def _number_type(element: str) -> str:

@@ -101,17 +101,13 @@ def _column(index: int, name: str, found_type: str, kernel: str) -> FileColumn |
 
 def metrics_of(columns: Iterable[FileColumn], clock: Clock) -> tuple[Metric, ...]:
     """The columns that are measured, in the file's order; times are on `clock`."""
-    return tuple(_metric(column, clock) for column in columns if _is_metric(column))
-
-
-def _is_metric(column: FileColumn) -> bool:
-    return column.means in TIME_METRICS or column.means not in COLUMNS
-
-
-def _metric(column: FileColumn, clock: Clock) -> Metric:
-    if column.means in TIME_METRICS:
-        return Metric(column.means, "ns", clock)
-    return Metric(column.means, "count", Clock.UNKNOWN, type=column.type)
+    return tuple(
+        Metric(column.means, "ns", clock)
+        if column.means in TIME_METRICS
+        else Metric(column.means, "count", Clock.UNKNOWN, type=column.type)
+        for column in columns
+        if column.means in TIME_METRICS or column.means not in COLUMNS
+    )
 
 
 # ---- the SQL of a run

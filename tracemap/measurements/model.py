@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from tracemap.codec import Count, Document, OtherVersion, Positive, Record, decode_document, pretty
+from tracemap.codec import Count, Document, OtherVersion, Positive, Record, decode_document
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid, RunVersion
 from tracemap.units import UNKNOWN, Integer, Text
@@ -113,13 +113,8 @@ UNTOLD_HEADER: Final = RunHeader(
 """The header of a table that came without one."""
 
 
-def header_text(header: RunHeader) -> str:
-    """The header as it is written."""
-    return pretty(header)
-
-
 def parse_header(data: bytes, where: str) -> RunHeader:
-    """The inverse of `header_text`; `where` names the file in messages.
+    """A header as `codec.pretty` writes it; `where` names the file in messages.
 
     Raises:
         RunVersion: the header is of another format version.

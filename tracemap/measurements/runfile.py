@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracemap.codec import pretty
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, readable
 from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
 from tracemap.measurements.model import (
@@ -21,7 +22,6 @@ from tracemap.measurements.model import (
     Clock,
     Run,
     RunHeader,
-    header_text,
     parse_header,
 )
 from tracemap.measurements.sql import copy_to, first_line, literal, reading_errors
@@ -72,7 +72,7 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
     import duckdb
 
     check_target(target, force=force)
-    text = header_text(header)
+    text = pretty(header)
     try:
         if target.suffix == ".csv":
             with replaced(target) as table, replaced(header_path(target)) as beside:
