@@ -68,10 +68,11 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"record"}),
     ),
     "mapping": (
-        frozenset({"tagging", "model", "texts"}),
+        frozenset({"model", "texts"}),
+        frozenset({"identity"}),
         frozenset({"sites", "fates"}),
-        frozenset({"compiler", "identity"}),
-        frozenset({"assembly", "request"}),
+        frozenset({"compiler"}),
+        frozenset({"assembly"}),
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
