@@ -11,9 +11,12 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from msgspec import structs
+from tracemap.measurements.header import UNTOLD_HEADER
 
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, SAMPLES, run_cli
+from tracemap.codec import encode
 from tracemap.toolchain import find_tool
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
@@ -285,6 +288,13 @@ def test_bare_csv_with_two_bundles_in_sight(mlp: Path, csv_run: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("option", ["--html", "-o"])
+def test_a_bundle_of_a_name_that_no_file_system_takes_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("kernel,duration_ns\nmain_dispatch_0,5\n", encoding="utf-8")
+    header = structs.replace(UNTOLD_HEADER, bundle="b" * 5000)
+    (tmp_path / "run.csv.json").write_bytes(encode(header))
+    assert "--map" in refused("bundle-missing", "attribute", "run.csv", cwd=tmp_path)
+
+
 def test_attribute_does_not_overwrite(option: str, built: Built, csv_run: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine", encoding="utf-8")
     command = ("attribute", csv_run, "--map", built("hand_mlp"), option, "out")

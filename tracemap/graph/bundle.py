@@ -148,7 +148,7 @@ def check_target(target: Path, *, force: bool) -> None:
     if target.exists() or target.is_symlink():
         if not force:
             raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
-        if not (target / MAP_NAME).is_file():
+        if not is_bundle(target):
             raise TargetExists(
                 f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
             )
@@ -175,6 +175,14 @@ def _replace(folder: Path, target: Path) -> None:
             old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder looks like a bundle; a path that no file system takes, as of a damaged header, is none."""
+    try:
+        return (path / MAP_NAME).is_file()
+    except OSError:
+        return False
 
 
 def load(path: Path) -> Bundle:

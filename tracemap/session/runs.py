@@ -81,19 +81,19 @@ def find_bundle(run: Run, path: Path) -> Path:
     Raises:
         BundleMissing: there is none, or more than one.
     """
-    from tracemap.graph.bundle import MAP_NAME, RUNS_FOLDER, SUFFIX
+    from tracemap.graph.bundle import RUNS_FOLDER, SUFFIX, is_bundle
 
     resolved = path.resolve()
-    if resolved.parent.name == RUNS_FOLDER and (resolved.parent.parent / MAP_NAME).is_file():
+    if resolved.parent.name == RUNS_FOLDER and is_bundle(resolved.parent.parent):
         return resolved.parent.parent
     beside = Path() if str(path) == "-" else path.parent
     if run.header.bundle is not UNKNOWN:
         named = Path(run.header.bundle)
         for candidate in (named, beside / named.name, Path(named.name)):
-            if (candidate / MAP_NAME).is_file():
+            if is_bundle(candidate):
                 return candidate
     found = sorted({*beside.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)
-    bundles = [folder for folder in found if (folder / MAP_NAME).is_file()]
+    bundles = [folder for folder in found if is_bundle(folder)]
     distinct = {folder.resolve(): folder for folder in bundles}
     if len(distinct) == 1:
         return bundles[0]
