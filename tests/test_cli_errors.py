@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from tracemap.measurements.header import UNTOLD_HEADER
 
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, SAMPLES, run_cli
 from tracemap.codec import encode
+from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.toolchain import find_tool
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
