@@ -287,7 +287,6 @@ def test_bare_csv_with_two_bundles_in_sight(mlp: Path, csv_run: Path, tmp_path: 
     assert "other.tracemap" in said
 
 
-@pytest.mark.parametrize("option", ["--html", "-o"])
 def test_a_bundle_of_a_name_that_no_file_system_takes_is_missing(tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text("kernel,duration_ns\nmain_dispatch_0,5\n", encoding="utf-8")
     header = structs.replace(UNTOLD_HEADER, bundle="b" * 5000)
@@ -295,6 +294,7 @@ def test_a_bundle_of_a_name_that_no_file_system_takes_is_missing(tmp_path: Path)
     assert "--map" in refused("bundle-missing", "attribute", "run.csv", cwd=tmp_path)
 
 
+@pytest.mark.parametrize("option", ["--html", "-o"])
 def test_attribute_does_not_overwrite(option: str, built: Built, csv_run: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine", encoding="utf-8")
     command = ("attribute", csv_run, "--map", built("hand_mlp"), option, "out")
