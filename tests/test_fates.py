@@ -15,9 +15,9 @@ from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
-from tracemap.mapping.assembly import BuildRequest
 from tracemap.mapping.build import build
-from tracemap.mapping.fates import INFERRED, REASONS
+from tracemap.mapping.fates.reasons import INFERRED, REASONS
+from tracemap.mapping.request import BuildRequest
 from tracemap.options.build import BuildOptions
 
 GOLD = Path(__file__).parent / "gold" / "fates"

@@ -14,9 +14,10 @@ from tests.builders import graph, op, site
 from tracemap.codec import decode_document, encode
 from tracemap.errors import BundleInvalid
 from tracemap.graph.bundle import Files, load, store
-from tracemap.graph.model import TraceGraph, check_references
+from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Step, Submission, Transfer
+from tracemap.graph.references import check_references
 from tracemap.units import UNKNOWN
 
 DISPATCH = Command("dispatch", "k0", "site0", (1, 1, UNKNOWN), merged=("site1",))

@@ -68,11 +68,10 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"record"}),
     ),
     "mapping": (
-        frozenset({"model", "texts"}),
-        frozenset({"identity"}),
+        frozenset({"tagging", "model", "texts"}),
         frozenset({"sites", "fates"}),
-        frozenset({"compiler"}),
-        frozenset({"assembly"}),
+        frozenset({"compiler", "identity"}),
+        frozenset({"assembly", "request"}),
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (

@@ -19,7 +19,7 @@ from tracemap.locations import (
     scope,
     split_path,
 )
-from tracemap.mapping.identity import Tags
+from tracemap.mapping.tagging import Tags
 
 FILE = FileRange("src/with space/mod el.py", 42, 7, 42, 7)
 

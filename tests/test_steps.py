@@ -19,9 +19,9 @@ from tracemap.graph.ops import Evidence
 from tracemap.ir.configured import KernelNames
 from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
 from tracemap.machine.images import NO_LINE, CodeFunction, Image, read_image, read_images
-from tracemap.mapping.assembly import BuildRequest
 from tracemap.mapping.build import build
 from tracemap.mapping.compiler.compiling import Compiler
+from tracemap.mapping.request import BuildRequest
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

@@ -16,8 +16,8 @@ from tests.oracle.truth import Truth, find_truth
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Evidence, Fate
 from tracemap.graph.ops import Op as MappedOp
-from tracemap.mapping.assembly import BuildRequest
 from tracemap.mapping.build import build
+from tracemap.mapping.request import BuildRequest
 
 
 class TwinDiffers(Exception):

@@ -26,8 +26,8 @@ from tracemap.session.models import own_folder
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
-    from tracemap.mapping.assembly import BuildRequest
     from tracemap.mapping.compiler.command import CompileCommand
+    from tracemap.mapping.request import BuildRequest
 
 
 def run_wrapped(options: BuildOptions) -> Bundle | None:
@@ -39,8 +39,8 @@ def run_wrapped(options: BuildOptions) -> Bundle | None:
         SystemExit: the command fails; with its status.
         TracemapError: the command succeeds, but its trail cannot be read.
     """
-    from tracemap.mapping.assembly import BuildRequest
     from tracemap.mapping.compiler.command import read_command
+    from tracemap.mapping.request import BuildRequest
 
     command = read_command(options.flags)
     target, obstacle = _target(command, options.output)

@@ -21,8 +21,9 @@ from pathlib import Path
 from tracemap.codec import OtherVersion, decode_document, storable
 from tracemap.codec import encode as encode_record
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
-from tracemap.graph.model import MAP_VERSION, SourceFile, TraceGraph, check_references
+from tracemap.graph.model import MAP_VERSION, SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
+from tracemap.graph.references import check_references
 from tracemap.outputs import check_folder_of
 from tracemap.units import UNKNOWN
 

@@ -1,7 +1,7 @@
 """The phases dispatch-creation and flow of iree-compile as typed records: call sites, their bodies, their kernels.
 
-In dispatch-creation each call site still has a body of its own: its operations, what feeds them, and how often each
-runs. In flow bodies are outlined and equal ones merged, so that sites name kernels.
+In dispatch-creation each call site still has a body of its own; in flow bodies are outlined and equal ones merged, so
+that sites name kernels.
 """
 
 from __future__ import annotations
@@ -9,22 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from iree.compiler import ir
-
+from tracemap.ir.bodies import BodyOp, read_body
 from tracemap.ir.host import called_by_initializers, callees, is_public, walk_hosts
-from tracemap.ir.parsing import (
-    MlirParser,
-    Module,
-    Operation,
-    Region,
-    Value,
-    nested,
-    string_attribute,
-    symbol_path,
-)
-from tracemap.ir.types import Shape, product, shape_of
+from tracemap.ir.parsing import Attribute, MlirParser, Module, Operation, nested, string_attribute, symbol_path
 from tracemap.locations import Location
-from tracemap.units import UNKNOWN, Integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +37,14 @@ class FlowDispatch:
 class HostFunction:
     """A function of the host program: whether it is public, whom it calls, and its declared arguments.
 
-    `arguments` are printed types of tensors and scalars; empty where the function does not say.
+    `arguments` are printed types of tensors and scalars; empty and `declared` False where the function does not say.
     """
 
     name: str
     public: bool
     calls: tuple[str, ...]
     arguments: tuple[str, ...]
+    declared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +89,18 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
     for function, operation in walk_hosts(module):
         location = parser.location(operation)
         if operation.name == "flow.dispatch":
-            # One reference per variant, all of the same export name.
-            kernel = symbol_path(operation.attributes["entry_points"])[-1]
-            dispatches.append(FlowDispatch(function, location, kernel))
+            dispatches.append(FlowDispatch(function, location, symbol_path(_entry_points(operation))[-1]))
         else:
             host_ops.append(HostOp(function, operation.name, location))
     functions = [_host_function(op) for op in nested(module.operation) if op.name == "util.func"]
     return FlowProgram(
         tuple(kernels), tuple(dispatches), tuple(host_ops), tuple(functions), called_by_initializers(module)
     )
+
+
+def _entry_points(dispatch: Operation) -> Attribute:
+    """The symbol references of a `flow.dispatch`: one per variant, of the same export name."""
+    return dispatch.attributes["entry_points"]
 
 
 _DECLARED_ARGUMENT = re.compile(r"%\w+: ")
@@ -120,11 +112,13 @@ def _host_function(function: Operation) -> HostFunction:
         reflection = function.attributes["iree.reflection"]
         if "iree.abi.declaration" in reflection:
             declaration = reflection["iree.abi.declaration"].value
+    arguments = _declared_arguments(declaration) if declaration else _imported_arguments(function)
     return HostFunction(
         name=string_attribute(function, "sym_name"),
         public=is_public(function),
         calls=callees(function),
-        arguments=_declared_arguments(declaration) if declaration else _imported_arguments(function),
+        arguments=arguments,
+        declared=bool(declaration) or bool(arguments),
     )
 
 
@@ -151,139 +145,3 @@ def _imported_arguments(function: Operation) -> tuple[str, ...]:
         imports = [use.owner.operation for use in value.uses if use.owner.operation.name == "hal.tensor.import"]
         types.append(str(imports[0].results[0].type) if imports else str(value.type))
     return tuple(types)
-
-
-@dataclass(frozen=True, slots=True)
-class BodyOperand:
-    """An operand: the body operation that made it and as which result, or the number of the block argument it is.
-
-    What does not apply is -1.
-    """
-
-    producer: int
-    result: int
-    argument: int
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
-class BodyOp:
-    """An operation in a dispatch body, ops nested in regions included, in pre-order.
-
-    `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
-    `iterations`: of a structured (linalg) op, how often its region runs; of others the elements of its results.
-    """
-
-    index: int
-    parent: int
-    name: str
-    location: Location
-    operands: tuple[BodyOperand, ...]
-    results: tuple[Shape, ...]
-    iterations: Integer
-
-
-def read_body(parser: MlirParser, dispatch: Operation) -> tuple[BodyOp, ...]:
-    """The operations in the first region of a `flow.dispatch.workgroups`, in pre-order.
-
-    The second region computes the workgroup count on the host and is no work of the dispatch.
-    """
-    reader = _BodyReader(parser)
-    if len(dispatch.regions):
-        reader.read_region(dispatch.regions[0], -1)
-    return tuple(reader.found)
-
-
-class _BodyReader:
-    def __init__(self, parser: MlirParser) -> None:
-        self._parser = parser
-        self._index_of: dict[Operation, int] = {}
-        self.found: list[BodyOp] = []
-
-    def read_region(self, region: Region, parent: int) -> None:
-        for block in region.blocks:
-            for child in block.operations:
-                self._read(child.operation, parent)
-
-    def _read(self, operation: Operation, parent: int) -> None:
-        index = len(self.found)
-        self._index_of[operation] = index
-        operands = tuple(self._operand(operand) for operand in operation.operands)
-        results = tuple(shape_of(str(result.type)) for result in operation.results)
-        name = operation.name
-        self.found.append(
-            BodyOp(
-                index=index,
-                parent=parent,
-                name=name,
-                location=self._parser.location(operation),
-                operands=operands,
-                results=results,
-                iterations=_iterations(operation, name, operands, results),
-            )
-        )
-        for region in operation.regions:
-            self.read_region(region, index)
-
-    def _operand(self, operand: Value) -> BodyOperand:
-        shape = shape_of(str(operand.type))
-        owner = operand.owner
-        producer = self._index_of.get(getattr(owner, "operation", owner), -1)
-        result = getattr(operand, "result_number", -1)
-        argument = getattr(operand, "arg_number", -1)
-        return BodyOperand(producer, result, argument, shape)
-
-
-def _iterations(
-    operation: Operation, name: str, operands: tuple[BodyOperand, ...], results: tuple[Shape, ...]
-) -> Integer:
-    if name.startswith("linalg."):
-        volume = _loop_volume(operation, [operand.shape for operand in operands])
-        if volume is not None:
-            return volume
-    shapes = [*results, *(operand.shape for operand in operands)] if name.startswith("iree_linalg_ext.") else results
-    sizes = [shape.elements for shape in shapes]
-    known = [size for size in sizes if size is not UNKNOWN]
-    if len(known) < len(sizes):
-        return UNKNOWN
-    return max(known, default=1)
-
-
-# Affine maps of the compiler are shared between operations; the positions of each are worked out once per context.
-_NO_DIMENSION = -1
-
-
-def _loop_volume(operation: Operation, shapes: list[Shape]) -> Integer | None:
-    """The product of a linalg op's loop ranges, from its indexing maps and operand shapes; None without maps."""
-    maps = _indexing_maps(operation)
-    if maps is None:
-        return None
-    extents: dict[int, Integer] = {}
-    for dimensions, shape in zip(maps[1], shapes, strict=False):
-        for dimension, extent in zip(dimensions, shape.extents, strict=False):
-            # A loop that one operand leaves open may be given by another's static shape.
-            if dimension != _NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:
-                extents[dimension] = extent
-    return product(tuple(extents.get(dimension, UNKNOWN) for dimension in range(maps[0])))
-
-
-_MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
-
-
-def _indexing_maps(operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
-    """The number of loops, and for each operand the loop that each of its dimensions runs over (-1: a computed one)."""
-    # Imported late: the module takes a tenth of a second, which is better spent while the compiler runs.
-    from iree.compiler.dialects import linalg
-
-    attribute = linalg.get_indexing_maps(operation)
-    if attribute is None:
-        return None
-    text = str(attribute)
-    if text not in _MAPS:
-        maps = [element.value for element in attribute]
-        positions = tuple(
-            tuple(int(e.position) if isinstance(e, ir.AffineDimExpr) else _NO_DIMENSION for e in each.results)
-            for each in maps
-        )
-        _MAPS[text] = (maps[0].n_dims if maps else 0, positions)
-    return _MAPS[text]

@@ -6,22 +6,14 @@ walked in parallel, so that every op has the line and column of its name whateve
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tracemap.errors import ModelInvalid
-from tracemap.ir.parsing import (
-    BYTECODE_MAGIC,
-    Attribute,
-    MlirParser,
-    Module,
-    Operation,
-    Value,
-    is_scalar_like,
-    string_attribute,
-    walk,
-)
+from tracemap.ir.blanking import blank_locations
+from tracemap.ir.loop_bounds import bounds_loop
+from tracemap.ir.parsing import BYTECODE_MAGIC, Attribute, MlirParser, Module, Operation, Value, string_attribute, walk
+from tracemap.ir.signatures import Signatures
 from tracemap.ir.source import (
     CONTROL_FLOW,
     FUNCTIONS,
@@ -31,7 +23,6 @@ from tracemap.ir.source import (
     SourceModel,
     SourceOperation,
 )
-from tracemap.ir.text import blank_locations
 from tracemap.locations import FileRange, Location
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -152,13 +143,12 @@ class _Describer:
         self.private: set[str] = set()
 
     def describe(self, operation: Operation, around: _Around) -> None:
+        """Record an operation and all below it."""
         record = self._record(operation, around)
         self.operations.append(record)
         function, owner = record.function, around.owner
         if record.name in FUNCTIONS:
-            self.arguments[record.symbol] = _arguments(operation)
-            if string_attribute(operation, "sym_visibility") == "private":
-                self.private.add(record.symbol)
+            self._enter(operation, record.symbol)
         elif record.is_op and record.name not in CONTROL_FLOW:
             owner = record.index
         for region in operation.regions:
@@ -178,8 +168,7 @@ class _Describer:
             index=index,
             owner=index if around.owner < 0 else around.owner,
             parent=around.parent,
-            # ONNX ops come as `torch.operator "onnx.Add"` and are called by their own name.
-            name=(name == "torch.operator" and string_attribute(operation, "name")) or name,
+            name=_operator_name(operation, name),
             function=symbol if name in FUNCTIONS else around.function,
             parsed_location=self._locations[index],
             line=line,
@@ -190,6 +179,11 @@ class _Describer:
             signature=self._signatures.of(operation, name, results),
             block=around.block,
         )
+
+    def _enter(self, function: Operation, symbol: str) -> None:
+        self.arguments[symbol] = _arguments(function)
+        if string_attribute(function, "sym_visibility") == "private":
+            self.private.add(symbol)
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
         """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""
@@ -215,84 +209,15 @@ def _symbol(operation: Operation) -> str:
     return ""
 
 
+def _operator_name(operation: Operation, name: str) -> str:
+    """The op's name; ONNX ops come as `torch.operator "onnx.Add"` and are called by their own name."""
+    if name == "torch.operator":
+        return string_attribute(operation, "name") or name
+    return name
+
+
 def _arguments(function: Operation) -> tuple[SourceArgument, ...]:
     if not len(function.regions) or not len(function.regions[0].blocks):
         return ()
     values = list(function.regions[0].blocks[0].arguments)
-    return tuple(
-        SourceArgument(str(value.type), is_scalar_like(value) and _reaches_loop(value, set())) for value in values
-    )
-
-
-class Signatures:
-    """Numbers the operations of one model, in pre-order.
-
-    `index_of`: the operations met so far, each with its place in pre-order; whoever walks the model lets it grow.
-    """
-
-    def __init__(self, index_of: Mapping[Operation, int]) -> None:
-        self._index_of = index_of
-        self._number_of: dict[Hashable, int] = {}
-
-    def of(self, operation: Operation, name: str, results: tuple[str, ...]) -> int:
-        """The number of an operation by its name, attributes, types of results, and what stands in its regions."""
-        content = (name, self._attributes(operation), results, self._regions(operation))
-        return self._number_of.setdefault(content, len(self._number_of))
-
-    def _attributes(self, operation: Operation) -> Hashable:
-        attributes = operation.attributes
-        try:
-            return tuple((name, attributes[name]) for name in attributes)
-        except TypeError:  # the bindings cannot hand out attributes that are locations: like no other
-            return len(self._index_of)
-
-    def _regions(self, operation: Operation) -> Hashable:
-        """What stands in an operation's regions: names, attributes, types, and where values come from within it."""
-        if not len(operation.regions):
-            return ()
-        # Values defined inside go by their number there, so that equal regions at two places are equal.
-        _, *inside = walk(operation)
-        number_of = {each: number for number, each in enumerate(inside)}
-
-        def defined(value: Value) -> Hashable:
-            if hasattr(value, "arg_number"):
-                return ("argument", value.arg_number, number_of.get(value.owner.owner.operation, -1))
-            owner = value.owner.operation
-            if owner in number_of:
-                return (number_of[owner], value.result_number)
-            return ("outside", self._index_of.get(owner, -1), value.result_number)
-
-        return tuple(
-            (
-                each.name,
-                self._attributes(each),
-                tuple(map(defined, each.operands)),
-                tuple(str(result.type) for result in each.results),
-            )
-            for each in inside
-        )
-
-
-_BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
-"""Of counted loops the operands that are bounds or steps."""
-
-
-def _reaches_loop(value: Value, seen: set[object]) -> bool:
-    """Whether a value reaches the bounds of a counted loop or the condition of a while loop."""
-    if value in seen:  # a loop's values flow back to where they came from
-        return False
-    seen.add(value)
-    return any(_use_reaches_loop(use.owner.operation, use.operand_number, seen) for use in value.uses)
-
-
-def _use_reaches_loop(user: Operation, number: int, seen: set[object]) -> bool:
-    if user.name in _BOUNDS_OF:
-        return number in range(len(user.operands))[_BOUNDS_OF[user.name]]
-    if user.name in ("scf.while", "stablehlo.while"):
-        return _reaches_loop(user.regions[0].blocks[0].arguments[number], seen)
-    if user.name == "scf.condition":
-        return number == 0
-    if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
-        condition = user.parent.operation.regions[0].blocks[0]
-        return any(operation.operation == user for operation in condition.operations)
-    return any(_reaches_loop(result, seen) for result in user.results if is_scalar_like(result))
+    return tuple(SourceArgument(str(value.type), bounds_loop(value)) for value in values)

@@ -1,4 +1,4 @@
-"""Request and phase dumps -> trace graph: what `build` and `from_dumps` have in common.
+"""Phase dumps -> trace graph: what `build` and `from_dumps` have in common.
 
 Early phases are read while the compiler still generates code; nothing here waits for more than it is about to read.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.functions import Argument, Function
-from tracemap.graph.model import LIBRARY, ModuleInfo, SourceFile, TraceGraph
+from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId, Part
 from tracemap.graph.program import Kernel, Site
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow
@@ -22,44 +21,20 @@ from tracemap.ir.hal import read_hal
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import CodeFrame, frames
-from tracemap.mapping.compiler.compiling import Compiler, Phases
-from tracemap.mapping.fates import Judge, Judgement, Survival
+from tracemap.mapping.compiler.compiling import Phases
+from tracemap.mapping.fates.fates import Judge, Judgement
+from tracemap.mapping.fates.survival import Survival
 from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed
-from tracemap.mapping.sites.commands import find_schedules, find_transfers, place_commands
-from tracemap.mapping.sites.owners import ASYNC_SUFFIX, Owners, public_callers
-from tracemap.mapping.sites.sites import find_sites, kernels_of, pair_bodies, sites_by_op
+from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
+from tracemap.mapping.sites.commands import place_commands
+from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.schedules import find_schedules, find_transfers
+from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
 from tracemap.mapping.sites.steps import add_steps, sites_without_steps
-from tracemap.options.build import BuildOptions
 from tracemap.units import UNKNOWN, Text, plural
-
-
-@dataclass(frozen=True, slots=True)
-class BuildRequest:
-    """What to build: a model's bytes (of a compilation made elsewhere there may be none) and its name (shown, kept)."""
-
-    model: bytes
-    file_name: str
-    target: Path
-    options: BuildOptions = field(default_factory=BuildOptions)
-    own_folder: tuple[Path, ...] = ()
-    """The folder below which Python files are looked for last; none for a model without one."""
-    compiler: Compiler | None = None
-    """The program and all its flags, as somebody else gives them; None: they are made of the options."""
-    name_for_compiler: str = ""
-    """What the compiler would call the model (it names libraries so); "": its file name."""
-
-    @property
-    def source_roots(self) -> tuple[Path, ...]:
-        """Where Python files of frames may lie, the options' folders first."""
-        return (*self.options.source_roots, *self.own_folder)
-
-    @property
-    def library(self) -> tuple[str, ...]:
-        """Patterns of files whose frames are not the user's own."""
-        return self.options.library or LIBRARY
 
 
 class Assembly:
@@ -131,10 +106,11 @@ class Assembly:
         alive: Set[int],
     ) -> tuple[Site, ...]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
-        sites = find_sites(flow.dispatches, bodies, self._workers, self._facts.conversions, callers)
-        return add_absorbed(sites, bodies, self._workers, self._facts, alive)
+        builder = SiteBuilder(self._workers, self._facts.conversions, callers)
+        return add_absorbed(builder.sites(flow.dispatches, bodies), bodies, self._workers, self._facts, alive)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
+        """For each op the names of the host operations of the flow phase that came from it."""
         names: dict[int, set[str]] = {}
         for host_op in flow.host_ops:
             for op in self._anyone.of(host_op.location):
@@ -185,6 +161,7 @@ class _DumpReader:
         return text
 
     def module(self, phase: str) -> Module:
+        """The dump of a phase, parsed."""
         text = self.text(phase)
         with _naming(phase):
             return self._parser.parse(text)

@@ -18,10 +18,12 @@ from tracemap.graph import bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
-from tracemap.mapping.assembly import Assembly, BuildRequest, module_info
+from tracemap.mapping.assembly import Assembly, module_info
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
-from tracemap.mapping.identity import TagIdentity, Tags, unused_prefix, write_tagged
+from tracemap.mapping.identity import TagIdentity
 from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.request import BuildRequest
+from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.mapping.texts import keep_texts, safe_name
 from tracemap.toolchain import Progress, no_progress
 
@@ -43,6 +45,8 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
 
 
 class _Build:
+    """The steps of one build, in order."""
+
     def __init__(
         self, request: BuildRequest, compiler: Compiler, folder: Path, progress: Progress, hear: Progress
     ) -> None:
@@ -76,6 +80,7 @@ class _Build:
             raise ModelInvalid(self._own_message(str(error))) from error
 
     def _graph(self, parsed: ParsedModel, tags: Tags, compilation: Compilation) -> tuple[TraceGraph, Mapping[str, str]]:
+        """The trace graph, and the texts that are kept by their path."""
         request = self._request
         facts = ModelFacts(describe(self._parser, parsed))
         keep = not request.options.no_sources

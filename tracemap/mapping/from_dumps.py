@@ -12,13 +12,15 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid
 from tracemap.graph import bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
-from tracemap.graph.ops import PHASES, Evidence
-from tracemap.ir.configured import KernelText
+from tracemap.graph.ops import Evidence
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
-from tracemap.mapping.assembly import Assembly, BuildRequest, module_info
-from tracemap.mapping.identity import LocationIdentity, Provenance
+from tracemap.mapping.assembly import Assembly, module_info
+from tracemap.mapping.compiler.dumps import Dumps
+from tracemap.mapping.identity import LocationIdentity
 from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.request import BuildRequest
+from tracemap.mapping.tagging import Provenance
 from tracemap.mapping.texts import keep_texts
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural
@@ -103,59 +105,3 @@ def _how_far(graph: TraceGraph, facts: ModelFacts, provenance: Provenance) -> Di
         "all; ops that share a location share what is known"
     )
     return Diagnostic("identity-by-location", text)
-
-
-NEEDED = ("dispatch-creation", "flow", "hal")
-"""Phases without which there are no members, no sites, or no commands."""
-
-
-class Dumps:
-    """The dumps in a folder: the phases of one compilation that has ended.
-
-    Raises:
-        DumpsInvalid: a phase that is needed is missing, or there are several dumps of one.
-    """
-
-    def __init__(self, folder: Path, *, model_given: bool) -> None:
-        self._files: dict[str, Path] = {}
-        for phase in PHASES:
-            found = sorted(folder.glob(f"*.{phase}.mlir"))
-            if len(found) > 1:
-                raise DumpsInvalid(
-                    f"{folder}: several dumps of the phase {phase} ({found[0].name}, {found[1].name}); "
-                    "keep those of one compilation in a folder of their own"
-                )
-            if found:
-                self._files[phase] = found[0]
-        for phase in NEEDED if model_given else ("input", *NEEDED):
-            if phase not in self._files:
-                raise DumpsInvalid(
-                    f"{folder}: no dump of the phase {phase} (*.{phase}.mlir); "
-                    "compile with --dump-compilation-phases-to and --mlir-print-debuginfo"
-                )
-
-    def has(self, phase: str) -> bool:
-        """Whether the folder has a dump of a phase."""
-        return phase in self._files
-
-    def file(self, phase: str) -> Path:
-        """Where the dump of a phase lies."""
-        return self._files[phase]
-
-    def wait_for(self, phase: str) -> str:
-        """The text of a phase's dump.
-
-        Raises:
-            DumpsInvalid: it cannot be read, or it was printed without locations.
-        """
-        try:
-            text = self._files[phase].read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise DumpsInvalid(f"{self._files[phase]}: cannot be read: {error.strerror}") from error
-        if "loc(" not in text:
-            raise DumpsInvalid(f"{self._files[phase]}: no locations in it; compile with --mlir-print-debuginfo")
-        return text
-
-    def kernels(self) -> tuple[KernelText, ...]:
-        """The machine code's debug lines are not ours."""
-        return ()

@@ -26,8 +26,8 @@ def build(model: str, options: BuildOptions, progress: Progress = no_progress) -
     """
     if options.from_dumps is not None or options.module is not None:
         return _build_from_dumps(model, options, progress)
-    from tracemap.mapping.assembly import BuildRequest
     from tracemap.mapping.build import build as build_request
+    from tracemap.mapping.request import BuildRequest
 
     data, name = read_model(model)
     target = options.output or default_bundle(model)
@@ -35,8 +35,8 @@ def build(model: str, options: BuildOptions, progress: Progress = no_progress) -
 
 
 def _build_from_dumps(model: str, options: BuildOptions, progress: Progress) -> Bundle:
-    from tracemap.mapping.assembly import BuildRequest
     from tracemap.mapping.from_dumps import build_from_dumps
+    from tracemap.mapping.request import BuildRequest
 
     if options.from_dumps is None or options.module is None or options.flags:
         raise UsageInvalid("--from-dumps DIR and --module M.vmfb go together, and without flags for the compiler")

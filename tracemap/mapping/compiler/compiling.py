@@ -31,6 +31,7 @@ _DEVICE_FLAGS = {
     "cuda": ("--iree-hal-target-device=cuda",),
     "hip": ("--iree-hal-target-device=hip",),
 }
+DEVICES = tuple(_DEVICE_FLAGS)
 
 _OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
 _PRINTING = (
@@ -124,9 +125,11 @@ class _Run:
 
     @property
     def said(self) -> str:
+        """What the compiler has printed."""
         return self._stderr.read_text(encoding="utf-8", errors="replace").strip()
 
     def end(self) -> None:
+        """Kill it where it still runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

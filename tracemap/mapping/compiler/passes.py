@@ -17,11 +17,12 @@ from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
 from tracemap.graph.audit import Spot, lost_in
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.ops import PHASES, Op
+from tracemap.ir.blanking import blank_locations
+from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
 from tracemap.ir.reading import parse_model
-from tracemap.ir.text import DumpText, blank_locations
 from tracemap.mapping.compiler.compiling import Compiler, failure
-from tracemap.mapping.identity import write_bytecode
+from tracemap.mapping.tagging import write_bytecode
 from tracemap.toolchain import Progress, no_progress
 
 _PREFIX = "tm.op."
@@ -67,6 +68,7 @@ class _Print:
 
     @property
     def anchor(self) -> _Anchor:
+        """The operation that was printed."""
         for line in self.text.splitlines():
             if line.strip() and not line.startswith("#"):
                 return _anchor_of(line, self.text)

@@ -190,6 +190,7 @@ def _retargeted(text: str, *, fused: bool) -> tuple[str, str]:
 
 
 def _with(text: str, key: str, value: str) -> str:
+    """Targets with an entry of their configuration set."""
     known = re.compile(rf'([{{ ]{key} = )(?:"[^"]*"|true|false)')
     if known.search(text):
         return known.sub(lambda found: found[1] + value, text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.errors import ModelInvalid, PipelineInvalid
@@ -19,9 +20,9 @@ from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.ir.source import TEXT_FILE
 from tracemap.ir.stages import lines_in, stage_text
-from tracemap.mapping.identity import Tags, unused_prefix, write_tagged
 from tracemap.mapping.lowering.stages import StageReader
 from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.toolchain import Progress, find_tool, no_progress, run_tool
 
 
@@ -52,8 +53,8 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
         stages = [reader.stage("", parsed.module, parsed.text, [operation.line for operation in facts.operations])]
         for number, pipeline in enumerate(pipelines, start=1):
             progress(f"running pipeline {number} of {len(pipelines)}")
-            source, bytecode = bytecode, Path(folder, f"stage-{number}.mlirbc")
-            _run(program, source, bytecode, pipeline, file_name)
+            run = _Run(program, bytecode, Path(folder, f"stage-{number}.mlirbc"), pipeline, file_name)
+            bytecode = run.to_end()
             progress(f"reading stage {number}")
             module = parser.parse(bytecode.read_bytes())
             text = stage_text(module)
@@ -68,23 +69,32 @@ def _parsed(parser: MlirParser, data: bytes, file_name: str) -> ParsedModel:
         raise ModelInvalid(f"{file_name}: cannot be parsed: {_in_file(str(error), TEXT_FILE, file_name)}") from error
 
 
-def _run(program: Path, source: Path, target: Path, pipeline: str, file_name: str) -> None:
-    options = ["--allow-unregistered-dialect", "--emit-bytecode", f"--pass-pipeline={pipeline}"]
-    done = run_tool([program, *options, "-o", target, source])
-    if done.returncode != 0:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of iree-opt: bytecode in, bytecode out."""
+
+    program: Path
+    source: Path
+    target: Path
+    pipeline: str
+    file_name: str
+
+    def to_end(self) -> Path:
+        options = ["--allow-unregistered-dialect", "--emit-bytecode", f"--pass-pipeline={self.pipeline}"]
+        done = run_tool([self.program, *options, "-o", self.target, self.source])
+        if done.returncode == 0:
+            return self.target
         ended = "refuses it" if done.returncode > 0 else f"was ended by signal {-done.returncode} in it"
-        reason = _reason(done.stderr, source, file_name)
-        raise PipelineInvalid(f"{pipeline or 'an empty pipeline'}: iree-opt {ended}: {reason}")
+        raise PipelineInvalid(f"{self.pipeline or 'an empty pipeline'}: iree-opt {ended}: {self._reason(done.stderr)}")
 
-
-def _reason(said: str, source: Path, file_name: str) -> str:
-    """The first line with an error, without names that are ours: of the bytecode, or of the unnamed model."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    line = next((line for line in lines if _COMPLAINT.search(line)), "it does not say why")
-    line = line.removeprefix("<unknown>:0: error: ")
-    for ours in (TEXT_FILE, str(source)):
-        line = _in_file(line, ours, file_name)
-    return line
+    def _reason(self, said: str) -> str:
+        """The first line with an error, without names that are ours: of the bytecode, or of the unnamed model."""
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        line = next((line for line in lines if _COMPLAINT.search(line)), "it does not say why")
+        line = line.removeprefix("<unknown>:0: error: ")
+        for ours in (TEXT_FILE, str(self.source)):
+            line = _in_file(line, ours, self.file_name)
+        return line
 
 
 _COMPLAINT = re.compile(r"\berror:|Assertion|LLVM ERROR")

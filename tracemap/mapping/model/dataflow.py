@@ -1,21 +1,20 @@
-"""How values flow in the model as written: who uses what, who calls whom, and where a value comes from.
+"""Def-use over the model as written: who uses what, through calls and control flow, as a graph of ops.
 
-In the def-use graph the nodes are the indices of ops; parts stand for their op. Edges lead from an op to the ops that
-use its results. Arguments of functions are nodes of their own, so that a value handed to a call flows to its uses in
-the callee, and what the callee returns to the uses of the call. Operations that hold regions (loops, branches) stand
-for all values that enter or leave their regions.
+Nodes are the indices of ops; parts stand for their op. Edges lead from an op to the ops that use its results. Arguments
+of functions are nodes of their own, so that a value handed to a call flows to its uses in the callee, and what the
+callee returns to the uses of the call. Operations that hold regions (loops, branches) stand for all values that enter
+or leave their regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tracemap.graph.ops import OpId
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
-from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like, is_return
+from tracemap.mapping.model.calls import Calls
+from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like
 
 if TYPE_CHECKING:
     import networkx
@@ -42,7 +41,7 @@ class Dataflow:
 
     def users(self, index: int) -> list[Node]:
         """What uses the results of an op, in order; arguments of functions among it."""
-        return sorted(self.graph.successors(index), key=lambda node: node if isinstance(node, tuple) else (node, -1))
+        return sorted(self.graph.successors(index), key=_order)
 
     def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
         """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
@@ -127,89 +126,5 @@ class Dataflow:
         return not operation.results and not is_call(operation)
 
 
-class Calls:
-    """Who calls whom, by symbol."""
-
-    def __init__(self, model: SourceModel) -> None:
-        self._functions = {op.symbol: op for op in model.operations if op.name in FUNCTIONS}
-        self._calls_of: dict[str, list[SourceOperation]] = {}
-        for operation in model.operations:
-            if is_call(operation):
-                self._calls_of.setdefault(operation.symbol, []).append(operation)
-
-    def function(self, symbol: str) -> SourceOperation:
-        """The function of a symbol.
-
-        Raises:
-            KeyError: there is none.
-        """
-        return self._functions[symbol]
-
-    def callee(self, operation: SourceOperation) -> SourceOperation | None:
-        """The function that an op calls; None if it is no call, or of a function that the model does not have."""
-        return self._functions.get(operation.symbol) if is_call(operation) else None
-
-    def of(self, symbol: str) -> Sequence[SourceOperation]:
-        """The calls of a function, in order."""
-        return self._calls_of.get(symbol, ())
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A value as it is made (or an argument that nothing more is known of), and the calls that lead to its making.
-
-    `path`: the ids of the calls, outermost first, as in `Membership.path`.
-    """
-
-    definition: Definition
-    path: tuple[OpId, ...]
-
-
-class Origins:
-    """Follows values back. `moves`: indices of the ops that only move or rename elements."""
-
-    def __init__(self, model: SourceModel, calls: Calls, moves: Set[int]) -> None:
-        self._operations = model.operations
-        self._private = model.private
-        self._calls = calls
-        self._moves = moves
-        self._returns = {op.parent: op for op in model.operations if op.is_op and is_return(op)}
-
-    def maker(self, origin: Origin) -> SourceOperation | None:
-        """The op that makes a value; None for arguments."""
-        definition = origin.definition
-        return None if definition.argument else self._operations[self._operations[definition.maker].owner]
-
-    def operands(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
-        """Where each operand of an op comes from, when these calls led to the op."""
-        return [self._behind(Origin(definition, path)) for definition in operation.operands]
-
-    def _behind(self, origin: Origin) -> Origin:
-        seen: set[Origin] = set()
-        while origin not in seen:  # a step that leads nowhere gives the same again
-            seen.add(origin)
-            origin = self._before_argument(origin) if origin.definition.argument else self._before_op(origin)
-        return origin
-
-    def _before_op(self, origin: Origin) -> Origin:
-        """What an op moves, or what the function that it calls returns."""
-        maker, number = self._operations[origin.definition.maker], origin.definition.number
-        if maker.index in self._moves and maker.operands:
-            return Origin(maker.operands[0], origin.path)
-        callee = self._calls.callee(maker)
-        returned = None if callee is None else self._returns.get(callee.index)
-        if returned is None or number >= len(returned.operands):
-            return origin
-        return Origin(returned.operands[number], (*origin.path, OpId.of(maker.index)))
-
-    def _before_argument(self, origin: Origin) -> Origin:
-        """What the last call of the path hands over; without a path, what the only call does."""
-        function, number = self._operations[origin.definition.maker], origin.definition.number
-        # Of arguments of regions nothing is followed, and who else calls a public function is not known.
-        known = function.name in FUNCTIONS and function.symbol in self._private
-        calls = self._calls.of(function.symbol) if known else ()
-        if origin.path:
-            calls = [call for call in calls if OpId.of(call.index) == origin.path[-1]]
-        if len(calls) != 1 or number >= len(calls[0].operands):
-            return origin
-        return Origin(calls[0].operands[number], origin.path[:-1])
+def _order(node: Node) -> tuple[int, int]:
+    return node if isinstance(node, tuple) else (node, -1)

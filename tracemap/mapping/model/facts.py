@@ -1,10 +1,6 @@
 """All that is known of the input model by itself: each fact found once, when asked for.
 
 Whoever decides about ops (sites, fates, lowering) asks here; nobody else walks the model for such answers.
-
-The scope of an op comes from its name path, else from the names of the parameters that it uses. Importers of torch and
-ONNX programs drop the module path, but name the parameters after it: an op that multiplies with
-`encoder.layer.0.attention.query.weight` stands in `encoder/layer/0/attention/query`.
 """
 
 from __future__ import annotations
@@ -14,10 +10,14 @@ from functools import cached_property
 
 from tracemap.graph.ops import OpId
 from tracemap.ir.source import SourceModel, SourceOperation
-from tracemap.locations import is_informative, scope
-from tracemap.mapping.model.dataflow import Calls, Dataflow, Origins
-from tracemap.mapping.model.idioms import Conversions, SoftmaxFinder
-from tracemap.mapping.model.kinds import is_call, loads_global, only_moves
+from tracemap.locations import is_informative
+from tracemap.mapping.model.calls import Calls
+from tracemap.mapping.model.conversions import Conversions
+from tracemap.mapping.model.dataflow import Dataflow
+from tracemap.mapping.model.kinds import is_call, only_moves
+from tracemap.mapping.model.origins import Origins
+from tracemap.mapping.model.raised import SoftmaxFinder
+from tracemap.mapping.model.scopes import scopes_of
 from tracemap.mapping.model.twins import find_twins
 from tracemap.units import UNKNOWN
 
@@ -106,60 +106,3 @@ class ModelFacts:
     def softmaxes(self) -> SoftmaxFinder:
         """What a softmax is made of."""
         return SoftmaxFinder(self.model, self.origins)
-
-
-_PREFIXES = ("__auto.", "_params.")
-_HANDS_ON = frozenset(
-    """
-    torch.aten.permute torch.aten.t torch.aten.transpose.int torch.prims.convert_element_type
-    torch_c.from_builtin_tensor util.global.load
-    """.split()
-)
-"""What may stand between a parameter and the op that uses it."""
-
-_MAX_STEPS = 6
-
-
-def scopes_of(model: SourceModel) -> Mapping[int, tuple[str, ...]]:
-    """The scope of every op, by index; empty where nothing tells."""
-    return {
-        operation.index: scope(operation.location) or _parameter_scope(model.operations, operation)
-        for operation in model.operations
-        if operation.is_op
-    }
-
-
-def _parameter_scope(operations: Sequence[SourceOperation], operation: SourceOperation) -> tuple[str, ...]:
-    """What the module paths of an op's parameters have in common."""
-    if operation.name in _HANDS_ON:
-        return ()
-    paths = [
-        path
-        for operand in operation.operands
-        if not operand.argument and (path := _module_path(operations, operations[operand.maker]))
-    ]
-    if not paths:
-        return ()
-    common = paths[0]
-    for path in paths[1:]:
-        length = next((i for i, (a, b) in enumerate(zip(common, path, strict=False)) if a != b), len(path))
-        common = common[: min(length, len(common))]
-    return common
-
-
-def _module_path(operations: Sequence[SourceOperation], maker: SourceOperation) -> tuple[str, ...]:
-    """The module path in the name of the parameter that an op hands on; empty if it hands on none."""
-    for _ in range(_MAX_STEPS):
-        if loads_global(maker):
-            return _components(maker.symbol)
-        if maker.name not in _HANDS_ON or not maker.operands or maker.operands[0].argument:
-            return ()
-        maker = operations[maker.operands[0].maker]
-    return ()
-
-
-def _components(name: str) -> tuple[str, ...]:
-    """`__auto.m.layer.0.weight` is `("m", "layer", "0")`: without prefix and the parameter's own name."""
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return tuple(component for component in name.split(".")[:-1] if component)

@@ -14,9 +14,17 @@ from tracemap.ir.types import shape_of
 HANDS_BACK = (".yield", ".condition", ".return")
 """Endings of terminators that hand values to what is around their region."""
 
-_STRUCTURAL = FUNCTIONS.union("builtin.module ml_program.global torch.global_slot util.global util.initializer".split())
+_STRUCTURAL = FUNCTIONS | {
+    "builtin.module",
+    "ml_program.global",
+    "torch.global_slot",
+    "util.global",
+    "util.initializer",
+}
 _TERMINATORS = (*HANDS_BACK, ".terminator")
-_CONSTANT_LIKE = tuple("constant Constant .const .literal .iota .empty .const_shape unfoldable_constant".split())
+_CONSTANT_LIKE = (
+    *("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant"),
+)
 _GLOBAL_LOADS = (".global.load", ".global_load")
 _GLOBAL_STORES = (".global.store", ".global_store")
 _UNREPEATABLE = (*_GLOBAL_LOADS, "unfoldable_constant", "optimization_barrier")

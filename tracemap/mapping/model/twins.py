@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
-from tracemap.mapping.model.dataflow import Calls
+from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import is_repeatable, is_return
 
 _MAX_EVALUATIONS = 200_000
@@ -59,11 +59,13 @@ class _Numbering:
                 self._body.setdefault(self.calls.function(operation.function).index, []).append(operation)
 
     def twins(self) -> Mapping[int, int]:
+        """What was found; nothing where the limit was hit."""
         if self._evaluations > _MAX_EVALUATIONS:
             return {}
         return {index: twin for index, twin in self._twin_of.items() if index not in self._alone}
 
     def fresh(self) -> int:
+        """A number that nothing else has."""
         self._fresh += 1
         return self._number(("fresh", self._fresh))
 

@@ -18,8 +18,8 @@ from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of
 from tracemap.mapping.model.dataflow import Node
 from tracemap.mapping.model.facts import ModelFacts
-from tracemap.mapping.model.idioms import RAISED
 from tracemap.mapping.model.kinds import asks_for_shape, computes, passes_values_on
+from tracemap.mapping.model.raised import RAISED
 from tracemap.mapping.sites.cost import operations_of_source
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.sites import sites_by_op

@@ -1,21 +1,17 @@
-"""What the host program of the hal phase does for sites: the command of each, and the schedules of entry points.
-
-Dispatches of the flow phase are joined to commands of the hal phase (phase 11). A schedule is what a call of an entry
-point submits, as all ways through the host program.
-"""
+"""The command of each site: dispatches of the flow phase joined to commands of the hal phase (phase 11)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.program import Command, CommandBuffer, Schedule, Site, Submission, Transfer
+from tracemap.graph.program import Command, CommandBuffer, Site
 from tracemap.ir.flow import FlowDispatch
-from tracemap.ir.hal import ENTRY, EXIT, HalBuffer, HalCommand, HalFunction, HalPoint, HalProgram
+from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
 from tracemap.locations import Location
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Integer, Text, plural
@@ -58,11 +54,7 @@ def place_commands(
                 places.setdefault(command.site, (ordinal, index))  # of duplicates the first
         in_buffer = [by_id[command.site] for command in static if command.site is not UNKNOWN]
         buffers.append(_static_buffer(ordinal, buffer, hal, static, in_buffer, callers))
-    at = [places.get(site.id, (UNKNOWN, UNKNOWN)) for site in sites]
-    placed = tuple(
-        structs.replace(site, command_buffer=ordinal, command_index=index)
-        for site, (ordinal, index) in zip(sites, at, strict=True)
-    )
+    placed = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
     return PlacedSites(placed, tuple(buffers), tuple(_join_diagnostics(join, placed)))
 
 
@@ -150,6 +142,10 @@ def _static_buffer(
     )
 
 
+def _with_place(site: Site, command_buffer: Integer, command_index: Integer) -> Site:
+    return structs.replace(site, command_buffer=command_buffer, command_index=command_index)
+
+
 def _join_diagnostics(join: CommandJoin, sites: Sequence[Site]) -> list[Diagnostic]:
     found = []
     if join.inexact:
@@ -163,102 +159,3 @@ def _join_diagnostics(join: CommandJoin, sites: Sequence[Site]) -> list[Diagnost
     if lost:
         found.append(Diagnostic("sites-without-command", f"{plural(lost, 'site')} without a command in the hal phase"))
     return found
-
-
-_TRANSFERS = ("copy", "fill", "update")
-_MOST_POINTS = 50_000
-"""Called functions are copied into their callers; beyond this a schedule is given up."""
-
-_PointId = tuple[str, int]
-"""A point: its function and its index in it."""
-
-
-def find_transfers(
-    hal: HalProgram, owners: Owners, callers: Mapping[str, str]
-) -> tuple[tuple[Transfer, ...], Mapping[_PointId, str]]:
-    """The transfers that functions submit by themselves, and the id of each one's point."""
-    transfers: list[Transfer] = []
-    ids: dict[_PointId, str] = {}
-    for function in hal.functions:
-        if function.name in hal.called_by_initializers:
-            continue
-        for index, point in enumerate(function.points):
-            if point.kind in _TRANSFERS:
-                ids[function.name, index] = name = f"transfer{len(transfers)}"
-                caller = callers.get(function.name, function.name)
-                transfers.append(Transfer(name, point.kind, caller, owners.of(point.location), point.length))
-    return tuple(transfers), ids
-
-
-def find_schedules(hal: HalProgram, names: Sequence[str], transfers: Mapping[_PointId, str]) -> tuple[Schedule, ...]:
-    """The schedules of the named entry points; those that recurse, or grow without measure, have none."""
-    functions = {function.name: function for function in hal.functions}
-    found = []
-    for name in names:
-        if name in functions:
-            try:
-                found.append(_Ways(functions, transfers).schedule(name))
-            except _TooMany:
-                continue
-    return tuple(found)
-
-
-class _TooMany(Exception):
-    """The ways through a function cannot be written down."""
-
-
-@dataclass
-class _Ways:
-    """The points of a function with the functions that it calls copied in."""
-
-    functions: Mapping[str, HalFunction]
-    transfers: Mapping[_PointId, str]
-    points: list[tuple[HalPoint, Text]] = field(default_factory=list)
-    next: list[list[int]] = field(default_factory=list)
-
-    def schedule(self, name: str) -> Schedule:
-        entry, leave = self._copy(name, ())
-        kept = [number for number, (point, _) in enumerate(self.points) if point.kind and point.kind != "call"]
-        submission_of = {number: submission for submission, number in enumerate(kept)}
-        submissions = []
-        for number in kept:
-            point, transfer = self.points[number]
-            reached, ends = self._reached(number, submission_of, leave)
-            submissions.append(Submission(point.buffers, transfer, reached, ends))
-        first, _ = self._reached(entry, submission_of, leave)
-        return Schedule(name, first, tuple(submissions))
-
-    def _copy(self, name: str, calling: tuple[str, ...]) -> tuple[int, int]:
-        """Copy a function's points; returns the numbers of its entry and exit."""
-        if name in calling:
-            raise _TooMany
-        function = self.functions[name]
-        base = len(self.points)
-        if base + len(function.points) > _MOST_POINTS:
-            raise _TooMany
-        for index, point in enumerate(function.points):
-            self.points.append((point, self.transfers.get((name, index), UNKNOWN)))
-            self.next.append([base + follower for follower in point.next])
-        for number, point in enumerate(function.points, start=base):
-            if point.kind == "call" and point.callee in self.functions:
-                # A copy of its own for each call: what follows the call then follows only this copy's exit.
-                entry, leave = self._copy(point.callee, (*calling, name))
-                self.next[leave] = self.next[number]
-                self.next[number] = [entry]
-        return base + ENTRY, base + EXIT
-
-    def _reached(self, start: int, submission_of: Mapping[int, int], leave: int) -> tuple[tuple[int, ...], bool]:
-        """The submissions that may come next after a point, and whether the function may return before any."""
-        reached: set[int] = set()
-        seen: set[int] = set()
-        waiting = list(self.next[start])
-        while waiting:
-            number = waiting.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            if number in submission_of:
-                reached.add(submission_of[number])
-            else:
-                waiting += self.next[number]
-        return tuple(sorted(reached)), leave in seen

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tracemap.ir.flow import BodyOp
+from tracemap.ir.bodies import BodyOp
 from tracemap.ir.types import add, product
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
@@ -42,16 +42,36 @@ _FREE = frozenset(
 )
 
 _OPERATIONS_OF = {
-    "math.fma": 2,
-    **dict.fromkeys("math.rsqrt math.sqrt arith.divf".split(), 4),
-    **dict.fromkeys("math.exp2 math.ipowi arith.divsi arith.divui arith.remf arith.remsi arith.remui".split(), 8),
+    "math.acos": 15,
+    "math.asin": 15,
+    "math.atan": 15,
+    "math.atan2": 18,
+    "math.cbrt": 12,
+    "math.cos": 15,
+    "math.cosh": 20,
+    "math.erf": 18,
     "math.exp": 10,
-    **dict.fromkeys("math.cbrt math.expm1 math.log math.log2".split(), 12),
-    **dict.fromkeys("math.log10 math.log1p".split(), 13),
-    **dict.fromkeys("math.acos math.asin math.atan math.cos math.sin math.tanh".split(), 15),
-    **dict.fromkeys("math.atan2 math.erf math.tan".split(), 18),
-    **dict.fromkeys("math.cosh math.sinh".split(), 20),
+    "math.exp2": 8,
+    "math.expm1": 12,
+    "math.fma": 2,
+    "math.ipowi": 8,
+    "math.log": 12,
+    "math.log10": 13,
+    "math.log1p": 13,
+    "math.log2": 12,
     "math.powf": 22,
+    "math.rsqrt": 4,
+    "math.sin": 15,
+    "math.sinh": 20,
+    "math.sqrt": 4,
+    "math.tan": 18,
+    "math.tanh": 15,
+    "arith.divf": 4,
+    "arith.divsi": 8,
+    "arith.divui": 8,
+    "arith.remf": 8,
+    "arith.remsi": 8,
+    "arith.remui": 8,
 }
 """Scalar operations of ops that are expanded into more than one instruction (the order of the polynomial that
 MLIR's math-to-polynomial patterns use, or the latency of a division over an addition's). All others count 1."""

@@ -1,24 +1,17 @@
-"""Sites: every place in the host program that calls a kernel; which ops do work in it, and by what evidence.
-
-Members are read from the dispatch-creation phase, where every site still has a body and locations of its own. Every
-operation of the body, parts included, votes with its location; only the callee side of call sites counts (see
-`identity`). Kernels are read from the phase after it (flow).
-"""
+"""Sites: every place in the host program that calls a kernel, with its body (phase 5) and its kernel (phase 6)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from tracemap.graph.ops import Evidence, OpId
-from tracemap.graph.program import Kernel, Membership, Site
-from tracemap.ir.flow import BodyOp, DispatchRegion, FlowDispatch, FlowProgram
+from tracemap.graph.program import Kernel, Site
+from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram
 from tracemap.locations import Location
-from tracemap.mapping.model.idioms import Conversion, Conversions, is_scalar_conversion
-from tracemap.mapping.sites.cost import CostModel
+from tracemap.mapping.model.conversions import Conversions
+from tracemap.mapping.sites.members import find_members
 from tracemap.mapping.sites.owners import Owners
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import UNKNOWN
 
 
 def pair_bodies(
@@ -36,32 +29,35 @@ def pair_bodies(
     return tuple(waiting[dispatch.location].pop() if waiting[dispatch.location] else None for dispatch in dispatches)
 
 
-def find_sites(
-    dispatches: Sequence[FlowDispatch],
-    bodies: Sequence[DispatchRegion | None],
-    owners: Owners,
-    conversions: Conversions,
-    callers: Mapping[str, str],
-) -> tuple[Site, ...]:
-    """The sites of a module, one per dispatch, without their commands and the members that no location tells.
+class SiteBuilder:
+    """Makes the sites of a module, one per dispatch.
 
-    `callers`: of each function the public one that users call to reach it (`owners.public_callers`).
+    `callers`: of each function the public one that users call to reach it (`callers.public_callers`).
     """
-    return tuple(
-        Site(
+
+    def __init__(self, owners: Owners, conversions: Conversions, callers: Mapping[str, str]) -> None:
+        self._owners = owners
+        self._conversions = conversions
+        self._callers = callers
+
+    def sites(self, dispatches: Sequence[FlowDispatch], bodies: Sequence[DispatchRegion | None]) -> tuple[Site, ...]:
+        """Sites in order, without their commands yet, and without the members that no location tells."""
+        pairs = zip(dispatches, bodies, strict=True)
+        return tuple(self._site(ordinal, dispatch, region) for ordinal, (dispatch, region) in enumerate(pairs))
+
+    def _site(self, ordinal: int, dispatch: FlowDispatch, region: DispatchRegion | None) -> Site:
+        at_load = not dispatch.function
+        return Site(
             id=f"site{ordinal}",
             ordinal=ordinal,
-            # Without a function it is in an initializer, which runs at load.
-            function=callers.get(dispatch.function, dispatch.function) if dispatch.function else UNKNOWN,
-            path=owners.path(dispatch.location),
+            function=UNKNOWN if at_load else self._callers.get(dispatch.function, dispatch.function),
+            path=self._owners.path(dispatch.location),
             kernel=dispatch.kernel,
-            initializer=not dispatch.function,
+            initializer=at_load,
             command_buffer=UNKNOWN,
             command_index=UNKNOWN,
-            members=() if region is None else find_members(region, owners, conversions),
+            members=() if region is None else find_members(region, self._owners, self._conversions),
         )
-        for ordinal, (dispatch, region) in enumerate(zip(dispatches, bodies, strict=True))
-    )
 
 
 def sites_by_op(sites: Sequence[Site]) -> dict[int, list[Site]]:
@@ -79,133 +75,3 @@ def kernels_of(flow: FlowProgram, sites: Sequence[Site]) -> tuple[Kernel, ...]:
     for site in sites:
         sites_of.setdefault(site.kernel, []).append(site.id)
     return tuple(Kernel(name, tuple(ids)) for name, ids in sites_of.items())
-
-
-_NO_EVIDENCE = frozenset(
-    """
-    arith.constant flow.return iree_tensor_ext.dispatch.workload.ordinal linalg.fill tensor.dim tensor.empty
-    """.split()
-)
-"""Body ops whose locations say nothing: values shared by CSE between sites, shapes, and the end of the body."""
-
-
-def find_members(region: DispatchRegion, owners: Owners, conversions: Conversions) -> tuple[Membership, ...]:
-    """The members of a site in the order in which the body first shows them, with costs; exactly one is the root.
-
-    A site in which only fills tell of ops belongs to what they fill; one in which nothing does, to its own location.
-    """
-    body = region.body
-    telling = [op.location for op in body if op.name not in _NO_EVIDENCE]
-    fills = [op.location for op in body if op.name == "linalg.fill"]
-    evidence: dict[OpId, Evidence] = {}
-    # The weaker only where the stronger tell nothing: a fill beside other work is a part of that work.
-    for locations in (telling, fills, [region.location]):
-        evidence = evidence or _evidence(locations, owners)
-    if not evidence:
-        return ()
-    paths = _paths([*telling, *fills, region.location], owners)
-    root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
-    folded = _folded_conversions(body, owners, conversions, evidence)
-    for index, op in folded.items():
-        evidence.setdefault(op, Evidence.ABSORBED)
-        paths.setdefault(op, owners.path(body[body[index].parent].location))
-    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, folded))
-    root = root_by_location or _costliest(evidence, costs)
-    return tuple(
-        Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])
-        for op, kind in evidence.items()
-    )
-
-
-def _folded_conversions(
-    body: Sequence[BodyOp], owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
-) -> dict[int, OpId]:
-    """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
-
-    A conversion folded into a matrix product is done again in each product that uses it, and no location tells so: the
-    operand of the product that is converted in the region is the one that the model converts, and is read as narrow.
-    """
-    found: dict[int, OpId] = {}
-    for op in body:
-        if op.parent >= 0 and op.operands and is_scalar_conversion(op.name):
-            around, operand = body[op.parent], op.operands[0].argument
-            conversion = _converted(op, around, owners, conversions, evidence)
-            if conversion is not None and conversion.is_folded_into(around.operands[operand].shape.element_bits):
-                found[op.index] = conversion.op
-    return found
-
-
-def _converted(
-    op: BodyOp, around: BodyOp, owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
-) -> Conversion | None:
-    """The conversion of the model that makes what an op converts in the region of another; None where none does.
-
-    What has an owner of its own is no conversion of somebody else's, and what has evidence is not looked for.
-    """
-    candidates = owners.of(around.location)
-    if not set(owners.of(op.location)) <= set(candidates):
-        return None
-    path, operand = owners.path(around.location), op.operands[0].argument
-    made = (conversions.read_by(owner, operand, path) for owner in candidates)
-    return next((each for each in made if each is not None and each.op not in evidence), None)
-
-
-def _evidence(locations: Sequence[Location], owners: Owners) -> dict[OpId, Evidence]:
-    """The ops that the locations name: alone on one of them is stronger than one of several."""
-    found: dict[OpId, Evidence] = {}
-    for location in locations:
-        ops = owners.of(location)
-        for op in ops:
-            if len(ops) == 1:
-                found[op] = Evidence.LOCATED
-            else:
-                found.setdefault(op, Evidence.FUSED)
-    return found
-
-
-def _paths(locations: Sequence[Location], owners: Owners) -> dict[OpId, tuple[OpId, ...]]:
-    """The calls that lead to each op, as the first location that names it tells."""
-    found: dict[OpId, tuple[OpId, ...]] = {}
-    for location in locations:
-        for op in owners.of(location):
-            if op not in found:
-                found[op] = owners.path(location)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _BodyOwners:
-    """The owners of each body op for the cost model: its own, else those of the op around it, else the root.
-
-    `folded`: the owners of body ops that no location tells.
-    """
-
-    body: Sequence[BodyOp]
-    owners: Owners
-    evidence: Mapping[OpId, Evidence]
-    root: OpId | None
-    folded: Mapping[int, OpId]
-
-    def __call__(self, op: BodyOp) -> tuple[OpId, ...]:
-        while True:
-            if op.index in self.folded:
-                return (self.folded[op.index],)
-            own = tuple(owner for owner in self.owners.of(op.location) if owner in self.evidence)
-            if own:
-                return own
-            # What carries no tag that counts (shapes, terminators, what a pass made up) works for what is around it.
-            if op.parent < 0:
-                return (self.root or next(iter(self.evidence)),)
-            op = self.body[op.parent]
-
-
-def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
-    """The op with the most operations, then bytes, then the first; unknown counts as the most."""
-
-    def size(value: Integer) -> tuple[bool, int]:
-        return (True, 0) if value is UNKNOWN else (False, value)
-
-    def weight(op: OpId) -> tuple[tuple[bool, int], tuple[bool, int]]:
-        return size(costs.operations.get(op, 0)), size(costs.bytes.get(op, 0))
-
-    return max(evidence, key=weight)

@@ -13,8 +13,9 @@ from msgspec import structs
 
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel, Site, Step
+from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelText, LocatedStep
-from tracemap.ir.flow import BodyOp, DispatchRegion
+from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN
 

@@ -1,17 +1,18 @@
-"""What became of each op, and why: exactly one fate, with a reason that a user understands, and its last phase.
+"""What became of each op, and why: exactly one fate, with a reason that a user understands.
 
 Evidence comes first: memberships, then the tags that the flow phase still carries outside of dispatches. What is found
 nowhere is reasoned about over the def-use graph of the model: constants, dead code, twins, folded moves of elements.
-Reasons that rest on such reasoning alone are in `INFERRED`.
+Reasons that rest on such reasoning alone are in `reasons.INFERRED`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tracemap.graph.ops import PHASES, SOURCE, Fate, Reason
+from tracemap.graph.ops import Fate, Reason
 from tracemap.graph.program import Site
 from tracemap.ir.source import CONTROL_FLOW, SourceOperation
+from tracemap.mapping.fates.reasons import reason
 from tracemap.mapping.model.dataflow import Node
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import (
@@ -25,46 +26,6 @@ from tracemap.mapping.model.kinds import (
     only_renames,
 )
 from tracemap.units import plural
-
-REASONS: Mapping[str, str] = {
-    "in-sites": "does work in {where}",
-    "at-load": "runs once, when the module is loaded, in {where}",
-    "is-command": "is a copy or fill command of its own",
-    "control-flow": "decides on the host what runs; its ops stand for themselves",
-    "call": "is a call; the ops of the function stand for themselves",
-    "host-work": "is scalar or shape work on the host",
-    "is-constant": "is a constant",
-    "computed-at-compile-time": "computed at compile time: depends on constants only",
-    "folded-indexing": "folded into the indexing or layout of the {where}",
-    "folded-initial": "became the initial value or the destination of the {where}",
-    "folded-renaming": "only hands its operand on, to the {where}",
-    "passed-through": "only renames or moves elements; nothing is left to run",
-    "simplified": "simplified away into the {where}",
-    "simplified-away": "simplified away by the compiler; its uses were folded too",
-    "global-access": "hands the buffer of a global on; nothing is computed",
-    "check": "checks its operand at compile time or on the host",
-    "dead": "removed: nothing uses its result",
-    "dead-function": "removed: nothing calls its function",
-    "used-by-removed": "removed: only ops that were removed themselves use its result",
-    "twin": "removed: same as {where}",
-    "is-structure": "gives the program its structure; nothing of it runs",
-    "not-yet-classified": "not classified: neither evidence nor reasoning tells what became of it",
-}
-"""The sentence of every reason, by slug."""
-
-INFERRED = frozenset(
-    """
-    computed-at-compile-time dead dead-function folded-indexing folded-initial folded-renaming passed-through
-    simplified simplified-away twin used-by-removed
-    """.split()
-)
-"""Reasons that rest on reasoning over the model, not on what the compiler's output carries."""
-
-
-def reason(slug: str, where: str = "") -> Reason:
-    """The reason of a slug; `where`: what stands in for `{where}` in its sentence."""
-    return Reason(slug, REASONS[slug].format(where=where), slug in INFERRED)
-
 
 _TRANSFERS = frozenset({f"flow.tensor.{name}" for name in ("splat", "slice", "update", "clone", "transfer")})
 _HOST_CONSTANTS = frozenset({"flow.tensor.constant", "arith.constant", "util.buffer.constant"})
@@ -92,13 +53,17 @@ class Judge:
     def fates(self) -> Mapping[int, Judgement]:
         """The fate of every op, by index. Users are judged before what they use."""
         for operation in reversed(self._facts.ops):
-            self._found[operation.index] = (
-                self._by_evidence(operation)
-                or self._by_kind(operation)
-                or self._by_reasoning(operation)
-                or (Fate.UNKNOWN, reason("not-yet-classified"))
-            )
+            self._found[operation.index] = self._judge(operation)
         return self._found
+
+    def _judge(self, operation: SourceOperation) -> Judgement:
+        """By evidence, then by kind, then by reasoning."""
+        return (
+            self._by_evidence(operation)
+            or self._by_kind(operation)
+            or self._by_reasoning(operation)
+            or (Fate.UNKNOWN, reason("not-yet-classified"))
+        )
 
     def _by_evidence(self, operation: SourceOperation) -> Judgement | None:
         sites = self._sites_of.get(operation.index, ())
@@ -120,8 +85,7 @@ class Judge:
         return None
 
     def _by_kind(self, operation: SourceOperation) -> Judgement | None:
-        function = operation.function
-        if function in self._facts.model.private and not self._facts.calls.of(str(function)):
+        if self._is_unreachable(operation):
             return Fate.REMOVED, reason("dead-function")
         if is_call(operation):
             return Fate.HOST, reason("call")
@@ -185,19 +149,6 @@ class Judge:
             return Fate.FOLDED, reason("simplified-away" if slug == "simplified" else "passed-through")
         return Fate.FOLDED, reason(slug, f"{self._operations[member].name} at {self._facts.place(member)}")
 
-
-class Survival:
-    """Collects, phase by phase, which ops are still located."""
-
-    def __init__(self) -> None:
-        self._last: dict[int, int] = {}
-
-    def add(self, phase: str, located: Iterable[int]) -> None:
-        """The ops that are located after a phase; phases may come in any order, and some not at all."""
-        place = PHASES.index(phase)
-        for index in located:
-            self._last[index] = max(place, self._last.get(index, place))
-
-    def last_phase(self, index: int) -> str:
-        """The last phase that locates an op; `SOURCE` where none does."""
-        return PHASES[self._last[index]] if index in self._last else SOURCE
+    def _is_unreachable(self, operation: SourceOperation) -> bool:
+        function = operation.function
+        return function in self._facts.model.private and not self._facts.calls.of(str(function))

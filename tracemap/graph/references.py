@@ -1,0 +1,113 @@
+"""What a map names is in it: checked once, when a bundle is opened, so that all later code may rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import PHASES, SOURCE, Op
+from tracemap.graph.program import Command, Kernel, Schedule, Site
+from tracemap.units import UNKNOWN
+
+
+def check_references(graph: TraceGraph) -> None:
+    """Check that ids are unique, that what is named is there, and that ordinals are places.
+
+    Raises:
+        ValueError: something is not so; the message says what.
+    """
+    fault = next(_faults(graph), None)
+    if fault is not None:
+        raise ValueError(fault)
+
+
+def _faults(graph: TraceGraph) -> Iterator[str]:
+    """Everything that is wrong, in words."""
+    for kind, ids in (
+        ("op", [op.id for op in graph.ops]),
+        ("site", [site.id for site in graph.sites]),
+        ("kernel", [kernel.name for kernel in graph.kernels]),
+        ("transfer", [transfer.id for transfer in graph.transfers]),
+        ("schedule", [schedule.function for schedule in graph.schedules]),
+    ):
+        yield from _repeated(kind, ids)
+    for op in graph.ops:
+        yield from _faults_of_op(op)
+    for site in graph.sites:
+        yield from _faults_of_site(site, graph)
+    yield from _faults_of_kernels(graph)
+    for place, buffer in enumerate(graph.command_buffers):
+        yield from _different(f"the ordinal of command buffer {place}", buffer.ordinal, place)
+        for command in buffer.commands:
+            yield from _faults_of_command(command, graph)
+    for transfer in graph.transfers:
+        yield from _missing(transfer.id, "op", transfer.ops, graph.op_by_id)
+    for schedule in graph.schedules:
+        yield from _faults_of_schedule(schedule, graph)
+
+
+def _repeated(kind: str, ids: Sequence[Hashable]) -> Iterator[str]:
+    if len(set(ids)) < len(ids):
+        yield f"{kind} {next(each for each in ids if ids.count(each) > 1)} is there twice"
+
+
+def _missing(where: str, kind: str, names: Iterable[Hashable], there: Collection[Hashable]) -> Iterator[str]:
+    for name in names:
+        if name not in there:
+            yield f"{where} names {kind} {name}, which is not in the map"
+
+
+def _different(what: str, found: object, expected: object) -> Iterator[str]:
+    if found != expected:
+        yield f"{what} is {found}, not {expected}"
+
+
+def _faults_of_op(op: Op) -> Iterator[str]:
+    if op.last_phase is not UNKNOWN and op.last_phase != SOURCE and op.last_phase not in PHASES:
+        yield f"{op.id} names the phase {op.last_phase}, which the compiler does not have"
+    if op.line == 0 or op.column == 0 or any(part.line == 0 or part.column == 0 for part in op.parts):
+        yield f"{op.id} stands at {op.line}:{op.column}; lines and columns begin at 1"
+
+
+def _faults_of_site(site: Site, graph: TraceGraph) -> Iterator[str]:
+    yield from _repeated(f"{site.id}: op", [member.op for member in site.members])
+    yield from _missing(site.id, "kernel", [site.kernel], graph.kernel_by_name)
+    yield from _missing(site.id, "op", site.path, graph.op_by_id)
+    for member in site.members:
+        yield from _missing(site.id, "op", (member.op, *member.path), graph.op_by_id)
+
+
+def _faults_of_kernels(graph: TraceGraph) -> Iterator[str]:
+    sites_of: dict[str, list[str]] = {}
+    for site in graph.sites:
+        sites_of.setdefault(site.kernel, []).append(site.id)
+    for kernel in graph.kernels:
+        yield from _different(f"the sites of {kernel.name}", list(kernel.sites), sites_of.get(kernel.name, []))
+        yield from _faults_of_steps(kernel, graph)
+
+
+def _faults_of_steps(kernel: Kernel, graph: TraceGraph) -> Iterator[str]:
+    lines = [step.line for step in kernel.steps]
+    yield from _repeated(f"{kernel.name}: step at line", lines)
+    there = {*lines, UNKNOWN}
+    for step in kernel.steps:
+        yield from _missing(kernel.name, "op", step.ops, graph.op_by_id)
+        yield from _missing(f"{kernel.name}: step {step.line}", "line", [step.parent], there)
+
+
+def _faults_of_command(command: Command, graph: TraceGraph) -> Iterator[str]:
+    where = f"a command ({command.kind})"
+    yield from _missing(where, "op", command.ops, graph.op_by_id)
+    yield from _missing(where, "site", command.merged, graph.site_by_id)
+    if isinstance(command.site, str):
+        yield from _missing(where, "site", [command.site], graph.site_by_id)
+
+
+def _faults_of_schedule(schedule: Schedule, graph: TraceGraph) -> Iterator[str]:
+    where, places = f"the schedule of {schedule.function}", range(len(schedule.submissions))
+    yield from _missing(where, "submission", schedule.first, places)
+    for submission in schedule.submissions:
+        yield from _missing(where, "submission", submission.next, places)
+        yield from _missing(where, "command buffer", submission.buffers, range(len(graph.command_buffers)))
+        if isinstance(submission.transfer, str):
+            yield from _missing(where, "transfer", [submission.transfer], graph.transfer_by_id)

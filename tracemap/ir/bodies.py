@@ -1,0 +1,149 @@
+"""What stands in the body of a dispatch: its operations, what feeds them, and how often each runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from tracemap.ir.parsing import MlirParser, Operation, Region, Value
+from tracemap.ir.types import Shape, product, shape_of
+from tracemap.locations import Location
+from tracemap.units import UNKNOWN, Integer
+
+
+@dataclass(frozen=True, slots=True)
+class BodyOperand:
+    """An operand: the body operation that made it and as which result, or the number of the block argument it is.
+
+    What does not apply is -1.
+    """
+
+    producer: int
+    result: int
+    argument: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class BodyOp:
+    """An operation in a dispatch body, ops nested in regions included, in pre-order.
+
+    `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
+    `iterations`: of a structured (linalg) op, how often its region runs; of others the elements of its results.
+    """
+
+    index: int
+    parent: int
+    name: str
+    location: Location
+    operands: tuple[BodyOperand, ...]
+    results: tuple[Shape, ...]
+    iterations: Integer
+
+
+def read_body(parser: MlirParser, dispatch: Operation) -> tuple[BodyOp, ...]:
+    """The operations in the first region of a `flow.dispatch.workgroups`, in pre-order.
+
+    The second region computes the workgroup count on the host and is no work of the dispatch.
+    """
+    reader = _BodyReader(parser)
+    if len(dispatch.regions):
+        reader.read_region(dispatch.regions[0], -1)
+    return tuple(reader.found)
+
+
+class _BodyReader:
+    def __init__(self, parser: MlirParser) -> None:
+        self._parser = parser
+        self._index_of: dict[Operation, int] = {}
+        self.found: list[BodyOp] = []
+
+    def read_region(self, region: Region, parent: int) -> None:
+        for block in region.blocks:
+            for child in block.operations:
+                self._read(child.operation, parent)
+
+    def _read(self, operation: Operation, parent: int) -> None:
+        index = len(self.found)
+        self._index_of[operation] = index
+        operands = tuple(self._operand(operand) for operand in operation.operands)
+        results = tuple(shape_of(str(result.type)) for result in operation.results)
+        name = operation.name
+        self.found.append(
+            BodyOp(
+                index=index,
+                parent=parent,
+                name=name,
+                location=self._parser.location(operation),
+                operands=operands,
+                results=results,
+                iterations=_iterations(operation, name, operands, results),
+            )
+        )
+        for region in operation.regions:
+            self.read_region(region, index)
+
+    def _operand(self, operand: Value) -> BodyOperand:
+        shape = shape_of(str(operand.type))
+        owner = operand.owner
+        producer = self._index_of.get(getattr(owner, "operation", owner), -1)
+        result = getattr(operand, "result_number", -1)
+        argument = getattr(operand, "arg_number", -1)
+        return BodyOperand(producer, result, argument, shape)
+
+
+def _iterations(
+    operation: Operation, name: str, operands: tuple[BodyOperand, ...], results: tuple[Shape, ...]
+) -> Integer:
+    if name.startswith("linalg."):
+        volume = _loop_volume(operation, [operand.shape for operand in operands])
+        if volume is not None:
+            return volume
+    shapes = [*results, *(operand.shape for operand in operands)] if name.startswith("iree_linalg_ext.") else results
+    sizes = [shape.elements for shape in shapes]
+    known = [size for size in sizes if size is not UNKNOWN]
+    if len(known) < len(sizes):
+        return UNKNOWN
+    return max(known, default=1)
+
+
+# Affine maps of the compiler are shared between operations; the positions of each are worked out once per context.
+_NO_DIMENSION = -1
+
+
+def _loop_volume(operation: Operation, shapes: list[Shape]) -> Integer | None:
+    """The product of a linalg op's loop ranges, from its indexing maps and operand shapes; None without maps."""
+    maps = _indexing_maps(operation)
+    if maps is None:
+        return None
+    extents: dict[int, Integer] = {}
+    for dimensions, shape in zip(maps[1], shapes, strict=False):
+        for dimension, extent in zip(dimensions, shape.extents, strict=False):
+            # A loop that one operand leaves open may be given by another's static shape.
+            if dimension != _NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:
+                extents[dimension] = extent
+    return product(tuple(extents.get(dimension, UNKNOWN) for dimension in range(maps[0])))
+
+
+_MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
+
+
+def _indexing_maps(operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
+    """The number of loops, and for each operand the loop that each of its dimensions runs over (-1: a computed one)."""
+    # Imported late: the module takes a tenth of a second, which is better spent while the compiler runs.
+    from iree.compiler.dialects import linalg
+
+    attribute = linalg.get_indexing_maps(operation)
+    if attribute is None:
+        return None
+    text = str(attribute)
+    if text not in _MAPS:
+        maps = [element.value for element in attribute]
+        positions = tuple(tuple(_dimension(expression) for expression in each.results) for each in maps)
+        _MAPS[text] = (maps[0].n_dims if maps else 0, positions)
+    return _MAPS[text]
+
+
+def _dimension(expression: ir.AffineExpr) -> int:
+    return int(expression.position) if isinstance(expression, ir.AffineDimExpr) else _NO_DIMENSION

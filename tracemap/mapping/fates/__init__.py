@@ -1,0 +1,1 @@
+"""What became of each op, and how far the compiler's output still locates it."""

@@ -1,0 +1,82 @@
+"""Idioms that the compiler raises to one op of its own: which ops of the model it stands for.
+
+A raised op carries the location of the idiom's last op alone. The others are found by the idiom's shape in the def-use
+graph, whatever the dialect calls them, and also where they have other uses that the compiler computes elsewhere.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from tracemap.graph.ops import OpId
+from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.mapping.model.kinds import is_constant_like, is_destination
+from tracemap.mapping.model.origins import Origin, Origins
+
+RAISED = frozenset({"linalg.softmax"})
+"""Ops of dispatch bodies that stand for an idiom."""
+
+_MAX_STEPS = 4
+"""How many ops in a row an idiom may have where one would do: conversions, a maximum with minus infinity."""
+
+
+class SoftmaxFinder:
+    """Finds what a softmax is made of: q = p / sum(p), where p is made of x and something made of x alone."""
+
+    def __init__(self, model: SourceModel, origins: Origins) -> None:
+        self._operations = model.operations
+        self._origins = origins
+
+    def parts(self, last: int, path: tuple[OpId, ...]) -> frozenset[int]:
+        """The ops of the softmax that ends in an op (which is left out); none where it is no such idiom."""
+        inputs = self._inputs(self._operations[last], path)
+        if len(inputs) != 2:
+            return frozenset()
+        # Names of ops are not looked at, so it is tried both ways which of the two inputs is the sum.
+        for powers, total in permutations(inputs):
+            summed = self._chain(total, powers)
+            below = self._powers(powers)
+            if summed and below:
+                return summed | below
+        return frozenset()
+
+    def _powers(self, powers: Origin) -> frozenset[int]:
+        """The ops from x to p: steps with one input up to the one that has two, x and what is made of x."""
+        found: set[int] = set()
+        for _ in range(_MAX_STEPS):
+            maker = self._origins.maker(powers)
+            if maker is None:
+                break
+            found.add(maker.index)
+            inputs = self._inputs(maker, powers.path)
+            if len(inputs) == 2:
+                chains = [self._chain(highest, value) for value, highest in permutations(inputs)]
+                return next((chain | found for chain in chains if chain), frozenset())
+            if len(inputs) != 1:
+                break
+            powers = inputs[0]
+        return frozenset()
+
+    def _chain(self, end: Origin, start: Origin) -> frozenset[int]:
+        """The ops that make `end` of `start` alone; none where others are needed."""
+        found: set[int] = set()
+        for _ in range(_MAX_STEPS):
+            maker = self._origins.maker(end)
+            inputs = [] if maker is None else self._inputs(maker, end.path)
+            if maker is None or len(inputs) != 1:
+                break
+            found.add(maker.index)
+            if inputs[0] == start:
+                return frozenset(found)
+            end = inputs[0]
+        return frozenset()
+
+    def _inputs(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
+        """The different values that an op computes with: no constants, no destinations."""
+        return [
+            origin for origin in dict.fromkeys(self._origins.operands(operation, path)) if not self._is_given(origin)
+        ]
+
+    def _is_given(self, origin: Origin) -> bool:
+        maker = self._origins.maker(origin)
+        return maker is not None and (is_destination(maker) or (not maker.operands and is_constant_like(maker)))

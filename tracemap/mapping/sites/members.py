@@ -1,0 +1,155 @@
+"""Which ops do work in a site, and by what evidence.
+
+Read from the dispatch-creation phase, where every call site still has a body and locations of its own. Every operation
+of the body, parts included, votes with its location; only the callee side of call sites counts (see `tagging`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.program import Membership
+from tracemap.ir.bodies import BodyOp
+from tracemap.ir.flow import DispatchRegion
+from tracemap.locations import Location
+from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
+from tracemap.mapping.sites.cost import CostModel
+from tracemap.mapping.sites.owners import Owners
+from tracemap.units import UNKNOWN, Integer
+
+_NO_EVIDENCE = frozenset(
+    """
+    arith.constant flow.return iree_tensor_ext.dispatch.workload.ordinal linalg.fill tensor.dim tensor.empty
+    """.split()
+)
+"""Body ops whose locations say nothing: values shared by CSE between sites, shapes, and the end of the body."""
+
+
+def find_members(region: DispatchRegion, owners: Owners, conversions: Conversions) -> tuple[Membership, ...]:
+    """The members of a site in the order in which the body first shows them, with costs; exactly one is the root.
+
+    A site in which only fills tell of ops belongs to what they fill; one in which nothing does, to its own location.
+    """
+    body = region.body
+    telling = [op.location for op in body if op.name not in _NO_EVIDENCE]
+    fills = [op.location for op in body if op.name == "linalg.fill"]
+    evidence: dict[OpId, Evidence] = {}
+    # The weaker only where the stronger tell nothing: a fill beside other work is a part of that work.
+    for locations in (telling, fills, [region.location]):
+        evidence = evidence or _evidence(locations, owners)
+    if not evidence:
+        return ()
+    paths = _paths([*telling, *fills, region.location], owners)
+    root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
+    folded = _folded_conversions(body, owners, conversions, evidence)
+    for index, op in folded.items():
+        evidence.setdefault(op, Evidence.ABSORBED)
+        paths.setdefault(op, owners.path(body[body[index].parent].location))
+    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, folded))
+    root = root_by_location or _costliest(evidence, costs)
+    return tuple(
+        Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])
+        for op, kind in evidence.items()
+    )
+
+
+def _folded_conversions(
+    body: Sequence[BodyOp], owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
+) -> dict[int, OpId]:
+    """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
+
+    A conversion folded into a matrix product is done again in each product that uses it, and no location tells so: the
+    operand of the product that is converted in the region is the one that the model converts, and is read as narrow.
+    """
+    found: dict[int, OpId] = {}
+    for op in body:
+        if op.parent >= 0 and op.operands and is_scalar_conversion(op.name):
+            around, operand = body[op.parent], op.operands[0].argument
+            conversion = _converted(op, around, owners, conversions, evidence)
+            if conversion is not None and conversion.is_folded_into(around.operands[operand].shape.element_bits):
+                found[op.index] = conversion.op
+    return found
+
+
+def _converted(
+    op: BodyOp, around: BodyOp, owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
+) -> Conversion | None:
+    """The conversion of the model that makes what an op converts in the region of another; None where none does.
+
+    What has an owner of its own is no conversion of somebody else's, and what has evidence is not looked for.
+    """
+    candidates = owners.of(around.location)
+    if not set(owners.of(op.location)) <= set(candidates):
+        return None
+    path, operand = owners.path(around.location), op.operands[0].argument
+    made = (conversions.read_by(owner, operand, path) for owner in candidates)
+    return next((each for each in made if each is not None and each.op not in evidence), None)
+
+
+def _evidence(locations: Sequence[Location], owners: Owners) -> dict[OpId, Evidence]:
+    """The ops that the locations name: alone on one of them is stronger than one of several."""
+    found: dict[OpId, Evidence] = {}
+    for location in locations:
+        ops = owners.of(location)
+        for op in ops:
+            if len(ops) == 1:
+                found[op] = Evidence.LOCATED
+            else:
+                found.setdefault(op, Evidence.FUSED)
+    return found
+
+
+def _paths(locations: Sequence[Location], owners: Owners) -> dict[OpId, tuple[OpId, ...]]:
+    """The calls that lead to each op, as the first location that names it tells."""
+    found: dict[OpId, tuple[OpId, ...]] = {}
+    for location in locations:
+        for op in owners.of(location):
+            if op not in found:
+                found[op] = owners.path(location)
+    return found
+
+
+class _BodyOwners:
+    """The owners of each body op for the cost model: its own, else those of the op around it, else the root.
+
+    `folded`: the owners of body ops that no location tells.
+    """
+
+    def __init__(
+        self,
+        body: Sequence[BodyOp],
+        owners: Owners,
+        evidence: Mapping[OpId, Evidence],
+        root: OpId | None,
+        folded: Mapping[int, OpId],
+    ) -> None:
+        self._body = body
+        self._owners = owners
+        self._evidence = evidence
+        self._folded = folded
+        self._fallback = (root or next(iter(evidence)),)
+
+    def __call__(self, op: BodyOp) -> tuple[OpId, ...]:
+        while True:
+            if op.index in self._folded:
+                return (self._folded[op.index],)
+            own = tuple(owner for owner in self._owners.of(op.location) if owner in self._evidence)
+            if own:
+                return own
+            # What carries no tag that counts (shapes, terminators, what a pass made up) works for what is around it.
+            if op.parent < 0:
+                return self._fallback
+            op = self._body[op.parent]
+
+
+def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
+    """The op with the most operations, then bytes, then the first; unknown counts as the most."""
+
+    def size(value: Integer) -> tuple[bool, int]:
+        return (True, 0) if value is UNKNOWN else (False, value)
+
+    def weight(op: OpId) -> tuple[tuple[bool, int], tuple[bool, int]]:
+        return size(costs.operations.get(op, 0)), size(costs.bytes.get(op, 0))
+
+    return max(evidence, key=weight)

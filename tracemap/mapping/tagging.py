@@ -1,0 +1,135 @@
+"""Tags: names that tracemap puts into the locations of a model's operations, and reads back from what became of them.
+
+Passes that rewrite an operation copy its location or merge it with others, so its tag goes along. The tag of an
+operation is `<prefix><index>`, fused with the location that the model gave it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from iree.compiler import ir
+
+from tracemap.ir.parsing import Module, walk
+from tracemap.ir.source import TEXT_FILE
+from tracemap.locations import CallSite, FileRange, Fused, Location, Name, parse_location
+
+_PREFIX = "tm.op."
+
+
+class Provenance(ABC):
+    """Which operations of the model a location tells of, as indices in pre-order.
+
+    Of a call site only the callee side says what an operation is; the caller side tells the call ops that led to it.
+    """
+
+    def __init__(self) -> None:
+        # By identity: parsers hand out one object per distinct location, and hashing a deep one takes longer than
+        # walking it. The location is kept beside the answer so that its identity stays its own.
+        self._known: dict[int, tuple[Location, tuple[int, ...]]] = {}
+
+    @abstractmethod
+    def named_by(self, location: Location) -> Sequence[int]:
+        """The operations that a location is the name of; what stands within it is not looked at where there are any."""
+
+    def of(self, location: Location) -> tuple[int, ...]:
+        """The operations that an operation itself came from (callee sides only), in order, each once."""
+        known = self._known.get(id(location))
+        if known is None:
+            found: list[int] = []
+            self._walk(location, found)
+            known = self._known[id(location)] = (location, tuple(dict.fromkeys(found)))
+        return known[1]
+
+    def callers(self, location: Location) -> tuple[int, ...]:
+        """The operations on the caller sides, outermost call first, each once."""
+        found: list[int] = []
+        self._walk_callers(location, found)
+        return tuple(dict.fromkeys(reversed(found)))
+
+    def _walk(self, location: Location, found: list[int]) -> None:
+        named = self.named_by(location)
+        if named:
+            found.extend(named)
+            return
+        match location:
+            case Name(child=within) | CallSite(callee=within):
+                self._walk(within, found)
+            case Fused(locations=parts):
+                for part in parts:
+                    self._walk(part, found)
+
+    def _walk_callers(self, location: Location, found: list[int]) -> None:
+        """Innermost call first. The call stack of a location that names operations lies above the model."""
+        if self.named_by(location):
+            return
+        match location:
+            case Name(child=within):
+                self._walk_callers(within, found)
+            case CallSite(callee=callee, caller=caller):
+                self._walk_callers(callee, found)
+                self._walk(caller, found)
+                self._walk_callers(caller, found)
+            case Fused(locations=parts):
+                for part in parts:
+                    self._walk_callers(part, found)
+
+
+class Tags(Provenance):
+    """Provenance by the tags of one prefix: exact."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
+
+    def name(self, index: int) -> str:
+        """The tag of the operation with this index."""
+        return f"{self.prefix}{index}"
+
+    def named_by(self, location: Location) -> Sequence[int]:
+        """The operation whose tag a location is."""
+        if isinstance(location, Name) and location.name.startswith(self.prefix):
+            number = location.name[len(self.prefix) :]
+            return (int(number),) if number.isdecimal() else ()
+        return ()
+
+
+def unused_prefix(model: bytes) -> str:
+    """A prefix for tags that the model does not contain itself, so that none of its names can pass for a tag."""
+    prefix = _PREFIX
+    number = 0
+    while prefix.encode() in model:
+        number += 1
+        prefix = f"tm{number}.op."
+    return prefix
+
+
+def tag_operations(module: Module, tags: Tags, file_name: str = TEXT_FILE) -> None:
+    """Set every operation's location to `fused[old, tag]`; tags count operations in pre-order from 0.
+
+    The module's own keeps its location (IREE names libraries after it); one that the parser made up gets the file's
+    name, as iree-compile would have given it.
+    """
+    root, *operations = walk(module.operation)
+    with module.context:
+        made_up = parse_location(str(root.location))
+        if isinstance(made_up, FileRange) and made_up.file == TEXT_FILE:
+            root.location = ir.Location.file(file_name, made_up.line, made_up.column)
+        for index, operation in enumerate(operations, start=1):
+            operation.location = ir.Location.fused([operation.location, ir.Location.name(tags.name(index))])
+
+
+def write_bytecode(module: Module, folder: Path) -> Path:
+    """Write a tagged module for the compiler, as bytecode: that keeps the locations of all operations."""
+    bytecode = folder / "model.mlirbc"
+    with bytecode.open("wb") as file:
+        module.operation.write_bytecode(file)
+    return bytecode
+
+
+def write_tagged(module: Module, tags: Tags, file_name: str, folder: Path) -> Path:
+    """Tag all operations of a module and write it for the compiler."""
+    tag_operations(module, tags, file_name)
+    return write_bytecode(module, folder)
