@@ -33,7 +33,7 @@ USES: dict[str, frozenset[str]] = {
     "units": frozenset({"errors"}),
     "codec": frozenset({"units"}),
     "diagnostics": frozenset({"codec"}),
-    "functions": frozenset({"codec"}),
+    "functions": frozenset({"codec", "errors"}),
     "locations": frozenset({"errors"}),
     "outputs": frozenset({"errors"}),
     "options": frozenset({"errors", "units"}),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracemap.codec import Record
+from tracemap.errors import FunctionUnknown
 
 
 class Argument(Record, frozen=True):
@@ -18,3 +21,18 @@ class Function(Record, frozen=True):
 
     name: str
     arguments: tuple[Argument, ...]
+
+
+def function_named(functions: Sequence[Function], name: str) -> Function:
+    """The function of a name; without a name ("") the only one.
+
+    Raises:
+        FunctionUnknown: there is none of that name, or several and none was named.
+    """
+    listed = ", ".join(function.name for function in functions) or "none"
+    if not name and len(functions) != 1:
+        raise FunctionUnknown(f"the module has {len(functions)} functions; name one with --function: {listed}")
+    found = [function for function in functions if function.name == (name or functions[0].name)]
+    if not found:
+        raise FunctionUnknown(f"the module has no function {name!r}; it has: {listed}")
+    return found[0]

@@ -11,8 +11,8 @@ from pathlib import Path
 from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling_flags
 from tracemap.capture.inputs import Input, given_inputs, made_inputs
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
-from tracemap.errors import FunctionUnknown, InputInvalid, TracemapError, UsageInvalid
-from tracemap.functions import Argument, Function
+from tracemap.errors import InputInvalid, TracemapError, UsageInvalid
+from tracemap.functions import Argument, Function, function_named
 from tracemap.options.record import RecordOptions
 from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Text
@@ -134,13 +134,7 @@ def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
 
 def _entry(request: RecordRequest, name: str) -> Function:
     """The function to call, its arguments' types as the compiled module declares them."""
-    names = [function.name for function in request.functions]
-    listed = ", ".join(names) or "none"
-    if not name and len(names) != 1:
-        raise FunctionUnknown(f"the module has {len(names)} functions; name one with --function: {listed}")
-    found = next((function for function in request.functions if function.name == (name or names[0])), None)
-    if found is None:
-        raise FunctionUnknown(f"the module has no function {name!r}; it has: {listed}")
+    found = function_named(request.functions, name)
     types = declared_types(request.module).get(found.name, ())
     if len(types) != len(found.arguments):
         return found
