@@ -242,10 +242,16 @@ def _work(task: Task, numbers: Sequence[int], scratch: Path, connection: Connect
 
 def _within_memory(outcome: Outcome, limits: Limits) -> Outcome:
     """The outcome, unless the process has become too large; it is replaced after that, so the peak is this try's."""
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak_bytes = _peak_bytes()
     if peak_bytes <= limits.memory_bytes or outcome.finding:
         return outcome
     return Outcome(outcome.number, _TOO_LARGE, finding=True, details=f"{peak_bytes} bytes; ended as {outcome.ending}")
+
+
+def _peak_bytes() -> int:
+    """The most memory that this program has had; `ru_maxrss` would begin with what its parent had when it forked."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 # ---- what was found
