@@ -5,6 +5,7 @@ The script's data are plain JSON values, short where there is one per op or line
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -75,11 +76,17 @@ def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, dict):
         return [plain(each) for each in value.values()]
     if is_dataclass(value):
-        items = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        names = _field_names(value.__class__)
+        items = {name: plain(getattr(value, name)) for name in names}
         # Names of fields would be most of the page where a row has a dozen of these for each metric.
         return list(items.values()) if isinstance(value, LineCost | LineLink | Spread) else items
     assert value is None or isinstance(value, Unknown), f"no page data: {value!r}"
     return None
+
+
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any class of page data
+    return tuple(field.name for field in fields(kind))
 
 
 def _source(source: SourcePage) -> Json:
