@@ -66,8 +66,9 @@ def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
     Mappings are per metric and have every metric, in their order: their values alone are kept.
     """
-    # The most frequent kinds come first: a page of a large model has hundreds of thousands of values.
-    if isinstance(value, str | int | float):
+    # The most frequent kinds come first, by identity: a page of a large model has hundreds of thousands of values.
+    kind: Any = value.__class__
+    if kind in _SCALARS:
         return value
     if isinstance(value, Amount):
         return [value.exact, value.text, value.share]
@@ -75,13 +76,20 @@ def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
         return [plain(each) for each in value]
     if isinstance(value, dict):
         return [plain(each) for each in value.values()]
+    if isinstance(value, str):
+        return value
     if is_dataclass(value):
-        names = _field_names(value.__class__)
-        items = {name: plain(getattr(value, name)) for name in names}
+        names = _field_names(kind)
         # Names of fields would be most of the page where a row has a dozen of these for each metric.
-        return list(items.values()) if isinstance(value, LineCost | LineLink | Spread) else items
-    assert value is None or isinstance(value, Unknown), f"no page data: {value!r}"
+        if kind in _AS_LISTS:
+            return [plain(getattr(value, name)) for name in names]
+        return {name: plain(getattr(value, name)) for name in names}
+    assert isinstance(value, Unknown), f"no page data: {value!r}"
     return None
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_AS_LISTS = frozenset({LineCost, LineLink, Spread})
 
 
 @functools.cache
