@@ -37,14 +37,13 @@ class FlowDispatch:
 class HostFunction:
     """A function of the host program: whether it is public, whom it calls, and its declared arguments.
 
-    `arguments` are printed types of tensors and scalars; empty and `declared` False where the function does not say.
+    `arguments` are printed types of tensors and scalars; empty where the function does not say.
     """
 
     name: str
     public: bool
     calls: tuple[str, ...]
     arguments: tuple[str, ...]
-    declared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,6 @@ def _host_function(function: Operation) -> HostFunction:
         public=is_public(function),
         calls=callees(function),
         arguments=arguments,
-        declared=bool(declaration) or bool(arguments),
     )
 
 

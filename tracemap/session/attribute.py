@@ -35,11 +35,10 @@ def attribute(
         bundle = load(options.map)
     made = joined(runs, bundle, options.rule, allow_mismatch=options.allow_mismatch, progress=progress)
     if options.html is not None:
-        from tracemap.reports.html.document import write_page
-        from tracemap.reports.page.render import bundle_page
+        from tracemap.reports.page.render import write_bundle_page
 
         progress("writing the page")
-        write_page(bundle_page(made.bundle, made.attribution), options.html, force=options.force)
+        write_bundle_page(made.bundle, made.attribution, options.html, force=options.force)
     if options.output is not None:
         write_shown(partial(show_attribution, made, options), options.output)
     return made

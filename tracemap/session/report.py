@@ -22,8 +22,7 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
         TracemapError: as `session.runs.joined` does, where there are runs.
         TargetExists, TargetUnwritable: the page cannot be written.
     """
-    from tracemap.reports.html.document import write_page
-    from tracemap.reports.page.render import bundle_page
+    from tracemap.reports.page.render import write_bundle_page
 
     check_file(options.output, force=options.force)
     attribution = None
@@ -31,4 +30,4 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
         made = joined(runs, bundle, options.rule, allow_mismatch=options.allow_mismatch, progress=progress)
         attribution = made.attribution
     progress("writing the page")
-    write_page(bundle_page(bundle, attribution), options.output, force=options.force)
+    write_bundle_page(bundle, attribution, options.output, force=options.force)

@@ -31,7 +31,6 @@ _DEVICE_FLAGS = {
     "cuda": ("--iree-hal-target-device=cuda",),
     "hip": ("--iree-hal-target-device=hip",),
 }
-DEVICES = tuple(_DEVICE_FLAGS)
 
 _OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
 _PRINTING = (

@@ -12,11 +12,9 @@ class Survival:
 
     def __init__(self) -> None:
         self._last: dict[int, int] = {}
-        self._seen: set[str] = set()
 
     def add(self, phase: str, located: Iterable[int]) -> None:
         """The ops that are located after a phase; phases may come in any order, and some not at all."""
-        self._seen.add(phase)
         place = PHASES.index(phase)
         for index in located:
             self._last[index] = max(place, self._last.get(index, place))

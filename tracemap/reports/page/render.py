@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle
 from tracemap.reports.html.blocks import block_sizes, in_blocks
-from tracemap.reports.html.document import Kind, render
+from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import kernel_page_json, kernels_of
 from tracemap.reports.page.model import Amount, LineCost, LineLink, PageData, SourceLine, SourcePage, Spread
@@ -122,9 +123,14 @@ def bar_width(exact: int, measured: int) -> int:
     return min(BAR_STEPS, max(1, round(BAR_STEPS * exact / measured)))
 
 
-def bundle_page(bundle: Bundle, attribution: Attribution | None) -> str:
-    """The whole HTML text of the page of a bundle, with the costs of a run or without."""
-    return render_page(build_page(bundle.graph, attribution, bundle.source_text, kernels_of(bundle)))
+def write_bundle_page(bundle: Bundle, attribution: Attribution | None, target: Path, *, force: bool) -> None:
+    """Write the page of a bundle, with the costs of a run or without.
+
+    Raises:
+        TargetExists, TargetUnwritable: the page cannot be written.
+    """
+    page = build_page(bundle.graph, attribution, bundle.source_text, kernels_of(bundle))
+    write_page(render_page(page), target, force=force)
 
 
 def render_page(page: PageData) -> str:
