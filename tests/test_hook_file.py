@@ -49,6 +49,17 @@ def test_a_folder_without_files_is_empty(tmp_path: Path) -> None:
         read_recording(tmp_path / "missing")
 
 
+def test_a_process_without_a_whole_line_has_recorded_nothing(copy: Path) -> None:
+    """It was killed just then, or it is read just then; but no file of its threads can be there so early."""
+    before = read_all(copy)
+    for name, text in (("hook-1-0a.jsonl", ""), ("hook-2-0b.jsonl", '{"kind":"process","version":2')):
+        (copy / name).write_text(text, encoding="utf-8")
+    assert read_all(copy) == before
+    one(copy, ".jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(RunInvalid, match="its first line is cut off"):
+        read_recording(copy)
+
+
 def test_another_version_is_refused(copy: Path) -> None:
     path = one(copy, ".calls")
     data = bytearray(path.read_bytes())

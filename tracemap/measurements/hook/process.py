@@ -7,7 +7,8 @@ process inherits what its parent had loaded, and says how much that is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -90,7 +91,8 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
     """
     if not folder.is_dir():
         raise RunInvalid(f"{folder}: is no folder of the hook's record files")
-    found = {process.stamp: process for process in map(_read, sorted(folder.glob("hook-*.jsonl")))}
+    texts = {path: lines for path in sorted(folder.glob("hook-*.jsonl")) if (lines := _whole_lines(path))}
+    found = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}
     if not found:
         raise RunEmpty(f"{folder}: holds no record of the hook: no executable of IREE was loaded under it")
     return found
@@ -140,31 +142,38 @@ def _number_of(path: Path) -> tuple[int, str]:
     return (int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1, path.name)
 
 
-def _read(path: Path) -> ProcessFile:
-    """A last line that is cut off is left out."""
+def _whole_lines(path: Path) -> list[bytes]:
+    """A line that is cut off is left out; none: the process was killed, or is read, before it recorded anything."""
     with readable(path, RunInvalid):
         lines = path.read_bytes().split(b"\n")[:-1]
-    process = None
-    for number, line in enumerate(lines, start=1):
-        try:
-            parsed = _parsed(line)
-            if (process is None) != (parsed["kind"] == "process"):
-                raise ValueError("the first line, and only it, tells of the process")
-            if process is None:
-                process = _process(path, parsed)
-            else:
-                _add_line(process, parsed)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
-    if process is None:
-        raise RunInvalid(f"{path}: says nothing of the process: it was cut off before its first line ended")
+    if not lines and any(other.name.startswith(f"{path.stem}-") for other in path.parent.iterdir()):
+        raise RunInvalid(f"{path}: its first line is cut off, which tells of the process whose files lie beside it")
+    return lines
+
+
+def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
+    with _understood(path, 1):
+        process = _process(path, _line_of(lines[0], first=True))
+    for number, line in enumerate(lines[1:], start=2):
+        with _understood(path, number):
+            _add_line(process, _line_of(line, first=False))
     return process
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+@contextmanager
+def _understood(path: Path, number: int) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
+
+
+def _line_of(line: bytes, *, first: bool) -> dict[str, Any]:
     parsed = json.loads(line.decode("utf-8", errors="replace"))
     if not isinstance(parsed, dict):
         raise TypeError("a line is no object")
+    if first != (parsed["kind"] == "process"):
+        raise ValueError("the first line, and only it, tells of the process")
     return parsed
 
 
