@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
 from tracemap.reports.page import kernels_tab
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.kernels_tab import KernelSources, kernel_page_json, kernel_pages, kernels_of
+from tracemap.reports.page.kernels_tab import KernelSources, kernel_pages, kernels_of
 from tracemap.reports.page.render import render_page
 
 EVIL = "</script><script>alert(1)</script><!--"
@@ -43,11 +42,10 @@ def test_code_is_there_where_something_was_seen(built: Built, tmp_path: Path) ->
     assert not first.no_code
     assert len(others) == len(bundle.graph.kernels) - 1
     assert all(not page.code and page.no_code and page.lines and page.ops for page in others)
-    value = json.loads(json.dumps(kernel_page_json(first)))
-    assert set(value["seenAt"]["samples"]) == {str(number) for number in range(len(first.code))}
-    for loop in value["loops"]:
-        assert loop["parent"] < value["loops"].index(loop)
-        assert 0 <= loop["at"] < len(value["code"])
+    assert set(first.seen_at["samples"]) == set(range(len(first.code)))
+    for number, loop in enumerate(first.loops):
+        assert loop.parent < number
+        assert 0 <= loop.at < len(first.code)
 
 
 def test_a_page_of_the_map_alone_has_texts_and_links(built: Built) -> None:

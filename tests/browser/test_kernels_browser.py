@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from selenium.webdriver import Chrome, Keys
 
 from tests.browser.conftest import Open, log
@@ -22,7 +22,7 @@ from tracemap.options.attribute import Rule
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import kernels_of
-from tracemap.reports.page.model import KernelPage
+from tracemap.reports.page.model import KernelPage, LoopRow
 from tracemap.reports.page.render import render_page
 
 LINES = 10_000
@@ -55,12 +55,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines=tuple(f"  %{number} = arith.addf %a, %b : vector<{number}xf32>" for number in numbers),
         ops={number: (f"op{1 + number % 2}",) for number in numbers},
         seen={"samples": {number: number for number in numbers}},
-        code=tuple((4 * number, number, f"vaddps zmm{number % 32}, zmm1, zmm2") for number in numbers),
-        seen_at={"samples": {4 * number: number for number in numbers}},
-        loops=tuple((number - 1, 4 * (1 + number), 10, ("op1", "op2"), (1 + number,)) for number in range(300)),
+        code=tuple((f"{4 * number:x}", number, f"vaddps zmm{number % 32}, zmm1, zmm2") for number in numbers),
+        seen_at={"samples": {number - 1: number for number in numbers}},
+        loops=tuple(LoopRow(number - 1, number, 10, ("op1", "op2"), (1 + number,)) for number in range(300)),
         no_code="",
     )
-    page = dataclasses.replace(build_page(map_, None, lambda _: "a\nb\n"), kernels=(kernel,))
+    page = structs.replace(build_page(map_, None, lambda _: "a\nb\n"), kernels=(kernel,))
     target = tmp_path_factory.mktemp("kernels") / "large.html"
     write_page(render_page(page), target, force=False)
     return target

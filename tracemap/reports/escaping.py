@@ -6,7 +6,7 @@ only other place that decides; `| safe` in a template may only follow what was m
 
 from __future__ import annotations
 
-import json
+from tracemap.codec import encode
 
 # A carriage return would be a line end for browsers, and NUL is not allowed in HTML.
 _MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;", "\r": None, "\0": "\ufffd"}
@@ -30,8 +30,8 @@ def for_markup(text: str) -> str:
 
 
 def for_script(value: object) -> str:
-    """JSON that may stand inside a `script` element, whatever texts it holds."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """The JSON of a value as it may stand inside a `script` element, whatever texts it holds."""
+    text = encode(value).decode()
     for char in _UNSAFE_IN_SCRIPTS:  # of megabytes, few characters are: replacing is far faster than a table
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import PurePosixPath
 
 from tracemap.graph.model import TraceGraph
@@ -10,6 +11,7 @@ from tracemap.graph.program import Site
 from tracemap.units import Integer, Text, Unknown
 
 
+@cache
 def short_name(name: str) -> str:
     """The last part of a path-like name: locations may carry whole paths."""
     return PurePosixPath(name).name or name

@@ -48,7 +48,7 @@ _PATTERNS: tuple[tuple[str, str, _TokenType], ...] = (
     ("error", r".", Error),
 )
 _TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern, _ in _PATTERNS), re.DOTALL)
-_TYPES = {name: token_type for name, _, token_type in _PATTERNS}
+_TYPES: dict[str | None, _TokenType] = {name: token_type for name, _, token_type in _PATTERNS}
 
 
 class MlirLexer(Lexer):
@@ -66,8 +66,6 @@ class MlirLexer(Lexer):
 
     def get_tokens_unprocessed(self, text: str) -> Iterator[tuple[int, _TokenType, str]]:
         """Triples of offset, token type and text."""
-        types = _TYPES
         for match in _TOKEN.finditer(text):
-            group = match.lastgroup
-            assert group is not None  # every alternative is named, and the last one takes any character
-            yield match.start(), types[group], match.group()
+            # Every alternative is named, and the last one takes any character.
+            yield match.start(), _TYPES[match.lastgroup], match[0]

@@ -33,14 +33,9 @@ _CLASSES: tuple[tuple[_TokenType, str], ...] = (
 
 def highlighted_lines(text: str, language: str) -> list[str]:
     """One string of escaped HTML per line of `text`; `language` as in `SourceFile`."""
-    spans: dict[tuple[_TokenType, str], str] = {}  # models repeat themselves: most tokens are met again
-    pieces = []
-    for _, token_type, value in _lexer(language).get_tokens_unprocessed(text):
-        key = (token_type, value)
-        if key not in spans:
-            spans[key] = _span(_token_class(token_type), for_markup(value))
-        pieces.append(spans[key])
-    return lines_of("".join(pieces))
+    span = cache(_span)  # models repeat themselves: most tokens are met again
+    tokens = _lexer(language).get_tokens_unprocessed(text)
+    return lines_of("".join([span(token_type, value) for _, token_type, value in tokens]))
 
 
 def _lexer(language: str) -> Lexer:
@@ -58,13 +53,15 @@ def _lexer(language: str) -> Lexer:
     return TextLexer()
 
 
-@cache
-def _token_class(token_type: _TokenType) -> str:
-    return next((name for kind, name in _CLASSES if token_type is kind or kind in token_type.split()), "")
-
-
-def _span(token_class: str, escaped: str) -> str:
+def _span(token_type: _TokenType, value: str) -> str:
     """The token as an element; one per line where it spans several, for lines are elements too."""
+    escaped = for_markup(value)
+    token_class = _token_class(token_type)
     if not token_class:
         return escaped
     return "\n".join(f'<span class="{token_class}">{line}</span>' if line else "" for line in escaped.split("\n"))
+
+
+@cache
+def _token_class(token_type: _TokenType) -> str:
+    return next((name for kind, name in _CLASSES if token_type is kind or kind in token_type.split()), "")

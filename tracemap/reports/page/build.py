@@ -36,7 +36,7 @@ def build_page(
     return PageData(
         title=short_name(graph.sources[0].name) if graph.sources else graph.module.name,
         rule=attribution.rule if attribution else None,
-        metric=default_metric(attribution) if attribution else "",
+        metric=default_metric(costed.metrics),
         facts=facts(costed),
         coverage=coverage(costed),
         metrics=tuple(balance(metric) for metric in costed.metrics),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tracemap.attribution.model import Attribution, KernelResult
 from tracemap.graph.bundle import Bundle
@@ -16,7 +15,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.machine.images import Image, read_images
 from tracemap.reports.kernels import KernelView, view_kernel
-from tracemap.reports.page.model import KernelPage
+from tracemap.reports.page.model import KernelPage, LoopRow
 
 MOST_INSTRUCTIONS = 20_000
 """Of all kernels of a page together."""
@@ -65,15 +64,22 @@ def _heat(result: KernelResult) -> int:
 
 def _page(view: KernelView, result: KernelResult | None, *, wanted: bool) -> KernelPage:
     no_code = view.no_code if wanted else "not read: the run saw nothing in it, or hotter kernels fill the page"
+    number_of = {each.address: number for number, each in enumerate(view.instructions)}
+    seen_at = {number_of[at]: seen for at, seen in result.addresses.items() if at in number_of} if result else {}
     return KernelPage(
         name=view.kernel.name,
         sites=view.kernel.sites,
         lines=tuple(line.text for line in view.lines),
         ops={line.line: line.ops for line in view.lines if line.ops},
         seen=_by_metric(result.lines) if result else {},
-        code=tuple((each.address, each.line, f"{each.mnemonic} {each.operands}".strip()) for each in view.instructions),
-        seen_at=_by_metric(result.addresses) if result else {},
-        loops=tuple((loop.parent, loop.address, loop.instructions, loop.ops, loop.lines) for loop in view.loops),
+        code=tuple(
+            (f"{each.address:x}", each.line, f"{each.mnemonic} {each.operands}".strip()) for each in view.instructions
+        ),
+        seen_at=_by_metric(seen_at),
+        loops=tuple(
+            LoopRow(loop.parent, number_of[loop.address], loop.instructions, loop.ops, loop.lines)
+            for loop in view.loops
+        ),
         no_code=no_code if not view.instructions else "",
     )
 
@@ -85,26 +91,3 @@ def _by_metric(seen: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int
             if value:
                 found.setdefault(name, {})[where] = value
     return found
-
-
-def kernel_page_json(page: KernelPage) -> dict[str, Any]:
-    """A kernel as the page's script takes it: addresses and what was seen at them by the instruction's number."""
-    # What was seen is kept by address; the script has instructions by number, and addresses as texts for people.
-    number_of = {address: number for number, (address, _, _) in enumerate(page.code)}
-    return {
-        "name": page.name,
-        "sites": list(page.sites),
-        "lines": list(page.lines),
-        "ops": {line: list(ops) for line, ops in page.ops.items()},
-        "seen": {metric: dict(lines) for metric, lines in page.seen.items()},
-        "code": [[f"{address:x}", line, text] for address, line, text in page.code],
-        "seenAt": {
-            metric: {number_of[address]: value for address, value in seen.items() if address in number_of}
-            for metric, seen in page.seen_at.items()
-        },
-        "loops": [
-            {"parent": parent, "at": number_of[address], "instructions": count, "ops": list(ops), "lines": list(lines)}
-            for parent, address, count, ops, lines in page.loops
-        ],
-        "noCode": page.no_code,
-    }

@@ -1,22 +1,25 @@
 """What an annotated page says, as plain frozen data: tests assert on these, templates only loop over them.
 
-All numbers are exact integers beside the text for people; "per metric" mappings have every metric of the attribution as
-keys, and are empty in a page without a run.
+All numbers are exact integers beside the text for people. What is there per metric stands in the order of the page's
+metrics; it is empty in a page without a run, and for what was not measured.
+
+The page's script takes these records as they are. Those of which there are most are lists there, in the order of their
+fields: names of fields would be most of the page where a row has a dozen of them for each metric.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 
 from tracemap.attribution.model import MetricTotal, PerCall
+from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, format_quantity, format_share
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(Record, frozen=True, array_like=True):
     """A measured integer, its text for people, and its share of what was measured in all."""
 
     exact: int
@@ -24,8 +27,7 @@ class Amount:
     share: str
 
 
-@dataclass(frozen=True, slots=True)
-class FateCount:
+class FateCount(Record, frozen=True):
     """How many ops have a fate."""
 
     fate: str
@@ -33,8 +35,7 @@ class FateCount:
     share: str
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Record, frozen=True):
     """How much of the model and of the program the map and the run account for.
 
     `load_time_sites` run once at load and are in no profile: not measured. `uncalled_sites` could have been measured
@@ -51,8 +52,7 @@ class Coverage:
     inferred: int
 
 
-@dataclass(frozen=True, slots=True)
-class MetricBalance:
+class MetricBalance(Record, frozen=True):
     """A metric's balance, measured = attributed + residual, with the attributed part in percent for a bar."""
 
     name: str
@@ -63,18 +63,16 @@ class MetricBalance:
     residual: Amount
 
 
-@dataclass(frozen=True, slots=True)
-class ResidualLine:
+class ResidualLine(Record, frozen=True):
     """A cost without an op: slug and sentence of its reason, number of events, and its amount per metric."""
 
     reason: str
     text: str
     events: int
-    amounts: Mapping[str, Amount]
+    amounts: tuple[Amount, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LineCost:
+class LineCost(Record, frozen=True, array_like=True):
     """One metric of one source line.
 
     MLIR: `attributed` adds up over lines; `inclusive` is the whole of every site that works for the line (for call ops
@@ -88,8 +86,7 @@ class LineCost:
     heat: float
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
+class SourceLine(Record, frozen=True):
     """One line of a source file.
 
     `html` is escaped and highlighted. `ops` stand on the line (or, in Python, have it as a frame), `part_ops` have only
@@ -105,11 +102,10 @@ class SourceLine:
     calls: Integer
     state: str
     remark: str
-    costs: Mapping[str, LineCost]
+    costs: tuple[LineCost, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePage:
+class SourcePage(Record, frozen=True):
     """A source file of the bundle: `index` is its number in anchors (`F0L12`); `columns` the width of its widest line.
 
     `hottest` has line numbers by falling attributed cost, per metric.
@@ -121,19 +117,17 @@ class SourcePage:
     language: str
     columns: int
     lines: tuple[SourceLine, ...]
-    hottest: Mapping[str, tuple[int, ...]]
+    hottest: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LineLink:
+class LineLink(Record, frozen=True, array_like=True):
     """A line of a source: text such as `model.mlir:12`, and its anchor, empty when it is not on the page."""
 
     text: str
     anchor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Record, frozen=True, array_like=True):
     """Median, 10th and 90th percentile over calls."""
 
     median: Amount
@@ -141,8 +135,7 @@ class Spread:
     p90: Amount
 
 
-@dataclass(frozen=True, slots=True)
-class OpCostRow:
+class OpCostRow(Record, frozen=True):
     """One metric of one op, as in `tracemap.attribution.model.OpCost`; `sampled` is None where no samples decide."""
 
     attributed: Amount
@@ -153,8 +146,7 @@ class OpCostRow:
     sampled: tuple[Amount, Amount] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpRow:
+class OpRow(Record, frozen=True):
     """A row of the op table. `calls` is unknown and `costs` empty for ops that were not measured."""
 
     id: str
@@ -169,11 +161,10 @@ class OpRow:
     kernels: tuple[str, ...]
     sites: tuple[str, ...]
     calls: Integer
-    costs: Mapping[str, OpCostRow]
+    costs: tuple[OpCostRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRow:
+class MemberRow(Record, frozen=True):
     """A member of a site: evidence, estimated work, and its share of the site's cost per metric."""
 
     op: str
@@ -181,19 +172,17 @@ class MemberRow:
     root: bool
     operations: str
     bytes: str
-    attributed: Mapping[str, Amount]
+    attributed: tuple[Amount, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SiteCostRow:
+class SiteCostRow(Record, frozen=True):
     """One metric of one site."""
 
     total: Amount
     per_call: Spread | None
 
 
-@dataclass(frozen=True, slots=True)
-class SiteRow:
+class SiteRow(Record, frozen=True):
     """A row of the site table. `remarks` say how the cost was split; `load_time` sites are unmeasured."""
 
     id: str
@@ -205,11 +194,10 @@ class SiteRow:
     members: tuple[MemberRow, ...]
     remarks: tuple[str, ...]
     calls: Integer
-    costs: Mapping[str, SiteCostRow]
+    costs: tuple[SiteCostRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeRow:
+class ScopeRow(Record, frozen=True):
     """A scope in the tree of scopes, in program order, parents first.
 
     `attributed` is of the ops that stand in this very scope; `inclusive` adds those of the scopes below.
@@ -217,17 +205,26 @@ class ScopeRow:
 
     path: tuple[str, ...]
     ops: int
-    attributed: Mapping[str, Amount]
-    inclusive: Mapping[str, Amount]
+    attributed: tuple[Amount, ...]
+    inclusive: tuple[Amount, ...]
 
 
-@dataclass(frozen=True)
-class KernelPage:
+class LoopRow(Record, frozen=True):
+    """A loop of a kernel's machine code: the number of the loop around it (-1: none) and of its first instruction."""
+
+    parent: int
+    at: int
+    instructions: int
+    ops: tuple[str, ...]
+    lines: tuple[int, ...]
+
+
+class KernelPage(Record, frozen=True, rename="camel"):
     """A kernel in the page.
 
-    `lines`: its text; `ops`: by line; `seen`: by metric, sums by line; `code`: address, line and text of instructions,
-    with what was seen at them; `loops`: parent (-1: none), address, instructions, ops, and the lines in it; `no_code`
-    says why there is no machine code, `""` where there is.
+    `lines`: its text; `ops`: by line; `seen`: by metric, sums by line; `code`: address, line and text of instructions;
+    `seen_at`: by metric, sums by the number of the instruction; `no_code` says why there is no machine code, `""` where
+    there is.
     """
 
     name: str
@@ -235,19 +232,18 @@ class KernelPage:
     lines: tuple[str, ...]
     ops: Mapping[int, tuple[str, ...]]
     seen: Mapping[str, Mapping[int, int]]
-    code: tuple[tuple[int, int, str], ...]
+    code: tuple[tuple[str, int, str], ...]
     seen_at: Mapping[str, Mapping[int, int]]
-    loops: tuple[tuple[int, int, int, tuple[str, ...], tuple[int, ...]], ...]
+    loops: tuple[LoopRow, ...]
     no_code: str
 
 
-@dataclass(frozen=True, slots=True)
-class PageData:
-    """A whole page. `facts` are label and value; `metric` is the one shown first, empty without a run."""
+class PageData(Record, frozen=True):
+    """A whole page. `facts` are label and value; `metric` is the number of the one shown first, -1 without a run."""
 
     title: str
     rule: Rule | None
-    metric: str
+    metric: int
     facts: tuple[tuple[str, str], ...]
     coverage: Coverage
     metrics: tuple[MetricBalance, ...]
@@ -262,12 +258,17 @@ class PageData:
 
 def amount(value: int, metric: MetricTotal) -> Amount:
     """A value of a metric, as text and as a share of what was measured."""
-    return Amount(value, format_quantity(value, metric.unit), format_share(value, metric.measured))
+    return _amount(value, metric.unit, metric.measured)
 
 
-def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> dict[str, Amount]:
+@lru_cache(maxsize=10_000)  # the cost of an op stands on its lines, in its row and in those of its sites and scopes
+def _amount(value: int, unit: str, measured: int) -> Amount:
+    return Amount(value, format_quantity(value, unit), format_share(value, measured))
+
+
+def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[Amount, ...]:
     """Values by metric name as amounts, in the order of the metrics."""
-    return {metric.name: amount(values[metric.name], metric) for metric in metrics}
+    return tuple(amount(values[metric.name], metric) for metric in metrics)
 
 
 def spread(per_call: PerCall | None, metric: MetricTotal) -> Spread | None:

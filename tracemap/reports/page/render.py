@@ -1,26 +1,18 @@
-"""Page data to the annotated page, one HTML file, and to the data that its script works on.
-
-The script's data are plain JSON values, short where there is one per op or line.
-"""
+"""Page data to the annotated page, one HTML file, and to the data that its script works on."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle
 from tracemap.reports.html.blocks import block_sizes, in_blocks
 from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.kernels_tab import kernel_page_json, kernels_of
-from tracemap.reports.page.model import Amount, LineCost, LineLink, PageData, SourceLine, SourcePage, Spread
-from tracemap.units import Unknown, format_count
-
-Json = dict[str, Any]
-"""A JSON object: what `json.dumps` takes."""
+from tracemap.reports.page.kernels_tab import kernels_of
+from tracemap.reports.page.model import LineCost, PageData, SourceLine
+from tracemap.units import format_count
 
 HEAT_LEVELS = 10
 """Each is a class in the style sheet, besides 0 for none."""
@@ -48,67 +40,28 @@ _KIND = Kind(
 )
 
 
-def page_json(page: PageData) -> Json:
-    """All that the script needs; what is per metric is a list in the order of `metrics`."""
-    names = [metric.name for metric in page.metrics]
+def page_json(page: PageData) -> dict[str, object]:
+    """All that the script needs, as the codec takes it; what stands in the markup already is left out."""
     return {
         "metrics": [{"name": metric.name, "measured": metric.measured.exact} for metric in page.metrics],
-        "metric": names.index(page.metric) if page.metric else -1,
-        "sources": [_source(source) for source in page.sources],
-        "ops": plain(page.ops),
-        "sites": plain(page.sites),
-        "scopes": plain(page.scopes),
-        "kernels": [kernel_page_json(kernel) for kernel in page.kernels],
+        "metric": page.metric,
+        "sources": [
+            {"label": source.label, "hottest": source.hottest, "lines": _lines(source.lines)} for source in page.sources
+        ],
+        "ops": page.ops,
+        "sites": page.sites,
+        "scopes": page.scopes,
+        "kernels": page.kernels,
     }
 
 
-def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Page data as JSON: records as objects, but those that there are most of as lists, in the order of their fields.
-
-    Mappings are per metric and have every metric, in their order: their values alone are kept.
-    """
-    # The most frequent kinds come first, by identity: a page of a large model has hundreds of thousands of values.
-    kind: Any = value.__class__
-    if kind in _SCALARS:
-        return value
-    if isinstance(value, Amount):
-        return [value.exact, value.text, value.share]
-    if isinstance(value, tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, dict):
-        return [plain(each) for each in value.values()]
-    if isinstance(value, str):
-        return value
-    if is_dataclass(value):
-        names = _field_names(kind)
-        # Names of fields would be most of the page where a row has a dozen of these for each metric.
-        if kind in _AS_LISTS:
-            return [plain(getattr(value, name)) for name in names]
-        return {name: plain(getattr(value, name)) for name in names}
-    assert isinstance(value, Unknown), f"no page data: {value!r}"
-    return None
-
-
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-_AS_LISTS = frozenset({LineCost, LineLink, Spread})
-
-
-@functools.cache
-def _field_names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any class of page data
-    return tuple(field.name for field in fields(kind))
-
-
-def _source(source: SourcePage) -> Json:
+def _lines(lines: Sequence[SourceLine]) -> dict[int, object]:
+    """The lines that have to do with ops, by number."""
     return {
-        "label": source.label,
-        "hottest": plain(source.hottest),
-        "lines": {str(line.number): _line(line) for line in source.lines if line.ops or line.part_ops},
+        line.number: {"ops": line.ops, "part_ops": line.part_ops, "sites": line.sites, "costs": line.costs}
+        for line in lines
+        if line.ops or line.part_ops
     }
-
-
-def _line(line: SourceLine) -> Json:
-    """What stands in the markup already is left out."""
-    return {"ops": line.ops, "part_ops": line.part_ops, "sites": line.sites, "costs": plain(line.costs)}
 
 
 def heat_level(cost: LineCost) -> int:
@@ -141,7 +94,6 @@ def render_page(page: PageData) -> str:
         sizes=block_sizes({f"F{source.index}": (source.columns, len(source.lines)) for source in page.sources}),
         data=page_json(page),
         in_blocks=in_blocks,
-        measured={metric.name: metric.measured.exact for metric in page.metrics},
         count=format_count,
         level=heat_level,
         bar=bar_width,

@@ -87,8 +87,8 @@ def _kept(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
 def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) -> SourcePage:
     """The page of the `index`-th source file, whose text is `text`."""
     uses = (python_lines if source.language == "python" else model_lines)(costed, index)
-    hottest = {metric.name: _hottest(uses, metric.name) for metric in costed.metrics}
-    peaks = {name: uses[numbers[0]].attributed[name] if numbers else 0 for name, numbers in hottest.items()}
+    hottest = [_hottest(uses, metric.name) for metric in costed.metrics]
+    peaks = [max((use.attributed[metric.name] for use in uses.values()), default=0) for metric in costed.metrics]
     lines = lines_of(text)  # may be fewer than locations name: files change after models are made of them
     return SourcePage(
         index=index,
@@ -99,10 +99,10 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
         lines=tuple(
             _line(costed, number, html, uses[number], peaks)
             if number in uses
-            else SourceLine(number, html, (), (), (), UNKNOWN, "", "", {})
+            else SourceLine(number, html, (), (), (), UNKNOWN, "", "", ())
             for number, html in enumerate(highlighted_lines(text, source.language), start=1)
         ),
-        hottest={name: tuple(line for line in numbers if line <= len(lines)) for name, numbers in hottest.items()},
+        hottest=tuple(tuple(line for line in numbers if line <= len(lines)) for numbers in hottest),
     )
 
 
@@ -112,7 +112,7 @@ def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
     return tuple(number for _, number in sorted(hot))
 
 
-def _line(costed: CostedMap, number: int, html: str, use: LineUse, peaks: Mapping[str, int]) -> SourceLine:
+def _line(costed: CostedMap, number: int, html: str, use: LineUse, peaks: Sequence[int]) -> SourceLine:
     site_by_id = costed.graph.site_by_id
     results = [costed.results[work] for work in use.works if work in costed.results]
     state = MEASURED if results else _unmeasured_state(costed, use)
@@ -127,7 +127,7 @@ def _line(costed: CostedMap, number: int, html: str, use: LineUse, peaks: Mappin
         calls=sum(result.calls for result in results) if results else UNKNOWN,
         state=state,
         remark=_remark(costed, use, state),
-        costs=_costs(costed, use, peaks) if results else {},
+        costs=_costs(costed, use, peaks) if results else (),
     )
 
 
@@ -150,12 +150,12 @@ def _remark(costed: CostedMap, use: LineUse, state: str) -> str:
     return ", ".join(fate.value for fate in Fate if fate in present)
 
 
-def _costs(costed: CostedMap, use: LineUse, peaks: Mapping[str, int]) -> dict[str, LineCost]:
-    return {
-        metric.name: LineCost(
+def _costs(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> tuple[LineCost, ...]:
+    return tuple(
+        LineCost(
             amount(use.attributed[metric.name], metric),
             amount(use.inclusive[metric.name], metric),
-            heat(use.attributed[metric.name], peaks[metric.name]),
+            heat(use.attributed[metric.name], peak),
         )
-        for metric in costed.metrics
-    }
+        for metric, peak in zip(costed.metrics, peaks, strict=True)
+    )

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.attribution.model import MetricTotal, OpCost, SiteResult
+from tracemap.attribution.model import MetricTotal, OpCost, SiteCost, SiteResult
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.reports.costed import CostedMap, remarks
@@ -74,9 +74,7 @@ def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
         kernels=tuple(dict.fromkeys(costed.graph.site_by_id[site].kernel for site in sites)),
         sites=sites,
         calls=result.calls if result else UNKNOWN,
-        costs={metric.name: _op_cost(result.metrics[metric.name], metric) for metric in costed.metrics}
-        if result
-        else {},
+        costs=tuple(_op_cost(result.metrics[metric.name], metric) for metric in costed.metrics) if result else (),
     )
 
 
@@ -114,27 +112,23 @@ def _site_row(costed: CostedMap, site: Site, result: SiteResult | None) -> SiteR
         members=tuple(_member_row(member, shares) for member in site.members),
         remarks=tuple(remarks(site, result)),
         calls=result.calls if result else UNKNOWN,
-        costs=_site_costs(costed, result) if result else {},
+        costs=tuple(_site_cost(result.metrics[metric.name], metric) for metric in costed.metrics) if result else (),
     )
 
 
-def _member_row(member: Membership, shares: Mapping[OpId, Mapping[str, Amount]]) -> MemberRow:
+def _member_row(member: Membership, shares: Mapping[OpId, tuple[Amount, ...]]) -> MemberRow:
     return MemberRow(
         op=member.op,
         evidence=member.evidence.value,
         root=member.root,
         operations=format_count(member.operations),
         bytes=format_bytes(member.bytes),
-        attributed=shares.get(member.op, {}),
+        attributed=shares.get(member.op, ()),
     )
 
 
-def _site_costs(costed: CostedMap, result: SiteResult) -> dict[str, SiteCostRow]:
-    rows = {}
-    for metric in costed.metrics:
-        cost = result.metrics[metric.name]
-        rows[metric.name] = SiteCostRow(amount(cost.total, metric), spread(cost.per_call, metric))
-    return rows
+def _site_cost(cost: SiteCost, metric: MetricTotal) -> SiteCostRow:
+    return SiteCostRow(amount(cost.total, metric), spread(cost.per_call, metric))
 
 
 @dataclass(slots=True)

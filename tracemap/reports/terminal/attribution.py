@@ -47,9 +47,8 @@ def print_attribution(graph: TraceGraph, attribution: Attribution, out: TextIO, 
     to = console(out)
     costed = CostedMap(graph, attribution)
     _print_run(to, costed, attribution)
-    name = default_metric(attribution)
     # A run without a metric is refused when it is opened.
-    metric = next(total for total in attribution.metrics if total.name == name)
+    metric = attribution.metrics[default_metric(attribution.metrics)]
     _print_ops(to, costed, metric, all_ops=all_ops)
     _print_sites(to, costed, metric)
     _print_remarks(to, costed)
