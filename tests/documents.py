@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
-from tracemap.errors import error_kinds
+from tracemap.errors import TracemapError
 from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN
 
 README = ROOT / "README.md"
@@ -24,8 +24,14 @@ DEMO_TABLE = ROOT / "demo" / "table.txt"
 
 def error_table() -> str:
     """Each kind of error with cause and remedy."""
-    rows = [f"| `{kind.slug}` | {kind.cause} | {kind.remedy} |" for kind in error_kinds()]
+    rows = [f"| `{kind.slug}` | {cause_of(kind)} | {kind.remedy} |" for kind in TracemapError.__subclasses__()]
     return "\n".join(["| error | cause | remedy |", "|---|---|---|", *rows])
+
+
+def cause_of(kind: type[TracemapError]) -> str:
+    """The sentence of its docstring, as a part of a sentence."""
+    sentence = str(kind.__doc__)
+    return sentence[0].lower() + sentence[1:].removesuffix(".")
 
 
 def residual_table() -> str:

@@ -6,27 +6,30 @@ import re
 
 import pytest
 
-from tests.documents import is_current
-from tracemap.errors import TracemapError, error_kinds
+from tests.documents import cause_of, is_current
+from tracemap.errors import TracemapError
+
+KINDS = TracemapError.__subclasses__()
+"""All kinds of error, in the order in which they are declared."""
 
 
-@pytest.mark.parametrize("kind", error_kinds(), ids=lambda kind: kind.slug)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.slug)
 def test_kind_is_documented(kind: type[TracemapError]) -> None:
-    for attribute in ("slug", "cause", "remedy"):
+    for attribute in ("slug", "remedy"):
         assert attribute in vars(kind), f"{kind.__name__} inherits its {attribute}"
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind.slug)
-    assert kind.__doc__
+    assert re.fullmatch(r"[a-z`].*\w", cause_of(kind)), f"the docstring of {kind.__name__} is not one sentence"
     assert kind.exit_code in (1, 2)
 
 
 def test_slugs_are_unique() -> None:
-    slugs = [kind.slug for kind in error_kinds()]
+    slugs = [kind.slug for kind in KINDS]
     assert len(slugs) == len(set(slugs))
 
 
 def test_no_kind_hides_below_another() -> None:
-    for kind in error_kinds():
-        assert not kind.__subclasses__(), f"error_kinds() does not list what derives from {kind.__name__}"
+    for kind in KINDS:
+        assert not kind.__subclasses__(), f"what derives from {kind.__name__} is not listed"
 
 
 def test_readme_lists_each_kind_and_nothing_else() -> None:

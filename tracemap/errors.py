@@ -1,7 +1,7 @@
 """Every way in which tracemap refuses: one base class, one small class per kind.
 
-Each kind has a `slug` that is stable (docs/errors.md lists them all, a test keeps the list complete), a `cause` and a
-`remedy`. Only `tracemap.cli` catches these; it prints one sentence and exits with `exit_code`.
+Each kind has a `slug` that is stable (docs/errors.md lists them all, a test keeps the list complete), its cause as its
+docstring, and a `remedy`. Only `tracemap.cli` catches these; it prints one sentence and exits with `exit_code`.
 """
 
 from __future__ import annotations
@@ -17,161 +17,141 @@ class TracemapError(Exception):
 
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 2
-    cause: ClassVar[str] = "any of the kinds below"
     remedy: ClassVar[str] = "see the kind"
 
 
 class ToolMissing(TracemapError):
-    """A program or package that a command needs is not installed."""
+    """A program or package that the command needs is not installed."""
 
     slug = "tool-missing"
-    cause = "a program or package that the command needs is not installed"
     remedy = "install what the message names (for the IREE tools: pip install iree-base-compiler iree-base-runtime)"
 
 
 class ToolFailed(TracemapError):
-    """A program that tracemap started failed; the message carries its own words."""
+    """A program that tracemap started (iree-compile, iree-profile) failed or printed what was not expected."""
 
     slug = "tool-failed"
-    cause = "a program that tracemap started (iree-compile, iree-profile) failed or printed what was not expected"
     remedy = "read the program's own message, which is shown; run the printed command by hand"
 
 
 class ModelUnreadable(TracemapError):
-    """The model's file cannot be read."""
+    """The model's file does not exist or cannot be read."""
 
     slug = "model-unreadable"
-    cause = "the model's file does not exist or cannot be read"
     remedy = "check the path; `-` reads the model from standard input"
 
 
 class ModelInvalid(TracemapError):
-    """The model cannot be parsed or compiled; iree-compile's own message is shown."""
+    """iree-compile does not accept the model."""
 
     slug = "model-invalid"
-    cause = "iree-compile does not accept the model"
     remedy = "mend the line that iree-compile's message names, or pass the flags it needs after `--`"
 
 
 class PipelineInvalid(TracemapError):
-    """A pass pipeline that iree-opt does not take, or that fails on the model; its own message is shown."""
+    """iree-opt does not take the pass pipeline, or one of its passes fails on the model."""
 
     slug = "pipeline-invalid"
-    cause = "iree-opt does not take the pass pipeline, or one of its passes fails on the model"
     remedy = "mend what iree-opt's message names; `iree-opt --help` lists the passes and their options"
 
 
 class ModuleInvalid(TracemapError):
-    """The machine code of a compiled module cannot be read."""
+    """The machine code of a compiled module is damaged, or of an architecture that is not read."""
 
     slug = "module-invalid"
-    cause = "the machine code of a compiled module is damaged, or of an architecture that is not read"
     remedy = "build the bundle again; loops and instructions are shown for x86-64 and AArch64"
 
 
 class LocationInvalid(TracemapError):
-    """A text that is no location in any form that MLIR prints."""
+    """A location in the model or the compiler's output has a form that tracemap does not know."""
 
     slug = "location-invalid"
-    cause = "a location in the model or the compiler's output has a form that tracemap does not know"
     remedy = "report it, with the location's text"
 
 
 class DumpsInvalid(TracemapError):
-    """Dumps of a compilation made elsewhere cannot be used."""
+    """A dump that is needed is missing or has no locations, or the module is not that of the dumps."""
 
     slug = "dumps-invalid"
-    cause = "a dump that is needed is missing or has no locations, or the module is not that of the dumps"
     remedy = "compile with --mlir-print-debuginfo and --dump-compilation-phases-to into an empty folder"
 
 
 class AuditFailed(TracemapError):
-    """Fewer ops have a location of their own than was asked for."""
+    """Fewer ops of the model have a location of their own than --fail-under asks for."""
 
     slug = "audit-failed"
     exit_code = 1
-    cause = "fewer ops of the model have a location of their own than --fail-under asks for"
     remedy = "print the model with its locations (as_text(debug_info=True), --mlir-print-debuginfo)"
 
 
 class FunctionUnknown(TracemapError):
-    """The module has no such function, or several and none was named."""
+    """The module has no function of that name, or several and none was named."""
 
     slug = "function-unknown"
-    cause = "the module has no function of that name, or several and none was named"
     remedy = "name one of the functions that the message lists with --function"
 
 
 class InputInvalid(TracemapError):
-    """Inputs do not fit the function: wrong number, or a dimension or loop bound that must be given."""
+    """Wrong number of inputs, or a `?` dimension or loop bound that cannot be made up."""
 
     slug = "input-invalid"
-    cause = "wrong number of inputs, or a `?` dimension or loop bound that cannot be made up"
     remedy = "give one --input per argument, or --dim N for `?` dimensions"
 
 
 class ProgramFailed(TracemapError):
-    """The measured program ended with an error."""
+    """The measured program ended with an error or was killed."""
 
     slug = "program-failed"
     exit_code = 1
-    cause = "the measured program ended with an error or was killed"
     remedy = "read its own message; what was recorded until then is kept where the message says"
 
 
 class BundleInvalid(TracemapError):
-    """Not a bundle, or a damaged one."""
+    """The folder is not a bundle of tracemap, or is damaged."""
 
     slug = "bundle-invalid"
-    cause = "the folder is not a bundle of tracemap, or is damaged"
     remedy = "make it again with `tracemap build`"
 
 
 class BundleVersion(TracemapError):
-    """A bundle written in another format version."""
+    """The bundle was written by a tracemap with another format version."""
 
     slug = "bundle-version"
-    cause = "the bundle was written by a tracemap with another format version"
     remedy = "make it again with this version, or use the version that made it"
 
 
 class BundleMissing(TracemapError):
-    """It is not clear which bundle a run belongs to."""
+    """No bundle was named and none, or more than one, lies where it is looked for."""
 
     slug = "bundle-missing"
-    cause = "no bundle was named and none, or more than one, lies where it is looked for"
     remedy = "name the bundle with --map"
 
 
 class RunInvalid(TracemapError):
-    """A run's file cannot be understood; the message names file, line and column."""
+    """The run's file lacks a column, holds a bad number, or is no run at all."""
 
     slug = "run-invalid"
-    cause = "the run's file lacks a column, holds a bad number, or is no run at all"
     remedy = "mend the line and column that the message names"
 
 
 class RunEmpty(TracemapError):
-    """A foreign file without a single event."""
+    """The file of another tool holds no event."""
 
     slug = "run-empty"
-    cause = "the file of another tool holds no event"
     remedy = "record again; check that the program ran and that profiling was on"
 
 
 class RunMismatch(TracemapError):
-    """The run was made by another module than the bundle's."""
+    """The run was recorded from another module than the bundle's."""
 
     slug = "run-mismatch"
-    cause = "the run was recorded from another module than the bundle's"
     remedy = "use the bundle that the run was recorded from, record again, or pass --allow-mismatch"
 
 
 class RunVersion(TracemapError):
-    """A run, or a profile, of a format version that this tracemap does not read."""
+    """The run or profile was written in a format version that this tracemap does not read."""
 
     slug = "run-version"
-    cause = "the run or profile was written in a format version that this tracemap does not read"
     remedy = "record again with the installed tools"
 
 
@@ -179,39 +159,34 @@ class TargetExists(TracemapError):
     """The output exists already."""
 
     slug = "target-exists"
-    cause = "the output exists already"
     remedy = "pass --force, or another name with -o"
 
 
 class TargetUnwritable(TracemapError):
-    """The output cannot be written."""
+    """The output's folder does not exist or may not be written, or the disk is full."""
 
     slug = "target-unwritable"
-    cause = "the output's folder does not exist or may not be written, or the disk is full"
     remedy = "choose another place with -o"
 
 
 class QueryInvalid(TracemapError):
-    """Nothing in the map answers to what was asked."""
+    """Nothing in the map answers to what was asked for."""
 
     slug = "query-invalid"
-    cause = "nothing in the map answers to what was asked for"
     remedy = "ask for FILE:LINE, an op (op12), a site (site3), a kernel's name or a scope"
 
 
 class EventUnavailable(TracemapError):
-    """An event that was asked for is unknown, or cannot be counted here."""
+    """An event that was asked for has another name, or cannot be counted on this machine or by this user."""
 
     slug = "event-unavailable"
-    cause = "an event that was asked for has another name, or cannot be counted on this machine or by this user"
     remedy = "choose among those that `tracemap events` lists; it says what would help with the others"
 
 
 class UsageInvalid(TracemapError):
-    """Options that do not go together."""
+    """Options that do not go together, or a value that an option does not take."""
 
     slug = "usage-invalid"
-    cause = "options that do not go together, or a value that an option does not take"
     remedy = "see the command's --help"
 
 
@@ -222,8 +197,3 @@ def readable(path: Path, kind: type[TracemapError]) -> Iterator[None]:
         yield
     except OSError as error:
         raise kind(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def error_kinds() -> tuple[type[TracemapError], ...]:
-    """All kinds of error, in the order in which this file declares them."""
-    return tuple(TracemapError.__subclasses__())
