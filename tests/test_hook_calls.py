@@ -151,10 +151,10 @@ def test_a_killed_program_leaves_its_calls(library: Path, made: Path, output: Pa
     threads = [thread for process in recording.processes for thread in process.threads]
     for thread in threads:
         assert thread.lost == 0
-        assert thread.passed_over == 0
+        assert thread.header["passed_over"] == 0
         assert np.all(np.diff(thread.calls["start_ticks"].astype(np.int64)) > 0)
     assert recording.call_count >= 2000
-    assert not any(thread.closed for thread in threads)
+    assert not any(thread.header["closed"] for thread in threads)
 
 
 def wait_for_calls(output: Path, wanted: int) -> None:

@@ -18,6 +18,7 @@ from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN, load_ca
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.hook.stats import read_calls
 from tracemap.measurements.runfile import read_run
+from tracemap.options.stats import StatsOptions
 
 KERNEL = "mlp_dispatch_1_matmul_32x128x256_f32"
 EVENTS = ("page-faults", "minor-faults")
@@ -57,7 +58,7 @@ def test_readme_describes_each_column() -> None:
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_the_file_has_the_columns_that_are_described(suffix: str, recording: HookRecording, tmp_path: Path) -> None:
     target = tmp_path / f"calls.{suffix}"
-    assert write_calls(recording, target, force=False) == recording.call_count
+    assert write_calls(recording, target, StatsOptions()) == recording.call_count
     described = [(name, kind) for name, kind, *_ in sql(f"DESCRIBE SELECT * FROM '{target}'").fetchall()]
     assert described == [(column.name, column.type) for column in CALL_COLUMNS] + [
         (name, EVENT_COLUMN.type) for name in EVENTS
@@ -67,7 +68,7 @@ def test_the_file_has_the_columns_that_are_described(suffix: str, recording: Hoo
 def test_rows_are_the_recorded_calls(recording: HookRecording, tmp_path: Path) -> None:
     """Against the record files themselves, thread by thread, in ticks."""
     target = tmp_path / "calls.parquet"
-    write_calls(recording, target, force=False)
+    write_calls(recording, target, StatsOptions())
     assert len(rows(target)) == recording.call_count
     for process in recording.processes:
         for thread in process.threads:
@@ -87,7 +88,7 @@ def test_rows_are_the_recorded_calls(recording: HookRecording, tmp_path: Path) -
 
 def test_each_execution_has_each_workgroup_once(recording: HookRecording, tmp_path: Path) -> None:
     target = tmp_path / "calls.csv"
-    write_calls(recording, target, force=False)
+    write_calls(recording, target, StatsOptions())
     grids = sql(
         "SELECT count(*), count(DISTINCT (workgroup_x, workgroup_y, workgroup_z)), "
         f"any_value(workgroups_x * workgroups_y * workgroups_z) FROM '{target}' GROUP BY kernel, call, workgroups_x"
@@ -98,8 +99,8 @@ def test_each_execution_has_each_workgroup_once(recording: HookRecording, tmp_pa
 
 def test_both_formats_hold_the_same(recording: HookRecording, tmp_path: Path) -> None:
     for suffix in ("csv", "parquet"):
-        write_calls(recording, tmp_path / f"calls.{suffix}", force=False)
-        write_calls(recording, tmp_path / f"again.{suffix}", force=False)
+        write_calls(recording, tmp_path / f"calls.{suffix}", StatsOptions())
+        write_calls(recording, tmp_path / f"again.{suffix}", StatsOptions())
         first, second = (tmp_path / f"{name}.{suffix}" for name in ("calls", "again"))
         assert first.read_bytes() == second.read_bytes()
     assert rows(tmp_path / "calls.csv") == rows(tmp_path / "calls.parquet")
@@ -107,7 +108,7 @@ def test_both_formats_hold_the_same(recording: HookRecording, tmp_path: Path) ->
 
 def test_choosing_rows_and_columns(folder: Path, recording: HookRecording, tmp_path: Path) -> None:
     whole, chosen = tmp_path / "whole.parquet", tmp_path / "chosen.parquet"
-    write_calls(recording, whole, force=False)
+    write_calls(recording, whole, StatsOptions())
     options = ("--kernel", KERNEL, "--skip-ms", "1", "--counters", "minor-faults")
     done = run_cli("stats", folder, *options, "--calls", chosen)
     assert done.returncode == 0, done.stderr
@@ -117,20 +118,20 @@ def test_choosing_rows_and_columns(folder: Path, recording: HookRecording, tmp_p
         f"WHERE since >= 1000000 AND kernel = '{KERNEL}' ORDER BY start_ns"
     ).fetchall()
     assert rows(chosen) == expected  # what is left keeps its number `call`
-    left = read_calls(folder, kernel=KERNEL, skip_ms=1)
+    left = read_calls(folder, StatsOptions(kernel=KERNEL, skip_ms=1))
     assert len(expected) == sum(len(calls.cpus) for calls in left.threads) > 0
 
 
 def test_what_cannot_be_written_is_refused(folder: Path, recording: HookRecording, tmp_path: Path) -> None:
     target = tmp_path / "calls.csv"
     with pytest.raises(QueryInvalid):
-        write_calls(recording, target, kernel=KERNEL[:-1], force=False)
+        write_calls(recording, target, StatsOptions(kernel=KERNEL[:-1]))
     with pytest.raises(QueryInvalid):
-        write_calls(recording, target, events=("cycles",), force=False)
+        write_calls(recording, target, StatsOptions(counters=("cycles",)))
     assert not target.exists()
     target.write_text("mine", encoding="utf-8")
     with pytest.raises(TargetExists):
-        write_calls(recording, target, force=False)
+        write_calls(recording, target, StatsOptions())
     done = run_cli("stats", folder, "--calls", target)
     assert (done.returncode, done.stdout) == (2, "")
     assert target.read_text(encoding="utf-8") == "mine"
@@ -160,7 +161,7 @@ def test_an_event_never_takes_another_columns_name(name: str, recording: HookRec
 
 def test_the_table_is_a_run_whose_parts_add_up(built: Built, recording: HookRecording, tmp_path: Path) -> None:
     target = tmp_path / "calls.parquet"
-    write_calls(recording, target, force=False)
+    write_calls(recording, target, StatsOptions())
     assert [metric.name for metric in read_run(target).metrics] == ["duration_ns", *EVENTS]
     done = run_cli("attribute", target, "--map", built("hand_mlp"))
     assert done.returncode == 0, done.stderr

@@ -69,9 +69,9 @@ def test_each_thread_has_a_file_of_its_own(library: Path, host: Path, kernels: P
     assert [len(thread.calls) for thread in process.threads] == [500] * 8
     assert len({thread.tid for thread in process.threads}) == 8
     for thread in process.threads:
-        assert thread.closed
+        assert thread.header["closed"]
         assert thread.calls["workgroup_x"].tolist() == list(range(500))
-        assert thread.overhead_ticks > thread.empty_ticks > 0
+        assert thread.overhead_ticks > thread.header["empty_ticks"] > 0
 
 
 def test_both_sides_of_a_fork_are_recorded(library: Path, host: Path, kernels: Path, output: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_start_is_skipped(library: Path, host: Path, kernels: Path, output: 
     support.run([host, kernels, "skip", "1", "100"], support.hooked(library, output, skip_ms=50))
     recording = read_recording(output)
     assert recording.call_count == 100
-    assert recording.processes[0].threads[0].passed_over == 100
+    assert recording.processes[0].threads[0].header["passed_over"] == 100
 
 
 def test_a_full_file_is_said_and_counted(library: Path, host: Path, kernels: Path, output: Path) -> None:

@@ -69,7 +69,7 @@ def inside(samples: HookSamples) -> float:
 
 def check_counts(samples: HookSamples, hz: int = HZ) -> None:
     """As many samples as the CPU time asks for. The band is wide: machines are noisy, threads give way to others."""
-    expected = sum(thread.cpu_ns for thread in samples.threads) * hz / 1e9
+    expected = sum(thread.header["cpu_ns"] for thread in samples.threads) * hz / 1e9
     assert 0.4 * expected <= len(samples.taken) <= 1.5 * expected + 20
     assert all(thread.hz == hz for thread in samples.threads)
 
@@ -88,7 +88,7 @@ def test_samples_of_a_kernel_that_computes_lie_in_it(
     assert not list(output.glob("*.calls"))
     samples = read_samples(output)
     assert {thread.sampler for thread in samples.threads} <= set(MEANS[sampler])
-    assert all(thread.closed and not thread.lost for thread in samples.threads)
+    assert all(thread.header["closed"] and not thread.lost for thread in samples.threads)
     check_counts(samples)
     assert inside(samples) > 0.8
     assert 0 < samples.overhead < 0.3
@@ -158,7 +158,7 @@ def test_a_killed_program_leaves_its_samples(sampler: str, library: Path, made: 
     samples = read_samples(output)
     assert len(samples.taken) >= 300
     assert inside(samples) > 0.8
-    assert not any(thread.closed for thread in samples.threads)
+    assert not any(thread.header["closed"] for thread in samples.threads)
     for thread in samples.threads:
         assert np.all(np.diff(thread.samples["time_ns"].astype(np.int64)) >= 0)
 
@@ -221,7 +221,7 @@ def test_each_thread_has_a_file_of_its_own(
     support.run([host, kernels, "threads", "8", "50000", ADD_UP], variables)
     samples = read_samples(output)
     assert len({thread.tid for thread in samples.threads}) == 8
-    assert all(len(thread.samples) > 10 and thread.closed for thread in samples.threads)
+    assert all(len(thread.samples) > 10 and thread.header["closed"] for thread in samples.threads)
     assert {str(row) for row in samples.taken["tid"]} == {str(thread.tid) for thread in samples.threads}
 
 
@@ -313,7 +313,7 @@ def test_periods_of_a_counter_are_those_of_its_rate(made: Path, host: Path, kern
     support.run([host, kernels, "threads", "4", "100000", ADD_UP], variables)
     samples = read_samples(output)
     assert samples.sampler == "cycles"
-    (period,) = {thread.period for thread in samples.threads}
+    (period,) = {thread.header["period"] for thread in samples.threads}
     assert period == pytest.approx(1e9 / HZ, rel=0.05)
     check_counts(samples)
 
@@ -342,7 +342,9 @@ def test_a_full_file_is_said_and_counted(sampler: str, library: Path, host: Path
     assert done.stderr.count("file of samples is full") == 1
     samples = read_samples(output)
     (thread,) = samples.threads
-    assert len(samples.taken) + thread.lost > thread.cpu_ns / 1e9 * 5000 / 2  # all that did not fit, not the last ones
+    assert (
+        len(samples.taken) + thread.lost > thread.header["cpu_ns"] / 1e9 * 5000 / 2
+    )  # all that did not fit, not the last ones
     assert max(path.stat().st_size for path in output.glob("*.samples")) <= 16384
     assert [item.slug for item in samples.diagnostics] == ["samples-lost"]
 

@@ -15,6 +15,7 @@ from tests.schemas import validator
 from tests.support import ROOT, command_line, run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, UsageInvalid
 from tracemap.measurements.hook.stats import ThreadCalls, read_calls, thread_stats
+from tracemap.options.stats import StatsOptions
 
 GOLD = ROOT / "tests" / "gold" / "stats"
 
@@ -116,12 +117,12 @@ def test_recordings_and_their_csv_give_the_same(made: Path, tmp_path: Path) -> N
         assert again["cpus"] == thread["cpus"]
         assert again["series"][0]["mean"] == pytest.approx(thread["series"][0]["mean"], rel=1e-4)
     kernel = "mlp_dispatch_1_matmul_32x128x256_f32"
-    chosen = read_calls(folder, kernel=kernel)
+    chosen = read_calls(folder, StatsOptions(kernel=kernel))
     assert sum(len(calls.cpus) for calls in chosen.threads) == support.recorded_calls(folder)[kernel]
     with pytest.raises(QueryInvalid):
-        read_calls(folder, kernel=kernel[:-1])
+        read_calls(folder, StatsOptions(kernel=kernel[:-1]))
     with pytest.raises(UsageInvalid):
-        read_calls(exported, kernel=kernel)
+        read_calls(exported, StatsOptions(kernel=kernel))
 
 
 @pytest.mark.parametrize(
@@ -148,4 +149,4 @@ def test_damaged_files_are_refused(text: str, tmp_path: Path) -> None:
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunInvalid):
-        read_calls(tmp_path / "missing.csv")
+        read_calls(tmp_path / "missing.csv", StatsOptions())

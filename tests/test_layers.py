@@ -42,7 +42,7 @@ USES: dict[str, frozenset[str]] = {
     "graph": frozenset({"errors", "units", "codec", "diagnostics", "functions", "locations", "outputs"}),
     "machine": frozenset({"errors", "units"}),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
-    "measurements": frozenset({"errors", "units", "codec", "diagnostics", "outputs"}),
+    "measurements": frozenset({"errors", "units", "codec", "diagnostics", "outputs", "options"}),
     "hook": frozenset(),
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
     "attribution": frozenset({"graph", "measurements"}) | (_BELOW - {"outputs", "toolchain"}),

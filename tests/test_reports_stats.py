@@ -34,7 +34,7 @@ def hostile() -> CallSet:
 
 
 def test_every_figure_is_that_of_the_statistics(tmp_path: Path) -> None:
-    found = read_calls(calls_file(tmp_path / "calls.csv", 3000))
+    found = read_calls(calls_file(tmp_path / "calls.csv", 3000), StatsOptions())
     (thread,) = page_of(found).threads
     (stats,) = [thread_stats(calls, 8) for calls in found.threads]
     assert [panel.name for panel in thread.series] == [series.name for series in stats.series]
@@ -63,7 +63,7 @@ def test_hostile_names_are_text() -> None:
 
 
 def test_every_link_leads_somewhere(tmp_path: Path) -> None:
-    text = render_stats_page(page_of(read_calls(calls_file(tmp_path / "calls.csv", 50))))
+    text = render_stats_page(page_of(read_calls(calls_file(tmp_path / "calls.csv", 50), StatsOptions())))
     ids = re.findall(r'\bid="([^"]*)"', text)
     assert len(ids) == len(set(ids))
     links = set(re.findall(r'href="#([^"]*)"', text))
@@ -73,13 +73,15 @@ def test_every_link_leads_somewhere(tmp_path: Path) -> None:
 
 def test_the_same_calls_give_the_same_bytes(tmp_path: Path) -> None:
     csv = calls_file(tmp_path / "calls.csv", 300)
-    assert render_stats_page(page_of(read_calls(csv))) == render_stats_page(page_of(read_calls(csv)))
+    assert render_stats_page(page_of(read_calls(csv, StatsOptions()))) == render_stats_page(
+        page_of(read_calls(csv, StatsOptions()))
+    )
 
 
 def test_more_cells_than_a_browser_can_show_are_refused(tmp_path: Path) -> None:
     csv = calls_file(tmp_path / "calls.csv", 2000)
     with pytest.raises(UsageInvalid, match=r"--buckets"):
-        page_of(read_calls(csv), buckets=512)
+        page_of(read_calls(csv, StatsOptions()), buckets=512)
     done = run_cli("stats", csv, "--buckets", "512", "--html", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (2, "")
     assert [path.name for path in tmp_path.iterdir()] == ["calls.csv"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -41,14 +41,26 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
     check_files(options.calls, options.html, force=options.force)
     if options.calls is not None and not is_recording(run):
         raise UsageInvalid(f"{run}: is of IREE's hook, which tells no kernels and starts; --calls needs our recording")
-    found = read_calls(run, kernel=options.kernel, skip_ms=options.skip_ms, events=options.counters)
+    found = read_calls(run, options)
     threads = [thread_stats(thread, options.buckets, tables=not options.no_table) for thread in found.threads]
     files = {} if options.csv is None else _csv_files(found.threads, options.csv)
     check_files(*files, force=options.force)
     if options.html is not None:
-        _write_page(run, found, threads, options, options.html)
-    written = UNKNOWN if options.calls is None else _write_table(run, options, options.calls)
-    _write_csv(files)
+        from tracemap.reports.calls.page import build_stats_page, render_stats_page
+        from tracemap.reports.html.document import write_page
+
+        page = build_stats_page(found, threads, run.resolve().name, options)
+        write_page(render_stats_page(page), options.html, force=options.force)
+    written: Integer = UNKNOWN
+    if options.calls is not None:
+        from tracemap.measurements.hook.calls import write_calls
+        from tracemap.measurements.hook.recording import read_recording
+
+        written = write_calls(read_recording(run), options.calls, options)
+    for target, calls in files.items():
+        from tracemap.reports.csv.tables import calls_csv
+
+        write_text(calls_csv(calls), target)
     return CallStatistics(found, tuple(threads), written)
 
 
@@ -63,28 +75,6 @@ def show_stats(made: CallStatistics, options: StatsOptions, out: TextIO) -> None
     show_as(options.format, out, text, lambda: shown_stats(made.threads, made.found.diagnostics, options.buckets))
 
 
-def _write_page(run: Path, found: CallSet, threads: Sequence[ThreadStats], options: StatsOptions, target: Path) -> None:
-    from tracemap.reports.calls.page import build_stats_page, render_stats_page
-    from tracemap.reports.html.document import write_page
-
-    page = build_stats_page(found, threads, run.resolve().name, options)
-    write_page(render_stats_page(page), target, force=options.force)
-
-
-def _write_table(run: Path, options: StatsOptions, target: Path) -> int:
-    from tracemap.measurements.hook.calls import write_calls
-    from tracemap.measurements.hook.recording import read_recording
-
-    return write_calls(
-        read_recording(run),
-        target,
-        kernel=options.kernel,
-        skip_ms=options.skip_ms,
-        events=options.counters,
-        force=options.force,
-    )
-
-
 def _csv_files(found: Sequence[ThreadCalls], folder: Path) -> dict[Path, ThreadCalls]:
     """One file per thread; threads of the same name are told apart by a number. Names are never taken as paths."""
     names: dict[str, ThreadCalls] = {}
@@ -93,10 +83,3 @@ def _csv_files(found: Sequence[ThreadCalls], folder: Path) -> dict[Path, ThreadC
         number = next(n for n in itertools.count(1) if (plain if n == 1 else f"{plain}-{n}") not in names)
         names[plain if number == 1 else f"{plain}-{number}"] = calls
     return {folder / f"iree_hook_{name}.csv": calls for name, calls in names.items()}
-
-
-def _write_csv(files: Mapping[Path, ThreadCalls]) -> None:
-    from tracemap.reports.csv.tables import calls_csv
-
-    for target, calls in files.items():
-        write_text(calls_csv(calls), target)

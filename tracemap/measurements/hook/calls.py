@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,9 +16,11 @@ from tracemap.measurements.hook.recording import (
     HookRecording,
     HookThread,
     duration_ns,
+    no_call_is_left,
     start_ns,
 )
 from tracemap.measurements.sql import copy_to, literal, open_database, quoted
+from tracemap.options.stats import StatsOptions
 from tracemap.outputs import check_file, replaced
 
 if TYPE_CHECKING:
@@ -29,65 +30,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CallColumn:
-    """A column: its SQL type, the unit of its values ("": they have none), what they mean."""
+    """A column: what its values mean, its SQL type, and their unit ("": they have none)."""
 
     name: str
-    type: str
-    unit: str
     meaning: str
+    type: str = "BIGINT"
+    unit: str = ""
 
 
 CALL_COLUMNS: Final = (
-    CallColumn("process", "VARCHAR", "", "the stamp in the names of the process's record files; tells processes apart"),
-    CallColumn("thread", "VARCHAR", "", "the thread's name; several threads may have the same"),
-    CallColumn("tid", "BIGINT", "", "the thread's number, as Linux counts them"),
-    CallColumn("kernel", "VARCHAR", "", "the kernel: the executable's export that was called"),
-    CallColumn("executable", "VARCHAR", "", "the executable that holds the kernel"),
-    CallColumn("cpu", "BIGINT", "", "the processor on which the call ended"),
-    CallColumn("node", "BIGINT", "", "the NUMA node of that processor"),
-    CallColumn(
-        "workgroup_x", "BIGINT", "", "the workgroup's number along x, from 0; NULL where the runtime does not tell"
-    ),
-    CallColumn("workgroup_y", "BIGINT", "", "the same along y"),
-    CallColumn("workgroup_z", "BIGINT", "", "the same along z"),
-    CallColumn("workgroups_x", "BIGINT", "workgroups", "how many workgroups the dispatch has along x; NULL as above"),
-    CallColumn("workgroups_y", "BIGINT", "workgroups", "the same along y"),
-    CallColumn("workgroups_z", "BIGINT", "workgroups", "the same along z"),
+    CallColumn("process", "the stamp in the names of the process's record files; tells processes apart", "VARCHAR"),
+    CallColumn("thread", "the thread's name; several threads may have the same", "VARCHAR"),
+    CallColumn("tid", "the thread's number, as Linux counts them"),
+    CallColumn("kernel", "the kernel: the executable's export that was called", "VARCHAR"),
+    CallColumn("executable", "the executable that holds the kernel", "VARCHAR"),
+    CallColumn("cpu", "the processor on which the call ended"),
+    CallColumn("node", "the NUMA node of that processor"),
+    CallColumn("workgroup_x", "the workgroup's number along x, from 0; NULL where the runtime does not tell"),
+    CallColumn("workgroup_y", "the same along y"),
+    CallColumn("workgroup_z", "the same along z"),
+    CallColumn("workgroups_x", "how many workgroups the dispatch has along x; NULL as above", unit="workgroups"),
+    CallColumn("workgroups_y", "the same along y", unit="workgroups"),
+    CallColumn("workgroups_z", "the same along z", unit="workgroups"),
     CallColumn(
         "call",
-        "BIGINT",
-        "",
         "which recorded execution of this kernel over that many workgroups it belongs to, counted from 0 in a process",
     ),
-    CallColumn("start_ns", "BIGINT", "ns", "when the call began, on `CLOCK_MONOTONIC`"),
-    CallColumn("duration_ns", "BIGINT", "ns", "how long it took"),
+    CallColumn("start_ns", "when the call began, on `CLOCK_MONOTONIC`", unit="ns"),
+    CallColumn("duration_ns", "how long it took", unit="ns"),
 )
 """All columns but those of events."""
 
 EVENT_COLUMN: Final = CallColumn(
-    "each event's name", "BIGINT", "events", "how many were counted in the call; of `cpu-clock` and `task-clock` ns"
+    "each event's name", "how many were counted in the call; of `cpu-clock` and `task-clock` ns", unit="events"
 )
 """Every further column."""
 
 
-def write_calls(
-    recording: HookRecording,
-    target: Path,
-    *,
-    kernel: str = "",
-    skip_ms: int = 0,
-    events: Sequence[str] = (),
-    force: bool,
-) -> int:
+def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -> int:
     """Write the calls by their start: CSV where the name ends in `.csv`, else Parquet. Returns how many there are.
 
-    Args:
-        recording: what the hook left.
-        target: the file to make; whole or not at all.
-        kernel: only calls of the kernel of exactly this name; all if it is empty.
-        skip_ms: leave out what each thread called in its first milliseconds, counted from its first call.
-        events: only the columns of these events, in this order; all if there are none.
-        force: replace what is there.
+    The options say which calls and which columns of events; the file is there whole or not at all.
 
     Raises:
         QueryInvalid: no call is left, or there is no such event.
@@ -97,19 +80,17 @@ def write_calls(
     """
     import duckdb
 
-    check_file(target, force=force)
-    for name in events:
+    check_file(target, force=options.force)
+    for name in options.counters:
         if name not in recording.event_names:
             there = ", ".join(recording.event_names) or "none"
             raise QueryInvalid(f"{recording.folder}: has no event {name!r}; it has: {there}")
-    names = [column.name for column in CALL_COLUMNS] + list(events or recording.event_names)
+    names = [column.name for column in CALL_COLUMNS] + list(options.counters or recording.event_names)
     with open_database() as connection:
-        calls = load_calls(recording, connection, kernel=kernel, skip_ms=skip_ms)
+        calls = load_calls(recording, connection, kernel=options.kernel, skip_ms=options.skip_ms)
         ((count,),) = calls.aggregate("count(*)").fetchall()
         if not count:
-            raise QueryInvalid(
-                f"{recording.folder}: no call is left" + (f" of a kernel named {kernel!r}" * bool(kernel))
-            )
+            raise no_call_is_left(recording.folder, options)
         try:
             chosen = calls.project(", ".join(map(quoted, names)))
             with replaced(target) as table:
@@ -196,7 +177,7 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
     first_kernel = number = 0
     for process in recording.processes:
         ids = {kernel: first_kernel + index for index, kernel in enumerate(sorted(process.kernels))}
-        rows = [(ids[kernel], about.name, about.executable) for kernel, about in sorted(process.kernels.items())]
+        rows = [(ids[kernel], about.name, about.executable.name) for kernel, about in sorted(process.kernels.items())]
         if rows:
             connection.executemany("INSERT INTO hook_kernels VALUES (?, ?, ?)", rows)
         for thread in process.threads:

@@ -39,15 +39,11 @@ class HookExecutable:
 
 @dataclass(frozen=True, slots=True)
 class HookKernel:
-    """An export of an executable that a process loaded; addresses are in memory then."""
+    """An export of an executable that a process loaded; its address is in memory then."""
 
     name: str
-    executable: str
-    executable_id: int
-    elf: str
-    ordinal: int
+    executable: HookExecutable
     address: int
-    base: int
 
 
 @dataclass
@@ -57,8 +53,6 @@ class ProcessFile:
     path: Path
     stamp: str
     pid: int
-    command: tuple[str, ...]
-    every: int
     start: tuple[int, int]
     """One moment as ticks and nanoseconds of CLOCK_MONOTONIC; so is `end`, which is empty if the program was killed."""
     parent: str
@@ -179,18 +173,19 @@ def _line_of(line: bytes, *, first: bool) -> dict[str, Any]:
 
 def _process(path: Path, line: Mapping[str, Any]) -> ProcessFile:
     check_version(path, int(line["version"]))
+    names = ("pid", "inherited_kernels", "inherited_executables", "forked_ns")
+    counts: dict[str, Any] = {name: count(line[name]) for name in names}
     return ProcessFile(
         path,
         stamp=str(line["stamp"]),
-        pid=count(line["pid"]),
-        command=tuple(str(word) for word in line["command"]),
-        every=count(line["every"]),
-        start=(count(line["ticks"]), count(line["ns"])),
+        start=_moment(line),
         parent=str(line["parent"]),
-        inherited_kernels=count(line["inherited_kernels"]),
-        inherited_executables=count(line["inherited_executables"]),
-        forked_ns=count(line["forked_ns"]),
+        **counts,
     )
+
+
+def _moment(line: Mapping[str, Any]) -> tuple[int, int]:
+    return count(line["ticks"]), count(line["ns"])
 
 
 def _add_line(process: ProcessFile, line: Mapping[str, Any]) -> None:
@@ -204,17 +199,9 @@ def _add_line(process: ProcessFile, line: Mapping[str, Any]) -> None:
         process.unloads[count(line["executable"])] = count(line["ns"])
     elif kind == "kernel":
         executable = process.executables[count(line["executable"])]
-        process.kernels[count(line["id"])] = HookKernel(
-            name=str(line["name"]),
-            executable=executable.name,
-            executable_id=executable.number,
-            elf=executable.elf,
-            ordinal=count(line["ordinal"]),
-            address=_address(line["address"]),
-            base=executable.base,
-        )
+        process.kernels[count(line["id"])] = HookKernel(str(line["name"]), executable, _address(line["address"]))
     elif kind == "end":
-        process.end = (count(line["ticks"]), count(line["ns"]))
+        process.end = _moment(line)
 
 
 def count(value: object) -> int:

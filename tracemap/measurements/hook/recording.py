@@ -7,15 +7,16 @@ program leaves files that are read like others. Files may come from anywhere: a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid
 from tracemap.measurements.hook.head import FileHead, FileKind, read_head, read_records
 from tracemap.measurements.hook.process import HookKernel, ProcessFile, count, known_kernels, read_processes
+from tracemap.options.stats import StatsOptions
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -47,29 +48,26 @@ _CALLS = FileKind(
 class HookThread:
     """The calls of one thread, in the order in which they ended.
 
-    `calls` is a structured array with the fields of a record; `events` a matrix, calls by event names.
-    `overhead_ns` is what the hook added to each call, `empty_ns` the duration that an empty call reads: both measured
-    in this thread before its first call. `passed_over` counts calls that were not to be recorded, `lost` those without
-    room.
+    `calls` is a structured array with the fields of a record; `events` a matrix, calls by event names. `header` has the
+    numbers of the thread's file, as `tracemap/hook/layout.h` describes them: `passed_over` calls were not to be
+    recorded, and an empty call reads a duration of `empty_ticks`. `lost` calls had no room.
     """
 
     name: str
     pid: int
     tid: int
-    stamp: str
     event_names: tuple[str, ...]
     calls: npt.NDArray[Any]
     events: npt.NDArray[np.uint64]
-    passed_over: int
+    header: Mapping[str, int]
     lost: int
     running: int
     """The kernel that ran when the program was killed; -1: none."""
-    closed: bool
-    first: tuple[int, int]
-    """One moment as ticks and nanoseconds."""
-    last: tuple[int, int]
-    overhead_ticks: int
-    empty_ticks: int
+
+    @property
+    def overhead_ticks(self) -> int:
+        """What the hook added to each call, measured in this thread before its first one."""
+        return self.header["overhead_ticks"]
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,6 @@ class HookProcess:
 
     stamp: str
     pid: int
-    command: tuple[str, ...]
-    every: int
     kernels: dict[int, HookKernel]
     threads: tuple[HookThread, ...]
     start: tuple[int, int]
@@ -123,19 +119,22 @@ def read_recording(folder: Path) -> HookRecording:
     return HookRecording(folder, processes, names.pop(), tuple(_diagnostics(processes)))
 
 
+def no_call_is_left(path: Path, options: StatsOptions) -> QueryInvalid:
+    """The error where the options leave no call of those that are there."""
+    return QueryInvalid(f"{path}: no call is left" + (f" of a kernel named {options.kernel!r}" * bool(options.kernel)))
+
+
 # ---- a process
 
 
 def _process(folder: Path, file: ProcessFile, kernels: dict[int, HookKernel]) -> HookProcess:
-    threads = tuple(t for path in file.thread_files("calls") if (t := _read_thread(path, file.stamp)) is not None)
+    threads = tuple(t for path in file.thread_files("calls") if (t := _read_thread(path)) is not None)
     for thread in threads:
         _check_kernels(folder, thread, kernels)
-    moments = [file.start, *(moment for thread in threads for moment in (thread.first, thread.last))]
-    moments += [file.end] if file.end else []
-    rate = _rate(file.path, moments)
-    return HookProcess(
-        file.stamp, file.pid, file.command, max(1, file.every), kernels, threads, file.start, rate, bool(file.end)
-    )
+    headers = [thread.header for thread in threads]
+    moments = [(header[f"{at}_ticks"], header[f"{at}_ns"]) for header in headers for at in ("first", "last")]
+    rate = _rate(file.path, [file.start, *moments, *([file.end] if file.end else [])])
+    return HookProcess(file.stamp, file.pid, kernels, threads, file.start, rate, bool(file.end))
 
 
 def _check_kernels(folder: Path, thread: HookThread, kernels: dict[int, HookKernel]) -> None:
@@ -163,7 +162,7 @@ def _rate(path: Path, moments: list[tuple[int, int]]) -> float:
 # ---- a thread's file
 
 
-def _read_thread(path: Path, stamp: str) -> HookThread | None:
+def _read_thread(path: Path) -> HookThread | None:
     """None: the program was killed while the file was being set up."""
     import numpy as np
 
@@ -171,27 +170,12 @@ def _read_thread(path: Path, stamp: str) -> HookThread | None:
     if head is None:
         return None
     about, header = _about(path, head), head.header
-    events = tuple(about["events"])
+    events = about["event_names"]
     written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [])
     calls, running = _whole_records(path, written, header)
     counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
-    return HookThread(
-        name=about["name"],
-        pid=about["pid"],
-        tid=about["tid"],
-        stamp=stamp,
-        event_names=events,
-        calls=calls,
-        events=counted,
-        passed_over=header["passed_over"],
-        lost=header["lost"] + max(0, header["count"] - len(calls)),
-        running=running,
-        closed=bool(header["closed"]),
-        first=(header["first_ticks"], header["first_ns"]),
-        last=(header["last_ticks"], header["last_ns"]),
-        overhead_ticks=header["overhead_ticks"],
-        empty_ticks=header["empty_ticks"],
-    )
+    lost = header["lost"] + max(0, header["count"] - len(calls))
+    return HookThread(**about, calls=calls, events=counted, header=header, lost=lost, running=running)
 
 
 def _whole_records(path: Path, written: npt.NDArray[Any], header: dict[str, int]) -> tuple[npt.NDArray[Any], int]:
@@ -209,13 +193,13 @@ def _whole_records(path: Path, written: npt.NDArray[Any], header: dict[str, int]
 def _about(path: Path, head: FileHead) -> dict[str, Any]:
     about = head.about
     try:
-        events = [str(event["name"]) for event in about["events"]]
+        events = tuple(str(event["name"]) for event in about["events"])
         parsed = {"pid": count(about["pid"]), "tid": count(about["tid"]), "name": str(about["name"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
     if len(events) > _MOST_EVENTS or len(set(events)) != len(events):
         raise RunInvalid(f"{path}: names {len(events)} events, too many or one of them twice")
-    return {**parsed, "events": events}
+    return {**parsed, "event_names": events}
 
 
 def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:

@@ -6,7 +6,7 @@ those outside of executables; a sample belongs to the executable that lay at its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-IN_KERNEL: Final = 1
-"""A sample's flag: the operating system ran, called or interrupted from the sample's address."""
-
 OUTSIDE: Final = -1
 """The executable of a sample that lies in none."""
 
@@ -53,30 +50,18 @@ class SampledThread:
     """One thread's samples by time, and how they were taken.
 
     `samples` is a structured array: `ip` (address in memory), `time_ns` (CLOCK_MONOTONIC), `cpu`, `flags`. `sampler`
-    is `cycles`, `cpu-clock` or `timer`; a sample is taken every `period` cycles, nanoseconds of CPU time, or
-    nanoseconds inside calls. `cost_ns` is what one sample took of the thread's time (0: not known), `cpu_ns` the
-    thread's CPU time from `first_ns` to `last_ns`.
+    is `cycles`, `cpu-clock` or `timer`. `header` has the numbers of the thread's file, as `tracemap/hook/layout.h`
+    describes them: a sample is taken every `period` cycles, nanoseconds of CPU time, or nanoseconds inside calls;
+    `cost_ns` is what one took of the thread's time (0: not known), `cpu_ns` the thread's CPU time.
     """
 
-    name: str
-    pid: int
     tid: int
     sampler: str
     hz: int
-    user_only: bool
-    """The system does not allow samples of time that it runs for the thread; they are missing."""
     perf_error: str
     """Why the kernel's perf interface was not used; empty where it was."""
-    period: int
-    cost_ns: int
-    first_ns: int
-    last_ns: int
-    cpu_ns: int
+    header: Mapping[str, int]
     lost: int
-    passed_over: int
-    """How often the timer fired outside of calls, and took no sample."""
-    throttled: int
-    closed: bool
     samples: npt.NDArray[Any]
 
 
@@ -84,9 +69,6 @@ class SampledThread:
 class SampledExecutable:
     """An executable that a process loaded; `kernels` are names and offsets from the executable's base, by offset."""
 
-    stamp: str
-    number: int
-    name: str
     elf: str
     kernels: tuple[tuple[str, int], ...]
 
@@ -114,15 +96,10 @@ class HookSamples:
         return ", ".join(sorted({thread.sampler for thread in self.threads}))
 
     @property
-    def sample_cost_ns(self) -> int:
-        """What one sample took of its thread's time, the highest of all processes; 0: not known."""
-        return max((thread.cost_ns for thread in self.threads), default=0)
-
-    @property
     def overhead(self) -> float:
         """What part of the threads' CPU time the samples took."""
-        cpu_ns = sum(thread.cpu_ns for thread in self.threads)
-        return sum(len(t.samples) * t.cost_ns for t in self.threads) / cpu_ns if cpu_ns else 0.0
+        cpu_ns = sum(thread.header["cpu_ns"] for thread in self.threads)
+        return sum(len(t.samples) * t.header["cost_ns"] for t in self.threads) / cpu_ns if cpu_ns else 0.0
 
 
 def read_samples(folder: Path) -> HookSamples:
@@ -143,11 +120,11 @@ def read_samples(folder: Path) -> HookSamples:
         known = list(known_executables(file, files).values())
         kernels: dict[int, list[HookKernel]] = {}
         for kernel in known_kernels(file, files).values():
-            kernels.setdefault(kernel.executable_id, []).append(kernel)
+            kernels.setdefault(kernel.executable.number, []).append(kernel)
         for thread in _threads(file):
             parts.append(_taken(process, len(threads), thread, known, len(executables)))
             threads.append(thread)
-        executables += [_sampled(file, executable, kernels.get(executable.number, [])) for executable in known]
+        executables += [_sampled(executable, kernels.get(executable.number, [])) for executable in known]
     if not threads:
         raise RunEmpty(f"{folder}: holds no samples of the hook: no thread called a workgroup, or none was asked for")
     taken = np.concatenate(parts)
@@ -203,10 +180,9 @@ def _taken(
     return taken
 
 
-def _sampled(file: ProcessFile, executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
+def _sampled(executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
     own = [(kernel.name, kernel.address - executable.base) for kernel in kernels]
-    in_order = tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0])))
-    return SampledExecutable(file.stamp, executable.number, executable.name, executable.elf, in_order)
+    return SampledExecutable(executable.elf, tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0]))))
 
 
 # ---- a thread's file
@@ -226,22 +202,12 @@ def _thread(path: Path, head: FileHead) -> SampledThread:
         if about["sampler"] not in SAMPLERS:
             raise ValueError(f"{about['sampler']!r} is no sampler")
         return SampledThread(
-            name=str(about["name"]),
-            pid=count(about["pid"]),
             tid=count(about["tid"]),
             sampler=about["sampler"],
             hz=count(about["hz"]),
-            user_only=bool(about["exclude_kernel"]),
             perf_error=str(about["perf_error"]),
-            period=header["period"],
-            cost_ns=header["cost_ns"],
-            first_ns=header["first_ns"],
-            last_ns=header["last_ns"],
-            cpu_ns=header["cpu_ns"],
+            header=header,
             lost=header["lost"] + max(0, header["count"] - len(samples)),
-            passed_over=header["outside"],
-            throttled=header["throttled"],
-            closed=bool(header["closed"]),
             samples=samples,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -264,7 +230,7 @@ def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[Diagnostic]:
     if lost:
         text = f"{plural(lost, 'sample')} were lost: the program went seconds without a call, or a file was full"
         yield Diagnostic("samples-lost", text)
-    throttled = sum(thread.throttled for thread in threads)
+    throttled = sum(thread.header["throttled"] for thread in threads)
     if throttled:
         text = f"the system stopped sampling {plural(throttled, 'time')} for a while: it was asked for too many samples"
         yield Diagnostic("samples-throttled", text)

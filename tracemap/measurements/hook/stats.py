@@ -7,7 +7,7 @@ Calls come from our hook's recordings or from the CSV files of IREE's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ from tracemap.measurements.hook.recording import (
     HookProcess,
     HookThread,
     duration_ns,
+    no_call_is_left,
     read_recording,
     start_ns,
 )
 from tracemap.measurements.sql import literal, quoted
+from tracemap.options.stats import StatsOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,14 +93,12 @@ class ThreadStats:
 # ---- reading
 
 
-def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequence[str] = ()) -> CallSet:
-    """The calls of each thread.
+def read_calls(path: Path, options: StatsOptions) -> CallSet:
+    """The calls of each thread that the options choose.
 
     Args:
         path: a folder of our hook's recordings, a folder of IREE's CSV files, or one of these.
-        kernel: only calls of the kernel of exactly this name; all if it is empty.
-        skip_ms: leave out what each thread called in its first milliseconds, counted from its first call.
-        events: only these events, in this order; all if there are none.
+        options: which calls and which events.
 
     Raises:
         QueryInvalid: no call is left, or there is no such event.
@@ -112,15 +112,15 @@ def read_calls(path: Path, *, kernel: str = "", skip_ms: int = 0, events: Sequen
         recording = read_recording(path)
         diagnostics = recording.diagnostics
         of_process = ((process, thread) for process in recording.processes for thread in process.threads)
-        found = [_thread_calls(process, thread, kernel, skip_ms) for process, thread in of_process]
-    elif kernel or skip_ms:
+        found = [_thread_calls(process, thread, options) for process, thread in of_process]
+    elif options.kernel or options.skip_ms:
         raise UsageInvalid(f"{path}: IREE's CSV files name no kernels and no starts; choose when recording")
     else:
         files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
         found = [calls for file in files for calls in _csv_calls(file)]
-    found = [_with_events(path, calls, events) for calls in found if len(calls.cpus)]
+    found = [_with_events(path, calls, options.counters) for calls in found if len(calls.cpus)]
     if not found:
-        raise QueryInvalid(f"{path}: no call is left" + (f" of a kernel named {kernel!r}" if kernel else ""))
+        raise no_call_is_left(path, options)
     return CallSet(tuple(found), diagnostics)
 
 
@@ -129,17 +129,17 @@ def is_recording(path: Path) -> bool:
     return path.is_dir() and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
 
 
-def _thread_calls(process: HookProcess, thread: HookThread, kernel: str, skip_ms: int) -> ThreadCalls:
+def _thread_calls(process: HookProcess, thread: HookThread, options: StatsOptions) -> ThreadCalls:
     import numpy as np
 
     calls = thread.calls
     chosen = np.ones(len(calls), dtype=bool)
-    if kernel:
-        numbers = [number for number, about in process.kernels.items() if about.name == kernel]
+    if options.kernel:
+        numbers = [number for number, about in process.kernels.items() if about.name == options.kernel]
         chosen &= np.isin(calls["kernel"], numbers)
-    if skip_ms and len(calls):
+    if options.skip_ms and len(calls):
         starts = start_ns(process, calls)
-        chosen &= starts >= starts[0] + skip_ms * 1_000_000
+        chosen &= starts >= starts[0] + options.skip_ms * 1_000_000
     durations = (duration_ns(process, calls)[chosen] / 1000).astype(np.float32)
     counts = (thread.events[chosen, index].astype(np.float32) for index in range(len(thread.event_names)))
     return ThreadCalls(
@@ -200,7 +200,7 @@ def _with_events(path: Path, calls: ThreadCalls, events: Sequence[str]) -> Threa
             raise QueryInvalid(f"{path}: has no event {name!r}; it has: {', '.join(calls.names[1:]) or 'none'}")
     indices = [0, *(calls.names.index(name) for name in events)]
     series = tuple(calls.series[index] for index in indices)
-    return ThreadCalls(calls.thread, calls.cpus, calls.nodes, tuple(calls.names[index] for index in indices), series)
+    return replace(calls, names=tuple(calls.names[index] for index in indices), series=series)
 
 
 # ---- computing
