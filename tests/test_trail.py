@@ -12,8 +12,7 @@ from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.query import select
-from tracemap.graph.trail import frames_of, scope_of, users_first
+from tracemap.graph.query import frames_of, scope_of, select, users_first
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of

@@ -6,13 +6,16 @@ loops, many to many; loops within loops are kept as a tree, each with what is in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from tracemap.codec import Count, Positive, Record
 from tracemap.graph.ops import Evidence, OpId, Reason
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
+
+_Place = TypeVar("_Place")
 
 LOOPS = frozenset({"affine.for", "affine.parallel", "scf.for", "scf.forall", "scf.parallel", "scf.while"})
 """The operations that are loops."""
@@ -124,19 +127,19 @@ class Stage:
 
     @cached_property
     def _loops_of(self) -> dict[OpId, tuple[str, ...]]:
-        found: dict[OpId, tuple[str, ...]] = {}
-        for loop in self.loops:
-            for link in loop.links:
-                found[link.op] = (*found.get(link.op, ()), loop.id)
-        return found
+        return _by_op((loop.id, loop.links) for loop in self.loops)
 
     @cached_property
     def _remainders_of(self) -> dict[OpId, tuple[int, ...]]:
-        found: dict[OpId, tuple[int, ...]] = {}
-        for number, remainder in enumerate(self.remainders):
-            for link in remainder.links:
-                found[link.op] = (*found.get(link.op, ()), number)
-        return found
+        return _by_op((number, remainder.links) for number, remainder in enumerate(self.remainders))
+
+
+def _by_op(places: Iterable[tuple[_Place, Iterable[Link]]]) -> dict[OpId, tuple[_Place, ...]]:
+    found: dict[OpId, tuple[_Place, ...]] = {}
+    for place, links in places:
+        for link in links:
+            found[link.op] = (*found.get(link.op, ()), place)
+    return found
 
 
 @dataclass(frozen=True)

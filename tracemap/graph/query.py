@@ -1,4 +1,8 @@
-"""Questions to the trace graph: what stands on a line, what became of an op, who uses a kernel.
+"""Questions to the trace graph: what stands on a line, in which scope an op is, who uses a kernel.
+
+An op of a function that is called several times has one location, but as many places: JAX gives the ops of a nested jit
+bare names, and the calls the rest. A membership keeps the calls that lead to its op, and scopes and frames are joined
+across them.
 
 The graph's nodes are ops, sites and kernels; edges lead from ops to the sites that they are members of or call, and
 from sites to their kernel. A selection is what was asked for and its neighbours.
@@ -7,16 +11,16 @@ from sites to their kernel. A selection is what was asked for and its neighbours
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from tracemap.errors import QueryInvalid
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Op
+from tracemap.graph.ops import Frame, Op
 from tracemap.graph.program import Kernel, Site
-from tracemap.graph.trail import scope_of
 
 if TYPE_CHECKING:
     import networkx
@@ -123,3 +127,31 @@ def _connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
         sites=tuple(site for site in graph.sites if site.id in reached),
         kernels=tuple(kernel for kernel in graph.kernels if kernel.name in reached),
     )
+
+
+def scope_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[str, ...]:
+    """The scopes of the calls, outermost first, then the op's own; one that repeats what is around it counts once."""
+    joined: tuple[str, ...] = ()
+    for call in path:
+        joined = _inside(joined, graph.op_by_id[call].scope)
+    return _inside(joined, op.scope)
+
+
+def _inside(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
+    return inner if inner[: len(outer)] == outer else outer + inner
+
+
+def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ...]:
+    """The op's own frames, then those of the calls that lead to it, innermost first; each frame once."""
+    stacks = [op.frames, *(graph.op_by_id[call].frames for call in reversed(path))]
+    return tuple(dict.fromkeys(frame for stack in stacks for frame in stack))
+
+
+def is_library(graph: TraceGraph, frame: Frame) -> bool:
+    """Whether a frame is in a library, by the map's patterns: not where a user looks for a cost first."""
+    return any(fnmatchcase(frame.file, pattern) for pattern in graph.library)
+
+
+def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames of the user's own files, innermost first, then those of libraries."""
+    return tuple(sorted(frames, key=lambda frame: is_library(graph, frame)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracemap.ir.bodies import BodyOp, read_body
 from tracemap.ir.host import called_by_initializers, callees, is_public, walk_hosts
-from tracemap.ir.parsing import Attribute, MlirParser, Module, Operation, nested, string_attribute, symbol_path
+from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, symbol_path
 from tracemap.locations import Location
 
 
@@ -88,18 +88,15 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
     for function, operation in walk_hosts(module):
         location = parser.location(operation)
         if operation.name == "flow.dispatch":
-            dispatches.append(FlowDispatch(function, location, symbol_path(_entry_points(operation))[-1]))
+            # One reference per variant, all of the same export name.
+            kernel = symbol_path(operation.attributes["entry_points"])[-1]
+            dispatches.append(FlowDispatch(function, location, kernel))
         else:
             host_ops.append(HostOp(function, operation.name, location))
     functions = [_host_function(op) for op in nested(module.operation) if op.name == "util.func"]
     return FlowProgram(
         tuple(kernels), tuple(dispatches), tuple(host_ops), tuple(functions), called_by_initializers(module)
     )
-
-
-def _entry_points(dispatch: Operation) -> Attribute:
-    """The symbol references of a `flow.dispatch`: one per variant, of the same export name."""
-    return dispatch.attributes["entry_points"]
 
 
 _DECLARED_ARGUMENT = re.compile(r"%\w+: ")

@@ -106,12 +106,8 @@ def _function_symbol(dispatch: Operation) -> tuple[str, ...]:
     lookup = getattr(dispatch.operands[2].owner, "operation", dispatch.operands[2].owner)
     if getattr(lookup, "name", "") != "hal.executable.lookup.function":
         return ()
-    for attribute in lookup.attributes:
-        value = lookup.attributes[attribute] if isinstance(attribute, str) else attribute.attr
-        path = symbol_path(value)
-        if path:
-            return path
-    return ()
+    paths = (symbol_path(lookup.attributes[name]) for name in lookup.attributes)
+    return next(filter(None, paths), ())
 
 
 def _command(parser: MlirParser, operation: Operation) -> HalCommand:

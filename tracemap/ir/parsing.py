@@ -9,7 +9,6 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 from iree.compiler import ir
@@ -108,6 +107,16 @@ def walk(operation: Operation) -> Iterator[Operation]:
         stack.extend(children)
 
 
+def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Location]:
+    """Where all operations stand in a text of theirs, in pre-order; none where the text shows other operations."""
+    try:
+        printed = list(walk(parser.parse(text).operation))
+    except ModelInvalid:
+        return []
+    same = [operation.name for operation in printed] == [operation.name for operation in walk(root)]
+    return [parser.location(operation) for operation in printed] if same else []
+
+
 def nested(operation: Operation) -> list[Operation]:
     """The operations directly in an operation's regions, in order."""
     return [child.operation for region in operation.regions for block in region.blocks for child in block.operations]
@@ -131,13 +140,9 @@ def symbol_path(attribute: Attribute) -> tuple[str, ...]:
     return tuple(quoted or plain for quoted, plain in _SYMBOL.findall(str(attribute)))
 
 
-@lru_cache(maxsize=4096)
-def _is_scalar_like(type_text: str) -> bool:
-    if re.fullmatch(r"tensor<[su]?(i\d+|index)>", type_text):
-        return True
-    return type_text == "index" or re.fullmatch(r"[su]?i\d+|!torch\.(int|bool)", type_text) is not None
+_SCALAR = re.compile(r"tensor<[su]?(i\d+|index)>|index|[su]?i\d+|!torch\.(int|bool)")
 
 
 def is_scalar_like(value: Value) -> bool:
     """Whether a value is one number: an integer, an index, or a tensor of rank 0."""
-    return _is_scalar_like(str(value.type))
+    return _SCALAR.fullmatch(str(value.type)) is not None

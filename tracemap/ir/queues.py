@@ -66,6 +66,11 @@ def _blocks(operation: Operation) -> list[Operation]:
     return [block for region in operation.regions for block in region.blocks]
 
 
+def _buffers_of(operation: Operation) -> list[Value]:
+    """The operands that are command buffers."""
+    return [value for value in operation.operands if str(value.type) == _BUFFER_TYPE]
+
+
 class _FunctionReader:
     """Reads one function. `_next`: of each point those that may follow, which are not known before all are read."""
 
@@ -117,9 +122,8 @@ class _FunctionReader:
     def _submission(self, kind: str, operation: Operation) -> HalPoint:
         location = self._parser.location(operation)
         if kind == "execute":
-            given = [value for value in operation.operands if str(value.type) == _BUFFER_TYPE]
             # Several where the program chooses one at run time; in order, so that equal programs have equal points.
-            ordinals = sorted({ordinal for value in given for ordinal in self._sources.of(value)})
+            ordinals = sorted({each for value in _buffers_of(operation) for each in self._sources.of(value)})
             return HalPoint(kind, buffers=tuple(ordinals), location=location)
         lengths = [value for value in operation.operands if str(value.type) == "index"]
         return HalPoint(kind, length=constant(lengths[-1]) if lengths else UNKNOWN, location=location)
@@ -151,8 +155,7 @@ class _BufferSources:
 
     @staticmethod
     def _add(table: dict[str, list[Value]], name: str, operation: Operation) -> None:
-        given = [value for value in operation.operands if str(value.type) == _BUFFER_TYPE]
-        table.setdefault(name, []).extend(given)
+        table.setdefault(name, []).extend(_buffers_of(operation))
 
     def of(self, value: Value) -> set[int]:
         """The ordinals of the creations."""
@@ -175,7 +178,7 @@ class _BufferSources:
     def _before(argument: Value) -> Sequence[Value]:
         """What the branches to an argument's block hand over."""
         branches = [block.operations[len(block.operations) - 1] for block in argument.owner.predecessors]
-        return [value for branch in branches for value in branch.operands if str(value.type) == _BUFFER_TYPE]
+        return [value for branch in branches for value in _buffers_of(branch)]
 
     def _behind(self, owner: Operation) -> Sequence[Value]:
         """What an operation's result is one of."""
@@ -183,7 +186,7 @@ class _BufferSources:
             return self._stored.get(symbol_path(owner.attributes["global"])[0], [])
         if owner.name == "util.call":
             return self._returned.get(symbol_path(owner.attributes["callee"])[0], [])
-        return [value for value in owner.operands if str(value.type) == _BUFFER_TYPE]
+        return _buffers_of(owner)
 
 
 def constant(value: Value) -> Integer:

@@ -11,8 +11,18 @@ from typing import NamedTuple
 
 from tracemap.errors import ModelInvalid
 from tracemap.ir.blanking import blank_locations
-from tracemap.ir.loop_bounds import bounds_loop
-from tracemap.ir.parsing import BYTECODE_MAGIC, Attribute, MlirParser, Module, Operation, Value, string_attribute, walk
+from tracemap.ir.parsing import (
+    BYTECODE_MAGIC,
+    Attribute,
+    MlirParser,
+    Module,
+    Operation,
+    Value,
+    is_scalar_like,
+    printed_locations,
+    string_attribute,
+    walk,
+)
 from tracemap.ir.signatures import Signatures
 from tracemap.ir.source import (
     CONTROL_FLOW,
@@ -77,10 +87,9 @@ def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
     locations = [parser.location_of(attribute) for attribute in parsed.locations]
     blanked = blank_locations(parsed.text)
     # Without a `loc(…)` in the text the parser's own locations are positions already: one parse is enough.
-    if parsed.is_bytecode or blanked != parsed.text:
-        places, known = _places_in(parser, root, blanked)
-    else:
-        places, known = [_place(location) for location in locations], True
+    again = parsed.is_bytecode or blanked != parsed.text
+    printed = printed_locations(parser, root, blanked) if again else locations
+    places = [_place(location) for location in printed] or [_NO_PLACE] * len(locations)
     describer = _Describer(parsed.text, places, locations)
     describer.describe(root, _OUTSIDE)
     return SourceModel(
@@ -89,23 +98,11 @@ def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
         operations=tuple(describer.operations),
         arguments=describer.arguments,
         private=frozenset(describer.private),
-        positions_known=known,
+        positions_known=bool(printed),
     )
 
 
 _NO_PLACE = FileRange(TEXT_FILE, 0, 0, 0, 0)
-
-
-def _places_in(parser: MlirParser, root: Operation, text: str) -> tuple[list[FileRange], bool]:
-    """The place of all operations in pre-order from a second parse, and whether that one shows the same operations."""
-    names = [operation.name for operation in walk(root)]
-    try:
-        again = list(walk(parser.parse(text).operation))
-    except ModelInvalid:
-        again = []
-    if names != [operation.name for operation in again]:
-        return [_NO_PLACE] * len(names), False
-    return [_place(parser.location(operation)) for operation in again], True
 
 
 def _place(location: Location) -> FileRange:
@@ -221,3 +218,33 @@ def _arguments(function: Operation) -> tuple[SourceArgument, ...]:
         return ()
     values = list(function.regions[0].blocks[0].arguments)
     return tuple(SourceArgument(str(value.type), bounds_loop(value)) for value in values)
+
+
+# ---- which arguments decide how often a loop runs: followed from the value to bounds and conditions
+
+_BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
+"""Of counted loops the operands that are bounds or steps."""
+
+
+def bounds_loop(value: Value) -> bool:
+    """Whether a value is one number that reaches the bounds of a counted loop or the condition of a while loop."""
+    return is_scalar_like(value) and _reaches_loop(value, set())
+
+
+def _reaches_loop(value: Value, seen: set[object]) -> bool:
+    if value in seen:  # a loop's values flow back to where they came from
+        return False
+    seen.add(value)
+    return any(_use_reaches_loop(use.owner.operation, use.operand_number, seen) for use in value.uses)
+
+
+def _use_reaches_loop(user: Operation, number: int, seen: set[object]) -> bool:
+    if user.name in _BOUNDS_OF:
+        return number in range(len(user.operands))[_BOUNDS_OF[user.name]]
+    if user.name in ("scf.while", "stablehlo.while"):
+        return _reaches_loop(user.regions[0].blocks[0].arguments[number], seen)
+    if user.name == "scf.condition":
+        return number == 0
+    if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
+        return bool(user.block == user.parent.operation.regions[0].blocks[0])
+    return any(_reaches_loop(result, seen) for result in user.results if is_scalar_like(result))

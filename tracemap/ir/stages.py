@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tracemap.errors import ModelInvalid
-from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, walk
+from tracemap.ir.parsing import MlirParser, Module, Operation, nested, printed_locations, string_attribute
 from tracemap.locations import FileRange, Location
 from tracemap.units import UNKNOWN, Integer
 
@@ -47,13 +46,7 @@ def stage_text(module: Module) -> str:
 
 def lines_in(parser: MlirParser, module: Module, text: str) -> tuple[Integer, ...]:
     """The line of each operation, in pre-order, in the text of the module; none where the text shows others."""
-    try:
-        printed = list(walk(parser.parse(text).operation))
-    except ModelInvalid:
-        return ()
-    if [operation.name for operation in printed] != [operation.name for operation in walk(module.operation)]:
-        return ()
-    return tuple(_line(parser.location(operation)) for operation in printed)
+    return tuple(map(_line, printed_locations(parser, module.operation, text)))
 
 
 def _line(location: Location) -> Integer:
@@ -62,25 +55,19 @@ def _line(location: Location) -> Integer:
 
 def read_stage(parser: MlirParser, module: Module, lines: Sequence[Integer]) -> StageOp:
     """The operations of a module as a tree; `lines` in pre-order, empty where they are not known."""
-    return _Reader(parser, lines).read(module.operation, "")
+    return _read(parser, module.operation, "", iter(lines))
 
 
-class _Reader:
-    def __init__(self, parser: MlirParser, lines: Sequence[Integer]) -> None:
-        self._parser = parser
-        self._lines = iter(lines)
-
-    def read(self, operation: Operation, function: str) -> StageOp:
-        name = operation.name
-        line = next(self._lines, UNKNOWN)
-        if name != "builtin.module":
-            function = string_attribute(operation, "sym_name") or function
-        types = [str(result.type) for result in operation.results]
-        return StageOp(
-            name=name,
-            location=self._parser.location(operation),
-            function=function,
-            line=line,
-            computes_index=bool(types) and all(each == _INDEX for each in types),
-            children=tuple(self.read(child, function) for child in nested(operation)),
-        )
+def _read(parser: MlirParser, operation: Operation, function: str, lines: Iterator[Integer]) -> StageOp:
+    line = next(lines, UNKNOWN)
+    if operation.name != "builtin.module":
+        function = string_attribute(operation, "sym_name") or function
+    types = [str(result.type) for result in operation.results]
+    return StageOp(
+        name=operation.name,
+        location=parser.location(operation),
+        function=function,
+        line=line,
+        computes_index=bool(types) and all(each == _INDEX for each in types),
+        children=tuple(_read(parser, child, function, lines) for child in nested(operation)),
+    )

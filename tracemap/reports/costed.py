@@ -12,7 +12,7 @@ from tracemap.attribution.model import Attribution, MetricTotal, OpResult, Resid
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Site
-from tracemap.graph.trail import frames_of, scope_of, users_first
+from tracemap.graph.query import frames_of, scope_of, users_first
 from tracemap.units import Text, Unknown, format_share
 
 DEFAULT_METRIC = "cpu_ns"
