@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import textwrap
 from typing import Any
 
+import msgspec
 from jsonschema import Draft202012Validator
 
 from tests.support import ROOT
-from tracemap.codec import Document, pretty, schema
+from tracemap.codec import Document, pretty
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import RunHeader
 from tracemap.reports.json.attribution import ShownAttribution
@@ -35,6 +37,36 @@ def schema_text(name: str) -> str:
     """What the schema's file holds."""
     kind, title = DOCUMENTS[name]
     return _folded(schema(kind, name, title)) + "\n"
+
+
+def schema(kind: type[Document], name: str, title: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a document: `name` is for its `$id`, descriptions are the docstrings."""
+    (root,), components = msgspec.json.schema_components([kind], schema_hook=_own_schema, ref_template="#/$defs/{name}")
+    for each in components.values():
+        _tidy(each)
+    made = components.pop(root["$ref"].removeprefix("#/$defs/"))
+    version = made["properties"]["schema_version"]["enum"][0]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:tracemap:{name}:{version}",
+        **made,
+        "title": title,
+        "$defs": components,
+    }
+
+
+def _tidy(made: dict[str, Any]) -> None:
+    """Every key is always written: none is optional, and defaults mean nothing to readers."""
+    if "description" in made:
+        made["description"] = inspect.cleandoc(made["description"])
+    if "properties" in made:
+        made["required"] = list(made["properties"])
+        for value in made["properties"].values():
+            value.pop("default", None)
+
+
+def _own_schema(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - any type of a record's field
+    return dict(kind.json_schema())
 
 
 def _folded(value: object, indent: str = "", before: int = 0) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tracemap.machine.images import CodeFunction, Image
 from tracemap.toolchain import find_tool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,3 +114,11 @@ def flow_of_plain_compile(model: Path) -> Flow:
     elided = ["--mlir-elide-elementsattrs-if-larger=4", "--mlir-elide-resource-strings-if-larger=4"]
     done = subprocess.run([*map(str, arguments), *elided], capture_output=True, text=True, check=True)
     return Flow(tuple(re.findall(r"\bflow\.dispatch @[^:\s]+::@([\w$.]+)", done.stdout)))
+
+
+def runs_of(image: Image, function: CodeFunction) -> Iterator[tuple[int, int, int]]:
+    """The runs of a function's code with one line: first address, address behind the last, line."""
+    ends = [*(address for address, _ in image.rows[1:]), function.high]
+    for (low, line), high in zip(image.rows, ends, strict=False):
+        if low < function.high and high > function.low:
+            yield max(low, function.low), min(high, function.high), line

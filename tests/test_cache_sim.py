@@ -20,7 +20,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.recording import Row, events
-from tests.support import ROOT, check_cli, command_line, json_cli, made_once, run_cli
+from tests.support import ROOT, check_cli, command_line, json_cli, made_once, run_cli, runs_of
 from tests.test_cli_record import alive, children_of, waited_for
 from tracemap.capture import simulating
 from tracemap.capture.benchmark import run_benchmark
@@ -326,7 +326,7 @@ def test_the_build_has_the_same_kernels_and_steps(name: str, built: Built, tmp_p
     steps = {kernel.name: {step.line for step in kernel.steps} for kernel in bundle.graph.kernels}
     for image in read_images(module.path):
         for function in image.functions:
-            lines = {line for _, _, line in image.runs_of(function)} - {0}
+            lines = {line for _, _, line in runs_of(image, function)} - {0}
             assert lines
             assert lines <= steps[function.name]
 

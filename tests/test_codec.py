@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.schemas import DOCUMENTS, FOLDER, schema_text
-from tracemap.codec import Count, Document, OtherVersion, Record, decode, decode_document, encode, pretty, schema, view
+from tests.schemas import DOCUMENTS, FOLDER, schema, schema_text
+from tracemap.codec import Count, Document, OtherVersion, Record, decode, decode_document, encode, pretty, view
 from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
 
 

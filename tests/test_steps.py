@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Built
-from tests.support import PLAIN_FLAGS, SAMPLES, check_cli
+from tests.support import PLAIN_FLAGS, SAMPLES, check_cli, runs_of
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.graph.ops import Evidence
@@ -80,8 +80,8 @@ def test_system_elf_has_the_same_lines(built: Built, tmp_path: Path) -> None:
     (embedded,) = read_images(bundle.module_path)
     for kernel in bundle.graph.kernels:
         function = ours.function_by_name[kernel.name]
-        lines = {line for _, _, line in ours.runs_of(function)}
-        assert lines == {line for _, _, line in embedded.runs_of(embedded.function_by_name[kernel.name])}
+        lines = {line for _, _, line in runs_of(ours, function)}
+        assert lines == {line for _, _, line in runs_of(embedded, embedded.function_by_name[kernel.name])}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -90,7 +90,7 @@ def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
     (image,) = read_images(bundle.module_path)
     for kernel in bundle.graph.kernels:
         steps = {step.line for step in kernel.steps}
-        lines = {line for _, _, line in image.runs_of(image.function_by_name[kernel.name])}
+        lines = {line for _, _, line in runs_of(image, image.function_by_name[kernel.name])}
         assert lines <= steps | {NO_LINE}
         assert len(lines) > 2
 
@@ -167,7 +167,7 @@ def test_addresses_are_looked_up_as_the_rows_say(built: Built) -> None:
     for number, function in enumerate(image.functions):
         addresses = np.arange(function.low, function.high, dtype=np.int64)
         assert (image.functions_at(addresses) == number).all()
-        lines = np.concatenate([np.full(high - low, line) for low, high, line in image.runs_of(function)])
+        lines = np.concatenate([np.full(high - low, line) for low, high, line in runs_of(image, function)])
         assert (image.lines_at(addresses) == lines).all()
     assert (image.functions_at(np.array([0, 1 << 40], dtype=np.int64)) == -1).all()
 

@@ -2,13 +2,12 @@
 
 A record is a frozen struct whose fields are the keys, in their order; unknown is null, every key is always written, and
 no other key is read. Types that are not JSON's own bring two class methods: `from_json(value)`, which raises ValueError
-for what it does not take, and `json_schema()`; their JSON form is their text. Schemas come from the same types, so that
-what is written, what is read and what is documented cannot differ.
+for what it does not take, and `json_schema()`; their JSON form is their text. The schemas that the package brings are
+made of the same types, so that what is written, what is read and what is documented cannot differ.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from typing import Annotated, Any, TypeVar
@@ -117,34 +116,6 @@ def view(kind: type[_R], source: object, **given: object) -> _R:
     return kind(**{name: getattr(source, name) for name in names}, **given)
 
 
-def schema(kind: type[Document], name: str, title: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a document: `name` is for its `$id`, descriptions are the docstrings."""
-    (root,), components = msgspec.json.schema_components(
-        [kind], schema_hook=_json_schema, ref_template="#/$defs/{name}"
-    )
-    for each in components.values():
-        _tidy(each)
-    made = components.pop(root["$ref"].removeprefix("#/$defs/"))
-    version = made["properties"]["schema_version"]["enum"][0]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:tracemap:{name}:{version}",
-        **made,
-        "title": title,
-        "$defs": components,
-    }
-
-
-def _tidy(made: dict[str, Any]) -> None:
-    """Every key is always written: none is optional, and defaults mean nothing to readers."""
-    if "description" in made:
-        made["description"] = inspect.cleandoc(made["description"])
-    if "properties" in made:
-        made["required"] = list(made["properties"])
-        for value in made["properties"].values():
-            value.pop("default", None)
-
-
 def _to_json(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} has no JSON form")
@@ -153,7 +124,3 @@ def _to_json(value: object) -> str:
 
 def _from_json(kind: Any, value: object) -> object:  # noqa: ANN401 - any type of a record's field
     return kind.from_json(value)
-
-
-def _json_schema(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - any type of a record's field
-    return dict(kind.json_schema())

@@ -141,7 +141,6 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
             loops = loops_of(instructions)
             for instruction in instructions[:50]:
                 innermost(loops, instruction.address)
-            list(image.runs_of(function))
         image.functions_at(np.array([0, 1 << 40], dtype=np.int64))
 
 

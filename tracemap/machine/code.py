@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 Decoded = Any
 """A `capstone.CsInsn`; the library has no type hints."""
 
-_X86 = "EM_X86_64"
-_ARM = "EM_AARCH64"
 OUTSIDE = -1
 """The parent of a loop that stands in no other."""
 
@@ -81,13 +79,15 @@ def _instruction(decoded: Decoded, line: int, function: CodeFunction) -> Instruc
     known = decoded.id != 0  # bytes that are no instruction have no groups
     is_jump = known and decoded.group(capstone.CS_GRP_JUMP)
     ends = known and (decoded.group(capstone.CS_GRP_RET) or decoded.group(capstone.CS_GRP_INT))
+    # Where a jump leads to, as far as it says so itself: its last operand, if that is a number.
+    told = [int(last.imm) for last in decoded.operands[-1:] if last.type == capstone.CS_OP_IMM] if is_jump else []
     return Instruction(
         address=decoded.address,
         size=decoded.size,
         mnemonic=decoded.mnemonic,
         operands=decoded.op_str,
         line=line,
-        targets=tuple(t for t in _targets(decoded) if function.low <= t < function.high) if is_jump else (),
+        targets=tuple(target for target in told if function.low <= target < function.high),
         falls_through=not ends and not (is_jump and decoded.mnemonic in _ALWAYS),
     )
 
@@ -96,20 +96,12 @@ _ALWAYS = ("jmp", "b", "br")
 """Jumps that are always taken."""
 
 
-def _targets(jump: Decoded) -> Iterator[int]:
-    """Where a jump leads to, as far as it says so itself: its last operand, if that is a number."""
-    import capstone
-
-    if jump.operands and jump.operands[-1].type == capstone.CS_OP_IMM:
-        yield int(jump.operands[-1].imm)
-
-
 def _decoder(machine: str) -> capstone.Cs:
     import capstone
 
     kinds = {
-        _X86: (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
-        _ARM: (capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM),
+        "EM_X86_64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
+        "EM_AARCH64": (capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM),
     }
     if machine not in kinds:
         raise ModuleInvalid(f"the module's code is for {machine}, whose instructions cannot be read here")

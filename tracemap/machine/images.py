@@ -60,50 +60,36 @@ class Image:
         """Functions by name."""
         return {function.name: function for function in self.functions}
 
-    @cached_property
-    def _starts(self) -> npt.NDArray[np.int64]:
-        import numpy as np
-
-        return np.array([address for address, _ in self.rows], dtype=np.int64)
+    # What begins at addresses, by address, and behind it what is of all that lies before the first of them.
 
     @cached_property
-    def _lines(self) -> npt.NDArray[np.int64]:
+    def _lows_and_highs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         import numpy as np
 
-        return np.array([line for _, line in self.rows], dtype=np.int64)
+        lows, highs = [each.low for each in self.functions], [each.high for each in self.functions]
+        return np.array(lows, dtype=np.int64), np.array([*highs, -_LARGEST], dtype=np.int64)
 
     @cached_property
-    def _lows(self) -> npt.NDArray[np.int64]:
+    def _starts_and_lines(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         import numpy as np
 
-        return np.array([function.low for function in self.functions], dtype=np.int64)
+        starts, lines = [address for address, _ in self.rows], [line for _, line in self.rows]
+        return np.array(starts, dtype=np.int64), np.array([*lines, NO_LINE], dtype=np.int64)
 
     def functions_at(self, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The number of the function that each address lies in; -1 for none. Shapes: (n,) to (n,)."""
         import numpy as np
 
-        if not self.functions:
-            return np.full(len(addresses), -1, dtype=np.int64)
-        highs = np.array([function.high for function in self.functions], dtype=np.int64)
-        found = np.searchsorted(self._lows, addresses, side="right") - 1
-        inside = (found >= 0) & (addresses < highs[np.maximum(found, 0)])
-        return np.where(inside, found, -1)
+        lows, highs = self._lows_and_highs
+        found = np.searchsorted(lows, addresses, side="right") - 1
+        return np.where(addresses < highs[found], found, -1)
 
     def lines_at(self, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The line of the code at each address, `NO_LINE` where it has none. Shapes: (n,) to (n,)."""
         import numpy as np
 
-        if not self.rows:
-            return np.zeros(len(addresses), dtype=np.int64)
-        found = np.searchsorted(self._starts, addresses, side="right") - 1
-        return np.where(found >= 0, self._lines[np.maximum(found, 0)], NO_LINE)
-
-    def runs_of(self, function: CodeFunction) -> Iterator[tuple[int, int, int]]:
-        """The runs of a function's code with one line: first address, address behind the last, line."""
-        ends = [*(address for address, _ in self.rows[1:]), function.high]
-        for (low, line), high in zip(self.rows, ends, strict=False):
-            if low < function.high and high > function.low:
-                yield max(low, function.low), min(high, function.high), line
+        starts, lines = self._starts_and_lines
+        return lines[np.searchsorted(starts, addresses, side="right") - 1]
 
 
 def read_images(module: Path) -> tuple[Image, ...]:
