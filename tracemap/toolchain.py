@@ -18,10 +18,14 @@ from tracemap.errors import ToolFailed, ToolMissing
 Progress = Callable[[str], None]
 """Told the name of each phase of long work as it begins; the command line shows it, libraries ignore it."""
 
-_COMPILER_TOOLS = ("iree-compile", "iree-opt")
-_RUNTIME_TOOLS = ("iree-benchmark-module", "iree-profile", "iree-run-module", "iree-dump-module")
-_SYSTEM_TOOLS = ("valgrind",)
-_PACKAGES = {"compiler": "iree-base-compiler", "runtime": "iree-base-runtime"}
+_COMPILER = ("iree.compiler", "_mlir_libs", "install it with: pip install iree-base-compiler")
+_RUNTIME = ("iree._runtime_libs", ".", "install it with: pip install iree-base-runtime")
+_TOOLS = {
+    **dict.fromkeys(("iree-compile", "iree-opt"), _COMPILER),
+    **dict.fromkeys(("iree-benchmark-module", "iree-profile", "iree-run-module", "iree-dump-module"), _RUNTIME),
+    "valgrind": ("", "", "install it (Debian, Ubuntu: apt-get install valgrind)"),
+}
+"""Of each program the package and the folder in it that hold it, if any, and how it is got."""
 
 
 def no_progress(phase: str) -> None:
@@ -34,24 +38,14 @@ def find_tool(name: str) -> Path:
     Raises:
         ToolMissing: it is in neither; the message names the package that brings it.
     """
-    if name in _SYSTEM_TOOLS:
-        found = shutil.which(name)
-        if found is None:
-            raise ToolMissing(f"{name} is not installed; install it (Debian, Ubuntu: apt-get install {name})")
-        return Path(found)
-    if name in _COMPILER_TOOLS:
-        module, folder, package = "iree.compiler", "_mlir_libs", _PACKAGES["compiler"]
-    elif name in _RUNTIME_TOOLS:
-        module, folder, package = "iree._runtime_libs", ".", _PACKAGES["runtime"]
-    else:
-        raise ToolMissing(f"{name}: not a program that tracemap knows")
-    for location in _package_folders(module):
+    package, folder, how = _TOOLS[name]
+    for location in _package_folders(package) if package else ():
         path = location / folder / name
         if path.is_file():
             return path
     on_path = shutil.which(name)
     if on_path is None:
-        raise ToolMissing(f"{name} is not installed; install it with: pip install {package}")
+        raise ToolMissing(f"{name} is not installed; {how}")
     return Path(on_path)
 
 

@@ -92,14 +92,10 @@ def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     if weight_sum == 0:
         weights = [1] * len(weights)
         weight_sum = len(weights)
-    shares = []
-    remainders = []
-    for index, weight in enumerate(weights):
-        share, remainder = divmod(total * weight, weight_sum)
-        shares.append(share)
-        remainders.append((-remainder, index))
+    exact = [divmod(total * weight, weight_sum) for weight in weights]
+    shares = [share for share, _ in exact]
     left_over = total - sum(shares)
-    for _, index in sorted(remainders)[:left_over]:
+    for index in sorted(range(len(exact)), key=lambda index: -exact[index][1])[:left_over]:
         shares[index] += 1
     return shares
 

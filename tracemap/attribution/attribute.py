@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualRow, RunSummary
+from msgspec import structs
+
+from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualRow
 from tracemap.attribution.result.diagnostics import result_diagnostics
 from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import Splitting, bases, op_results, site_results, transfer_results
@@ -55,19 +57,6 @@ def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) ->
             if not allow_mismatch:
                 raise RunMismatch(f"{text} ({graph.module.sha256[:12]}…); record again, or --allow-mismatch")
             yield Diagnostic("run-mismatch", text)
-
-
-def summary(runs: Sequence[Run]) -> RunSummary:
-    """Header values for the report; sums over several runs, unknown as soon as one is."""
-    headers = [run.header for run in runs]
-    return RunSummary(
-        elapsed_ns=_sum([header.elapsed_ns for header in headers]),
-        iterations=_sum([header.iterations for header in headers]),
-        workers=headers[0].workers,
-        device=headers[0].device,
-        function=headers[0].function,
-        command=headers[0].command,
-    )
 
 
 def _sum(values: Sequence[Integer]) -> Integer:
@@ -134,8 +123,8 @@ def _result(
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]
     steps = of_places.steps(graph, request.images)
-    peaks = request.runs[0].header.peaks
-    by = Splitting(rule, peaks, names, of_places, steps, per_call, bases(graph, rule, steps))
+    headers = [run.header for run in request.runs]
+    by = Splitting(rule, headers[0].peaks, names, of_places, steps, per_call, bases(graph, rule, steps))
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     spreads = {op: per_call.get(targets, {}) for op, targets in of_places.targets_of_ops(graph).items()}
     ops = op_results(graph, (*sites, *transfers), spreads)
@@ -143,7 +132,11 @@ def _result(
     return Attribution(
         map_sha256=request.map_sha256,
         rule=rule,
-        run=summary(request.runs),
+        run=structs.replace(
+            headers[0],
+            elapsed_ns=_sum([header.elapsed_ns for header in headers]),
+            iterations=_sum([header.iterations for header in headers]),
+        ),
         metrics=tuple(_total(metric, seen, ops, residual) for metric in metrics),
         ops=ops,
         sites=sites,

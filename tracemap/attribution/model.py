@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
+from tracemap.measurements.model import RunHeader
 from tracemap.options.attribute import Rule
-from tracemap.units import Integer, Text
+from tracemap.units import Integer
 
 
 class ResidualReason(enum.StrEnum):
@@ -161,18 +162,6 @@ class MetricTotal(Record, frozen=True):
     residual: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """What a report says of the run: header values, `UNKNOWN` where the run's file does not tell."""
-
-    elapsed_ns: Integer
-    iterations: Integer
-    workers: Integer
-    device: Text
-    function: Text
-    command: tuple[str, ...]
-
-
 class BalanceError(AssertionError):
     """attributed + residual is not what was measured: a defect of tracemap, never of its input."""
 
@@ -187,7 +176,8 @@ class Attribution:
 
     map_sha256: str
     rule: Rule
-    run: RunSummary
+    run: RunHeader
+    """How the first run came about; time elapsed and iterations are those of all, unknown as soon as one run's are."""
     metrics: tuple[MetricTotal, ...]
     ops: tuple[OpResult, ...]
     sites: tuple[SiteResult, ...]

@@ -6,16 +6,12 @@ The scan is fast because it checks in SQL, which can say that a value is bad but
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tracemap.errors import RunInvalid
 from tracemap.measurements.columns import FileColumn, columns_of, csv_rows, is_number, is_whole_number, table_sql
 from tracemap.measurements.model import TIME_METRICS, Run
-from tracemap.measurements.sql import first_line, literal, quoted, reading_errors
+from tracemap.measurements.sql import first_line, literal, quoted, reading_errors, rows_of
 from tracemap.units import plural
-
-if TYPE_CHECKING:
-    import duckdb
 
 _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
 """What SQL takes for a truth value."""
@@ -43,16 +39,12 @@ SELECT record FROM (SELECT row_number() OVER () AS record, * FROM {table}) WHERE
 
 def _suspicious_record(run: Run) -> int:
     """The number of the first record with a bad cell, from 1 after the header; 0 if SQL cannot tell."""
-    import duckdb
-
     doubts = " OR ".join(_doubt(column) for column in columns_of(run) if column.type != "VARCHAR")
     query = _SUSPICIOUS_RECORD.format(table=table_sql(run), doubts=doubts or "false")
     try:
-        with duckdb.connect() as connection:
-            found = connection.execute(query).fetchall()
+        return next((int(record) for (record,) in rows_of(query)), 0)
     except reading_errors():
         return 0
-    return int(found[0][0]) if found else 0
 
 
 def _doubt(column: FileColumn) -> str:
@@ -126,12 +118,9 @@ _ALL_VALUES = "SELECT max(hash({cell})) FROM read_parquet({path})"
 
 def _bad_cell_of_parquet(run: Run) -> str:
     """The first column that has a bad value or cannot be read; the empty text if each can be read by itself."""
-    import duckdb
-
     for column in columns_of(run):
         try:
-            with duckdb.connect() as connection:  # one that met a damaged file answers nothing any more
-                found = _bad_value(connection, run, column)
+            found = _bad_value(run, column)
         except reading_errors() as error:
             return f"column {column.name}: cannot be read: {first_line(error)}"
         if found:
@@ -139,9 +128,9 @@ def _bad_cell_of_parquet(run: Run) -> str:
     return ""
 
 
-def _bad_value(connection: duckdb.DuckDBPyConnection, run: Run, column: FileColumn) -> str:
+def _bad_value(run: Run, column: FileColumn) -> str:
     cell, path = quoted(column.name), literal(str(run.table))
-    connection.execute(_ALL_VALUES.format(cell=cell, path=path)).fetchall()
+    rows_of(_ALL_VALUES.format(cell=cell, path=path))
     if column.type == "VARCHAR":
         return ""
     number = f"TRY_CAST({cell} AS {column.type})"
@@ -151,7 +140,7 @@ def _bad_value(connection: duckdb.DuckDBPyConnection, run: Run, column: FileColu
     elif column.means in TIME_METRICS:
         wrong += f" OR {number} < 0"
     query = _BAD_NUMBER.format(cell=cell, path=path, number=number, wrong=wrong)
-    for row, text, is_unreadable in connection.execute(query).fetchall():
+    for row, text, is_unreadable in rows_of(query):
         fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
         return f"row {row}, column {column.name}: {text!r} is {fault}"
     return ""

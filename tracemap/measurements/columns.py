@@ -122,7 +122,7 @@ def events_sql(run: Run) -> str:
     columns = {column.means: column for column in columns_of(run)}
     own = [name for name in columns if name not in COLUMNS]
     cells = (
-        f"{_cell(columns[name], run.format) if name in columns else _absent(name)} AS {quoted(name)}"
+        f"{_cell(columns[name], run.format) if name in columns else _ABSENT[name]} AS {quoted(name)}"
         for name in (*COLUMNS, *own)
     )
     return f"SELECT {', '.join(cells)} FROM {table_sql(run, columns.values())}"
@@ -157,6 +157,7 @@ def _csv_type(column: FileColumn) -> str:
 
 _DEFAULTS: Final = {"kind": "'dispatch'", "warmup": "false"}
 """Of columns that are not unknown where nothing is said."""
+_ABSENT: Final = {name: f"CAST(NULL AS {kind})" for name, kind in COLUMNS.items()} | _DEFAULTS
 
 _PLAIN = "CAST({cell} AS {type})"
 _OR_DEFAULT = "coalesce(CAST({cell} AS {type}), {default})"
@@ -164,10 +165,6 @@ _TIME = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST({cell} AS BI
 _TIME_IN_UNITS = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST(round({cell} * {factor}) AS BIGINT) END"
 _FINITE = "CASE WHEN NOT isfinite({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS DOUBLE) END"
 _WHOLE = "CASE WHEN {cell} <> trunc({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS BIGINT) END"
-
-
-def _absent(name: str) -> str:
-    return _DEFAULTS.get(name, f"CAST(NULL AS {COLUMNS[name]})")
 
 
 def _cell(column: FileColumn, file_format: str) -> str:

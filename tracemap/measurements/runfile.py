@@ -24,7 +24,7 @@ from tracemap.measurements.model import (
     RunHeader,
     parse_header,
 )
-from tracemap.measurements.sql import copy_to, first_line, literal, reading_errors
+from tracemap.measurements.sql import copy_to, first_line, literal, reading_errors, rows_of
 from tracemap.outputs import check_file, replaced
 
 if TYPE_CHECKING:
@@ -153,12 +153,9 @@ def _csv_types(path: Path, names: Sequence[str], sample: Sequence[Sequence[str]]
 
 def _first_values(path: Path, width: int, index: int) -> list[str]:
     """The first values of a column that has none in the first rows; none where the table cannot be read so far."""
-    import duckdb
-
     query = f"SELECT c{index} FROM {csv_sql(path, ['VARCHAR'] * width)} WHERE c{index} <> '' LIMIT {_SAMPLE_ROWS}"
     try:
-        with duckdb.connect() as connection:
-            return [str(value) for (value,) in connection.execute(query).fetchall()]
+        return [str(value) for (value,) in rows_of(query)]
     except reading_errors():  # the scan of all values will say where
         return []
 

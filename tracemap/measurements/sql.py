@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import duckdb
@@ -23,6 +23,14 @@ def open_database() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
         connection.execute(f"SET temp_directory = {literal(folder)}")
         yield connection
+
+
+def rows_of(query: str) -> list[tuple[Any, ...]]:
+    """All rows of a query on a connection of its own: one that met a damaged file answers nothing any more."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        return connection.execute(query).fetchall()
 
 
 def quoted(name: str) -> str:

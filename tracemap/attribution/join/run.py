@@ -69,14 +69,6 @@ class CommandKey:
     kernel: str
 
 
-@dataclass(frozen=True, slots=True)
-class SeenTransfer:
-    """What an event tells of a copy, fill or update: its kind and, where known, how many bytes it moves."""
-
-    kind: str
-    bytes: Integer
-
-
 @dataclass
 class Join:
     """The targets of a run's events.
@@ -144,13 +136,10 @@ class Join:
     def _lossy(self) -> bool:
         return any(diagnostic.slug in _LOSSES for diagnostic in self.header.diagnostics)
 
-    def transfers_like(self, seen: SeenTransfer) -> Meanings:
-        """The transfers that an event may be by itself."""
-        return frozenset(
-            transfer.id
-            for transfer in self._transfers
-            if transfer.kind == seen.kind and (UNKNOWN in (transfer.bytes, seen.bytes) or transfer.bytes == seen.bytes)
-        )
+    def transfers_like(self, kind: str, length: Integer) -> Meanings:
+        """The transfers that an event of a kind that moves so many bytes may be by itself."""
+        alike = (each for each in self._transfers if each.kind == kind)
+        return frozenset(each.id for each in alike if UNKNOWN in (each.bytes, length) or each.bytes == length)
 
     def buffers_like(self, kernels: Sequence[str]) -> Meanings:
         """The buffers that dispatch these kernels in this order, of those that can run."""
@@ -184,9 +173,9 @@ class Join:
         return self._groups[key]
 
     def _add_targets(self, group: int, meanings: Meanings, *, indexed: bool) -> None:
-        transfers = sorted((each for each in meanings if isinstance(each, str)), key=_number)
+        transfers = tuple(transfer.id for transfer in self.graph.transfers if transfer.id in meanings)
         if transfers:
-            self.by_transfer[group] = Target(tuple(transfers))
+            self.by_transfer[group] = Target(transfers)
         ordinals = sorted(each for each in meanings if isinstance(each, int))
         buffers = [self.graph.command_buffers[ordinal] for ordinal in ordinals]
         if buffers and indexed:
@@ -214,10 +203,6 @@ class Join:
             if called:
                 targets[kernel.name] = Target(tuple(called))
         return targets
-
-
-def _number(identifier: str) -> int:
-    return int("0" + "".join(character for character in identifier if character.isdecimal()))
 
 
 def _schedule(graph: TraceGraph, function: Text) -> Schedule | None:

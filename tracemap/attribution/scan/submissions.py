@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracemap.attribution.join.run import UNMATCHED_GROUP, Join, SeenTransfer
+from tracemap.attribution.join.run import UNMATCHED_GROUP, Join
 from tracemap.attribution.join.ways import Meanings
 from tracemap.attribution.scan.lookups import Lookup, Source
 from tracemap.units import UNKNOWN
@@ -101,7 +101,7 @@ def _meaning(join: Join, letter: str) -> Meanings:
     if letter.startswith("g"):
         return join.meanings(int(letter[1:]))
     kind, _, length = letter.partition(" ")
-    return join.transfers_like(SeenTransfer(kind, int(length) if int(length) >= 0 else UNKNOWN))
+    return join.transfers_like(kind, int(length) if int(length) >= 0 else UNKNOWN)
 
 
 def _spell(source: Source, meanings: Mapping[str, Meanings], *, indexed: bool) -> None:

@@ -217,9 +217,11 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
 
 # The columns of a run in their order; `row` counts the records. Numbers that the profile lacks are 0, or all ones.
 # Each queue counts its submissions from 1; in a run, which has no queues, those of the first queue keep their numbers.
+# local-sync releases a transient buffer with a queue barrier, and files are read and written by copies.
 _EVENTS = """
 WITH events AS (
-    SELECT *, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' ELSE {kind_of_op} END AS kind
+    SELECT *, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' WHEN op = 'barrier' THEN 'dealloca'
+                   WHEN op IN ('read', 'write') THEN 'copy' ELSE op END AS kind
     FROM profile_records WHERE record_type IN {record_types}
 ), queues AS (
     SELECT physical_device_ordinal AS device, queue_ordinal AS queue,
@@ -256,9 +258,6 @@ LEFT JOIN (SELECT id, program FROM profile_buffers WHERE one_shot) AS one_shot
     ON one_shot.id = events.command_buffer_id
 """
 
-# local-sync releases a transient buffer with a queue barrier, and files are read and written by copies.
-_KIND_OF_OP = "CASE op WHEN 'barrier' THEN 'dealloca' WHEN 'read' THEN 'copy' WHEN 'write' THEN 'copy' ELSE op END"
-
 # Times over workers exist for tiles only: a row without tiles has no cpu time, which is not the same as 0.
 _CPU_NS = "CASE WHEN kind = 'dispatch' OR tile_duration_sum_ns > 0 THEN tile_duration_sum_ns END AS cpu_ns,"
 
@@ -266,7 +265,6 @@ _CPU_NS = "CASE WHEN kind = 'dispatch' OR tile_duration_sum_ns > 0 THEN tile_dur
 def _events_sql(clock: Clock, warmup: int) -> str:
     on_host = clock is Clock.HOST
     return _EVENTS.format(
-        kind_of_op=_KIND_OF_OP,
         record_types=record_types(clock),
         start_ns="start_host_time_ns" if on_host else "start_driver_host_cpu_time_ns",
         warmup=warmup,

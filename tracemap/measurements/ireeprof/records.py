@@ -53,19 +53,13 @@ def whole_records(profile: Path) -> WholeRecords:
         RunEmpty: not one record is whole, or there is no file: who has nothing to write makes none.
         RunInvalid: it is no `.ireeprof`, or cannot be read.
     """
-    try:
-        return _walked(profile)
-    except FileNotFoundError as error:
-        raise RunEmpty(f"{profile}: there is no such file: nothing was recorded") from error
-    except OSError as error:
-        raise RunInvalid(f"{profile}: cannot be read: {error.strerror}") from error
-
-
-def _walked(profile: Path) -> WholeRecords:
-    size = profile.stat().st_size
+    with readable(profile, RunInvalid):
+        if not profile.exists():
+            raise RunEmpty(f"{profile}: there is no such file: nothing was recorded")
+        size = profile.stat().st_size
     if size == 0:
         raise RunEmpty(f"{profile}: the profile is empty: nothing was recorded before the program ended")
-    with profile.open("rb") as file:
+    with readable(profile, RunInvalid), profile.open("rb") as file:
         head = file.read(_FILE_HEADER_BYTES)
         if not head.startswith(_MAGIC):
             raise RunInvalid(f"{profile}: not a profile of IREE (it does not begin with {_MAGIC.decode()})")
