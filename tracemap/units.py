@@ -138,11 +138,7 @@ def format_average(value: float) -> str:
 
 def format_quantity(value: Integer, unit: str) -> str:
     """A value in the given unit (`ns`, `bytes`, anything else is a count) for people."""
-    if unit == "ns":
-        return format_ns(value)
-    if unit == "bytes":
-        return format_bytes(value)
-    return format_count(value)
+    return {"ns": format_ns, "bytes": format_bytes}.get(unit, format_count)(value)
 
 
 def format_share(part: int, whole: int) -> str:

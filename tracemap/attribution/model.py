@@ -96,19 +96,28 @@ class SiteCost(Record, frozen=True):
     per_call: PerCall | None
 
 
-@dataclass(frozen=True, slots=True)
-class SiteResult:
-    """A site: how often it ran, its cost by metric name, and how the rule split it over the members.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceResult:
+    """A site or transfer: how often it ran, its cost by metric name, and what its ops got of it.
 
-    `split_evenly`: the events named only a kernel with several sites, so calls and costs are this site's even share.
-    `equal_members`: the members' costs were not computable, so the split over members is even.
+    `split_evenly`: the events could be of several places (they named only a kernel with several sites, or transfers
+    alike), so calls and costs are this one's even share.
     """
 
-    site: str
     calls: int
     metrics: Mapping[str, SiteCost]
     shares: tuple[MemberShare, ...]
     split_evenly: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteResult(PlaceResult):
+    """A site, its cost split over the members by the rule.
+
+    `equal_members`: the members' costs were not computable, so the split over members is even.
+    """
+
+    site: str
     equal_members: bool
     nobody: Mapping[str, int] = field(default_factory=dict)
     """What is of no member, by metric: code in the kernel that is of no op."""
@@ -128,18 +137,11 @@ class KernelResult:
     sites: Mapping[str, Mapping[int, Mapping[str, int]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TransferResult:
-    """A copy, fill or update of its own that ran: how often, its cost by metric name, even shares of its ops.
-
-    `split_evenly`: the events could be of several transfers, so calls and costs are this one's even share.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferResult(PlaceResult):
+    """A copy, fill or update of its own that ran; its ops have even shares."""
 
     transfer: str
-    calls: int
-    metrics: Mapping[str, SiteCost]
-    shares: tuple[MemberShare, ...]
-    split_evenly: bool
 
 
 @dataclass(frozen=True, slots=True)

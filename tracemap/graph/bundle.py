@@ -112,25 +112,22 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
         TargetUnwritable: the target's folder cannot be written.
     """
     check_target(target, force=force)
+    encoded = encode(graph)
+    prefix = f".{target.name}."
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as made:
+            folder = Path(made)
+            folder.chmod(0o755)
+            (folder / MAP_NAME).write_bytes(encoded)
+            shutil.move(files.module, folder / MODULE_NAME)
+            _write_texts(folder / SOURCE_FOLDER, files.sources)
+            _write_texts(folder / KERNELS_FOLDER, files.kernels)
+            for configured in files.configured:
+                shutil.move(configured, folder / KERNELS_FOLDER / CONFIGURED_NAME)
+            (folder / RUNS_FOLDER).mkdir()
+            _replace(folder, target)
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
-    try:
-        folder.chmod(0o755)
-        encoded = encode(graph)
-        (folder / MAP_NAME).write_bytes(encoded)
-        shutil.move(files.module, folder / MODULE_NAME)
-        _write_texts(folder / SOURCE_FOLDER, files.sources)
-        _write_texts(folder / KERNELS_FOLDER, files.kernels)
-        for configured in files.configured:
-            shutil.move(configured, folder / KERNELS_FOLDER / CONFIGURED_NAME)
-        (folder / RUNS_FOLDER).mkdir()
-        _replace(folder, target)
-    except OSError as error:
-        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
 
 

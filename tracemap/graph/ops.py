@@ -50,16 +50,7 @@ class OpId(str):
         return int(self[2:])
 
 
-PHASES = (
-    "input",
-    "abi",
-    "preprocessing",
-    "global-optimization",
-    "dispatch-creation",
-    "flow",
-    "stream",
-    "hal",
-)
+PHASES = ("input", "abi", "preprocessing", "global-optimization", "dispatch-creation", "flow", "stream", "hal")
 """The phases of the compiler in which ops are looked for, in order."""
 
 SOURCE = "source"

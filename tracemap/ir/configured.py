@@ -99,12 +99,9 @@ def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str
     reread = parser.parse(text)
     steps: dict[int, LocatedStep] = {}
     for operation, line, column, parent in _placed(function, nested(reread.operation)[0]):
-        own = parser.location(operation)
-        known = steps.get(line)
-        if known is None:  # in pre-order, so this is the outermost operation of the line
-            steps[line] = LocatedStep(line, operation.name, (own,), parent)
-        else:
-            steps[line] = replace(known, locations=(*known.locations, own))
+        # In pre-order, so that the first operation of a line is its outermost one.
+        step = steps.get(line) or LocatedStep(line, operation.name, (), parent)
+        steps[line] = replace(step, locations=(*step.locations, parser.location(operation)))
         operation.location = ir.Location.file(f"kernels/{file}", line, column, context=parser.context)
     # The file of the debug information is that of the module around.
     inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)

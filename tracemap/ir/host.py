@@ -13,11 +13,9 @@ INITIALIZER = "util.initializer"
 def walk_hosts(module: Module) -> Iterator[tuple[str, Operation]]:
     """All operations of the host program with the symbol of their function ("" in initializers), in order."""
     for top in nested(module.operation):
-        if top.name == "util.func":
-            function = string_attribute(top, "sym_name")
+        if top.name in ("util.func", INITIALIZER):
+            function = string_attribute(top, "sym_name")  # initializers have none
             yield from ((function, operation) for operation in _walk_outside_dispatches(top))
-        elif top.name == INITIALIZER:
-            yield from (("", operation) for operation in _walk_outside_dispatches(top))
 
 
 def _walk_outside_dispatches(operation: Operation) -> Iterator[Operation]:

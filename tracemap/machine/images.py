@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracemap.errors import ModuleInvalid
+from tracemap.errors import ModuleInvalid, readable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,10 +98,8 @@ def read_images(module: Path) -> tuple[Image, ...]:
     Raises:
         ModuleInvalid: the file cannot be read, or an image in it is damaged.
     """
-    try:
+    with readable(module, ModuleInvalid):
         data = module.read_bytes()
-    except OSError as error:
-        raise ModuleInvalid(f"{module}: cannot be read: {error.strerror}") from error
     return tuple(_images(data, str(module)))
 
 

@@ -13,17 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import pretty
-from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, readable
+from tracemap.errors import RunEmpty, RunInvalid, readable
 from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
-from tracemap.measurements.model import (
-    COLUMNS,
-    STEP_METRICS,
-    UNTOLD_HEADER,
-    Clock,
-    Run,
-    RunHeader,
-    parse_header,
-)
+from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
 from tracemap.measurements.sql import copy_to, first_line, literal, reading_errors, rows_of
 from tracemap.outputs import check_file, replaced
 
@@ -69,20 +61,14 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
         TargetExists: there is something and `force` is not set.
         TargetUnwritable: it cannot be written.
     """
-    import duckdb
-
     check_target(target, force=force)
     text = pretty(header)
-    try:
-        if target.suffix == ".csv":
-            with replaced(target) as table, replaced(header_path(target)) as beside:
-                copy_to(events, table, "FORMAT csv, HEADER true")
-                beside.write_text(text, encoding="utf-8")
-        else:
-            with replaced(target) as table:
-                copy_to(events, table, f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}")
-    except (OSError, duckdb.IOException) as error:
-        raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
+    if target.suffix == ".csv":
+        with replaced(header_path(target)) as beside:
+            beside.write_text(text, encoding="utf-8")
+            copy_to(events, target, "FORMAT csv, HEADER true")
+    else:
+        copy_to(events, target, f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}")
 
 
 # ---- reading
@@ -123,9 +109,7 @@ def _read_parquet_run(path: Path) -> Run:
 
 def _read_csv_run(path: Path) -> Run:
     beside = header_path(path)
-    header = None
-    if beside.is_file():
-        header = parse_header(beside.read_bytes(), str(beside))
+    header = parse_header(beside.read_bytes(), str(beside)) if beside.is_file() else None
     with csv_rows(path) as rows:
         names = tuple(next(rows, ()))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))

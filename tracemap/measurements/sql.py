@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracemap.errors import TargetUnwritable
+from tracemap.outputs import replaced
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -43,11 +46,21 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def copy_to(rows: duckdb.DuckDBPyRelation, path: Path, options: str) -> None:
-    """Write rows to a file; the options are those of SQL's COPY."""
-    copied = rows.query("copied_rows", f"COPY (SELECT * FROM copied_rows) TO {literal(str(path))} ({options})")
-    if copied is not None:
-        copied.fetchall()
+def copy_to(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> None:
+    """Write rows to a file, whole or not at all; the options are those of SQL's COPY.
+
+    Raises:
+        TargetUnwritable: it cannot be written.
+    """
+    import duckdb
+
+    try:
+        with replaced(target) as path:
+            copied = rows.query("copied_rows", f"COPY (SELECT * FROM copied_rows) TO {literal(str(path))} ({options})")
+            if copied is not None:
+                copied.fetchall()
+    except duckdb.IOException as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
 
 
 def first_line(error: Exception) -> str:

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
-from tracemap.attribution.model import MemberShare, OpCost, OpResult, PerCall, SiteCost, SiteResult, TransferResult
+from tracemap.attribution.model import (
+    MemberShare,
+    OpCost,
+    OpResult,
+    PerCall,
+    PlaceResult,
+    SiteCost,
+    SiteResult,
+    TransferResult,
+)
 from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.sums import Spread
 from tracemap.attribution.steps.counts import StepCounts
@@ -19,7 +28,7 @@ from tracemap.measurements.model import Peaks
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, split_by_largest_remainder
 
-_Part = tuple[SiteResult | TransferResult, MemberShare]
+_Part = tuple[PlaceResult, MemberShare]
 """What an op has of a site or transfer."""
 
 
@@ -123,7 +132,7 @@ def _shares(
 
 
 def op_results(
-    graph: TraceGraph, results: Sequence[SiteResult | TransferResult], spreads: Mapping[OpId, Spread]
+    graph: TraceGraph, results: Sequence[PlaceResult], spreads: Mapping[OpId, Spread]
 ) -> tuple[OpResult, ...]:
     """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model."""
     parts: dict[OpId, list[_Part]] = defaultdict(list)

@@ -55,25 +55,17 @@ class Lookup:
     of_transfer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lookups:
-    """The lookups of one run, in the order in which they are joined and asked.
+def lookups(source: Source, submitted: Sequence[Lookup]) -> tuple[Sequence[Lookup], Sequence[Lookup]]:
+    """The lookups of a run, given those that tell its submissions apart, in the order in which they are asked.
 
-    `of_events`: for events of their own; `of_steps`: for rows of steps, which always name their kernel and often
+    The first are for events of their own, the second for rows of steps, which always name their kernel and often
     nothing else.
     """
-
-    of_events: tuple[Lookup, ...]
-    of_steps: tuple[Lookup, ...]
-
-
-def lookups(source: Source, submitted: Sequence[Lookup]) -> Lookups:
-    """All lookups of a run, given those that tell its submissions apart."""
     join = source.join
     exact = (*_by_site(source), *submitted, *_by_command(source, grouped=bool(submitted)))
     every = (*exact, _by_kernel(source))
     # Events that no exact lookup knows may be the map's all the same; where buffers are trusted they are not.
-    return Lookups(exact if join.trusts_buffers and source.run.has_header and join.by_command else every, every)
+    return exact if join.trusts_buffers and source.run.has_header and join.by_command else every, every
 
 
 def _by_site(source: Source) -> Iterator[Lookup]:

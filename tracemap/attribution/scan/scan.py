@@ -54,9 +54,9 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run]) -> Scan:
     resolve(tables, metrics)
     for run in runs:
         source = Source(run, Join(graph, run.header), tables.of_run(run), targets)
-        found = lookups(source, submission_lookups(source))
-        add_events(source, found.of_events, metrics)
-        rows += step_rows(source, found.of_steps, of_steps, graph)
+        of_events, of_rows = lookups(source, submission_lookups(source))
+        add_events(source, of_events, metrics)
+        rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
     by_target = sums_by_target(tables, metrics)
     covered = dict.fromkeys((metric.name for metric in metrics), 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import QueryInvalid, RunInvalid, TargetUnwritable
+from tracemap.errors import QueryInvalid, RunInvalid
 from tracemap.measurements.hook.recording import (
     NO_WORKGROUP,
     HookProcess,
@@ -21,7 +21,7 @@ from tracemap.measurements.hook.recording import (
 )
 from tracemap.measurements.sql import copy_to, literal, open_database, quoted
 from tracemap.options.stats import StatsOptions
-from tracemap.outputs import check_file, replaced
+from tracemap.outputs import check_file
 
 if TYPE_CHECKING:
     import duckdb
@@ -78,8 +78,6 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
         TargetExists: there is a file and `force` is not set.
         TargetUnwritable: it cannot be written.
     """
-    import duckdb
-
     check_file(target, force=options.force)
     for name in options.counters:
         if name not in recording.event_names:
@@ -91,12 +89,8 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
         ((count,),) = calls.aggregate("count(*)").fetchall()
         if not count:
             raise no_call_is_left(recording.folder, options)
-        try:
-            chosen = calls.project(", ".join(map(quoted, names)))
-            with replaced(target) as table:
-                copy_to(chosen, table, "FORMAT csv, HEADER true" if target.suffix == ".csv" else "FORMAT parquet")
-        except (OSError, duckdb.IOException) as error:
-            raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
+        chosen = calls.project(", ".join(map(quoted, names)))
+        copy_to(chosen, target, "FORMAT csv, HEADER true" if target.suffix == ".csv" else "FORMAT parquet")
     return int(count)
 
 

@@ -7,8 +7,7 @@ process inherits what its parent had loaded, and says how much that is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -146,20 +145,16 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
-    with _understood(path, 1):
-        process = _process(path, _line_of(lines[0], first=True))
-    for number, line in enumerate(lines[1:], start=2):
-        with _understood(path, number):
-            _add_line(process, _line_of(line, first=False))
+    for number, line in enumerate(lines, start=1):
+        try:
+            told = _line_of(line, first=number == 1)
+            if number == 1:
+                process = _process(path, told)
+            else:
+                _add_line(process, told)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
     return process
-
-
-@contextmanager
-def _understood(path: Path, number: int) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
 
 
 def _line_of(line: bytes, *, first: bool) -> dict[str, Any]:
@@ -175,13 +170,7 @@ def _process(path: Path, line: Mapping[str, Any]) -> ProcessFile:
     check_version(path, int(line["version"]))
     names = ("pid", "inherited_kernels", "inherited_executables", "forked_ns")
     counts: dict[str, Any] = {name: count(line[name]) for name in names}
-    return ProcessFile(
-        path,
-        stamp=str(line["stamp"]),
-        start=_moment(line),
-        parent=str(line["parent"]),
-        **counts,
-    )
+    return ProcessFile(path, stamp=str(line["stamp"]), start=_moment(line), parent=str(line["parent"]), **counts)
 
 
 def _moment(line: Mapping[str, Any]) -> tuple[int, int]:
