@@ -312,7 +312,7 @@ class TestJoin:
         made = structs.replace(example(), command_buffers=tuple(buffers))
         joined = Join(made, header(programs=tuple(tuple(p) for p in programs), buffers=tuple(recorded)))
         return {
-            number: {target.places for key, target in joined.by_command.items() if key.group == group}
+            number: {target.places for key, target in joined.by_command.items() if key[0] == group}
             for number, group in joined.group_of_buffer.items()
         }
 

@@ -35,7 +35,7 @@ USES: dict[str, frozenset[str]] = {
     "diagnostics": frozenset({"codec"}),
     "functions": frozenset({"codec", "errors"}),
     "locations": frozenset({"errors"}),
-    "outputs": frozenset({"errors"}),
+    "outputs": frozenset({"errors", "codec"}),
     "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),

@@ -1,4 +1,4 @@
-"""Files that tracemap writes: refused before the work is done, and there whole or not at all."""
+"""What tracemap writes: a result in its format; files, refused before the work is done, there whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from tracemap.codec import pretty
 from tracemap.errors import TargetExists, TargetUnwritable
 
 
@@ -70,6 +71,18 @@ def write_text(text: str, target: Path) -> None:
     """
     with replaced(target) as temporary:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
+
+
+def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Callable[[], object]) -> None:
+    """Write a result to a stream in a format: `json`, for which `value` makes it, or else what `text` writes.
+
+    The stream is flushed: a reader that has gone away is noticed while somebody can still handle it.
+    """
+    if form == "json":
+        out.write(pretty(value()))
+    else:
+        text(out)
+    out.flush()
 
 
 def write_shown(show: Callable[[TextIO], None], target: Path) -> None:

@@ -31,9 +31,9 @@ def command(bundle: Path, options: AuditOptions) -> None:
     """
     from tracemap.graph.audit import audit
     from tracemap.graph.bundle import load
+    from tracemap.outputs import show_as
     from tracemap.reports.json.audit import shown_audit
     from tracemap.reports.terminal.audit import print_audit
-    from tracemap.session.formats import show_as
 
     opened = load(bundle)
     graph = opened.graph

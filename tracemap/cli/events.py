@@ -31,7 +31,7 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
     """
     from tracemap.capture.counters.choosing import check_event
     from tracemap.capture.counters.events import amd_events, find_event, is_amd, known_events
-    from tracemap.session.formats import show_as
+    from tracemap.outputs import show_as
 
     wanted = [find_event(name) for name in names] or known_events()
     if options.all and is_amd() and not names:

@@ -35,9 +35,9 @@ def command(bundle: Path, what: str, options: ShowOptions) -> None:
     from tracemap.errors import UsageInvalid
     from tracemap.graph.bundle import load
     from tracemap.graph.query import everything, select
+    from tracemap.outputs import show_as
     from tracemap.reports.json.show import shown_map
     from tracemap.reports.terminal.show import print_kernel, print_map
-    from tracemap.session.formats import show_as
 
     opened = load(bundle)
     graph = opened.graph

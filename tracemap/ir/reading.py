@@ -145,7 +145,8 @@ class _Describer:
         self.operations.append(record)
         function, owner = record.function, around.owner
         if record.name in FUNCTIONS:
-            self._enter(operation, record.symbol)
+            self.arguments[record.symbol] = _arguments(operation)
+            self.private |= {record.symbol} if string_attribute(operation, "sym_visibility") == "private" else set()
         elif record.is_op and record.name not in CONTROL_FLOW:
             owner = record.index
         for region in operation.regions:
@@ -176,11 +177,6 @@ class _Describer:
             signature=self._signatures.of(operation, name, results),
             block=around.block,
         )
-
-    def _enter(self, function: Operation, symbol: str) -> None:
-        self.arguments[symbol] = _arguments(function)
-        if string_attribute(function, "sym_visibility") == "private":
-            self.private.add(symbol)
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
         """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""

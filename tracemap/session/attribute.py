@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.options.attribute import AttributeOptions
-from tracemap.outputs import check_files, write_shown
-from tracemap.session.formats import show_as
+from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.runs import Attributed, joined
 from tracemap.toolchain import Progress, no_progress
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import UsageInvalid
 from tracemap.options.lower import LowerOptions
-from tracemap.outputs import check_files, write_shown
-from tracemap.session.formats import show_as
+from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.models import read_model
 from tracemap.toolchain import Progress, no_progress
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import UsageInvalid
 from tracemap.options.stats import StatsOptions
-from tracemap.outputs import check_files, write_text
-from tracemap.session.formats import show_as
+from tracemap.outputs import check_files, show_as, write_text
 from tracemap.units import UNKNOWN, Integer
 
 if TYPE_CHECKING:

@@ -60,23 +60,14 @@ _LOSSES = frozenset({"records-lost", "run-truncated"})
 """Diagnostics of a run that lacks events: what a call submitted is then not all there."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandKey:
-    """A dispatch command as events name it: `group` of command buffers, index in the buffer, kernel."""
-
-    group: int
-    command_index: int
-    kernel: str
-
-
 @dataclass
 class Join:
     """The targets of a run's events.
 
-    `group_of_buffer`: recorded buffer id -> group of what it may be; `by_command`: targets of dispatches whose buffer
-    and index are known; `by_position`: group -> target of the k-th dispatch of a submission, for drivers that report no
-    index; `by_transfer`: group -> target of a transfer; `by_kernel`: of events that only name a kernel; `by_site`: of
-    those that name their site. Groups are added as submissions are told apart.
+    `group_of_buffer`: recorded buffer id -> group of what it may be; `by_command`: (group, index in the buffer, kernel)
+    -> target of a dispatch whose buffer and index are known; `by_position`: group -> target of the k-th dispatch of a
+    submission, for drivers that report no index; `by_transfer`: group -> target of a transfer; `by_kernel`: of events
+    that only name a kernel; `by_site`: of those that name their site. Groups are added as submissions are told apart.
     """
 
     graph: TraceGraph
@@ -84,7 +75,7 @@ class Join:
     by_kernel: Mapping[str, Target] = field(init=False)
     by_site: Mapping[str, Target] = field(init=False)
     group_of_buffer: dict[int, int] = field(default_factory=dict)
-    by_command: dict[CommandKey, Target] = field(default_factory=dict)
+    by_command: dict[tuple[int, int, str], Target] = field(default_factory=dict)
     by_position: dict[tuple[int, int], Target] = field(default_factory=dict)
     by_transfer: dict[int, Target] = field(default_factory=dict)
     _groups: dict[tuple[Meanings, bool], int] = field(default_factory=dict)
@@ -226,10 +217,10 @@ def _dispatches(buffer: CommandBuffer) -> list[Command]:
     return [command for command in buffer.commands if command.kind == "dispatch"]
 
 
-def _command_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[CommandKey, Target]:
+def _command_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tuple[int, int, str], Target]:
     """Targets of a group's dispatch commands; the candidates have the same fingerprint, so the same kernels."""
     targets = {
-        CommandKey(group, index, command.kernel): _target(candidate.commands[index] for candidate in candidates)
+        (group, index, command.kernel): _target(candidate.commands[index] for candidate in candidates)
         for index, command in enumerate(candidates[0].commands)
         if command.kind == "dispatch" and command.kernel is not UNKNOWN
     }

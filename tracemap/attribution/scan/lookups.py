@@ -97,7 +97,7 @@ def _by_command(source: Source, *, grouped: bool) -> Iterator[Lookup]:
     join = source.join
     if not ({"command_buffer_id", "command_index"} <= source.columns and join.by_command):
         return
-    stride = 1 + max(key.command_index for key in join.by_command)
+    stride = 1 + max(index for _, index, _ in join.by_command)
     if not grouped and join.trusts_buffers and len(join.header.buffers) * stride <= _MOST_COMMANDS:
         yield _by_command_of_buffer(source, stride)
     else:
@@ -112,8 +112,8 @@ def _by_command_of_buffer(source: Source, stride: int) -> Lookup:
     command is all that is computed for most rows.
     """
     of_group = defaultdict(list)
-    for key, target in source.join.by_command.items():
-        of_group[key.group].append((key.command_index, target))
+    for (group, index, _), target in source.join.by_command.items():
+        of_group[group].append((index, target))
     rows = [
         (buffer.id * stride + index, target)
         for buffer in source.join.header.buffers
@@ -133,7 +133,7 @@ def _buffer_groups(source: Source) -> Lookup:
 
 def _by_command_of_group(source: Source, stride: int, *, grouped: bool) -> Lookup:
     by_command = source.join.by_command.items()
-    rows = [(key.group * stride + key.command_index, key.kernel, target) for key, target in by_command]
+    rows = [(group * stride + index, kernel, target) for (group, index, kernel), target in by_command]
     source.fill("commands", "command BIGINT, kernel VARCHAR, target INTEGER", rows)
     group = "coalesce(submissions.buffer_group, buffers.buffer_group)" if grouped else "buffers.buffer_group"
     target = "CASE WHEN commands.kernel = event.kernel THEN commands.target END"

@@ -50,7 +50,11 @@ class Tables:
         try:
             return self.connection.execute(text).fetchall()
         except reading_errors() as error:
-            raise self._explained(error) from error
+            if len(self.runs) == 1:
+                raise explain_bad_cell(self.runs[0], error) from error
+            # Where there are several runs, it is not for a cell of theirs.
+            tables = ", ".join(str(run.table) for run in self.runs)
+            raise RunInvalid(f"{tables}: cannot be read: {first_line(error)}") from error
 
     def make(self, name: str, query: str) -> None:
         """A table of a query's rows, in place of any that had the name."""
@@ -64,9 +68,3 @@ class Tables:
             lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in types)
             cells = [list(column) for column in zip(*rows, strict=True)]
             self.connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
-
-    def _explained(self, error: Exception) -> RunInvalid:
-        """What is wrong with the run that was read; if there are several, it is not for a cell of theirs."""
-        if len(self.runs) == 1:
-            return explain_bad_cell(self.runs[0], error)
-        return RunInvalid(f"{', '.join(str(run.table) for run in self.runs)}: cannot be read: {first_line(error)}")

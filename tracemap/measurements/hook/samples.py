@@ -78,11 +78,10 @@ class HookSamples:
     """The samples of all processes of a folder, by time.
 
     `taken` is a structured array: `process` (index into `processes`), `thread` (into `threads`), `tid`, `cpu`,
-    `time_ns`, `flags`, `ip`, `executable` (index into `executables`, OUTSIDE for none), `address` (`ip` as an offset
-    from the executable's base; 0 for none).
+    `time_ns`, `executable` (index into `executables`, OUTSIDE for none), `address` (as an offset from the executable's
+    base; 0 for none).
     """
 
-    folder: Path
     processes: tuple[str, ...]
     """Their stamps."""
     threads: tuple[SampledThread, ...]
@@ -129,7 +128,7 @@ def read_samples(folder: Path) -> HookSamples:
         raise RunEmpty(f"{folder}: holds no samples of the hook: no thread called a workgroup, or none was asked for")
     taken = np.concatenate(parts)
     taken = taken[np.lexsort((taken["thread"], taken["time_ns"]))]
-    return HookSamples(folder, tuple(files), tuple(threads), tuple(executables), taken, tuple(_diagnostics(threads)))
+    return HookSamples(tuple(files), tuple(threads), tuple(executables), taken, tuple(_diagnostics(threads)))
 
 
 def resolve(
@@ -170,11 +169,10 @@ def _taken(
 
     samples = thread.samples
     executable, address = resolve(samples["ip"], samples["time_ns"], known)
-    names = ("process", "thread", "tid", "cpu", "flags", "executable", "time_ns", "address")
-    taken = np.zeros(len(samples), dtype=[*((name, "<i8") for name in names), ("ip", "<u8")])
+    names = ("process", "thread", "tid", "cpu", "executable", "time_ns", "address")
+    taken = np.zeros(len(samples), dtype=[(name, "<i8") for name in names])
     taken["process"], taken["thread"], taken["tid"] = process, number, thread.tid
-    for name in ("cpu", "flags", "time_ns", "ip"):
-        taken[name] = samples[name]
+    taken["cpu"], taken["time_ns"] = samples["cpu"], samples["time_ns"]
     taken["executable"] = np.where(executable == OUTSIDE, OUTSIDE, executable + first)
     taken["address"] = address
     return taken
