@@ -1,11 +1,13 @@
 """Every way in which tracemap refuses: one base class, one small class per kind.
 
-Each kind has a `slug` that is stable (docs/errors.md lists them all, a test keeps the list complete), its cause as its
-docstring, and a `remedy`. Only `tracemap.cli` catches these; it prints one sentence and exits with `exit_code`.
+Each kind has a `slug` that is stable: its name in small letters with dashes. Its docstring is the cause, `remedy` what
+helps; docs/errors.md lists them all, a test keeps the list complete. Only `tracemap.cli` catches these; it prints one
+sentence and exits with `exit_code`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,67 +21,61 @@ class TracemapError(Exception):
     exit_code: ClassVar[int] = 2
     remedy: ClassVar[str] = "see the kind"
 
+    def __init_subclass__(cls) -> None:
+        cls.slug = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
 
 class ToolMissing(TracemapError):
     """A program or package that the command needs is not installed."""
 
-    slug = "tool-missing"
     remedy = "install what the message names (for the IREE tools: pip install iree-base-compiler iree-base-runtime)"
 
 
 class ToolFailed(TracemapError):
     """A program that tracemap started (iree-compile, iree-profile) failed or printed what was not expected."""
 
-    slug = "tool-failed"
     remedy = "read the program's own message, which is shown; run the printed command by hand"
 
 
 class ModelUnreadable(TracemapError):
     """The model's file does not exist or cannot be read."""
 
-    slug = "model-unreadable"
     remedy = "check the path; `-` reads the model from standard input"
 
 
 class ModelInvalid(TracemapError):
     """iree-compile does not accept the model."""
 
-    slug = "model-invalid"
     remedy = "mend the line that iree-compile's message names, or pass the flags it needs after `--`"
 
 
 class PipelineInvalid(TracemapError):
     """iree-opt does not take the pass pipeline, or one of its passes fails on the model."""
 
-    slug = "pipeline-invalid"
     remedy = "mend what iree-opt's message names; `iree-opt --help` lists the passes and their options"
 
 
 class ModuleInvalid(TracemapError):
     """The machine code of a compiled module is damaged, or of an architecture that is not read."""
 
-    slug = "module-invalid"
     remedy = "build the bundle again; loops and instructions are shown for x86-64 and AArch64"
 
 
 class LocationInvalid(TracemapError):
     """A location in the model or the compiler's output has a form that tracemap does not know."""
 
-    slug = "location-invalid"
     remedy = "report it, with the location's text"
 
 
 class DumpsInvalid(TracemapError):
     """A dump that is needed is missing or has no locations, or the module is not that of the dumps."""
 
-    slug = "dumps-invalid"
     remedy = "compile with --mlir-print-debuginfo and --dump-compilation-phases-to into an empty folder"
 
 
 class AuditFailed(TracemapError):
     """Fewer ops of the model have a location of their own than --fail-under asks for."""
 
-    slug = "audit-failed"
     exit_code = 1
     remedy = "print the model with its locations (as_text(debug_info=True), --mlir-print-debuginfo)"
 
@@ -87,21 +83,18 @@ class AuditFailed(TracemapError):
 class FunctionUnknown(TracemapError):
     """The module has no function of that name, or several and none was named."""
 
-    slug = "function-unknown"
     remedy = "name one of the functions that the message lists with --function"
 
 
 class InputInvalid(TracemapError):
     """Wrong number of inputs, or a `?` dimension or loop bound that cannot be made up."""
 
-    slug = "input-invalid"
     remedy = "give one --input per argument, or --dim N for `?` dimensions"
 
 
 class ProgramFailed(TracemapError):
     """The measured program ended with an error or was killed."""
 
-    slug = "program-failed"
     exit_code = 1
     remedy = "read its own message; what was recorded until then is kept where the message says"
 
@@ -109,84 +102,72 @@ class ProgramFailed(TracemapError):
 class BundleInvalid(TracemapError):
     """The folder is not a bundle of tracemap, or is damaged."""
 
-    slug = "bundle-invalid"
     remedy = "make it again with `tracemap build`"
 
 
 class BundleVersion(TracemapError):
     """The bundle was written by a tracemap with another format version."""
 
-    slug = "bundle-version"
     remedy = "make it again with this version, or use the version that made it"
 
 
 class BundleMissing(TracemapError):
     """No bundle was named and none, or more than one, lies where it is looked for."""
 
-    slug = "bundle-missing"
     remedy = "name the bundle with --map"
 
 
 class RunInvalid(TracemapError):
     """The run's file lacks a column, holds a bad number, or is no run at all."""
 
-    slug = "run-invalid"
     remedy = "mend the line and column that the message names"
 
 
 class RunEmpty(TracemapError):
     """The file of another tool holds no event."""
 
-    slug = "run-empty"
     remedy = "record again; check that the program ran and that profiling was on"
 
 
 class RunMismatch(TracemapError):
     """The run was recorded from another module than the bundle's."""
 
-    slug = "run-mismatch"
     remedy = "use the bundle that the run was recorded from, record again, or pass --allow-mismatch"
 
 
 class RunVersion(TracemapError):
     """The run or profile was written in a format version that this tracemap does not read."""
 
-    slug = "run-version"
     remedy = "record again with the installed tools"
 
 
 class TargetExists(TracemapError):
     """The output exists already."""
 
-    slug = "target-exists"
     remedy = "pass --force, or another name with -o"
 
 
 class TargetUnwritable(TracemapError):
     """The output's folder does not exist or may not be written, or the disk is full."""
 
-    slug = "target-unwritable"
     remedy = "choose another place with -o"
 
 
 class QueryInvalid(TracemapError):
     """Nothing in the map answers to what was asked for."""
 
-    slug = "query-invalid"
     remedy = "ask for FILE:LINE, an op (op12), a site (site3), a kernel's name or a scope"
 
 
 class EventUnavailable(TracemapError):
     """An event that was asked for has another name, or cannot be counted on this machine or by this user."""
 
-    slug = "event-unavailable"
     remedy = "choose among those that `tracemap events` lists; it says what would help with the others"
 
 
 class UsageInvalid(TracemapError):
     """Options that do not go together, or a value that an option does not take."""
 
-    slug = "usage-invalid"
     remedy = "see the command's --help"
 
 
