@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import PurePosixPath
 
+from tracemap.graph.lowering import SourceOp
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
 from tracemap.graph.program import Site
@@ -27,6 +28,16 @@ def file_line(file: Text, line: Integer) -> str:
 def or_dash(value: Text | Integer) -> str:
     """The value as it is, `–` where unknown."""
     return "–" if isinstance(value, Unknown) else str(value)
+
+
+def or_question_mark(value: Text | Integer) -> str:
+    """The value as it is, `?` where it is not known."""
+    return "?" if isinstance(value, Unknown) else str(value)
+
+
+def line_and_column(op: Op | SourceOp) -> str:
+    """Line and column of an op, `?` where they are not known."""
+    return "?" if isinstance(op.line, Unknown) else f"{op.line}:{or_question_mark(op.column)}"
 
 
 def lines_of(text: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tracemap.graph.lowering import OpPlace, SourceOp, Stage
-from tracemap.units import Integer, Unknown
+from tracemap.graph.lowering import OpPlace, Stage
+from tracemap.reports.labels import or_question_mark
+from tracemap.units import Unknown
 
 _PARTS_NAMED = 4
 """Loops and operations of an op that are named; the JSON names all."""
@@ -20,16 +21,6 @@ def whereabouts(found: OpPlace, stage: Stage) -> str:
     if len(parts) > _PARTS_NAMED:
         parts = [*parts[:_PARTS_NAMED], f"{len(parts) - _PARTS_NAMED} more"]
     return ", ".join([*parts, _INLINED] if found.inlined else parts)
-
-
-def line_and_column(op: SourceOp) -> str:
-    """Line and column of an op, `?` where they are not known."""
-    return "?" if isinstance(op.line, Unknown) else f"{op.line}:{or_question_mark(op.column)}"
-
-
-def or_question_mark(value: Integer) -> str:
-    """The number, `?` where it is not known."""
-    return "?" if isinstance(value, Unknown) else str(value)
 
 
 def heading(stage: Stage, number: int) -> str:

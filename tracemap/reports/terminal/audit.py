@@ -10,8 +10,9 @@ from tracemap.graph.audit import Audit, Loss, Spot
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import SOURCE, Op
 from tracemap.reports.escaping import for_terminal
+from tracemap.reports.labels import line_and_column, or_question_mark
 from tracemap.reports.terminal.tables import Number, console, table
-from tracemap.units import Unknown, format_share, plural
+from tracemap.units import format_share, plural
 
 _WHY_LATE = (
     "flow keeps one of equal kernels, and hal has machine code in place of their bodies: "
@@ -75,12 +76,8 @@ def _reasons(ops: Sequence[Op]) -> str:
 
 
 def _named(ops: Sequence[Op]) -> str:
-    names = ", ".join(f"{op.id} ({_line(op)})" for op in ops[:_NAMED])
+    names = ", ".join(f"{op.id} ({line_and_column(op)})" for op in ops[:_NAMED])
     return names if len(ops) <= _NAMED else f"{names}, {len(ops) - _NAMED} more"
-
-
-def _line(op: Op) -> str:
-    return "?" if isinstance(op.line, Unknown) else f"{op.line}:{op.column}"
 
 
 def _print_without(ops: Sequence[Op], out: TextIO, *, list_all: bool) -> None:
@@ -89,12 +86,11 @@ def _print_without(ops: Sequence[Op], out: TextIO, *, list_all: bool) -> None:
         out.write(for_terminal(_named(ops)) + "\n")
         return
     for op in ops:
-        file = "?" if isinstance(op.file, Unknown) else op.file
-        out.write(for_terminal(f"{file}:{_line(op)}: {op.name} ({op.id})") + "\n")
+        out.write(for_terminal(f"{or_question_mark(op.file)}:{line_and_column(op)}: {op.name} ({op.id})") + "\n")
 
 
 def _print_spot(op: Op, spot: Spot, out: TextIO) -> None:
-    out.write("\n" + for_terminal(f"{op.id} {op.name} at {_line(op)}: lost in the phase {spot.phase}"))
+    out.write("\n" + for_terminal(f"{op.id} {op.name} at {line_and_column(op)}: lost in the phase {spot.phase}"))
     if spot.pass_name:
         called = f" ({spot.argument})" if spot.argument else ""
         out.write(for_terminal(f" by {spot.pass_name}{called}, change {spot.number}, on {spot.anchor}"))

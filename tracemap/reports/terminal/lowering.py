@@ -8,7 +8,8 @@ from typing import TextIO
 from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
 from tracemap.graph.ops import Evidence
 from tracemap.reports.escaping import for_terminal
-from tracemap.reports.lowering.words import heading, line_and_column, or_question_mark, whereabouts
+from tracemap.reports.labels import line_and_column, or_question_mark
+from tracemap.reports.lowering.words import heading, whereabouts
 from tracemap.reports.terminal.tables import console, table
 from tracemap.units import plural
 

@@ -6,20 +6,17 @@ for (const stage of data.stages) {
   stage.opsOfLine = new Map();
   stage.linesOfOp = new Map();
   stage.heads = new Map(stage.loops.filter((loop) => loop.line !== null).map((loop) => [loop.line, loop]));
-  for (const links of [...stage.loops.map((loop) => loop.links), ...stage.rest]) {
-    for (const [op, , lines] of links) {
+  for (const { links } of [...stage.loops, ...stage.rest]) {
+    for (const { op, lines } of links) {
       const known = stage.linesOfOp.get(op) ?? [];
       known.push(...lines);
       stage.linesOfOp.set(op, known);
-      for (const line of lines) {
-        const there = stage.opsOfLine.get(line) ?? new Set();
-        stage.opsOfLine.set(line, there.add(op));
-      }
+      for (const line of lines) stage.opsOfLine.set(line, (stage.opsOfLine.get(line) ?? new Set()).add(op));
     }
   }
 }
 
-const enclosing = (stage, line) => stage.loops.find((loop) => loop.line !== null && loop.line <= line && line <= loop.last);
+const enclosing = (stage, line) => stage.loops.find((loop) => loop.line !== null && loop.line <= line && line <= loop.last_line);
 
 // Selection
 
@@ -38,8 +35,8 @@ function mark(selected, except) {
       for (const line of stage.linesOfOp.get(op) ?? []) if (!lines.has(line)) lines.set(line, order);
     });
     for (const loop of stage.loops) {
-      if (loop.line === null || !loop.links.some(([op]) => selected.includes(op))) continue;
-      for (let line = loop.line; line <= loop.last; line++) byId(`S${number}L${line}`)?.classList.add("inside");
+      if (loop.line === null || !loop.links.some(({ op }) => selected.includes(op))) continue;
+      for (let line = loop.line; line <= loop.last_line; line++) byId(`S${number}L${line}`)?.classList.add("inside");
     }
     for (const [line, order] of lines) byId(`S${number}L${line}`)?.classList.add("selected", tint(order));
     const first = Math.min(...lines.keys());
@@ -70,8 +67,10 @@ function inspect(selected, loop) {
   showDetails(title, clear, ...(loop ? [loopFacts(loop)] : []), ...cards);
 }
 
+const depth = (loop) => 1 + Math.max(0, ...loop.children.map(depth));
+
 function loopFacts(loop) {
-  const words = [`Loops within each other: ${loop.depth}. `, `${loop.operations} operations, `];
+  const words = [`Loops within each other: ${depth(loop)}. `, `${loop.operations} operations, `];
   words.push(loop.untraced ? `${loop.untraced} of them without a location that leads to an op.` : "all of them with an op.");
   return make("p", "facts", ...words, loop.links.length ? "" : " No op works in it.");
 }
@@ -87,7 +86,7 @@ function card(op, colour) {
 }
 
 function evidence(stage, op) {
-  const kinds = new Set(stage.loops.flatMap((loop) => loop.links.filter(([id]) => id === op).map(([, kind]) => kind)));
+  const kinds = new Set(stage.loops.flatMap((loop) => loop.links.filter((each) => each.op === op).map((each) => each.evidence)));
   return [...kinds].join(", ");
 }
 
@@ -96,11 +95,11 @@ function evidence(stage, op) {
 function chooseLine(number, line) {
   const stage = data.stages[number];
   const loop = stage.heads.get(line);
-  if (loop) return select(loop.links.map(([op]) => op), loop, number);
+  if (loop) return select(loop.links.map(({ op }) => op), loop, number);
   const there = stage.opsOfLine.get(line);
   if (there) return select([...there], null, number);
   const around = enclosing(stage, line);
-  return around ? select(around.links.map(([op]) => op), around, number) : select([], null, number);
+  return around ? select(around.links.map(({ op }) => op), around, number) : select([], null, number);
 }
 
 function follow() {
