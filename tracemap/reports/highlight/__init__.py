@@ -1,1 +1,1 @@
-"""Source text to highlighted HTML, with a lexer for MLIR."""
+"""Source text to highlighted HTML, with tokens of MLIR."""

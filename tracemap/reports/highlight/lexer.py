@@ -1,4 +1,4 @@
-"""A Pygments lexer for MLIR: any dialect, custom and generic forms, phase dumps.
+"""MLIR in tokens of Pygments: any dialect, custom and generic forms, phase dumps.
 
 MLIR's tokens need no context, so one alternation with named groups does. It scans each character a bounded number of
 times (possessive repeats, no token that looks far ahead in vain): hostile text stays linear, large dumps quick.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pygments.lexer import Lexer
 from pygments.token import Comment, Error, Keyword, Name, Number, Operator, Punctuation, String, Whitespace, _TokenType
 
 _SUFFIX = r"[A-Za-z0-9_$.\-]"
@@ -35,11 +34,7 @@ _PATTERNS: tuple[tuple[str, str, _TokenType], ...] = (
         r"(?:tensor|memref|vector|tuple|complex|index|none|[su]?i\d++|bf16|tf32|f\d++(?:E\d++M\d++\w*+)?)(?![\w$.])",
         Keyword.Type,
     ),
-    (
-        "literal",
-        r"(?:true|false|unit|dense|dense_resource|sparse|array|affine_map|affine_set)(?![\w$.])",
-        Keyword.Constant,
-    ),
+    ("literal", r"(?:true|false|unit|dense(?:_resource)?|sparse|array|affine_(?:map|set))(?![\w$.])", Keyword.Constant),
     ("operation", r"[A-Za-z_][\w$]*+(?:\.[A-Za-z_0-9$][\w$]*+)++", Name.Function),
     ("key", r"[A-Za-z_][\w$]*+(?=[ \t]*+=(?!=))", Name.Attribute),
     ("word", r"[A-Za-z_][\w$]*+", Keyword),
@@ -51,21 +46,8 @@ _TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern, _ in _P
 _TYPES: dict[str | None, _TokenType] = {name: token_type for name, _, token_type in _PATTERNS}
 
 
-class MlirLexer(Lexer):
-    """MLIR text. Unlike other lexers it leaves the text alone: no line ends rewritten, none added, none stripped."""
-
-    name = "MLIR"
-    aliases = ("mlir",)
-    filenames = ("*.mlir",)
-    mimetypes = ("text/x-mlir",)
-    url = "https://mlir.llvm.org/docs/LangRef/"
-
-    def get_tokens(self, text: str, unfiltered: bool = False) -> Iterator[tuple[_TokenType, str]]:
-        """Pairs of token type and text that join to `text` exactly."""
-        return ((token_type, value) for _, token_type, value in self.get_tokens_unprocessed(text))
-
-    def get_tokens_unprocessed(self, text: str) -> Iterator[tuple[int, _TokenType, str]]:
-        """Triples of offset, token type and text."""
-        for match in _TOKEN.finditer(text):
-            # Every alternative is named, and the last one takes any character.
-            yield match.start(), _TYPES[match.lastgroup], match[0]
+def mlir_tokens(text: str) -> Iterator[tuple[int, _TokenType, str]]:
+    """Triples of offset, token type and text, as lexers of Pygments give them; the texts join to `text` exactly."""
+    for match in _TOKEN.finditer(text):
+        # Every alternative is named, and the last one takes any character.
+        yield match.start(), _TYPES[match.lastgroup], match[0]

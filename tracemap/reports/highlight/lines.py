@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
-from pygments.lexer import Lexer
 from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String, _TokenType
 
 from tracemap.reports.escaping import for_markup
+from tracemap.reports.highlight.lexer import mlir_tokens
 from tracemap.reports.labels import lines_of
 
 _CLASSES: tuple[tuple[_TokenType, str], ...] = (
@@ -34,23 +35,16 @@ _CLASSES: tuple[tuple[_TokenType, str], ...] = (
 def highlighted_lines(text: str, language: str) -> list[str]:
     """One string of escaped HTML per line of `text`; `language` as in `SourceFile`."""
     span = cache(_span)  # models repeat themselves: most tokens are met again
-    tokens = _lexer(language).get_tokens_unprocessed(text)
-    return lines_of("".join([span(token_type, value) for _, token_type, value in tokens]))
+    return lines_of("".join([span(token_type, value) for _, token_type, value in _tokens(text, language)]))
 
 
-def _lexer(language: str) -> Lexer:
+def _tokens(text: str, language: str) -> Iterable[tuple[int, _TokenType, str]]:
     # Python's lexer and its tables cost start-up time that pages without Python need not pay.
     if language == "python":
         from pygments.lexers.python import PythonLexer
 
-        return PythonLexer()
-    if language == "mlir":
-        from tracemap.reports.highlight.lexer import MlirLexer
-
-        return MlirLexer()
-    from pygments.lexers.special import TextLexer
-
-    return TextLexer()
+        return PythonLexer().get_tokens_unprocessed(text)
+    return mlir_tokens(text)
 
 
 def _span(token_type: _TokenType, value: str) -> str:
