@@ -98,12 +98,7 @@ def test_python_lines_carry_self_and_inclusive(page: PageData) -> None:
 
 def test_load_time_is_not_measured_rather_than_nothing(page: PageData) -> None:
     at_load = line(page, 0, 9)
-    assert (at_load.state, at_load.remark, at_load.costs, at_load.calls) == (
-        "not_measured",
-        "not measured",
-        (),
-        UNKNOWN,
-    )
+    assert (at_load.remark, at_load.costs, at_load.calls) == ("not measured", (), UNKNOWN)
     row = page.sites[3]
     assert (row.load_time, row.costs, row.remarks, row.calls) == (True, (), (AT_LOAD,), UNKNOWN)
     assert page.ops[7].costs == ()
@@ -194,7 +189,7 @@ def test_a_page_of_the_map_alone_has_no_costs() -> None:
     bare = page_of(GRAPH, None)
     assert (bare.metric, bare.rule, bare.metrics, bare.residual) == (-1, None, (), ())
     assert line(bare, 0, 3).sites == ("site0",)
-    assert (line(bare, 0, 3).remark, line(bare, 0, 9).remark, line(bare, 0, 9).state) == ("dispatched", "load_time", "")
+    assert (line(bare, 0, 3).remark, line(bare, 0, 9).remark) == ("dispatched", "load_time")
     assert bare.coverage.uncalled_sites == 0
 
 

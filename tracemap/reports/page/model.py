@@ -90,8 +90,8 @@ class SourceLine(Record, frozen=True):
     """One line of a source file.
 
     `html` is escaped and highlighted. `ops` stand on the line (or, in Python, have it as a frame), `part_ops` have only
-    a part there. `sites` work for the line. `state` is `measured`, `not_measured` (load-time work), or empty.
-    `remark` says why there is no cost: that it was not measured, or the fates of the line's ops.
+    a part there. `sites` work for the line. `remark` says why there is no cost: that it was not measured (work at load)
+    or the fates of the line's ops.
     """
 
     number: int
@@ -100,7 +100,6 @@ class SourceLine(Record, frozen=True):
     part_ops: tuple[str, ...]
     sites: tuple[str, ...]
     calls: Integer
-    state: str
     remark: str
     costs: tuple[LineCost, ...]
 
@@ -156,7 +155,6 @@ class OpRow(Record, frozen=True):
     function: str
     scope: str
     fate: str
-    reason_slug: str
     reason: str
     kernels: tuple[str, ...]
     sites: tuple[str, ...]

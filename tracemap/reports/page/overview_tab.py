@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
+from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.costed import CostedMap, explained_of_elapsed
@@ -70,10 +71,9 @@ def _uncalled_sites(costed: CostedMap) -> int:
 
 def balance(metric: MetricTotal) -> MetricBalance:
     """A metric's balance."""
-    return MetricBalance(
-        metric.name,
-        metric.unit,
-        metric.aggregation,
+    return view(
+        MetricBalance,
+        metric,
         measured=amount(metric.measured, metric),
         attributed=amount(metric.attributed, metric),
         residual=amount(metric.residual, metric),

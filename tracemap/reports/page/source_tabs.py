@@ -18,10 +18,6 @@ from tracemap.reports.labels import lines_of, short_name
 from tracemap.reports.page.model import LineCost, SourceLine, SourcePage, amount
 from tracemap.units import UNKNOWN, Unknown
 
-MEASURED = "measured"
-NOT_MEASURED = "not_measured"
-"""States of a line; see `SourceLine.state`."""
-
 
 @dataclass(slots=True)
 class LineUse:
@@ -99,7 +95,7 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
         lines=tuple(
             _line(costed, number, html, uses[number], peaks)
             if number in uses
-            else SourceLine(number, html, (), (), (), UNKNOWN, "", "", ())
+            else SourceLine(number, html, (), (), (), UNKNOWN, "", ())
             for number, html in enumerate(highlighted_lines(text, source.language), start=1)
         ),
         hottest=tuple(tuple(line for line in numbers if line <= len(lines)) for numbers in hottest),
@@ -115,7 +111,6 @@ def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
 def _line(costed: CostedMap, number: int, html: str, use: LineUse, peaks: Sequence[int]) -> SourceLine:
     site_by_id = costed.graph.site_by_id
     results = [costed.results[work] for work in use.works if work in costed.results]
-    state = MEASURED if results else _unmeasured_state(costed, use)
     return SourceLine(
         number=number,
         html=html,
@@ -125,28 +120,22 @@ def _line(costed: CostedMap, number: int, html: str, use: LineUse, peaks: Sequen
             sorted((work for work in use.works if work in site_by_id), key=lambda id_: site_by_id[id_].ordinal)
         ),
         calls=sum(result.calls for result in results) if results else UNKNOWN,
-        state=state,
-        remark=_remark(costed, use, state),
+        remark="" if results else _remark(costed, use),
         costs=_costs(costed, use, peaks) if results else (),
     )
 
 
-def _unmeasured_state(costed: CostedMap, use: LineUse) -> str:
+def _remark(costed: CostedMap, use: LineUse) -> str:
+    """Why a line has no cost."""
     ops, sites = costed.graph.op_by_id, costed.graph.site_by_id
     at_load = any(ops[op].fate is Fate.LOAD_TIME for op in use.ops) or any(
         sites[work].initializer for work in use.works if work in sites
     )
-    return NOT_MEASURED if at_load and costed.attribution else ""
-
-
-def _remark(costed: CostedMap, use: LineUse, state: str) -> str:
-    if state == MEASURED:
-        return ""
-    if state == NOT_MEASURED:
+    if at_load and costed.attribution:
         return "not measured"
     if not use.ops:
         return "part of " + ", ".join(use.part_ops)
-    present = {costed.graph.op_by_id[op].fate for op in use.ops}
+    present = {ops[op].fate for op in use.ops}
     return ", ".join(fate.value for fate in Fate if fate in present)
 
 

@@ -69,7 +69,6 @@ def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
         function=or_dash(op.function),
         scope=costed.scope_of(op),
         fate=op.fate.value,
-        reason_slug=op.reason.slug,
         reason=op.reason.text,
         kernels=tuple(dict.fromkeys(costed.graph.site_by_id[site].kernel for site in sites)),
         sites=sites,
