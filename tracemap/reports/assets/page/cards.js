@@ -1,11 +1,6 @@
 // Cards: what is to be said of an op and of a site.
-function costTable(rows) {
-  const body = make("tbody");
-  for (const [label, amount] of rows) {
-    body.append(make("tr", "", make("th", "", label), exactTitle(make("td", "num", amount[1]), amount), make("td", "num", amount[2])));
-  }
-  return make("table", "", body);
-}
+const table = (...rows) => make("table", "", make("tbody", "", ...rows));
+const costRow = (label, amount) => make("tr", "", make("th", "", label), amountCell(amount), shareCell(amount));
 
 function opCard(op, selected) {
   const cost = costOf(op);
@@ -22,7 +17,7 @@ function opCard(op, selected) {
   }
   if (!cost) return card;
   const rows = [["attributed", cost.attributed], ["inclusive", cost.inclusive], ["at least", cost.low], ["at most", cost.high]];
-  card.append(costTable(rows));
+  card.append(table(...rows.map((row) => costRow(...row))));
   if (cost.sampled) {
     const [low, high] = cost.sampled;
     card.append(make("div", "facts", "95 % interval of the samples: " + low[1] + " – " + high[1]));
@@ -41,10 +36,7 @@ function memberRow(member, mark) {
   if (op) name.append(make("br"), link(...op.line), " ", link(...op.python));
   const evidence = make("td", "evidence", member.evidence);
   evidence.title = member.operations + " operations, " + member.bytes;
-  const amount = ofMetric(member.attributed);
-  const row = make("tr", mark === member.op ? "selected" : "", name, evidence);
-  row.append(exactTitle(make("td", "num", amount ? amount[1] : "–"), amount));
-  return row;
+  return make("tr", mark === member.op ? "selected" : "", name, evidence, amountCell(ofMetric(member.attributed)));
 }
 
 function siteCard(site, selected, mark) {
@@ -61,7 +53,7 @@ function siteCard(site, selected, mark) {
   }
   card.append(facts);
   for (const remark of site.remarks) card.append(make("div", "warn", remark));
-  if (site.members.length) card.append(make("table", "", make("tbody", "", ...site.members.map((member) => memberRow(member, mark)))));
+  if (site.members.length) card.append(table(...site.members.map((member) => memberRow(member, mark))));
   return card;
 }
 

@@ -13,35 +13,31 @@ if (data.kernels.length) {
   const seen = (line) => kernel.seen[event]?.[line] ?? 0;
   const seenAt = (number) => kernel.seenAt[event]?.[number] ?? 0;
 
-  function row(value, total, on, related, ...cells) {
-    const element = make("div", "kr" + (on ? " selected" : related ? " related" : ""), ...cells);
-    if (value && total) element.style.setProperty("--heat-share", Math.round((100 * value) / total) + "%");
-    return element;
-  }
-
-  const amount = (value, total) => {
+  const amount = (value) => {
+    const total = kernel.total[event];
     const cell = make("b", "v", value ? compact.format(value) : "");
     if (value) cell.title = value + (total ? ", " + ((100 * value) / total).toFixed(1) + " %" : "");
     return cell;
   };
 
+  // `line` is that of the final IR, 0 for none.
+  function row(line, value, name, origin, text) {
+    const mark = line > 0 && line === chosen.line ? " selected" : chosen.lines.has(line) ? " related" : "";
+    const cells = [make("b", "n", name), amount(value), make("b", "o", origin), make("code", "", text)];
+    const element = make("div", "kr" + mark, ...cells);
+    const total = kernel.total[event];
+    if (value && total) element.style.setProperty("--heat-share", Math.round((100 * value) / total) + "%");
+    return element;
+  }
+
   function drawLine(number) {
     const line = number + 1;
-    const value = seen(line);
-    const own = opsOf(line).slice(0, 2).join(" ");
-    return row(
-      value, kernel.total[event], line === chosen.line, chosen.lines.has(line),
-      make("b", "n", String(line)), amount(value, kernel.total[event]), make("b", "o", own), make("code", "", kernel.lines[number]),
-    );
+    return row(line, seen(line), String(line), opsOf(line).slice(0, 2).join(" "), kernel.lines[number]);
   }
 
   function drawInstruction(number) {
     const [address, line, text] = kernel.code[number];
-    const value = seenAt(number);
-    return row(
-      value, kernel.total[event], line > 0 && line === chosen.line, chosen.lines.has(line),
-      make("b", "n", address), amount(value, kernel.total[event]), make("b", "o", line ? String(line) : "–"), make("code", "", text),
-    );
+    return row(line, seenAt(number), address, line ? String(line) : "–", text);
   }
 
   // Choosing
@@ -85,15 +81,12 @@ if (data.kernels.length) {
 
   // Ops and loops
 
-  function described(op) {
-    const found = ops.get(op);
-    return found ? found.name + " " + found.line[0] : "";
-  }
+  const described = (op) => (ops.has(op) ? ops.get(op).name + " " + ops.get(op).line[0] : "");
 
   function opButton(op, value) {
     const button = makeButton(op + " " + described(op), () => chooseOp(op));
     button.dataset.op = op;
-    return make("li", "", button, " ", amount(value, kernel.total[event]), " ", link("source", op));
+    return make("li", "", button, " ", amount(value), " ", link("source", op));
   }
 
   function paintSide() {
@@ -157,11 +150,11 @@ if (data.kernels.length) {
     kernel = prepare(data.kernels[index]);
     byId("kernel").value = String(index);
     const events = Object.keys(kernel.seen);
-    byId("kernel-event").replaceChildren(...events.map((name) => make("option", "", name)));
+    byId("kernel-event").replaceChildren(...events.map((name) => new Option(name)));
     byId("kernel-event").disabled = !events.length;
     event = events.includes(event) ? event : events[0] ?? "";
     if (event) byId("kernel-event").value = event;
-    byId("kernel-site").replaceChildren(...[...kernel.sites, "all"].map((name) => make("option", "", name)));
+    byId("kernel-site").replaceChildren(...[...kernel.sites, "all"].map((name) => new Option(name)));
     showSite(kernel.sites[0] ?? "all");
     byId("kernel-note").textContent = kernel.noCode ? "Machine code: " + kernel.noCode + "." : "";
     chosen = NOTHING;
@@ -187,11 +180,7 @@ if (data.kernels.length) {
     chooseOp(op);
   }
 
-  byId("kernel").replaceChildren(...data.kernels.map((each, index) => {
-    const option = make("option", "", each.name);
-    option.value = String(index);
-    return option;
-  }));
+  byId("kernel").replaceChildren(...data.kernels.map((each, index) => new Option(each.name, index)));
   byId("kernel").addEventListener("change", (change) => (location.hash = "kernel" + change.target.value));
   byId("kernel-site").addEventListener("change", (change) => {
     showSite(change.target.value);

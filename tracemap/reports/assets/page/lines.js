@@ -8,24 +8,8 @@ function lineOf(key) {
   return { key, source, index: Number(match[1]), number: Number(match[2]), use: source.lines[match[2]] };
 }
 
-function linesOfOp(op) {
-  const keys = [];
-  data.sources.forEach((source, index) => {
-    for (const line of source.lineOfOp.get(op) ?? []) keys.push(lineKey(index, line));
-  });
-  return keys;
-}
-
 // Which lines an op stands on; in Python only its innermost one, or half the file would light up for each site.
-for (const source of data.sources) {
-  source.lineOfOp = new Map();
-}
-for (const op of data.ops) {
-  for (const anchor of [op.line[1], op.python[1]]) {
-    const line = anchor && lineOf(anchor);
-    if (line) line.source.lineOfOp.set(op.id, [line.number]);
-  }
-}
+const linesOfOp = (id) => [ops.get(id)?.line[1], ops.get(id)?.python[1]].filter(Boolean);
 
 function markLines(selected, related) {
   for (const row of document.querySelectorAll(".l.selected, .l.related")) row.classList.remove("selected", "related");

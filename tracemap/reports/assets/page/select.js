@@ -23,13 +23,9 @@ function selectLine(key) {
   showPanel("F" + line.index);
   byId(key)?.scrollIntoView({ block: "nearest" });
   selectedLine = key;
-  if (line.use) {
-    markLines(key, relatedTo(line.use.sites.length <= LIMIT ? line.use.sites : []));
-    inspectLine(line);
-  } else {
-    markLines(key, []);
-    details.hidden = true;
-  }
+  markLines(key, line.use?.sites.length <= LIMIT ? relatedTo(line.use.sites) : []);
+  if (line.use) inspectLine(line);
+  else details.hidden = true;
   return true;
 }
 
@@ -44,7 +40,7 @@ function reveal(keys) {
 
 function selectOp(id) {
   const op = ops.get(id);
-  const key = reveal([op.line[1], op.python[1]].filter(Boolean));
+  const key = reveal(linesOfOp(id));
   markLines(key, relatedTo(op.sites));
   showDetails(id, closeDetails, opCard(op, true), ...cards(op.sites, sites, (site) => siteCard(site, false, id)));
 }

@@ -9,10 +9,12 @@ const costOf = (row) => ofMetric(row.costs);
 const number = (amount) => (amount ? amount[0] : null);
 const counts = new Intl.NumberFormat("en");
 
-const exactTitle = (element, amount) => {
-  if (amount) element.title = String(amount[0]);
-  return element;
-};
+function amountCell(amount) {
+  const cell = make("td", "num", amount ? amount[1] : "–");
+  if (amount) cell.title = String(amount[0]);
+  return cell;
+}
+const shareCell = (amount) => make("td", "num", amount ? amount[2] : "–");
 
 // A share of what was measured in twentieths of the bar; whatever is not nothing shows.
 function barSteps(amount) {

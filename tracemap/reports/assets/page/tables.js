@@ -74,13 +74,14 @@ class Table {
 }
 
 // The tables of ops, sites and scopes.
-const amountCell = (amount) => exactTitle(make("td", "num", amount ? amount[1] : "–"), amount);
-const shareCell = (amount) => make("td", "num", amount ? amount[2] : "–");
 const callsCell = (row) => make("td", "num", row.calls !== null ? counts.format(row.calls) : row.load_time ? "not measured" : "–");
 
 const column = (label, value, cell, numeric) => ({ label, value, cell, numeric });
 const text = (label, value, cell) => column(label, value, cell ?? ((row) => make("td", "", value(row))), false);
-const amounts = (label, pick) => column(label, (row) => number(pick(row)), (row) => amountCell(pick(row)), true);
+const numbers = (label, count) => column(label, count, (row) => make("td", "num", String(count(row))), true);
+const amounts = (label, pick, cell = amountCell) => column(label, (row) => number(pick(row)), (row) => cell(pick(row)), true);
+const calls = column("calls", (row) => row.calls, callsCell, true);
+const perCall = ["median", "p10", "p90"].map((label, at) => amounts(label, (row) => costOf(row)?.per_call?.[at]));
 
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
@@ -90,17 +91,15 @@ const opColumns = [
   text("scope", (op) => op.scope),
   text("function", (op) => op.function),
   text("fate", (op) => op.fate, (op) => make("td", "", fateBadge(op))),
-  column("sites", (op) => op.sites.length, (op) => make("td", "num", String(op.sites.length)), true),
+  numbers("sites", (op) => op.sites.length),
   ...(measured ? [
-    column("calls", (op) => op.calls, callsCell, true),
+    calls,
     amounts("attributed", (op) => costOf(op)?.attributed),
-    column("share", (op) => number(costOf(op)?.attributed), (op) => shareCell(costOf(op)?.attributed), true),
+    amounts("share", (op) => costOf(op)?.attributed, shareCell),
     amounts("inclusive", (op) => costOf(op)?.inclusive),
     amounts("low", (op) => costOf(op)?.low),
     amounts("high", (op) => costOf(op)?.high),
-    amounts("median", (op) => costOf(op)?.per_call?.[0]),
-    amounts("p10", (op) => costOf(op)?.per_call?.[1]),
-    amounts("p90", (op) => costOf(op)?.per_call?.[2]),
+    ...perCall,
   ] : []),
   text("kernel", (op) => op.kernels.join(" "), (op) => make("td", "mono", op.kernels.join(" "))),
   text("reason", (op) => op.reason, (op) => make("td", "text", op.reason)),
@@ -110,17 +109,15 @@ const siteColumns = [
   text("site", (site) => site.id, (site) => make("td", "", link(site.id, site.id))),
   text("kernel", (site) => site.kernel, (site) => make("td", "mono", site.kernel)),
   text("root", (site) => rootName(site), (site) => make("td", "", ...rootCell(site))),
-  column("members", (site) => site.members.length, (site) => make("td", "num", String(site.members.length)), true),
+  numbers("members", (site) => site.members.length),
   text("function", (site) => site.function),
   text("path", (site) => site.path.join(" "), (site) => make("td", "", ...site.path.flatMap((id) => [link(id, ops.has(id) ? id : ""), " "]))),
   text("command", (site) => site.command),
   ...(measured ? [
-    column("calls", (site) => site.calls, callsCell, true),
+    calls,
     amounts("total", (site) => costOf(site)?.total),
-    column("share", (site) => number(costOf(site)?.total), (site) => shareCell(costOf(site)?.total), true),
-    amounts("median", (site) => costOf(site)?.per_call?.[0]),
-    amounts("p10", (site) => costOf(site)?.per_call?.[1]),
-    amounts("p90", (site) => costOf(site)?.per_call?.[2]),
+    amounts("share", (site) => costOf(site)?.total, shareCell),
+    ...perCall,
   ] : []),
   text("notes", (site) => site.remarks.join("; "), (site) => make("td", "text", site.remarks.join("; "))),
 ];
@@ -137,10 +134,10 @@ const scopeColumns = [
     const indent = make("span", "indent", "\u00a0".repeat(4 * Math.max(0, row.path.length - 1)));
     return make("td", "mono", indent, row.path.at(-1) ?? "(no scope)");
   }, false),
-  column("ops", (row) => row.ops, (row) => make("td", "num", String(row.ops)), true),
+  numbers("ops", (row) => row.ops),
   ...(measured ? [
     amounts("inclusive", (row) => ofMetric(row.inclusive)),
-    column("share", (row) => number(ofMetric(row.inclusive)), (row) => shareCell(ofMetric(row.inclusive)), true),
+    amounts("share", (row) => ofMetric(row.inclusive), shareCell),
     column("bar", (row) => number(ofMetric(row.inclusive)), (row) => make("td", "", bar(ofMetric(row.inclusive))), false),
     amounts("own", (row) => ofMetric(row.attributed)),
   ] : []),
