@@ -9,7 +9,7 @@ from msgspec import Meta, field
 from tracemap.codec import Count, Document, Record, view
 from tracemap.graph.audit import Audit, Loss, PhaseCount, Spot
 from tracemap.graph.model import ModuleInfo, TraceGraph
-from tracemap.graph.ops import Fate, Op, OpId
+from tracemap.graph.ops import Fate, OpId
 from tracemap.reports.json.show import ShownReason
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -71,7 +71,7 @@ class ShownAudit(Document, frozen=True, kw_only=True):
 
 def shown_audit(graph: TraceGraph, audit: Audit) -> ShownAudit:
     """The audit as `tracemap audit --format json` prints it."""
-    without = tuple(map(_op, audit.without_location))
+    without = tuple(view(AuditedOp, op, op=op.id) for op in audit.without_location)
     return ShownAudit(
         module=graph.module,
         locations=Locations(audit.ops, audit.ops - len(without), without),
@@ -80,10 +80,6 @@ def shown_audit(graph: TraceGraph, audit: Audit) -> ShownAudit:
         losses=tuple(map(_loss, audit.losses)),
         spots=tuple(map(_spot, audit.spots)),
     )
-
-
-def _op(op: Op) -> AuditedOp:
-    return view(AuditedOp, op, op=op.id)
 
 
 def _loss(loss: Loss) -> ShownLoss:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from tracemap.codec import Count, Document, Record, view
-from tracemap.graph.lowering import Loop, Lowering, OpPlace, Remainder, SourceOp, Stage
+from tracemap.graph.lowering import Loop, Lowering, OpPlace, Remainder
 from tracemap.graph.ops import OpId, Reason
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
@@ -64,19 +64,11 @@ def shown_lowering(lowering: Lowering) -> ShownLowering:
     return ShownLowering(
         model=lowering.model,
         iree_compiler=lowering.compiler,
-        ops=tuple(_op(op, lowering.places_of(op.id)) for op in lowering.ops),
-        stages=tuple(map(_stage, lowering.stages)),
+        ops=tuple(view(LoweredOp, op, stages=tuple(map(_place, lowering.places_of(op.id)))) for op in lowering.ops),
+        stages=tuple(view(ShownStage, stage, pipeline=stage.pipeline or UNKNOWN) for stage in lowering.stages),
     )
-
-
-def _op(op: SourceOp, places: tuple[OpPlace, ...]) -> LoweredOp:
-    return view(LoweredOp, op, stages=tuple(map(_place, places)))
 
 
 def _place(place: OpPlace) -> ShownPlace:
     reason = None if isinstance(place.reason, Unknown) else place.reason
     return view(ShownPlace, place, gone=place.is_gone, reason=reason)
-
-
-def _stage(stage: Stage) -> ShownStage:
-    return view(ShownStage, stage, pipeline=stage.pipeline or UNKNOWN)

@@ -10,11 +10,11 @@ from msgspec import Meta
 
 from tracemap.codec import Count, Document, Positive, Record, view
 from tracemap.graph.model import ModuleInfo, TraceGraph
-from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId
-from tracemap.graph.program import Kernel, Membership, Step
+from tracemap.graph.ops import Evidence, Fate, Frame, OpId
+from tracemap.graph.program import Kernel, Step
 from tracemap.graph.query import Selection, everything
 from tracemap.machine.code import OUTSIDE, Instruction
-from tracemap.reports.kernels import KernelLoop, KernelView
+from tracemap.reports.kernels import KernelView
 from tracemap.units import UNKNOWN, Integer, Text
 
 
@@ -136,29 +136,25 @@ def shown_map(
     view_of = {view.kernel.name: view for view in views if not view.no_code}
     return ShownMap(
         module=graph.module,
-        ops=tuple(_op(op, graph.sites_of_op.get(op.id, ())) for op in chosen.ops),
-        sites=tuple(view(ShownSite, site, members=tuple(map(_member, site.members))) for site in chosen.sites),
+        ops=tuple(
+            view(ShownOp, op, reason=view(ShownReason, op.reason), sites=graph.sites_of_op.get(op.id, ()))
+            for op in chosen.ops
+        ),
+        sites=tuple(
+            view(ShownSite, site, members=tuple(view(ShownMember, member) for member in site.members))
+            for site in chosen.sites
+        ),
         kernels=tuple(_kernel(kernel, view_of.get(kernel.name), assembly) for kernel in chosen.kernels),
         coverage=_coverage(graph),
     )
 
 
-def _op(op: Op, sites: tuple[str, ...]) -> ShownOp:
-    return view(ShownOp, op, reason=view(ShownReason, op.reason), sites=sites)
-
-
-def _member(member: Membership) -> ShownMember:
-    return view(ShownMember, member)
-
-
 def _kernel(kernel: Kernel, inside: KernelView | None, assembly: bool) -> ShownKernel:
-    loops = None if inside is None else tuple(map(_loop, inside.loops))
-    instructions = None if inside is None or not assembly else tuple(map(_instruction, inside.instructions))
-    return view(ShownKernel, kernel, loops=loops, instructions=instructions)
-
-
-def _loop(loop: KernelLoop) -> ShownLoop:
-    return view(ShownLoop, loop, parent=UNKNOWN if loop.parent == OUTSIDE else loop.parent)
+    if inside is None:
+        return view(ShownKernel, kernel, loops=None, instructions=None)
+    loops = (view(ShownLoop, loop, parent=UNKNOWN if loop.parent == OUTSIDE else loop.parent) for loop in inside.loops)
+    instructions = tuple(map(_instruction, inside.instructions)) if assembly else None
+    return view(ShownKernel, kernel, loops=tuple(loops), instructions=instructions)
 
 
 def _instruction(each: Instruction) -> ShownInstruction:

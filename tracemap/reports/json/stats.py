@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from tracemap.codec import Count, Document, Record
+from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
-from tracemap.measurements.hook.stats import PairStats, SeriesStats, ThreadStats
+from tracemap.measurements.hook.stats import ThreadStats
 
 Number = Annotated[float | None, Meta(description="null: of nothing, such as the mean of an empty quantile.")]
 """The codec writes NaN as null, which is how statistics say that there is no number."""
@@ -65,15 +65,12 @@ def shown_stats(threads: Sequence[ThreadStats], diagnostics: Sequence[Diagnostic
 
 
 def _thread(thread: ThreadStats) -> ShownThread:
-    cpus = tuple(ShownCpu(cpu, calls) for cpu, calls in thread.calls_of_cpu)
-    return ShownThread(
-        thread.thread, thread.calls, cpus, tuple(map(_series, thread.series)), tuple(map(_pair, thread.pairs))
+    return view(
+        ShownThread,
+        thread,
+        cpus=tuple(ShownCpu(cpu, calls) for cpu, calls in thread.calls_of_cpu),
+        series=tuple(view(ShownSeries, series) for series in thread.series),
+        pairs=tuple(
+            view(ShownPair, pair, probabilities=tuple(map(tuple, pair.table.tolist()))) for pair in thread.pairs
+        ),
     )
-
-
-def _series(series: SeriesStats) -> ShownSeries:
-    return ShownSeries(series.name, series.mean, series.bucket_means)
-
-
-def _pair(pair: PairStats) -> ShownPair:
-    return ShownPair(pair.of, pair.given, pair.correlation, tuple(map(tuple, pair.table.tolist())))

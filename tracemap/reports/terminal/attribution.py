@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 25
 """Rows of the tables of ops and of sites; of ops all can be asked for."""
 
-_OP_NUMBERS = ("calls", "attributed", "share", "inclusive", "low", "high", "median/call")
-_OPS = ("op", "line", "name", "scope", *map(Number, _OP_NUMBERS))
+_OPS = ("op", "line", "name", "scope", *map(Number, "calls attributed share inclusive low high median/call".split()))
 _INTERVAL = Number("95 % interval")
-_SITE_NUMBERS = ("calls", "total", "share", "median/call", "p10", "p90")
-_SITES = ("site", "kernel", "root", "line", *map(Number, _SITE_NUMBERS))
+_SITES = ("site", "kernel", "root", "line", *map(Number, "calls total share median/call p10 p90".split()))
 
 
 def print_attribution(graph: TraceGraph, attribution: Attribution, out: TextIO, *, all_ops: bool = False) -> None:
@@ -52,9 +50,11 @@ def print_attribution(graph: TraceGraph, attribution: Attribution, out: TextIO, 
     _print_ops(to, costed, metric, all_ops=all_ops)
     _print_sites(to, costed, metric)
     _print_remarks(to, costed)
-    to.print(_balance_table(attribution))
+    headings = ("", *(Number(total.name) for total in attribution.metrics), "")
+    to.print(table("Balance", headings, _balance_rows(attribution)))
     for total in attribution.metrics:
-        to.print(_balance(total))
+        parts = f"measured {total.measured} = attributed {total.attributed} + residual {total.residual}"
+        to.print(for_terminal(f"{total.name}: {parts} {total.unit}"))
     print_diagnostics(to, graph.diagnostics + attribution.diagnostics)
 
 
@@ -152,12 +152,6 @@ def _print_remarks(to: Console, costed: CostedMap) -> None:
             to.print(for_terminal(f"{', '.join(sites)}: {remark}"))
 
 
-def _balance_table(attribution: Attribution) -> Table:
-    metrics = attribution.metrics
-    headings = ("", *(Number(metric.name) for metric in metrics), "")
-    return table("Balance", headings, _balance_rows(attribution))
-
-
 def _balance_rows(attribution: Attribution) -> Iterator[tuple[str, ...]]:
     metrics = attribution.metrics
     yield "attributed", *(format_quantity(metric.attributed, metric.unit) for metric in metrics), "to ops"
@@ -165,8 +159,3 @@ def _balance_rows(attribution: Attribution) -> Iterator[tuple[str, ...]]:
         cells = [format_quantity(row.metrics[metric.name], metric.unit) for metric in metrics]
         yield f"residual {row.reason.value}", *cells, RESIDUAL_TEXTS[row.reason]
     yield "measured", *(format_quantity(metric.measured, metric.unit) for metric in metrics), ""
-
-
-def _balance(metric: MetricTotal) -> str:
-    parts = f"measured {metric.measured} = attributed {metric.attributed} + residual {metric.residual}"
-    return for_terminal(f"{metric.name}: {parts} {metric.unit}")

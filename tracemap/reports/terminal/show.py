@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
-from tracemap.graph.program import Kernel, Site
+from tracemap.graph.program import Site
 from tracemap.graph.query import Selection
 from tracemap.reports.escaping import for_terminal
 from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
@@ -47,7 +47,8 @@ def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bo
     if members:
         to.print(table("Members", _MEMBERS, members))
     if selection.kernels:
-        to.print(table("Kernels", _KERNELS, map(_kernel_row, selection.kernels)))
+        rows = ((kernel.name, len(kernel.steps), ", ".join(kernel.sites)) for kernel in selection.kernels)
+        to.print(table("Kernels", _KERNELS, rows))
     print_diagnostics(to, graph.diagnostics if whole else ())
 
 
@@ -84,10 +85,6 @@ def _member_rows(sites: Sequence[Site], graph: TraceGraph) -> Iterator[tuple[str
             evidence = member.evidence.value + (", root" if member.root else "")
             work = format_count(member.operations), format_bytes(member.bytes)
             yield site.id, member.op, line, name, evidence, *work
-
-
-def _kernel_row(kernel: Kernel) -> tuple[object, ...]:
-    return kernel.name, len(kernel.steps), ", ".join(kernel.sites)
 
 
 def print_kernel(view: KernelView, graph: TraceGraph, out: TextIO, *, assembly: bool = False) -> None:
