@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.histograms import histogram
@@ -31,8 +31,7 @@ MOST_CELLS: Final = 500_000
 _TINTS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesPanel:
+class SeriesPanel(Record, frozen=True):
     """One series: its histogram, its mean and those of its quantiles ("–": the quantile is empty)."""
 
     name: str
@@ -42,8 +41,7 @@ class SeriesPanel:
     heard: str
 
 
-@dataclass(frozen=True, slots=True)
-class CorrelationCell:
+class CorrelationCell(Record, frozen=True):
     """`tint` is -10 to 10; `anchor` leads to the pair's heat map, "" where there is none."""
 
     text: str
@@ -51,8 +49,7 @@ class CorrelationCell:
     anchor: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeatCell:
+class HeatCell(Record, frozen=True):
     """A probability: its shade (0 to 18, as in the text), in percent ("": no call is in the column), and exactly."""
 
     shade: int
@@ -60,8 +57,7 @@ class HeatCell:
     exact: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMap:
+class HeatMap(Record, frozen=True):
     """P(quantile of `of`, a row | quantile of `given`, a column), the lowest quantiles first."""
 
     anchor: str
@@ -71,8 +67,7 @@ class HeatMap:
     rows: tuple[tuple[HeatCell, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadPanel:
+class ThreadPanel(Record, frozen=True):
     """All of one thread; `correlations` has a row and a column for each series."""
 
     anchor: str
@@ -84,8 +79,7 @@ class ThreadPanel:
     heat_maps: tuple[HeatMap, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StatsPage:
+class StatsPage(Record, frozen=True):
     """A whole page."""
 
     title: str

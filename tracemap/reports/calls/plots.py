@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from tracemap.codec import Record
 from tracemap.measurements.histograms import Histogram
 from tracemap.units import format_count, format_share, plural
 
@@ -37,8 +37,7 @@ SHADES: Final = (
 """From probability 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Record, frozen=True):
     """One bin: where its bar stands, how many values it has, and words for both."""
 
     x: float
@@ -54,16 +53,14 @@ class Bar:
         return round(BASE - self.height, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Record, frozen=True):
     """A label of the axis."""
 
     x: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Record, frozen=True):
     """A histogram's picture; `mean` (empty or one) and `quantiles` are marks on its axis."""
 
     bars: tuple[Bar, ...]

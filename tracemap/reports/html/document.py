@@ -8,21 +8,17 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracemap.codec import Record
 from tracemap.outputs import check_file, write_text
 from tracemap.reports.escaping import for_script
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-_STYLE = "shared/look.css"
-_EARLY = "shared/early.js"
-_SCRIPTS = ("shared/elements.js",)
 
 
 def content_policy(style: str, *scripts: str) -> str:
@@ -57,8 +53,7 @@ def environment() -> Environment:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Record, frozen=True):
     """What pages of a kind are made of: files in `reports/assets`, besides those that all kinds share.
 
     Scripts are parts of one script and stand in this order: a part may use what an earlier one declares at once, and
@@ -81,8 +76,8 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
         values: what else its template needs, by name.
     """
     # The policy names the hashes of the very texts that are written, so each is put together once.
-    style = "".join(map(asset, (_STYLE, *kind.styles))) + sizes
-    early, script = asset(_EARLY), _script(kind)
+    style = "".join(map(asset, ("shared/look.css", *kind.styles))) + sizes
+    early, script = asset("shared/early.js"), _script(kind)
     return (
         environment()
         .get_template(kind.template)
@@ -100,7 +95,7 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
 
 def _script(kind: Kind) -> str:
     """The parts in one function, so that nothing that they declare is in the way of the browser's own names."""
-    parts = "\n".join(map(asset, (*_SCRIPTS, *kind.scripts)))
+    parts = "\n".join(map(asset, ("shared/elements.js", *kind.scripts)))
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
