@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from tracemap.errors import LocationInvalid
 
@@ -220,11 +221,7 @@ def frames(location: Location) -> tuple[CodeFrame, ...]:
     `"f"("a.py":3:1)` inside a call stack or a name is a place in the function `f` (so JAX prints its frames); line 0
     and the empty file are no places. Places that follow each other and are equal count once.
     """
-    found: list[CodeFrame] = []
-    for frame in _walk_frames(location, function=""):
-        if not found or found[-1] != frame:
-            found.append(frame)
-    return tuple(found)
+    return tuple(frame for frame, _ in groupby(_walk_frames(location, function="")))
 
 
 def _walk_frames(location: Location, function: str) -> Iterator[CodeFrame]:

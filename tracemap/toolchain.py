@@ -63,7 +63,7 @@ def shown(arguments: Sequence[str | Path]) -> str:
     return shlex.join(str(argument) for argument in arguments)
 
 
-def run_tool(arguments: Sequence[str | Path], *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_tool(arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and return what it printed, whatever its exit status.
 
     Raises:
@@ -72,7 +72,6 @@ def run_tool(arguments: Sequence[str | Path], *, cwd: Path | None = None) -> sub
     try:
         return subprocess.run(
             [str(argument) for argument in arguments],
-            cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -83,14 +82,14 @@ def run_tool(arguments: Sequence[str | Path], *, cwd: Path | None = None) -> sub
         raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
 
 
-def check_tool(arguments: Sequence[str | Path], *, cwd: Path | None = None) -> str:
+def check_tool(arguments: Sequence[str | Path]) -> str:
     """Run a program and return its standard output.
 
     Raises:
         ToolMissing: the program cannot be started.
         ToolFailed: it exits with another status than 0; the message carries what it wrote to standard error.
     """
-    done = run_tool(arguments, cwd=cwd)
+    done = run_tool(arguments)
     if done.returncode != 0:
         said = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
         raise ToolFailed(f"{Path(arguments[0]).name} failed (status {done.returncode}): {said}")

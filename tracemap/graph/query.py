@@ -147,11 +147,6 @@ def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ..
     return tuple(dict.fromkeys(frame for stack in stacks for frame in stack))
 
 
-def is_library(graph: TraceGraph, frame: Frame) -> bool:
-    """Whether a frame is in a library, by the map's patterns: not where a user looks for a cost first."""
-    return any(fnmatchcase(frame.file, pattern) for pattern in graph.library)
-
-
 def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The frames of the user's own files, innermost first, then those of libraries."""
-    return tuple(sorted(frames, key=lambda frame: is_library(graph, frame)))
+    """The frames of the user's own files, innermost first, then those of libraries, by the map's patterns."""
+    return tuple(sorted(frames, key=lambda frame: any(fnmatchcase(frame.file, pattern) for pattern in graph.library)))

@@ -50,10 +50,11 @@ def add_events(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metr
     """Add the events of a run."""
     # Rows of steps are no events of their own: they would count as calls.
     which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
+    covered = f"CASE event.kind WHEN 'execute' THEN event.{COVERED} END" if COVERED in source.columns else "NULL"
     query = _RESOLVED.format(
         dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
         transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
-        values=", ".join((*(value_of(metric, source.run) for metric in metrics), own_covered(source))),
+        values=", ".join((*(value_of(metric, source.run) for metric in metrics), f"CAST({covered} AS BIGINT)")),
         events=source.events,
         which=which,
         joins=joined(lookups),
@@ -69,12 +70,6 @@ def first_of(targets: Iterable[str], otherwise: int) -> str:
 def joined(lookups: Iterable[Lookup]) -> str:
     """The joins of lookups, in their order."""
     return " ".join(lookup.join for lookup in lookups)
-
-
-def own_covered(source: Source) -> str:
-    """What a run's file tells of an event (named `event`); NULL where it is no execute or the file lacks the column."""
-    told = COVERED in source.columns
-    return f"CASE event.kind WHEN 'execute' THEN event.{COVERED} END" if told else "CAST(NULL AS BIGINT)"
 
 
 def covered_ns(tables: Tables, sources: Sequence[Source]) -> int:
