@@ -103,11 +103,8 @@ _DECLARED_ARGUMENT = re.compile(r"%\w+: ")
 
 
 def _host_function(function: Operation) -> HostFunction:
-    declaration = ""
-    if "iree.reflection" in function.attributes:
-        reflection = function.attributes["iree.reflection"]
-        if "iree.abi.declaration" in reflection:
-            declaration = reflection["iree.abi.declaration"].value
+    reflection = function.attributes.get("iree.reflection", {})
+    declaration = reflection["iree.abi.declaration"].value if "iree.abi.declaration" in reflection else ""
     arguments = _declared_arguments(declaration) if declaration else _imported_arguments(function)
     return HostFunction(
         name=string_attribute(function, "sym_name"),

@@ -28,18 +28,11 @@ def _walk_outside_dispatches(operation: Operation) -> Iterator[Operation]:
 
 def called_by_initializers(module: Module) -> frozenset[str]:
     """Functions that only run at load: called from initializers, directly or not, and from nowhere else."""
-    from_initializers: set[str] = set()
-    from_outside: set[str] = set()
-    calls: dict[str, tuple[str, ...]] = {}
-    for top in nested(module.operation):
-        if top.name not in ("util.func", INITIALIZER):
-            continue
-        if top.name == INITIALIZER:
-            from_initializers.update(callees(top))
-        else:
-            name = string_attribute(top, "sym_name")
-            calls[name] = callees(top)
-            from_outside |= {name} if is_public(top) else set()
+    tops = nested(module.operation)
+    functions = {string_attribute(top, "sym_name"): top for top in tops if top.name == "util.func"}
+    calls = {name: callees(function) for name, function in functions.items()}
+    from_initializers = [callee for top in tops if top.name == INITIALIZER for callee in callees(top)]
+    from_outside = [name for name, function in functions.items() if is_public(function)]
     return frozenset(_closure(from_initializers, calls) - _closure(from_outside, calls))
 
 

@@ -77,16 +77,12 @@ class MlirParser:
         """The location that an attribute of the bindings stands for; equal attributes give the very same object."""
         known = self._locations.get(attribute)
         if known is None:
-            known = _parse_leniently(str(attribute))
+            try:
+                known = parse_location(str(attribute))
+            except LocationInvalid:
+                known = UNKNOWN_LOCATION
             self._locations[attribute] = known
         return known
-
-
-def _parse_leniently(text: str) -> Location:
-    try:
-        return parse_location(text)
-    except LocationInvalid:
-        return UNKNOWN_LOCATION
 
 
 def _first_diagnostic(error: ir.MLIRError) -> str:
@@ -124,10 +120,9 @@ def nested(operation: Operation) -> list[Operation]:
 
 def string_attribute(operation: Operation, name: str) -> str:
     """The value of a string or symbol attribute, or "" where there is none."""
-    attributes = operation.attributes
-    if name not in attributes:
+    attribute = operation.attributes.get(name)
+    if attribute is None:
         return ""
-    attribute = attributes[name]
     value = getattr(attribute, "value", None)
     return value if isinstance(value, str) else str(attribute)
 

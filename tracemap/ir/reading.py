@@ -166,7 +166,8 @@ class _Describer:
             index=index,
             owner=index if around.owner < 0 else around.owner,
             parent=around.parent,
-            name=_operator_name(operation, name),
+            # ONNX ops come as `torch.operator "onnx.Add"` and are called by their own name.
+            name=(string_attribute(operation, "name") if name == "torch.operator" else "") or name,
             function=symbol if name in FUNCTIONS else around.function,
             parsed_location=self._locations[index],
             line=line,
@@ -200,13 +201,6 @@ def _symbol(operation: Operation) -> str:
         if name in operation.attributes:
             return string_attribute(operation, name).removeprefix("@").strip('"')
     return ""
-
-
-def _operator_name(operation: Operation, name: str) -> str:
-    """The op's name; ONNX ops come as `torch.operator "onnx.Add"` and are called by their own name."""
-    if name == "torch.operator":
-        return string_attribute(operation, "name") or name
-    return name
 
 
 def _arguments(function: Operation) -> tuple[SourceArgument, ...]:

@@ -11,7 +11,6 @@ from tracemap.units import UNKNOWN, Integer
 
 _ELEMENTS_SHOWN = 16
 """Constants with more elements, and resources of more characters, are left out of the text of a stage."""
-_INDEX = "index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,11 @@ def _read(parser: MlirParser, operation: Operation, function: str, lines: Iterat
     line = next(lines, UNKNOWN)
     if operation.name != "builtin.module":
         function = string_attribute(operation, "sym_name") or function
-    types = [str(result.type) for result in operation.results]
     return StageOp(
         name=operation.name,
         location=parser.location(operation),
         function=function,
         line=line,
-        computes_index=bool(types) and all(each == _INDEX for each in types),
+        computes_index={str(result.type) for result in operation.results} == {"index"},
         children=tuple(_read(parser, child, function, lines) for child in nested(operation)),
     )

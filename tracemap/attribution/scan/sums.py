@@ -45,9 +45,6 @@ FROM placed WHERE upto >= place GROUP BY pool ORDER BY pool
 Spread = Mapping[str, PerCall]
 """Percentiles by metric name; no entry where no event has a value."""
 
-_OF_TARGETS = "FILTER (WHERE target >= 0)"
-"""Nobody asks for the percentiles of what has no target."""
-
 
 def quantiles(value: str) -> str:
     """The aggregate of a column that `per_call` takes."""
@@ -117,7 +114,7 @@ def sums_by_target(tables: Tables, metrics: Sequence[Metric]) -> dict[int, Targe
     # The percentiles of single targets come with the sums: that is one pass over `resolved` less.
     values = [value_column(number) for number in range(len(metrics))]
     sums = (f"[CAST(sum({value}) AS HUGEINT), count(*) - count({value})]" for value in values)
-    lists = (f"{quantiles(value)} {_OF_TARGETS}" for value in values)
+    lists = (f"{quantiles(value)} FILTER (WHERE target >= 0)" for value in values)  # nobody asks for those of no target
     columns = ", ".join(("target", "count(*)", *sums, *lists))
     rows = tables.query(f"SELECT {columns} FROM resolved GROUP BY target ORDER BY target")
     names = [metric.name for metric in metrics]

@@ -170,35 +170,34 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     first_kernel = number = 0
     for process in recording.processes:
-        ids = {kernel: first_kernel + index for index, kernel in enumerate(sorted(process.kernels))}
-        rows = [(ids[kernel], about.name, about.executable.name) for kernel, about in sorted(process.kernels.items())]
+        kernels = [process.kernels[kernel] for kernel in sorted(process.kernels)]
+        rows = [(first_kernel + place, each.name, each.executable.name) for place, each in enumerate(kernels)]
         if rows:
             connection.executemany("INSERT INTO hook_kernels VALUES (?, ?, ?)", rows)
         for thread in process.threads:
             row = (number, process.stamp, thread.name, thread.tid)
             connection.execute("INSERT INTO hook_threads VALUES (?, ?, ?, ?)", row)
-            for name, values in _thread_columns(process, thread, ids, number).items():
+            for name, values in _thread_columns(process, thread, first_kernel, number).items():
                 parts.setdefault(name, []).append(values)
             number += 1
-        first_kernel += len(ids)
+        first_kernel += len(kernels)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     untold = columns.pop("untold")
     return columns | {name: np.ma.masked_array(columns[name], mask=untold) for name in _WORKGROUP_COLUMNS}
 
 
 def _thread_columns(
-    process: HookProcess, thread: HookThread, ids: dict[int, int], number: int
+    process: HookProcess, thread: HookThread, first_kernel: int, number: int
 ) -> dict[str, npt.NDArray[Any]]:
     import numpy as np
 
     calls = thread.calls
-    known = np.array(sorted(ids), dtype=np.int64)
-    numbers = np.array([ids[kernel] for kernel in sorted(ids)], dtype=np.int64)
+    kernels = np.array(sorted(process.kernels), dtype=np.int64)
     columns: dict[str, npt.NDArray[Any]] = {
         "thread_id": np.full(len(calls), number, dtype=np.int64),
         "untold": calls["flags"] & NO_WORKGROUP != 0,
         "ended": np.arange(len(calls), dtype=np.int64),
-        "kernel_id": numbers[np.searchsorted(known, calls["kernel"].astype(np.int64))],
+        "kernel_id": first_kernel + np.searchsorted(kernels, calls["kernel"].astype(np.int64)),
         "start_ns": start_ns(process, calls),
         "duration_ns": duration_ns(process, calls),
     }
