@@ -63,6 +63,7 @@ CASES = [
     Case("transfers", "cut", ("64x64xf32=1", "3"), "E"),
     Case("transfers", "filled", ("1024xf32=1",), "B"),
     Case("state", "step", SQUARE[:2], "A B"),
+    Case("load_time_call", "main", ("256x256xf32=0.5",), "A"),
 ]
 
 
@@ -273,3 +274,9 @@ def test_a_profile_without_a_header_names_the_ways_of_all_functions(bundles: Bun
     subprocess.run([*map(str, command), *profiling, "--benchmark_min_time=4x"], check=True, capture_output=True)
     found, _ = attributed("dynamic", bundle, profile)
     assert {label: times for label, (times, _) in found.items()} == {"E": 4, "F": 12, "G": 4}
+
+
+def test_what_only_initializers_call_runs_at_load(bundles: Bundles) -> None:
+    """The function is not copied into the initializer, so that its kernel has a function, and runs in no call."""
+    shown = json_cli("show", bundles("load_time_call", PLAIN))
+    assert [(site["initializer"], site["function"]) for site in shown["sites"]] == [(True, None), (False, "main")]

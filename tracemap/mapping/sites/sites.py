@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from tracemap.graph.program import Kernel, Site
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram
@@ -32,13 +32,15 @@ def pair_bodies(
 class SiteBuilder:
     """Makes the sites of a module, one per dispatch.
 
-    `callers`: of each function the public one that users call to reach it (`callers.public_callers`).
+    `callers`: of each function the public one that users call to reach it (`callers.public_callers`); `at_load`: the
+    functions that only initializers reach.
     """
 
-    def __init__(self, owners: Owners, conversions: Conversions, callers: Mapping[str, str]) -> None:
+    def __init__(self, owners: Owners, conversions: Conversions, callers: Mapping[str, str], at_load: Set[str]) -> None:
         self._owners = owners
         self._conversions = conversions
         self._callers = callers
+        self._at_load = at_load
 
     def sites(self, dispatches: Sequence[FlowDispatch], bodies: Sequence[DispatchRegion | None]) -> tuple[Site, ...]:
         """Sites in order, without their commands yet, and without the members that no location tells."""
@@ -46,7 +48,7 @@ class SiteBuilder:
         return tuple(self._site(ordinal, dispatch, region) for ordinal, (dispatch, region) in enumerate(pairs))
 
     def _site(self, ordinal: int, dispatch: FlowDispatch, region: DispatchRegion | None) -> Site:
-        at_load = not dispatch.function
+        at_load = not dispatch.function or dispatch.function in self._at_load
         return Site(
             id=f"site{ordinal}",
             ordinal=ordinal,
