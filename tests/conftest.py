@@ -6,8 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import SAMPLES, Corpus, made_once
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # a busy machine is slow; that is no defect of what is tested
 
 Built = Callable[[str], Path]
 """Model -> its bundle."""

@@ -6,13 +6,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tracemap
 from tests.conftest import Built
 from tests.support import SAMPLES, check_cli
+from tracemap.capture.inputs import array_inputs
 from tracemap.codec import pretty
-from tracemap.errors import BundleInvalid, FunctionUnknown, ModelUnreadable, TargetExists, UsageInvalid
+from tracemap.errors import BundleInvalid, FunctionUnknown, InputInvalid, ModelUnreadable, TargetExists, UsageInvalid
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
 from tracemap.options.record import RecordOptions
@@ -98,3 +100,71 @@ def test_errors_are_the_same(tmp_path: Path) -> None:
     bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
     with pytest.raises(FunctionUnknown):
         tracemap.record(bundle, function="nobody")
+
+
+ADD = """func.func @add(%a: tensor<4x?xf32>, %b: tensor<4x1xf32>, %n: i32, %mask: tensor<4xi1>) -> tensor<4x1xf32> {
+  %0 = stablehlo.tanh %b : tensor<4x1xf32>
+  return %0 : tensor<4x1xf32>
+}"""
+
+
+def test_a_model_is_also_its_text_or_its_bytes(tmp_path: Path) -> None:
+    bundles = [tracemap.build(model, tmp_path / f"{type(model).__name__}.tracemap") for model in (ADD, ADD.encode())]
+    assert bundles[0].graph == bundles[1].graph
+    assert {op.file for op in bundles[0].graph.ops} == {"<string>"}
+    with pytest.raises(UsageInvalid, match="pass output"):
+        tracemap.build(ADD)
+    with pytest.raises(ModelUnreadable, match=r"^missing\.mlir: "):
+        tracemap.build("missing.mlir", tmp_path / "missing.tracemap")
+    (stage, _) = tracemap.lower(ADD, ["builtin.module(cse)"]).stages
+    assert "stablehlo.tanh" in stage.text
+
+
+def test_inputs_are_also_arrays_and_numbers(tmp_path: Path) -> None:
+    """What the module computes of an array is what numpy computes of it."""
+    bundle = tracemap.build(ADD, tmp_path / "add.tracemap")
+    column = np.linspace(0, 1, 4, dtype=np.float32).reshape(4, 1)
+    values: list[object] = [np.ones((4, 3), np.float32), column, 3, np.array([True, False, True, True])]
+    run = tracemap.record(bundle, inputs=values, iterations=2)
+    assert run.header.inputs == (
+        "4x3xf32: given as an array",
+        "4x1xf32: given as an array",
+        "3",
+        "4xi1: given as an array",
+    )
+    flag = [f"--output=@{tmp_path / 'out.npy'}"]
+    specs = tmp_path / "inputs"
+    specs.mkdir()
+    made = array_inputs(bundle.graph.functions[0], values, specs)
+    command = [find_tool("iree-run-module"), "--device=local-sync", f"--module={bundle.module_path}", "--function=add"]
+    subprocess.run([*map(str, command), *flag, *(f"--input={one.spec}" for one in made)], check=True)
+    assert np.allclose(np.load(tmp_path / "out.npy"), np.tanh(column), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "said"),
+    [
+        (0, np.ones((3, 3), np.float32), r"input0 \(tensor<4x\?xf32>\) cannot be an array of 3x3, float32"),
+        (1, np.ones((4, 1), np.float64), r"cannot be an array of 4x1, float64"),
+        (3, np.ones(4, np.int8), r"cannot be an array of 4, int8"),
+    ],
+)
+def test_arrays_of_another_type_are_refused(number: int, value: object, said: str, tmp_path: Path) -> None:
+    bundle = tracemap.build(ADD, tmp_path / "add.tracemap")
+    values = [np.ones((4, 3), np.float32), np.ones((4, 1), np.float32), 3, np.zeros(4, bool)]
+    with pytest.raises(InputInvalid, match=said):
+        tracemap.record(bundle, inputs=[*values[:number], value, *values[number + 1 :]])
+    with pytest.raises(InputInvalid, match="takes 4 inputs"):
+        tracemap.record(bundle, inputs=[value])
+
+
+def test_results_tell_what_their_ops_are(tmp_path: Path) -> None:
+    bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
+    result = tracemap.attribute([tracemap.record(bundle, iterations=2).path], bundle)
+    ops = bundle.graph.op_by_id
+    assert [(op.name, op.file, op.line) for op in result.ops] == [
+        (ops[op.op].name, ops[op.op].file, ops[op.op].line) for op in result.ops
+    ]
+    assert all(len(repr(value)) < 300 for value in (bundle, bundle.graph, result))
+    assert "cpu_ns" in repr(result)
+    assert f"{len(bundle.graph.ops)} ops" in repr(bundle)

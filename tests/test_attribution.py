@@ -290,7 +290,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rows=ROWS, rule=st.sampled_from([Rule.MODEL, Rule.ROOT, Rule.EQUAL]))
 def test_whatever_the_events_it_balances(tmp_path: Path, rows: list[tuple[str, str, int, bool]], rule: Rule) -> None:
     lines = [f"{kind},{kernel},{cost},{str(warmup).lower()}" for kind, kernel, cost, warmup in rows]

@@ -183,7 +183,7 @@ STEP_ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(found=STEP_ROWS, rule=st.sampled_from(list(Rule)))
 def test_whatever_was_seen_it_balances(
     tmp_path: Path, found: list[tuple[str, str, int, int, bool]], rule: Rule
@@ -408,8 +408,11 @@ def test_without_any_weight_members_have_the_same(rule: Rule | None, tmp_path: P
 
 @settings(
     max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.differing_executors,
+        HealthCheck.too_slow,
+    ],
 )
 @given(data=st.data())
 def test_samples_anywhere_in_real_code_balance(built: Built, tmp_path: Path, data: st.DataObject) -> None:

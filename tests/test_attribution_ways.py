@@ -52,7 +52,7 @@ def whole_ways(schedule: Schedule, length: int) -> Iterator[tuple[int, ...]]:
             yield way
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(schedule=schedules(), seen=SEEN)
 def test_one_call_is_told_as_trying_all_ways_tells_it(schedule: Schedule, seen: list[Meanings]) -> None:
     expected: list[set[int | str]] = [set() for _ in seen]
@@ -98,7 +98,7 @@ def load_time(count: int, kinds: Sequence[int]) -> list[CommandBuffer]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_creation_order_is_told_as_trying_all_numberings_tells_it(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))
@@ -141,7 +141,7 @@ def scanned(table: Path, made: TraceGraph) -> Iterator[tuple[Tables, Scan]]:
         yield tables, scan(tables, made, runs)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rows=VALUES)
 def test_percentiles_in_steps_are_those_at_once(tmp_path: Path, rows: list[tuple[str, int]]) -> None:
     table = tmp_path / "r.csv"

@@ -113,7 +113,7 @@ TEXTS = st.text(max_size=8)
 COUNTS = st.integers(1, 2**63 - 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(name=TEXTS, function=TEXTS | st.just(UNKNOWN), line=COUNTS | st.just(UNKNOWN), scope=st.lists(TEXTS).map(tuple))
 def test_whatever_a_model_is_called_its_map_is_read_again(
     name: str, function: str, line: int, scope: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 The Python API: a function per command, which does what the command does and returns what the command would print.
 Each takes the command's options, as a record (`tracemap.options`) or by the names of its fields; paths and choices may
-be given as text. Example:
+be given as text, a model as its file, its MLIR text or its bytes, inputs as arrays. Example:
 
     import tracemap
 
@@ -10,13 +10,14 @@ be given as text. Example:
     run = tracemap.record(bundle, iterations=50, sample_hz=251)
     result = tracemap.attribute([run.path], bundle)
     for op in result.ops:
-        print(bundle.graph.op_by_id[op.op].line, op.metrics["cpu_ns"].attributed)
+        print(op.name, op.line, op.metrics["cpu_ns"].attributed)
 
 All raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not exist.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,13 +39,14 @@ __all__ = ["__version__", "attribute", "build", "load", "lower", "record", "repo
 
 
 def build(
-    model: str | Path, output: str | Path | None = None, options: BuildOptions | None = None, **changes: object
+    model: str | Path | bytes, output: str | Path | None = None, options: BuildOptions | None = None, **changes: object
 ) -> Bundle:
     """Compile a model, or read the dumps of a compilation made elsewhere, and write its bundle.
 
     Args:
-        model: a file of MLIR text or bytecode; "" with `from_dumps`, where the dumps hold the model.
-        output: the bundle; None: named as the model, in the working folder.
+        model: a file of MLIR text or bytecode; or the content of one, as bytes or as text with a line break or, where
+            no file has that name, a brace; "" with `from_dumps`, where the dumps hold the model.
+        output: the bundle; None: named as the model's file, in the working folder.
         options: what `tracemap build` can be asked; None: its defaults.
         changes: options by name, such as `device="vulkan"`.
 
@@ -56,7 +58,7 @@ def build(
     from tracemap.options.option import chosen
     from tracemap.session.build import build as build_model
 
-    return build_model(str(model), chosen(BuildOptions, options, changes, output=output))
+    return build_model(_model(model), chosen(BuildOptions, options, changes, output=output))
 
 
 def load(path: str | Path) -> Bundle:
@@ -72,7 +74,7 @@ def load(path: str | Path) -> Bundle:
 
 
 def lower(
-    model: str | Path,
+    model: str | Path | bytes,
     pipelines: Sequence[str] | None = None,
     options: LowerOptions | None = None,
     **changes: object,
@@ -80,7 +82,7 @@ def lower(
     """Run pass pipelines over a model and link its ops to the outermost loops of each stage.
 
     Args:
-        model: a file of MLIR text or bytecode.
+        model: as `build` takes it.
         pipelines: as iree-opt takes them, `builtin.module(…)`; each goes on from the result of the one before.
         options: what `tracemap lower` can be asked; None: its defaults.
         changes: options by name, such as `html="loops.html"`.
@@ -93,13 +95,15 @@ def lower(
     from tracemap.options.option import chosen
     from tracemap.session.lower import lower as lower_model
 
-    return lower_model(str(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
+    return lower_model(_model(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
 
 
 def record(
     bundle: Bundle | str | Path,
     output: str | Path | None = None,
     options: RecordOptions | None = None,
+    *,
+    inputs: Sequence[object] | None = None,
     **changes: object,
 ) -> Recorded:
     """Run a bundle's module and write a run; `.path` of the result is the run.
@@ -108,6 +112,8 @@ def record(
         bundle: what `build` or `load` returned, or its path.
         output: the run; None: the next free number in the bundle.
         options: what `tracemap record` can be asked; None: its defaults.
+        inputs: one per argument: texts as the command takes them, numbers, arrays (of numpy, or what it can read);
+            None: those of the options.
         changes: options by name, such as `iterations=50, sample_hz=251`.
 
     Raises:
@@ -118,8 +124,10 @@ def record(
     from tracemap.options.record import RecordOptions
     from tracemap.session.record import record as record_bundle
 
-    asked = chosen(RecordOptions, options, changes, output=output)
-    return record_bundle(_opened(bundle), asked)
+    # Texts are an option like any other; what else Python has goes beside the options, which hold what can be typed.
+    texts = inputs if inputs is None or all(isinstance(value, str) for value in inputs) else None
+    asked = chosen(RecordOptions, options, changes, output=output, inputs=texts)
+    return record_bundle(_opened(bundle), asked, values=() if inputs is None or texts is not None else inputs)
 
 
 def attribute(
@@ -174,6 +182,13 @@ def report(
 
     asked = chosen(ReportOptions, options, changes, output=output)
     report_bundle(_opened(bundle), _paths(runs), asked)
+
+
+def _model(model: str | Path | bytes) -> str | bytes:
+    """A path as text, or the content of a model as bytes."""
+    if isinstance(model, str) and ("\n" in model or ("{" in model and not os.path.exists(model))):  # noqa: PTH110 - Path.exists raises OSError for names that are too long
+        return model.encode()
+    return model if isinstance(model, bytes) else str(model)
 
 
 def _opened(bundle: Bundle | str | Path) -> Bundle:

@@ -14,7 +14,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
 from tracemap.measurements.model import RunHeader
 from tracemap.options.attribute import Rule
-from tracemap.units import Integer
+from tracemap.units import Integer, Text, plural
 
 
 class ResidualReason(enum.StrEnum):
@@ -70,9 +70,15 @@ class OpCost(Record, frozen=True):
 
 
 class OpResult(Record, frozen=True):
-    """An op that is a member of a site, or has a transfer that ran: how often they did, and its cost by metric name."""
+    """An op that is a member of a site, or has a transfer that ran: how often they did, and its cost by metric name.
+
+    `name`, `file` and `line` are those of the op in the map.
+    """
 
     op: OpId
+    name: str
+    file: Text
+    line: Integer
     calls: Count
     metrics: Mapping[str, OpCost]
 
@@ -168,7 +174,7 @@ class BalanceError(AssertionError):
     """attributed + residual is not what was measured: a defect of tracemap, never of its input."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Attribution:
     """Metrics per op plus a residual with reasons.
 
@@ -202,3 +208,9 @@ class Attribution:
                     f"{total.name}: measured {total.measured}, attributed {attributed} (shares {shares}), "
                     f"residual {residual}"
                 )
+
+    def __repr__(self) -> str:
+        """How much there is of what: the whole has hundreds of thousands of letters."""
+        balances = (f"{total.name} {total.attributed} of {total.measured}" for total in self.metrics)
+        counts = (plural(len(self.ops), "op"), plural(len(self.sites), "site"))
+        return f"Attribution({', '.join([self.rule.value, *counts, *balances])})"

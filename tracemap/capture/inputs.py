@@ -54,13 +54,61 @@ def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input]:
     Raises:
         InputInvalid: there are more or fewer than the function takes.
     """
-    if len(specs) != len(entry.arguments):
-        types = ", ".join(argument.type for argument in entry.arguments)
-        raise InputInvalid(
-            f"{entry.name} takes {plural(len(entry.arguments), 'input')} ({types or 'none'}), "
-            f"{len(specs)} given; give one --input per argument"
-        )
+    _check_number(entry, len(specs), "give one --input per argument")
     return [Input(spec, spec) for spec in specs]
+
+
+def array_inputs(entry: Function, values: Sequence[object], folder: Path) -> list[Input]:
+    """Inputs given in Python, one per argument: texts as IREE writes them, numbers, and arrays of numpy or its like.
+
+    Raises:
+        InputInvalid: there are more or fewer than the function takes, or an array is not of its argument's type.
+    """
+    _check_number(entry, len(values), "give one per argument")
+    return [_of_value(entry, index, value, folder) for index, value in enumerate(values)]
+
+
+def _check_number(entry: Function, given: int, ask: str) -> None:
+    if given != len(entry.arguments):
+        types = ", ".join(argument.type for argument in entry.arguments)
+        takes = f"{entry.name} takes {plural(len(entry.arguments), 'input')} ({types or 'none'})"
+        raise InputInvalid(f"{takes}, {given} given; {ask}")
+
+
+def _of_value(entry: Function, index: int, value: object, folder: Path) -> Input:
+    import numpy as np
+
+    if isinstance(value, (str, int, float)):
+        spec = str(int(value) if isinstance(value, bool) else value)
+        return Input(spec, spec)
+
+    argument = entry.arguments[index]
+    values = np.asarray(value)
+    shaped = _parsed(argument.type)
+    if shaped is None or not _fits(values, shaped):
+        raise InputInvalid(
+            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be an array of "
+            f"{'x'.join(map(str, values.shape)) or 'no dimensions'}, {values.dtype}"
+        )
+    if shaped.sizes is None:
+        return Input(str(values.item()), str(values.item()))
+    text = "x".join([*map(str, values.shape), shaped.element])
+    if values.size == 0:  # an empty file IREE would not read
+        return Input(text, f"{text}: given as an array")
+    return Input(_stored(values, text, folder / f"input{index}"), f"{text}: given as an array")
+
+
+def _fits(values: np.ndarray[Any, Any], shaped: _Shaped) -> bool:
+    """Whether an array has the shape and, bit for bit, the element type that is declared."""
+    sizes = shaped.sizes or ()
+    same_shape = len(values.shape) == len(sizes) and all(
+        wanted in (None, size) for size, wanted in zip(values.shape, sizes, strict=True)
+    )
+    if named := _number_type(shaped.element):
+        return same_shape and values.dtype.name == named
+    bits = shaped.element.lstrip("sui")
+    same_bits = values.dtype.kind == "b" if bits == "1" else f"{8 * values.dtype.itemsize}" == bits
+    return same_shape and same_bits and values.dtype.kind in "iub"
 
 
 def made_inputs(entry: Function, dim: Integer, folder: Path) -> list[Input]:

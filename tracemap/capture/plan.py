@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling_flags
-from tracemap.capture.inputs import Input, given_inputs, made_inputs
+from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import InputInvalid, TracemapError, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
@@ -37,6 +37,8 @@ class RecordRequest:
     """Unknown: that of the flags, else local-task."""
     caches: CacheSimulation | None = None
     """A simulation of caches in one more execution; None: there is none."""
+    values: tuple[object, ...] = ()
+    """Inputs as Python has them, in place of those of the options; none: the options decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,17 @@ def make_plan(request: RecordRequest, folder: Path) -> Plan:
     check_files(flags)
     entry = _entry(request, flags.function if options.function is UNKNOWN else str(options.function))
     device = flags.device or DEFAULT_DEVICE if request.device is UNKNOWN else str(request.device)
-    inputs = given_inputs(entry, flags.inputs) if flags.inputs else made_inputs(entry, options.dim, folder)
     serial = (SERIAL_FLAG,) if options.serial else ()
     if request.caches is not None:
         check_device(device)
-    return Plan(request, entry, device, tuple(inputs), (*flags.rest, *serial), modules, folder)
+    inputs = tuple(_inputs(request, entry, flags.inputs, folder))
+    return Plan(request, entry, device, inputs, (*flags.rest, *serial), modules, folder)
+
+
+def _inputs(request: RecordRequest, entry: Function, specs: Sequence[str], folder: Path) -> list[Input]:
+    if request.values:
+        return array_inputs(entry, request.values, folder)
+    return given_inputs(entry, specs) if specs else made_inputs(entry, request.options.dim, folder)
 
 
 def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:

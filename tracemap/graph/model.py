@@ -14,6 +14,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.functions import Function
 from tracemap.graph.ops import Op, OpId
 from tracemap.graph.program import CommandBuffer, Kernel, Schedule, Site, Transfer
+from tracemap.units import plural
 
 
 class SourceFile(Record, frozen=True):
@@ -65,6 +66,11 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
     sources: tuple[SourceFile, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
     library: tuple[str, ...] = LIBRARY
+
+    def __repr__(self) -> str:
+        """How much there is of what: the whole has hundreds of thousands of letters."""
+        ops, sites, kernels = plural(len(self.ops), "op"), plural(len(self.sites), "site"), len(self.kernels)
+        return f"TraceGraph({self.module.name!r}, {ops}, {sites}, {plural(kernels, 'kernel')})"
 
     @cached_property
     def op_by_id(self) -> Mapping[str, Op]:

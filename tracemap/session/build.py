@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
 
 
-def build(model: str, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
-    """Write the bundle of a model's file (`-`: standard input), by default under the model's name.
+def build(model: str | bytes, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
+    """Write the bundle of a model (its file, `-`: standard input, or its content), by default under the file's name.
 
     The model is compiled, or the dumps of a compilation made elsewhere are read; these need no model (""). Python files
     of frames are looked for below the roots of the options, then below the model's own folder.
@@ -22,7 +22,7 @@ def build(model: str, options: BuildOptions, progress: Progress = no_progress) -
     Raises:
         TracemapError: as `mapping.build.build` and `mapping.from_dumps.build_from_dumps` do.
         ModelUnreadable: the file cannot be read.
-        UsageInvalid: a model from standard input has no name for its bundle, or options do not go together.
+        UsageInvalid: a model without a file has no name for its bundle, or options do not go together.
     """
     if options.from_dumps is not None or options.module is not None:
         return _build_from_dumps(model, options, progress)
@@ -34,7 +34,7 @@ def build(model: str, options: BuildOptions, progress: Progress = no_progress) -
     return build_request(BuildRequest(data, name, target, options, own_folder(model)), progress)
 
 
-def _build_from_dumps(model: str, options: BuildOptions, progress: Progress) -> Bundle:
+def _build_from_dumps(model: str | bytes, options: BuildOptions, progress: Progress) -> Bundle:
     from tracemap.mapping.from_dumps import build_from_dumps
     from tracemap.mapping.request import BuildRequest
 

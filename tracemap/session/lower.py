@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tracemap.graph.lowering import Lowering
 
 
-def lower(model: str, options: LowerOptions, progress: Progress = no_progress) -> Lowering:
-    """Run pass pipelines over a model's file (`-`: standard input), and write what the options name.
+def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_progress) -> Lowering:
+    """Run pass pipelines over a model (its file, `-`: standard input, or its content), and write what the options name.
 
     Raises:
         TracemapError: as `mapping.lowering.pipelines.lower` does.

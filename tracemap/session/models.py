@@ -9,33 +9,39 @@ from typing import Final
 from tracemap.errors import ModelUnreadable, UsageInvalid
 
 STANDARD_INPUT: Final = "-"
+GIVEN: Final = "<string>"
+"""What a model without a file is called, as Python calls code that it was given."""
 
 
-def read_model(model: str) -> tuple[bytes, str]:
-    """The content of a model's file (`-`: standard input) and the name that it goes by.
+def read_model(model: str | bytes) -> tuple[bytes, str]:
+    """The content of a model (its file, `-`: standard input, or the content itself) and the name that it goes by.
 
     Raises:
         ModelUnreadable: it cannot be read.
     """
+    if isinstance(model, bytes):
+        return model, GIVEN
     if model == STANDARD_INPUT:
         return sys.stdin.buffer.read(), "<stdin>"
     try:
         return Path(model).read_bytes(), Path(model).name
-    except OSError as error:
-        raise ModelUnreadable(f"{model}: cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a name with a NUL
+        raise ModelUnreadable(f"{model}: cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
-def own_folder(model: str) -> tuple[Path, ...]:
-    """The folder below which a model's Python files are looked for last; none for standard input."""
-    return () if model == STANDARD_INPUT else (Path(model).parent,)
+def own_folder(model: str | bytes) -> tuple[Path, ...]:
+    """The folder below which a model's Python files are looked for last; none for a model that lies in none."""
+    return () if isinstance(model, bytes) or model == STANDARD_INPUT else (Path(model).parent,)
 
 
-def default_bundle(model: str) -> Path:
+def default_bundle(model: str | bytes) -> Path:
     """The bundle of a model that was given no other name.
 
     Raises:
-        UsageInvalid: a model from standard input has no name for its bundle.
+        UsageInvalid: a model without a file has no name for its bundle.
     """
+    if isinstance(model, bytes):
+        raise UsageInvalid("a model that is no file needs a name for its bundle: pass output")
     if model == STANDARD_INPUT:
         raise UsageInvalid("a model from standard input needs a name for its bundle: pass -o")
     return Path(Path(model).stem + ".tracemap")

@@ -23,8 +23,12 @@ _DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
 _TARGET_FLAG = "--iree-hal-target-device="
 
 
-def record(bundle: Bundle, options: RecordOptions, progress: Progress = no_progress) -> Recorded:
+def record(
+    bundle: Bundle, options: RecordOptions, progress: Progress = no_progress, values: Sequence[object] = ()
+) -> Recorded:
     """Run a bundle's module under the profiler; without an output the run gets the next free number in the bundle.
+
+    `values`: inputs that no text can hold, such as arrays, one per argument; none: the options' inputs.
 
     Raises:
         TracemapError: as `capture.record.record` does.
@@ -42,6 +46,7 @@ def record(bundle: Bundle, options: RecordOptions, progress: Progress = no_progr
             options=options,
             device=_device(bundle, options.runtime_flags),
             caches=caches,
+            values=tuple(values),
         )
         return record_request(request, progress)
 

@@ -22,7 +22,7 @@ from tracemap.attribution.scan.sums import Spread
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.weights import Weights, weights
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import Op, OpId
 from tracemap.graph.program import Site, Transfer
 from tracemap.measurements.model import Peaks
 from tracemap.options.attribute import Rule
@@ -139,13 +139,13 @@ def op_results(
     for result in results:
         for share in result.shares:
             parts[share.op].append((result, share))
-    return tuple(_op_result(op.id, parts[op.id], spreads.get(op.id, {})) for op in graph.ops if op.id in parts)
+    return tuple(_op_result(op, parts[op.id], spreads.get(op.id, {})) for op in graph.ops if op.id in parts)
 
 
-def _op_result(op: OpId, parts: Sequence[_Part], spread: Spread) -> OpResult:
+def _op_result(op: Op, parts: Sequence[_Part], spread: Spread) -> OpResult:
     (first, _), *_ = parts
     costs = {name: _op_cost(name, parts, spread.get(name)) for name in first.metrics}
-    return OpResult(op, sum(result.calls for result, _ in parts), costs)
+    return OpResult(op.id, op.name, op.file, op.line, sum(result.calls for result, _ in parts), costs)
 
 
 def _op_cost(metric: str, parts: Sequence[_Part], per_call: PerCall | None) -> OpCost:
