@@ -12,7 +12,16 @@ from tests.hook import support
 from tests.support import check_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output
 from tracemap.capture.counters.choosing import check_event, events_to_count, in_passes, run_together
-from tracemap.capture.counters.events import MOST_EVENTS, RAW, SOFTWARE, Event, amd_events, find_event, known_events
+from tracemap.capture.counters.events import (
+    MOST_EVENTS,
+    RAW,
+    SOFTWARE,
+    Event,
+    find_event,
+    is_zen4,
+    known_events,
+    zen4_events,
+)
 from tracemap.errors import EventUnavailable
 from tracemap.measurements.hook.recording import read_recording
 from tracemap.options.option import split_names
@@ -95,8 +104,37 @@ def test_events_of_the_kernels_own_lists() -> None:
 
 
 def test_tables_of_events_have_no_doubles() -> None:
-    for events in (known_events(), amd_events()):
+    for events in (known_events(), zen4_events()):
+        assert all(event.description for event in events)
         assert len({event.name for event in events}) == len(events)
+
+
+def test_numbers_of_zen4_have_twelve_bits() -> None:
+    """As Linux lays them out (its `format/event` is `config:0-7,32-35`): event 0x18e, unit mask 0x18."""
+    configs = {event.name: event.config for event in zen4_events()}
+    assert configs["ic_tag_hit_miss.instruction_cache_miss"] == 0x1_0000_188E
+    assert configs["ex_ret_ucode_ops"] == 0x1_0000_00C2
+    assert configs["ls_dmnd_fills_from_sys.all"] == 0xFF43
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "is_one"),
+    [
+        ("AuthenticAMD", 25, 17, True),
+        ("AuthenticAMD", 25, 97, True),
+        ("AuthenticAMD", 25, 33, False),  # a Zen 3
+        ("AuthenticAMD", 26, 2, False),  # a Zen 5
+        ("AuthenticAMD", 23, 49, False),
+        ("GenuineIntel", 25, 17, False),
+    ],
+)
+def test_names_of_zen4_are_for_zen4_only(vendor: str, family: int, model: int, *, is_one: bool, tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n", encoding="ascii"
+    )
+    assert is_zen4(cpuinfo) == is_one
+    assert not is_zen4(tmp_path / "missing")
 
 
 def test_command_lists_what_opens() -> None:

@@ -80,6 +80,10 @@ def test_senseless_weights_are_refused(weights: list[int]) -> None:
         (1_234, "1.23 µs"),
         (12_345, "12.3 µs"),
         (123_456, "123 µs"),
+        (9_999, "10.0 µs"),
+        (99_960, "100 µs"),
+        (999_999, "1.00 ms"),
+        (999_999_999, "1.00 s"),
         (4_020_000, "4.02 ms"),
         (2_500_000_000, "2.50 s"),
         (-1_234, "-1.23 µs"),
@@ -89,12 +93,16 @@ def test_times_for_people(value: int, text: str) -> None:
     assert format_ns(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(512, "512 B"), (2048, "2.00 KiB"), (5 << 30, "5.00 GiB")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(512, "512 B"), (2048, "2.00 KiB"), ((1 << 20) - 1, "1.00 MiB"), (5 << 30, "5.00 GiB")]
+)
 def test_bytes_for_people(value: int, text: str) -> None:
     assert format_bytes(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(7, "7"), (12_345, "12,345"), (1_230_000, "1.23 M")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(7, "7"), (12_345, "12,345"), (1_230_000, "1.23 M"), (999_999_999, "1.00 G")]
+)
 def test_counts_for_people(value: int, text: str) -> None:
     assert format_count(value) == text
 

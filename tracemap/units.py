@@ -106,12 +106,17 @@ _COUNT_STEPS = ((10**12, "T"), (10**9, "G"), (10**6, "M"))
 
 
 def _scaled(value: int, steps: Sequence[tuple[int, str]], base: str) -> str:
-    for size, name in steps:
-        if abs(value) >= size:
-            scaled = value / size
-            digits = 2 if abs(scaled) < 10 else 1 if abs(scaled) < 100 else 0
-            return f"{scaled:.{digits}f} {name}".rstrip()
-    return f"{value} {base}".rstrip()
+    size, name = 1, base
+    for larger, larger_name in reversed(steps):
+        if round(abs(value) / size) < larger // size:  # what is rounded up to 1000 of a unit is 1 of the next
+            break
+        size, name = larger, larger_name
+    return f"{value if size == 1 else _three_digits(value / size)} {name}".rstrip()
+
+
+def _three_digits(value: float) -> str:
+    places = next(places for places in (2, 1, 0) if not places or round(abs(value), places) < 10 ** (3 - places))
+    return f"{value:.{places}f}"
 
 
 def format_ns(value: Integer) -> str:

@@ -30,12 +30,12 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
       tracemap events page-faults r00c0 cpu/event=0x3c,umask=0x00/
     """
     from tracemap.capture.counters.choosing import check_event
-    from tracemap.capture.counters.events import amd_events, find_event, is_amd, known_events
+    from tracemap.capture.counters.events import find_event, is_zen4, known_events, zen4_events
     from tracemap.outputs import show_as
 
     wanted = [find_event(name) for name in names] or known_events()
-    if options.all and is_amd() and not names:
-        wanted += amd_events()
+    if options.all and is_zen4() and not names:
+        wanted += zen4_events()
     found = [check_event(event) for event in wanted]
     show_as(options.format, sys.stdout, partial(_show, found), partial(_json, found))
     if options.format == "text":
@@ -50,6 +50,7 @@ def _json(found: Sequence[Availability]) -> dict[str, object]:
             "opens": item.opens,
             "mode": item.event.mode if item.opens else None,
             "unit": item.event.unit,
+            "description": item.event.description or None,
             "setting": item.event.setting if item.opens else None,
             "reason": item.reason or None,
         }
@@ -62,4 +63,5 @@ def _show(found: Sequence[Availability], out: TextIO) -> None:
     width = max(len(item.event.name) for item in found)
     for item in found:
         state = f"yes ({item.event.mode})" if item.opens else "no"
-        out.write(f"{item.event.name:<{width}}  {state:<11}  {item.reason}".rstrip() + "\n")
+        told = "; ".join(filter(None, (item.event.description, item.reason)))
+        out.write(f"{item.event.name:<{width}}  {state:<11}  {told}".rstrip() + "\n")

@@ -12,5 +12,5 @@ from tracemap.options.option import Options, option
 class EventsOptions(Options):
     """Which events to list, and how."""
 
-    all: bool = option(False, "Also the raw events of AMD's processors, where this is one.")
+    all: bool = option(False, "Also the raw events of AMD's Zen 4, where this is one.")
     format: Literal["text", "json"] = option("text", "A table, or JSON with what the hook is told of each event.")

@@ -37,6 +37,8 @@ class Event:
     config1: int = 0
     mode: str = "group"
     user_only: bool = False
+    description: str = ""
+    """What it counts; "" where only its numbers are known."""
 
     @property
     def setting(self) -> str:
@@ -60,53 +62,96 @@ class Event:
         return (self.type, self.config) in _KERNEL_MADE
 
 
-_HARDWARE = (
-    *("cpu-cycles", "instructions", "cache-references", "cache-misses", "branch-instructions", "branch-misses"),
-    *("bus-cycles", "stalled-cycles-frontend", "stalled-cycles-backend", "ref-cycles"),
-)
-_SOFTWARE = (
-    *("cpu-clock", "task-clock", "page-faults", "context-switches", "cpu-migrations", "minor-faults", "major-faults"),
-    *("alignment-faults", "emulation-faults"),
-)
+_HARDWARE = {
+    "cpu-cycles": "cycles of the core; their length changes with its clock",
+    "instructions": "instructions that retired",
+    "cache-references": "accesses to the last cache, mostly, as the processor's maker chose",
+    "cache-misses": "accesses that the last cache, mostly, did not hold",
+    "branch-instructions": "branches that retired",
+    "branch-misses": "branches that were predicted wrongly",
+    "bus-cycles": "cycles of the bus, which are of one length",
+    "stalled-cycles-frontend": "cycles in which no instruction was ready to be issued",
+    "stalled-cycles-backend": "cycles in which no unit was free for an instruction that was ready",
+    "ref-cycles": "cycles of one length, whatever the core's clock is",
+}
+_SOFTWARE = {
+    "cpu-clock": "time on the clock of the processor, ns",
+    "task-clock": "time in which the thread ran, ns",
+    "page-faults": "accesses to memory that the kernel had to map first",
+    "context-switches": "times at which the thread left its processor",
+    "cpu-migrations": "times at which the thread went on, on another processor",
+    "minor-faults": "page faults that needed no input or output",
+    "major-faults": "page faults that waited for input or output",
+    "alignment-faults": "accesses to unaligned places that the kernel had to do",
+    "emulation-faults": "instructions that the kernel had to emulate",
+}
 _ALIASES = {
     **{"cycles": "cpu-cycles", "branches": "branch-instructions", "faults": "page-faults", "cs": "context-switches"},
     **{"migrations": "cpu-migrations", "idle-cycles-frontend": "stalled-cycles-frontend"},
     **{"idle-cycles-backend": "stalled-cycles-backend"},
 }
-_CACHES = {"L1-dcache": 0, "L1-icache": 1, "LLC": 2, "dTLB": 3, "iTLB": 4, "branch": 5, "node": 6}
+_CACHES = {
+    "L1-dcache": "the first data cache",
+    "L1-icache": "the first instruction cache",
+    "LLC": "the last cache",
+    "dTLB": "the table of translated data addresses",
+    "iTLB": "the table of translated instruction addresses",
+    "branch": "the branch predictor",
+    "node": "the processor's own memory",
+}
+"""Name -> what it is; their places are their numbers."""
 _CACHE_OPERATIONS = {"load": 0, "store": 1, "prefetch": 2}
 
-_AMD_EVENTS = Path(__file__).with_name("amd_events.tsv")
+_ZEN4_EVENTS = Path(__file__).with_name("zen4_events.tsv")
+_ZEN3_MODELS = frozenset({0, 2, 4, 5})
+"""The first hexadecimal digit of those of family 25 (Linux, tools/perf/pmu-events/arch/x86/mapfile.csv)."""
 
 
 def known_events() -> list[Event]:
     """The events that have Linux names, in their usual order; aliases are not repeated."""
-    hardware = [Event(name, HARDWARE, config) for config, name in enumerate(_HARDWARE)]
-    software = [Event(name, SOFTWARE, config) for config, name in enumerate(_SOFTWARE)]
+    hardware = [
+        Event(name, HARDWARE, number, description=text) for number, (name, text) in enumerate(_HARDWARE.items())
+    ]
+    software = [
+        Event(name, SOFTWARE, number, description=text) for number, (name, text) in enumerate(_SOFTWARE.items())
+    ]
     return [*hardware, *software, *_cache_events()]
 
 
 def _cache_events() -> Iterator[Event]:
-    for cache, cache_id in _CACHES.items():
+    for cache_id, (cache, what) in enumerate(_CACHES.items()):
         for operation, operation_id in _CACHE_OPERATIONS.items():
             config = cache_id | operation_id << 8
             plural = operation + ("es" if operation == "prefetch" else "s")
-            yield Event(f"{cache}-{plural}", HW_CACHE, config)
-            yield Event(f"{cache}-{operation}-misses", HW_CACHE, config | 1 << 16)
+            yield Event(f"{cache}-{plural}", HW_CACHE, config, description=f"{plural} that ask {what}")
+            misses = f"{plural} that {what} does not hold"
+            yield Event(f"{cache}-{operation}-misses", HW_CACHE, config | 1 << 16, description=misses)
 
 
-def amd_events() -> list[Event]:
-    """The raw events of AMD's processors, by AMD's names; on other processors they mean something else or nothing."""
-    rows = (line.split("\t") for line in _AMD_EVENTS.read_text(encoding="utf-8").splitlines())
-    return [Event(name, RAW, int(config, 16)) for name, config in rows]
+def zen4_events() -> list[Event]:
+    """The core's events of AMD's Zen 4, by AMD's names; on other processors they mean something else or nothing.
+
+    Source: Linux, tools/perf/pmu-events/arch/x86/amdzen4. An event's number is the bits 0-7 and 32-35, its mask the
+    bits 8-15. Events of the L3 cache are not among them: it counts for all of its cores, not for a thread.
+    """
+    rows = (line.split("\t") for line in _ZEN4_EVENTS.read_text(encoding="utf-8").splitlines())
+    return [Event(name, RAW, number := int(config, 16), description=_zen4_numbers(number)) for name, config in rows]
 
 
-def is_amd() -> bool:
-    """Whether this machine's processor is AMD's."""
+def _zen4_numbers(config: int) -> str:
+    return f"event {config & 0xFF | config >> 32 << 8:#05x}, unit mask {config >> 8 & 0xFF:#04x} of AMD's manuals"
+
+
+def is_zen4(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine's processor is a Zen 4: of AMD's family 25, but none of the models that are a Zen 3."""
     try:
-        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+        text = cpuinfo.read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
+    family, model = (re.search(rf"^{word}\s*: (\d+)$", text, re.MULTILINE) for word in ("cpu family", "model"))
+    if "AuthenticAMD" not in text or family is None or model is None:
+        return False
+    return int(family[1]) == 25 and int(model[1]) >> 4 not in _ZEN3_MODELS
 
 
 def find_event(name: str) -> Event:
@@ -120,11 +165,11 @@ def find_event(name: str) -> Event:
     if found := re.fullmatch(r"([\w.-]+)/([^/]*)/", name):
         return pmu_event(name, found[1], found[2])
     plain = _ALIASES.get(name, name)
-    listed = {event.name: event for event in [*(amd_events() if is_amd() else []), *known_events()]}
+    listed = {event.name: event for event in [*(zen4_events() if is_zen4() else []), *known_events()]}
     if plain in listed:
         return replace(listed[plain], name=name)
-    if any(event.name == name for event in amd_events()):
-        raise EventUnavailable(f"{name} is an event of AMD's processors, and this machine's is of another maker")
+    if any(event.name == name for event in zen4_events()):
+        raise EventUnavailable(f"{name} is an event of AMD's Zen 4, and this processor is another: give cpu/event=…/")
     near = sorted(known for known in listed if known.startswith(name[:4]))[:5]
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     raise EventUnavailable(f"{name} is not the name of an event{hint}; `tracemap events` lists those of this machine")
