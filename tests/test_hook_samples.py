@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -143,6 +144,24 @@ def test_no_samples_without_asking(library: Path, made: Path, output: Path) -> N
     assert not list(output.glob("*.samples"))
     with pytest.raises(RunEmpty):
         read_samples(output)
+
+
+def test_what_samples_cost_is_told_on_a_busy_machine_too(sampler: str, library: Path, made: Path, output: Path) -> None:
+    """What others do between two readings of a clock is not the samples' time: once it was 170 % of the threads'."""
+    command = matmul_command(
+        "iree-benchmark-module", support.module(made, "embedded", MATMUL), "local-sync", "--benchmark_min_time=0.05s"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
+    try:
+        for number in range(8):
+            folder = output / str(number)
+            folder.mkdir()
+            support.run(command, support.hooked(library, folder, record_calls=False, sample_hz=HZ, sampler=sampler))
+            assert 0 < read_samples(folder).overhead < 0.3
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_a_killed_program_leaves_its_samples(sampler: str, library: Path, made: Path, output: Path) -> None:
