@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -256,7 +257,7 @@ AVX512 = re.compile(r"\bzmm\d|[xy]mm(?:1[6-9]|2\d|3[01])\b|\{?\bk[0-7]\b")
 def test_the_build_has_no_avx512(fused: bool, tmp_path: Path) -> None:
     bundle = wide_bundle(tmp_path)
     assert any(AVX512.search(text) for text in operands(bundle.module_path))
-    module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=fused)
+    module = build_simulated(bundle.configured(), bundle.graph.module.flags, tmp_path, fused=fused)
     assert not {text for text in operands(module.path) if AVX512.search(text)}
     words = "x86-64 with AVX2 and FMA, without microkernels", "x86-64 with AVX2, without FMA and microkernels"
     assert module.build == words[not fused]
@@ -273,7 +274,7 @@ def test_tiles_for_microkernels_stay_vectors(microkernels: str, tmp_path: Path) 
     )  # fmt: skip
     bundle = load(target)
     assert "linalg.mmt4d" in {step.op_name for kernel in bundle.graph.kernels for step in kernel.steps}
-    module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=False)
+    module = build_simulated(bundle.configured(), bundle.graph.module.flags, tmp_path, fused=False)
     multiplied = {
         instruction.mnemonic
         for image in read_images(module.path)
@@ -289,7 +290,7 @@ def test_functions_stay_vectors_without_fused_multiply_adds(tmp_path: Path) -> N
     target = tmp_path / "load_time.tracemap"
     check_cli("build", PROGRAM.with_name("load_time.mlir"), "-o", target)
     bundle = load(target)
-    module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=False)
+    module = build_simulated(bundle.configured(), bundle.graph.module.flags, tmp_path, fused=False)
     names = {
         instruction.mnemonic
         for image in read_images(module.path)
@@ -306,7 +307,7 @@ def test_the_build_fuses_only_where_asked(built: Built, tmp_path: Path) -> None:
     for fused in (False, True):
         folder = tmp_path / str(fused)
         folder.mkdir()
-        module = build_simulated(bundle.configured_path, bundle.graph.module.flags, folder, fused=fused)
+        module = build_simulated(bundle.configured(), bundle.graph.module.flags, folder, fused=fused)
         names = {
             instruction.mnemonic
             for image in read_images(module.path)
@@ -319,7 +320,7 @@ def test_the_build_fuses_only_where_asked(built: Built, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["hand_constexpr", "hand_dynamic", "jax_gpt2_4l"])
 def test_the_build_has_the_same_kernels_and_steps(name: str, built: Built, tmp_path: Path) -> None:
     bundle = load(built(name))
-    module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=False)
+    module = build_simulated(bundle.configured(), bundle.graph.module.flags, tmp_path, fused=False)
     ours, theirs = ({f.name for image in read_images(path) for f in image.functions} for path in
                     (bundle.module_path, module.path))  # fmt: skip
     assert ours == theirs == {kernel.name for kernel in bundle.graph.kernels}
@@ -334,7 +335,7 @@ def test_the_build_has_the_same_kernels_and_steps(name: str, built: Built, tmp_p
 def test_the_build_computes_the_same(built: Built, tmp_path: Path) -> None:
     """The constants of the model are in it too."""
     bundle = load(built("hand_constexpr"))
-    module = build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=False)
+    module = build_simulated(bundle.configured(), bundle.graph.module.flags, tmp_path, fused=False)
     results = []
     for number, path in enumerate((bundle.module_path, module.path)):
         output = tmp_path / f"{number}.npy"
@@ -352,11 +353,9 @@ def test_the_build_computes_the_same(built: Built, tmp_path: Path) -> None:
 
 def test_kernels_that_are_not_kept_are_missed(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="does not keep its kernels"):
-        build_simulated(tmp_path / "configured.mlir", (), tmp_path, fused=False)
-    damaged = tmp_path / "damaged.mlir"
-    damaged.write_bytes(load(bundle).configured_path.read_bytes()[:200])
+        replace(load(bundle), path=tmp_path).configured()
     with pytest.raises(BundleInvalid, match="are damaged"):
-        build_simulated(damaged, (), tmp_path, fused=False)
+        build_simulated(load(bundle).configured()[:200], (), tmp_path, fused=False)
 
 
 def test_other_targets_are_refused(tmp_path: Path) -> None:
@@ -365,7 +364,7 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
     check_cli("build", PROGRAM, "-o", target, "--", *flags)
     bundle = load(target)
     with pytest.raises(UsageInvalid, match="vmvx"):
-        build_simulated(bundle.configured_path, bundle.graph.module.flags, tmp_path, fused=False)
+        build_simulated(bundle.configured(), bundle.graph.module.flags, tmp_path, fused=False)
 
 
 # ---- refusals, Ctrl-C

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, SAMPLES, check_cli, runs_of
-from tracemap.errors import ModuleInvalid
+from tracemap.errors import BundleInvalid, ModuleInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.graph.ops import Evidence
 from tracemap.ir.configured import KernelNames
@@ -189,15 +189,17 @@ def test_a_compiler_that_cannot_go_on_still_makes_a_bundle(tmp_path: Path) -> No
     assert [each.slug for each in made.graph.diagnostics] == ["kernels-unknown"]
     assert len(made.graph.sites) == 4
     assert all(kernel.text is UNKNOWN and not kernel.steps for kernel in made.graph.kernels)
-    assert not made.configured_path.exists()
+    with pytest.raises(BundleInvalid, match="does not keep its kernels"):
+        made.configured()
     check_cli("show", tmp_path / "m.tracemap")
 
 
 def test_the_kept_module_compiles_to_the_same_code(built: Built, tmp_path: Path) -> None:
     bundle: Bundle = load(built("hand_constexpr"))
-    again = tmp_path / "again.vmfb"
+    again, configured = tmp_path / "again.vmfb", tmp_path / "configured.mlir"
+    configured.write_bytes(bundle.configured())
     flags = [*bundle.graph.module.flags, "--compile-from=executable-configurations"]
-    subprocess.run([find_tool("iree-compile"), bundle.configured_path, *flags, "-o", again], check=True)
+    subprocess.run([find_tool("iree-compile"), configured, *flags, "-o", again], check=True)
     assert code_of(read_images(again)[0]) == code_of(read_images(bundle.module_path)[0])
 
 

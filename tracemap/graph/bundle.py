@@ -4,6 +4,7 @@
     module.vmfb    the compiled module
     source/        the model, and the Python files that its frames name
     kernels/       the final IR of each kernel, one op a line; and all of them, to be compiled again
+    literals/      what long literals of these texts hold, such as weights, by the names that stand for them there
     runs/          runs that were recorded without another target
 
 A bundle is written to a temporary name beside its target and renamed: it is there whole, or not at all.
@@ -21,6 +22,7 @@ from pathlib import Path
 from tracemap.codec import OtherVersion, decode_document, storable
 from tracemap.codec import encode as encode_record
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
+from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
 from tracemap.graph.model import MAP_VERSION, SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
@@ -54,18 +56,44 @@ class Bundle:
         """Where runs go that were given no other target."""
         return self.path / RUNS_FOLDER
 
-    @property
-    def configured_path(self) -> Path:
-        """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts."""
-        return self.path / KERNELS_FOLDER / CONFIGURED_NAME
+    def configured(self) -> bytes:
+        """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts.
+
+        Raises:
+            BundleInvalid: the bundle does not keep it, or what it names is missing.
+        """
+        path = self.path / KERNELS_FOLDER / CONFIGURED_NAME
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BundleInvalid(
+                f"{path}: the bundle does not keep its kernels as they were before code generation ({error.strerror}); "
+                "build it from the model with this version"
+            ) from error
+        return self._whole(data)
 
     def source_text(self, source: SourceFile) -> str:
-        """The text of a source file, "" where the bundle was built without texts.
+        """The text of a source file for people, with names of its long literals; "" where texts are not kept.
 
         Raises:
             BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
         """
         return self._text(SOURCE_FOLDER, source.path)
+
+    def model(self) -> bytes:
+        """The model as it was given, or as the text of its bytecode; b"" where texts are not kept.
+
+        Raises:
+            BundleInvalid: as `source_text`, or a literal is missing.
+        """
+        return self._whole(self._data(SOURCE_FOLDER, self.graph.sources[0].path)) if self.graph.sources else b""
+
+    def _whole(self, data: bytes) -> bytes:
+        text = data.decode(errors="surrogateescape")  # bytecode, too, comes back as it was
+        try:
+            return put_back(text, self.path / LITERALS_FOLDER).encode(errors="surrogateescape")
+        except (OSError, ValueError) as error:
+            raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: {error}; build it again") from error
 
     def kernel_text(self, kernel: Kernel) -> str:
         """The final IR of a kernel, "" where it is not kept.
@@ -76,15 +104,17 @@ class Bundle:
         return self._text(KERNELS_FOLDER, str(kernel.text)) if kernel.text is not UNKNOWN else ""
 
     def _text(self, below: str, name: str) -> str:
+        return self._data(below, name).decode(errors="replace")
+
+    def _data(self, below: str, name: str) -> bytes:
         folder = (self.path / below).resolve()
         try:
             path = (folder / storable(name)).resolve()
             if not path.is_relative_to(folder):
                 raise BundleInvalid(f"{self.path}: the map names a text outside of the bundle: {name}")
-            with path.open(encoding="utf-8", errors="replace", newline="") as file:  # keep line ends as they are
-                return file.read()
+            return path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            return ""
+            return b""
         except (OSError, ValueError, RuntimeError) as error:  # also a zero byte in the name, links in a circle
             said = error.strerror if isinstance(error, OSError) else error
             raise BundleInvalid(f"{self.path}: the text {name[:80]!r} cannot be read: {said}") from error
@@ -120,11 +150,7 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             folder.chmod(0o755)
             (folder / MAP_NAME).write_bytes(encoded)
             shutil.move(files.module, folder / MODULE_NAME)
-            _write_texts(folder / SOURCE_FOLDER, files.sources)
-            _write_texts(folder / KERNELS_FOLDER, files.kernels)
-            for configured in files.configured:
-                shutil.move(configured, folder / KERNELS_FOLDER / CONFIGURED_NAME)
-            (folder / RUNS_FOLDER).mkdir()
+            _write_texts(folder, graph, files)
             _replace(folder, target)
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
@@ -153,12 +179,44 @@ def check_target(target: Path, *, force: bool) -> None:
     check_folder_of(target)
 
 
-def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    folder.mkdir()
-    for name, text in texts.items():
-        path = folder / storable(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode(errors="surrogatepass"))
+def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:
+    for below in (SOURCE_FOLDER, KERNELS_FOLDER, LITERALS_FOLDER, RUNS_FOLDER):
+        (folder / below).mkdir()
+    for source in graph.sources:
+        if text := files.sources.get(source.path):
+            _write_text(folder, Path(SOURCE_FOLDER, storable(source.path)), text, _last_columns(graph, source))
+    for name, text in files.kernels.items():
+        _write_text(folder, Path(KERNELS_FOLDER, storable(name)), text, {})
+    for configured in files.configured:
+        _move_configured(configured, folder)
+
+
+def _write_text(folder: Path, name: Path, text: str, last_columns: Mapping[int, int]) -> None:
+    """Write a text to its place in the bundle, and its long literals to theirs."""
+    shown, literals = taken_out(text, last_columns)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(shown.encode(errors="surrogatepass"))
+    for each, content in literals.items():
+        (folder / LITERALS_FOLDER / each).write_bytes(content)
+
+
+def _move_configured(configured: Path, folder: Path) -> None:
+    target = Path(KERNELS_FOLDER, CONFIGURED_NAME)
+    try:
+        text = configured.read_bytes().decode()
+    except UnicodeDecodeError:  # bytecode
+        shutil.move(configured, folder / target)
+    else:
+        _write_text(folder, target, text, {})
+
+
+def _last_columns(graph: TraceGraph, source: SourceFile) -> dict[int, int]:
+    """Of each line of a text with an op where the last one begins."""
+    found: dict[int, int] = {}
+    for op in graph.ops:
+        if op.file == source.name and isinstance(op.line, int) and isinstance(op.column, int):
+            found[op.line] = max(found.get(op.line, 0), op.column)
+    return found
 
 
 def _replace(folder: Path, target: Path) -> None:

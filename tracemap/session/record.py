@@ -71,7 +71,7 @@ def _caches(
     with tempfile.TemporaryDirectory(prefix="tracemap-simulated-") as folder:
         progress("compiling for the simulator")
         flags = bundle.graph.module.flags
-        module = build_simulated(bundle.configured_path, flags, Path(folder), fused=valgrind.runs_fused)
+        module = build_simulated(bundle.configured(), flags, Path(folder), fused=valgrind.runs_fused)
         kernels = frozenset(kernel.name for kernel in bundle.graph.kernels)
         load_time = any(site.initializer for site in bundle.graph.sites)
         yield CacheSimulation(module.path, module.build, caches, kernels, load_time)

@@ -104,12 +104,12 @@ def _tagged(bundle: Bundle) -> Module:
     from iree.compiler import ir
 
     graph = bundle.graph
-    text = bundle.source_text(graph.sources[0]) if graph.sources else ""
-    if not text:
+    model = bundle.model()
+    if not model:
         raise UsageInvalid(f"{bundle.path}: built without the model's text; build it again without --no-sources")
     if not graph.module.flags and any(each.slug == "identity-by-location" for each in graph.diagnostics):
         raise UsageInvalid(f"{bundle.path}: made from dumps, so it is not known how to compile the model again")
-    module = parse_model(MlirParser(), text.encode()).module
+    module = parse_model(MlirParser(), model).module
     with module.context:
         if not string_attribute(module.operation, "sym_name"):
             module.operation.attributes["sym_name"] = ir.StringAttr.get(_NAME)

@@ -62,17 +62,17 @@ class SimulatedModule:
     build: str
 
 
-def build_simulated(configured: Path, flags: Sequence[str], folder: Path, *, fused: bool) -> SimulatedModule:
+def build_simulated(configured: bytes, flags: Sequence[str], folder: Path, *, fused: bool) -> SimulatedModule:
     """Compile a bundle's kernels for valgrind.
 
     Args:
-        configured: `Bundle.configured_path`.
+        configured: `Bundle.configured()`.
         flags: those that the bundle was compiled with.
         folder: where the module is put, and what is needed on the way.
         fused: whether valgrind runs fused multiply-adds at a bearable speed.
 
     Raises:
-        BundleInvalid: the bundle does not keep its kernels, or they are damaged.
+        BundleInvalid: the kernels are damaged.
         UsageInvalid: the module is not, or not only, for CPUs such as this one.
         ToolFailed: the kernels cannot be compiled for this target; the message is the compiler's.
         ToolMissing: there is no compiler.
@@ -123,19 +123,12 @@ def _divide(parser: MlirParser, module: Module) -> None:
         old.erase()
 
 
-def _read(parser: MlirParser, configured: Path) -> tuple[Module, bool]:
+def _read(parser: MlirParser, configured: bytes) -> tuple[Module, bool]:
     """The module, and whether it is kept as text."""
     try:
-        data = configured.read_bytes()
-    except OSError as error:
-        raise BundleInvalid(
-            f"{configured}: the bundle does not keep its kernels as they were before code generation "
-            f"({error.strerror}); build it from the model with this version"
-        ) from error
-    try:
-        return parser.parse(data), not data.startswith(BYTECODE_MAGIC)
+        return parser.parse(configured), not configured.startswith(BYTECODE_MAGIC)
     except ModelInvalid as error:
-        raise BundleInvalid(f"{configured}: the kernels are damaged; build the bundle again ({error})") from error
+        raise BundleInvalid(f"the bundle's kernels are damaged; build it again ({error})") from error
 
 
 def _retarget(parser: MlirParser, module: Module, *, fused: bool) -> str:

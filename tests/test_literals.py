@@ -1,0 +1,121 @@
+"""Weights in a model's text: kept once, named where they stood, put back letter by letter where a compiler reads."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import check_cli, json_cli, run_cli
+from tracemap.errors import BundleInvalid
+from tracemap.graph.bundle import load
+from tracemap.graph.literals import LONGEST, put_back, taken_out
+
+SIZE = 96
+"""Rows and columns of a weight: 36,864 bytes."""
+
+PARTS = st.sampled_from(
+    [
+        '"0x' + "AB" * LONGEST + '"',
+        '"0x' + "ab" * LONGEST + '"',
+        '"0x' + "A" * (2 * LONGEST + 1) + '"',
+        '"' + "é\\22" * LONGEST + '"',
+        "dense<[" + "1.0, -2.5e-3,\n " * LONGEST + "]>",
+        "dense<[[1, 2]]>",
+        '// a comment with one " in it\n',
+        "\n",
+        '"short"',
+        "%0 = op ",
+        " … in literals/ ",
+        "\udc80",
+        "\r\n",
+    ]
+)
+
+
+@given(st.lists(PARTS).map("".join), st.dictionaries(st.integers(1, 9), st.integers(1, 3000)))
+def test_what_is_put_back_is_what_was_there(text: str, last_columns: dict[int, int]) -> None:
+    shown, contents = taken_out(text, last_columns)
+    assert shown.count("\n") == text.count("\n")
+    assert len(shown) <= len(text)
+    folder = Path("literals")
+    kept = {folder / name: content for name, content in contents.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda path: kept[path])
+        assert put_back(shown, folder) == text
+
+
+def test_ops_keep_their_places() -> None:
+    """A literal before an op on its line would move that op."""
+    literal = '"0x' + "00" * LONGEST + '"'
+    text = f"%0 = a {literal}\n%1 = a {literal} %2 = b\n"
+    shown, contents = taken_out(text, {1: 6, 2: text.splitlines()[1].index("b") + 1})
+    assert len(contents) == 1
+    assert shown.splitlines()[1] == text.splitlines()[1]
+    assert len(shown.splitlines()[0]) < 150
+
+
+def weighted(tmp_path: Path, *, resource: bool) -> Path:
+    """A model with eight weights in its text, each used in a matrix product."""
+    dice = np.random.default_rng(3)
+    kind = f"tensor<{SIZE}x{SIZE}xf32>"
+    weights = [dice.random((SIZE, SIZE), np.float32).tobytes().hex().upper() for _ in range(8)]
+    lines = [f"func.func @main(%m: {kind}) -> {kind} {{"]
+    last = "%m"
+    for index, weight in enumerate(weights):
+        value = f"dense_resource<w{index}>" if resource else f'dense<"0x{weight}">'
+        lines.append(f"  %w{index} = stablehlo.constant {value} : {kind}")
+        product = f"stablehlo.dot_general {last}, %w{index}, contracting_dims = [1] x [0]"
+        lines += [
+            f"  %m{index} = {product} : ({kind}, {kind}) -> {kind}",
+            f"  %t{index} = stablehlo.tanh %m{index} : {kind}",
+        ]
+        last = f"%t{index}"
+    lines += [f"  return {last} : {kind}", "}"]
+    if resource:
+        held = ",\n".join(f'    w{index}: "0x04000000{weight}"' for index, weight in enumerate(weights))
+        lines.append(f"{{-# dialect_resources: {{ builtin: {{\n{held}\n}} }} #-}}")
+    path = tmp_path / "weighted.mlir"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_weights_are_kept_once_and_not_shown(tmp_path: Path, *, resource: bool) -> None:
+    model, target, page = weighted(tmp_path, resource=resource), tmp_path / "w.tracemap", tmp_path / "page.html"
+    check_cli("build", model, "-o", target)
+    bundle = load(target)
+    assert bundle.model() == model.read_bytes()
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    weights = 8 * 4 * SIZE * SIZE
+    # Once in the module, which runs, and once beside it; constants of the compiled kernels are aligned anew, so that
+    # those of a resource, which begin with their alignment, may be there a second time.
+    assert size < (3.2 if resource else 2.2) * weights + 300_000
+    check_cli("report", target, "-o", page)
+    assert page.stat().st_size < 500_000
+    assert re.search(r"… ?36,86[48] bytes in literals/[0-9a-f]{64}", page.read_text(encoding="utf-8"))
+    ops = {op["name"]: op for op in json_cli("show", target)["ops"]}
+    line = model.read_text(encoding="utf-8").splitlines()[ops["stablehlo.tanh"]["line"] - 1]
+    assert line[ops["stablehlo.tanh"]["column"] - 1 :].startswith("stablehlo.tanh")
+
+
+def test_compilers_get_the_weights_again(tmp_path: Path) -> None:
+    """The same model is compiled again, and simulated; without a weight both are refused in a sentence."""
+    target = tmp_path / "w.tracemap"
+    check_cli("build", weighted(tmp_path, resource=False), "-o", target)
+    check_cli("audit", target, "--pass", "op7")
+    if shutil.which("valgrind"):
+        check_cli("record", target, "--iterations", "1", "--cache-sim", "-o", tmp_path / "run.csv")
+    lost = random.Random(1).choice(sorted((target / "literals").iterdir()))
+    lost.unlink()
+    with pytest.raises(BundleInvalid, match="a literal of a text cannot be read"):
+        load(target).model()
+    done = run_cli("audit", target, "--pass", "op7")
+    assert done.returncode == 2
+    assert lost.name in done.stderr
