@@ -7,6 +7,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 CORPUS ?= samples
 PYTEST_FLAGS ?= -n 2
 SEEDS ?= 200
+REPRODUCERS ?= tests/programs/reproducers
 MUTATIONS ?= 10000
 MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
@@ -20,11 +21,11 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas bench corpus accuracy mutations clean
+.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
-		printf '  make %-9s %s\n' "$$name" "$$text"; done
+		printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 venv: $(READY) ## set up the virtual environment .venv (again only when pyproject.toml changed)
 
@@ -66,6 +67,9 @@ bench: $(READY) ## measure tracemap itself: tables of medians, quartiles and rat
 
 corpus: $(READY) ## build, record, attribute and page every model and flag file below CORPUS (default: samples)
 	$(BIN)/python -m tests.run_corpus $(CORPUS)
+
+reproducers: $(READY) ## what holds of programs whose truth lies beside them: REPRODUCERS=FOLDER
+	$(BIN)/python -m tests.run_reproducers $(REPRODUCERS)
 
 accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-docs" keeps the table
 	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
