@@ -106,7 +106,7 @@ class Assembly:
         alive: Set[int],
     ) -> tuple[Site, ...]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
-        builder = SiteBuilder(self._workers, self._facts.conversions, callers, flow.called_by_initializers)
+        builder = SiteBuilder(self._workers, self._facts, callers, flow.called_by_initializers)
         return add_absorbed(builder.sites(flow.dispatches, bodies), bodies, self._workers, self._facts, alive)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:

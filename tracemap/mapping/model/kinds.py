@@ -16,6 +16,8 @@ HANDS_BACK = (".yield", ".condition", ".return")
 
 _STRUCTURAL = FUNCTIONS | {
     "builtin.module",
+    "flow.dispatch.region",
+    "flow.dispatch.workgroups",
     "ml_program.global",
     "torch.global_slot",
     "util.global",
@@ -136,13 +138,13 @@ def passes_values_on(operation: SourceOperation) -> bool:
 
 
 def can_be_member(operation: SourceOperation) -> bool:
-    """Whether an op can do work in a dispatch: neither a constant nor structure."""
-    return not is_constant(operation) and not is_structural(operation)
+    """Whether an op can do work in a dispatch: no constant, no structure, and none whose regions hold the work."""
+    return not (is_constant(operation) or is_structural(operation) or operation.name in CONTROL_FLOW)
 
 
 def computes(operation: SourceOperation) -> bool:
     """Whether an op computes tensors of its own, moves of elements included: no call, no control flow, no number."""
-    if not can_be_member(operation) or operation.name in CONTROL_FLOW or is_call(operation):
+    if not can_be_member(operation) or is_call(operation):
         return False
     if is_destination(operation) or accesses_global(operation) or not operation.results:
         return False

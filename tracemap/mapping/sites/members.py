@@ -6,7 +6,7 @@ of the body, parts included, votes with its location; only the callee side of ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership
@@ -15,32 +15,22 @@ from tracemap.ir.flow import DispatchRegion
 from tracemap.locations import Location
 from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
 from tracemap.mapping.sites.cost import CostModel
+from tracemap.mapping.sites.evidence import find_evidence, telling
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Integer
 
-_NO_EVIDENCE = frozenset(
-    """
-    arith.constant flow.return iree_tensor_ext.dispatch.workload.ordinal linalg.fill tensor.dim tensor.empty
-    """.split()
-)
-"""Body ops whose locations say nothing: values shared by CSE between sites, shapes, and the end of the body."""
-
-
-def find_members(region: DispatchRegion, owners: Owners, conversions: Conversions) -> tuple[Membership, ...]:
+def find_members(
+    region: DispatchRegion, owners: Owners, conversions: Conversions, moves: Set[int]
+) -> tuple[Membership, ...]:
     """The members of a site in the order in which the body first shows them, with costs; exactly one is the root.
 
-    A site in which only fills tell of ops belongs to what they fill; one in which nothing does, to its own location.
+    `moves`: the indices of the ops that only move elements.
     """
     body = region.body
-    telling = [op.location for op in body if op.name not in _NO_EVIDENCE]
-    fills = [op.location for op in body if op.name == "linalg.fill"]
-    evidence: dict[OpId, Evidence] = {}
-    # The weaker only where the stronger tell nothing: a fill beside other work is a part of that work.
-    for locations in (telling, fills, [region.location]):
-        evidence = evidence or _evidence(locations, owners)
+    evidence = find_evidence(region, owners, moves)
     if not evidence:
         return ()
-    paths = _paths([*telling, *fills, region.location], owners)
+    paths = _paths([*(op.location for op in telling(body)), region.location], owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
     folded = _folded_conversions(body, owners, conversions, evidence)
     for index, op in folded.items():
@@ -85,19 +75,6 @@ def _converted(
     path, operand = owners.path(around.location), op.operands[0].argument
     made = (conversions.read_by(owner, operand, path) for owner in candidates)
     return next((each for each in made if each is not None and each.op not in evidence), None)
-
-
-def _evidence(locations: Sequence[Location], owners: Owners) -> dict[OpId, Evidence]:
-    """The ops that the locations name: alone on one of them is stronger than one of several."""
-    found: dict[OpId, Evidence] = {}
-    for location in locations:
-        ops = owners.of(location)
-        for op in ops:
-            if len(ops) == 1:
-                found[op] = Evidence.LOCATED
-            else:
-                found.setdefault(op, Evidence.FUSED)
-    return found
 
 
 def _paths(locations: Sequence[Location], owners: Owners) -> dict[OpId, tuple[OpId, ...]]:

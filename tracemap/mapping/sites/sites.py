@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 
-from tracemap.graph.program import Kernel, Site
+from tracemap.graph.program import Kernel, Membership, Site
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram
 from tracemap.locations import Location
-from tracemap.mapping.model.conversions import Conversions
+from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.sites.members import find_members
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN
@@ -36,9 +36,9 @@ class SiteBuilder:
     functions that only initializers reach.
     """
 
-    def __init__(self, owners: Owners, conversions: Conversions, callers: Mapping[str, str], at_load: Set[str]) -> None:
+    def __init__(self, owners: Owners, facts: ModelFacts, callers: Mapping[str, str], at_load: Set[str]) -> None:
         self._owners = owners
-        self._conversions = conversions
+        self._facts = facts
         self._callers = callers
         self._at_load = at_load
 
@@ -58,8 +58,11 @@ class SiteBuilder:
             initializer=at_load,
             command_buffer=UNKNOWN,
             command_index=UNKNOWN,
-            members=() if region is None else find_members(region, self._owners, self._conversions),
+            members=() if region is None else self._members(region),
         )
+
+    def _members(self, region: DispatchRegion) -> tuple[Membership, ...]:
+        return find_members(region, self._owners, self._facts.conversions, self._facts.moves)
 
 
 def sites_by_op(sites: Sequence[Site]) -> dict[int, list[Site]]:
