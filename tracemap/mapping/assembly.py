@@ -6,7 +6,7 @@ Early phases are read while the compiler still generates code; nothing here wait
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,13 +63,12 @@ class Assembly:
         """
         # In the order in which the compiler writes the dumps: each is read while it makes the next.
         self._facts.work_out()
-        alive = self._identity.mentioned(self._dumps.text("input"))
-        for phase in ("abi", "preprocessing", "global-optimization"):
+        for phase in ("input", "abi", "preprocessing", "global-optimization"):
             self._dumps.text(phase)
         regions = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
         flow = read_flow(self._parser, self._dumps.module("flow"))
         bodies, callers = pair_bodies(regions, flow.dispatches), public_callers(flow)
-        sites = self._sites(flow, bodies, callers, alive)
+        sites = self._sites(flow, bodies, callers)
         host_names = self._host_names(flow)
         self._dumps.text("stream")
         hal = read_hal(self._parser, self._dumps.module("hal"))
@@ -99,15 +98,11 @@ class Assembly:
         )
 
     def _sites(
-        self,
-        flow: FlowProgram,
-        bodies: Sequence[DispatchRegion | None],
-        callers: Mapping[str, str],
-        alive: Set[int],
+        self, flow: FlowProgram, bodies: Sequence[DispatchRegion | None], callers: Mapping[str, str]
     ) -> tuple[Site, ...]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
         builder = SiteBuilder(self._workers, self._facts, callers, flow.called_by_initializers)
-        return add_absorbed(builder.sites(flow.dispatches, bodies), bodies, self._workers, self._facts, alive)
+        return add_absorbed(builder.sites(flow.dispatches, bodies), bodies, self._workers, self._facts)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""

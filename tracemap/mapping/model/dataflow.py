@@ -72,17 +72,29 @@ class Dataflow:
     def constant(self) -> frozenset[int]:
         """Ops that depend on constants only, and so can be computed by the compiler; those without operands excepted.
 
-        Argument nodes and region holders are never constant: what enters them is not followed.
+        Region holders are never constant: what enters them is not followed. An argument is where every call hands
+        over a constant.
         """
-        found: set[int] = set()
-        for operation in self._operations:  # makers come before their users
-            if not operation.is_op or operation.name in CONTROL_FLOW or operation.name in FUNCTIONS:
-                continue
-            makers = list(self.graph.predecessors(operation.index))
-            own = not makers and not operation.operands and is_constant_like(operation)
-            if own or (makers and all(maker in found for maker in makers)):
-                found.add(operation.index)
-        return frozenset(found)
+        found: set[Node] = set()
+        before = -1
+        while before < len(found):  # once more for functions that stand before their calls
+            before = len(found)
+            for operation in self._operations:
+                found |= self._arguments_from(operation, found)
+                if operation.is_op and operation.name not in CONTROL_FLOW | FUNCTIONS:
+                    makers = list(self.graph.predecessors(operation.index))
+                    own = not makers and not operation.operands and is_constant_like(operation)
+                    if own or (makers and all(maker in found for maker in makers)):
+                        found.add(operation.index)
+        return frozenset(node for node in found if isinstance(node, int))
+
+    def _arguments_from(self, operation: SourceOperation, found: Set[Node]) -> set[Node]:
+        """The arguments of a function that are constant, where these nodes are."""
+        if operation.name not in FUNCTIONS or operation.symbol not in self._model.private:
+            return set()
+        arguments = [(operation.index, number) for number in range(len(self._model.arguments.get(operation.symbol, ())))]
+        makers = {node: list(self.graph.predecessors(node)) for node in arguments if node in self.graph}
+        return {node for node, before in makers.items() if before and all(maker in found for maker in before)}
 
     def _edges(self, operation: SourceOperation) -> Iterator[tuple[Node, Node]]:
         user = operation.owner

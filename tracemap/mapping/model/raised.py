@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from tracemap.graph.ops import OpId
-from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.ir.source import Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.kinds import is_constant_like, is_destination
 from tracemap.mapping.model.origins import Origin, Origins
 
@@ -28,7 +28,11 @@ class SoftmaxFinder:
         self._origins = origins
 
     def parts(self, last: int, path: tuple[OpId, ...]) -> frozenset[int]:
-        """The ops of the softmax that ends in an op (which is left out); none where it is no such idiom."""
+        """The ops of the softmax that ends in an op (which is left out); none where it is no such idiom.
+
+        The compiler's own match has room for nothing else: what stands between them and works on each element with a
+        constant (JAX's maximum with minus infinity) was simplified away before.
+        """
         inputs = self._inputs(self._operations[last], path)
         if len(inputs) != 2:
             return frozenset()
@@ -47,7 +51,7 @@ class SoftmaxFinder:
             maker = self._origins.maker(powers)
             if maker is None:
                 break
-            found.add(maker.index)
+            found |= self._working(maker, powers.path)
             inputs = self._inputs(maker, powers.path)
             if len(inputs) == 2:
                 chains = [self._chain(highest, value) for value, highest in permutations(inputs)]
@@ -65,7 +69,7 @@ class SoftmaxFinder:
             inputs = [] if maker is None else self._inputs(maker, end.path)
             if maker is None or len(inputs) != 1:
                 break
-            found.add(maker.index)
+            found |= self._working(maker, end.path)
             if inputs[0] == start:
                 return frozenset(found)
             end = inputs[0]
@@ -79,4 +83,33 @@ class SoftmaxFinder:
 
     def _is_given(self, origin: Origin) -> bool:
         maker = self._origins.maker(origin)
-        return maker is not None and (is_destination(maker) or (not maker.operands and is_constant_like(maker)))
+        return maker is not None and (is_destination(maker) or _is_constant(maker))
+
+    def _working(self, operation: SourceOperation, path: tuple[OpId, ...]) -> frozenset[int]:
+        """An op, unless it works on each element with a constant."""
+        inputs = [value for value in operation.operands if not self._makes_destination(value)]
+        elementwise = any(self._type(value) == operation.results[0] for value in inputs)
+        makers = map(self._origins.maker, self._origins.operands(operation, path))
+        with_constant = any(maker is not None and _is_constant(maker) for maker in makers)
+        neutral = elementwise and (with_constant or self._holds_constant(operation))
+        return frozenset() if neutral else frozenset({operation.index})
+
+    def _holds_constant(self, operation: SourceOperation) -> bool:
+        """Whether a part of an op uses a constant."""
+        for part in self._operations[operation.index + 1 :]:
+            if part.owner != operation.index:
+                return False
+            if any(_is_constant(self._operations[value.maker]) for value in part.operands if not value.argument):
+                return True
+        return False
+
+    def _makes_destination(self, value: Definition) -> bool:
+        return not value.argument and is_destination(self._operations[value.maker])
+
+    def _type(self, value: Definition) -> str:
+        """The printed type of a value; empty for arguments."""
+        return "" if value.argument else self._operations[value.maker].results[value.number]
+
+
+def _is_constant(operation: SourceOperation) -> bool:
+    return not operation.operands and is_constant_like(operation) and not is_destination(operation)
