@@ -27,6 +27,7 @@ _TERMINATORS = (*HANDS_BACK, ".terminator")
 _CONSTANT_LIKE = (
     *("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant"),
 )
+_COUNTS = (".iota",)
 _GLOBAL_LOADS = (".global.load", ".global_load")
 _GLOBAL_STORES = (".global.store", ".global_store")
 _UNREPEATABLE = (*_GLOBAL_LOADS, "unfoldable_constant", "optimization_barrier")
@@ -138,8 +139,13 @@ def passes_values_on(operation: SourceOperation) -> bool:
 
 
 def can_be_member(operation: SourceOperation) -> bool:
-    """Whether an op can do work in a dispatch: no constant, no structure, and none whose regions hold the work."""
-    return not (is_constant(operation) or is_structural(operation) or operation.name in CONTROL_FLOW)
+    """Whether an op can do work in a dispatch: no constant, no structure, and none whose regions hold the work.
+
+    An iota depends on nothing, but it is counted where it is needed, on every call.
+    """
+    if is_structural(operation) or operation.name in CONTROL_FLOW:
+        return False
+    return operation.name.endswith(_COUNTS) or not is_constant(operation)
 
 
 def computes(operation: SourceOperation) -> bool:
