@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
@@ -20,6 +21,7 @@ from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation
 from tracemap.ir.hal import read_hal
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.ir.stream import added_kernels, read_added
 from tracemap.locations import CodeFrame, frames
 from tracemap.mapping.compiler.compiling import Phases
 from tracemap.mapping.fates.fates import Judge, Judgement
@@ -67,10 +69,11 @@ class Assembly:
             self._dumps.text(phase)
         regions = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
         flow = read_flow(self._parser, self._dumps.module("flow"))
-        bodies, callers = pair_bodies(regions, flow.dispatches), public_callers(flow)
-        sites = self._sites(flow, bodies, callers)
+        callers = public_callers(flow)
         host_names = self._host_names(flow)
-        self._dumps.text("stream")
+        bodies: list[DispatchRegion | None] = list(pair_bodies(regions, flow.dispatches))
+        flow = self._with_added(flow, bodies)
+        sites = self._sites(flow, bodies, callers)
         hal = read_hal(self._parser, self._dumps.module("hal"))
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
@@ -97,11 +100,21 @@ class Assembly:
             schedules=find_schedules(hal, [function.name for function in functions], transfer_ids),
         )
 
+    def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
+        """The flow phase with the kernels and dispatches that the stream phase adds; appends their bodies."""
+        kernels = added_kernels(self._dumps.text("stream"), flow.kernels)
+        if not kernels:
+            return flow
+        added = read_added(self._parser, self._dumps.module("stream"), kernels)
+        bodies += [body for _, body in added]
+        dispatches = (*flow.dispatches, *(dispatch for dispatch, _ in added))
+        return replace(flow, kernels=(*flow.kernels, *kernels), dispatches=dispatches)
+
     def _sites(
         self, flow: FlowProgram, bodies: Sequence[DispatchRegion | None], callers: Mapping[str, str]
     ) -> tuple[Site, ...]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
-        builder = SiteBuilder(self._workers, self._facts, callers, flow.called_by_initializers)
+        builder = SiteBuilder(self._workers, self._movers, self._facts, callers, flow.called_by_initializers)
         return add_absorbed(builder.sites(flow.dispatches, bodies), bodies, self._workers, self._facts)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:

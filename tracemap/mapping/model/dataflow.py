@@ -92,7 +92,9 @@ class Dataflow:
         """The arguments of a function that are constant, where these nodes are."""
         if operation.name not in FUNCTIONS or operation.symbol not in self._model.private:
             return set()
-        arguments = [(operation.index, number) for number in range(len(self._model.arguments.get(operation.symbol, ())))]
+        arguments = [
+            (operation.index, number) for number in range(len(self._model.arguments.get(operation.symbol, ())))
+        ]
         makers = {node: list(self.graph.predecessors(node)) for node in arguments if node in self.graph}
         return {node for node, before in makers.items() if before and all(maker in found for maker in before)}
 

@@ -19,6 +19,7 @@ from tracemap.mapping.sites.evidence import find_evidence, telling
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Integer
 
+
 def find_members(
     region: DispatchRegion, owners: Owners, conversions: Conversions, moves: Set[int]
 ) -> tuple[Membership, ...]:

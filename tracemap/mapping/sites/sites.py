@@ -32,12 +32,13 @@ def pair_bodies(
 class SiteBuilder:
     """Makes the sites of a module, one per dispatch.
 
-    `callers`: of each function the public one that users call to reach it (`callers.public_callers`); `at_load`: the
-    functions that only initializers reach.
+    `others`: owners that count where `owners` have no part in a site: a kernel that only makes a constant is of that
+    constant. `callers`: of each function the public one that users call to reach it (`callers.public_callers`).
     """
 
-    def __init__(self, owners: Owners, facts: ModelFacts, callers: Mapping[str, str], at_load: Set[str]) -> None:
+    def __init__(self, owners: Owners, others: Owners, facts: ModelFacts, callers: Mapping[str, str], at_load: Set[str]) -> None:
         self._owners = owners
+        self._others = others
         self._facts = facts
         self._callers = callers
         self._at_load = at_load
@@ -62,7 +63,10 @@ class SiteBuilder:
         )
 
     def _members(self, region: DispatchRegion) -> tuple[Membership, ...]:
-        return find_members(region, self._owners, self._facts.conversions, self._facts.moves)
+        found: tuple[Membership, ...] = ()
+        for owners in (self._owners, self._others):
+            found = found or find_members(region, owners, self._facts.conversions, self._facts.moves)
+        return found
 
 
 def sites_by_op(sites: Sequence[Site]) -> dict[int, list[Site]]:
