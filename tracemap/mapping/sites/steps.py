@@ -112,7 +112,7 @@ def _everywhere(ops: Sequence[OpId], translations: Sequence[Translation]) -> tup
 
 
 def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int:
-    """How many sites have members, but none of them in any step of their kernel."""
+    """How many sites have several members, but none of them in any step of their kernel; a sole member has all of it."""
     of_kernel = {
         kernel.name: {op for step in kernel.steps for op in step.ops}
         for kernel in kernels
@@ -121,5 +121,5 @@ def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int
     return sum(
         1
         for site in sites
-        if site.members and site.kernel in of_kernel and not of_kernel[site.kernel] & {m.op for m in site.members}
+        if len(site.members) > 1 and site.kernel in of_kernel and not of_kernel[site.kernel] & {m.op for m in site.members}
     )
