@@ -23,6 +23,7 @@ from tracemap.ir.parsing import (
     string_attribute,
     walk,
 )
+from tracemap.ir.scalars import constant_of, direction_of
 from tracemap.ir.signatures import Signatures
 from tracemap.ir.source import (
     CONTROL_FLOW,
@@ -177,6 +178,8 @@ class _Describer:
             symbol=symbol,
             signature=self._signatures.of(operation, name, results),
             block=around.block,
+            constant=UNKNOWN if operation.operands else constant_of(operation),
+            direction=direction_of(operation),
         )
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:

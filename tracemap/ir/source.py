@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracemap.locations import UNKNOWN_LOCATION, FileRange, Location
-from tracemap.units import Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text
 
 CONTROL_FLOW = frozenset(
     """
@@ -54,7 +54,8 @@ class SourceOperation:
     `operands`: where each is defined; `results`: the printed types of its results;
     `symbol`: the name it defines, or the one it refers to: the callee of a call, the global of a load;
     `signature`: equal for operations that compute the same from equal operands; `block`: the number of the block that
-    it stands in, unique in the model.
+    it stands in, unique in the model; `constant`: the whole number that a constant consists of; `direction`: how it
+    compares (EQ, NE, LT, LE, GT, GE).
     """
 
     index: int
@@ -70,6 +71,8 @@ class SourceOperation:
     symbol: str
     signature: int
     block: int
+    constant: Integer = UNKNOWN
+    direction: str = ""
 
     @property
     def is_op(self) -> bool:

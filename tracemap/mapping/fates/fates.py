@@ -48,6 +48,7 @@ class Judge:
         self._dataflow = facts.dataflow
         self._sites_of = sites_of
         self._host_names = host_names
+        self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.path}
         self._found: dict[int, Judgement] = {}
 
     def fates(self) -> Mapping[int, Judgement]:
@@ -85,8 +86,9 @@ class Judge:
         return None
 
     def _by_kind(self, operation: SourceOperation) -> Judgement | None:
-        if self._is_unreachable(operation):
-            return Fate.REMOVED, reason("dead-function")
+        never = "dead-function" if self._is_unreachable(operation) else "never-runs"
+        if never == "dead-function" or not (self._leads(operation) or self._facts.unreached.runs(operation)):
+            return Fate.REMOVED, reason(never)
         if is_call(operation):
             return Fate.HOST, reason("call")
         if operation.name in CONTROL_FLOW:
@@ -104,6 +106,10 @@ class Judge:
         if makes_host_values(operation) or self._counts_for_control(operation):
             return Fate.HOST, reason("host-work")
         return None
+
+    def _leads(self, operation: SourceOperation) -> bool:
+        """Whether an op leads to a site: what the compiler kept it did not find out to be dead."""
+        return operation.index in self._leading
 
     def _counts_for_control(self, operation: SourceOperation) -> bool:
         """Whether an op only makes numbers by which loops and branches decide: their counters and conditions."""

@@ -25,6 +25,7 @@ REASONS: Mapping[str, str] = {
     "check": "checks its operand at compile time or on the host",
     "dead": "removed: nothing uses its result",
     "dead-function": "removed: nothing calls its function",
+    "never-runs": "removed: stands where nothing ever runs, whatever the inputs are",
     "used-by-removed": "removed: only ops that were removed themselves use its result",
     "twin": "removed: same as {where}",
     "is-structure": "gives the program its structure; nothing of it runs",
@@ -45,6 +46,7 @@ INFERRED = frozenset(
         "twin",
         "dead",
         "dead-function",
+        "never-runs",
     }
 )
 """Reasons that rest on reasoning over the model, not on what the compiler's output carries."""

@@ -3,7 +3,7 @@
 Nodes are the indices of ops; parts stand for their op. Edges lead from an op to the ops that use its results. Arguments
 of functions are nodes of their own, so that a value handed to a call flows to its uses in the callee, and what the
 callee returns to the uses of the call. Operations that hold regions (loops, branches) stand for all values that enter
-or leave their regions.
+or leave their regions. What can never run uses nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like
+from tracemap.mapping.model.unreached import Unreached
 
 if TYPE_CHECKING:
     import networkx
@@ -28,12 +29,13 @@ _RETURNS = ("func.return", "util.return", "ml_program.return")
 class Dataflow:
     """The graph, and what can be read off it."""
 
-    def __init__(self, model: SourceModel, calls: Calls) -> None:
+    def __init__(self, model: SourceModel, calls: Calls, unreached: Unreached) -> None:
         import networkx  # a tenth of a second, which is better spent while the compiler runs
 
         self._model = model
         self._operations = model.operations
         self._calls = calls
+        self._unreached = unreached
         self.graph: networkx.DiGraph[Node] = networkx.DiGraph()
         self.graph.add_nodes_from(op.index for op in model.operations if op.is_op)
         for operation in model.operations:
@@ -102,11 +104,13 @@ class Dataflow:
         user = operation.owner
         callee = self._calls.callee(operation)
         for number, definition in enumerate(operation.operands):
+            if not self._unreached.uses(operation, number):
+                continue
             maker = self._maker(definition)
             target: Node = user if callee is None else (callee.index, number)
             if maker is not None and maker != target:  # what passes between an op and its parts stays inside
                 yield maker, target
-        if operation.is_op and operation.name.endswith(HANDS_BACK):
+        if operation.is_op and operation.name.endswith(HANDS_BACK) and self._unreached.runs(operation):
             yield from self._leaving(operation)
 
     def _leaving(self, terminator: SourceOperation) -> Iterator[tuple[Node, Node]]:
@@ -131,7 +135,7 @@ class Dataflow:
 
     def _is_effect(self, operation: SourceOperation) -> bool:
         """Whether an op can be seen from outside: a public function's return, a store, or anything without results."""
-        if operation.name in FUNCTIONS or operation.name == "builtin.module":
+        if operation.name in FUNCTIONS or operation.name == "builtin.module" or not self._unreached.runs(operation):
             return False
         if operation.name in _RETURNS:
             return self._operations[operation.parent].symbol not in self._model.private

@@ -19,6 +19,7 @@ from tracemap.mapping.model.origins import Origins
 from tracemap.mapping.model.raised import SoftmaxFinder
 from tracemap.mapping.model.scopes import scopes_of
 from tracemap.mapping.model.twins import find_twins
+from tracemap.mapping.model.unreached import Unreached
 from tracemap.units import UNKNOWN
 
 
@@ -85,7 +86,12 @@ class ModelFacts:
     @cached_property
     def dataflow(self) -> Dataflow:
         """Who uses what; what is live, and what is constant."""
-        return Dataflow(self.model, self.calls)
+        return Dataflow(self.model, self.calls, self.unreached)
+
+    @cached_property
+    def unreached(self) -> Unreached:
+        """What can never run, or never matters."""
+        return Unreached(self.model, self.twins)
 
     @cached_property
     def twins(self) -> Mapping[int, int]:

@@ -112,14 +112,11 @@ def _everywhere(ops: Sequence[OpId], translations: Sequence[Translation]) -> tup
 
 
 def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int:
-    """How many sites have several members, but none of them in any step of their kernel; a sole member has all of it."""
+    """How many sites have several members, but none of them in any step of their kernel; a sole one has all of it."""
     of_kernel = {
         kernel.name: {op for step in kernel.steps for op in step.ops}
         for kernel in kernels
         if kernel.text is not UNKNOWN
     }
-    return sum(
-        1
-        for site in sites
-        if len(site.members) > 1 and site.kernel in of_kernel and not of_kernel[site.kernel] & {m.op for m in site.members}
-    )
+    shared = (site for site in sites if len(site.members) > 1 and site.kernel in of_kernel)
+    return sum(1 for site in shared if not of_kernel[site.kernel] & {member.op for member in site.members})

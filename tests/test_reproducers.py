@@ -1,0 +1,35 @@
+"""Programs on which the map was wrong once, each with what a plain compile tells of it; and the reader of truths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.run_reproducers import PROGRAMS, differences
+from tests.support import Json
+
+NAMES = sorted(path.stem for path in PROGRAMS.glob("*.json"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_truth_about_a_program_holds(name: str) -> None:
+    assert list(differences(PROGRAMS / f"{name}.json")) == []
+
+
+def test_a_truth_that_does_not_hold_is_noticed(tmp_path: Path) -> None:
+    truth: Json = json.loads((PROGRAMS / "regions.json").read_text(encoding="utf-8"))
+    truth |= {"kernels": [], "sites": 5}
+    truth["ops"][0] |= {"kernels": ["main_dispatch_9"], "fates": ["removed"]}
+    truth["ops"][1] |= {"line": 99}
+    truth["runs"]["r"]["calls"]["12"] = 7
+    (tmp_path / "regions.mlir").write_bytes((PROGRAMS / "regions.mlir").read_bytes())
+    (tmp_path / "regions.json").write_text(json.dumps(truth), encoding="utf-8")
+    found = "\n".join(differences(tmp_path / "regions.json"))
+    assert "should be none" in found
+    assert "sites, should be 5" in found
+    assert "line 7 arith.addf: works in main_dispatch_0_elementwise_768_f32, should be in exactly main_disp" in found
+    assert "line 7 arith.addf: dispatched, should be one of removed" in found
+    assert "line 99 : no op" in found
+    assert "run r: line 12: 1 calls per invocation, should be 7" in found

@@ -1,0 +1,42 @@
+"""Whole numbers and truth values that the text of an operation tells: a constant of one number, and how it compares."""
+
+from __future__ import annotations
+
+import re
+
+from iree.compiler import ir
+
+from tracemap.ir.parsing import Operation
+from tracemap.units import UNKNOWN, Integer
+
+_DIRECTION = re.compile(r"\b(EQ|NE|LT|LE|GT|GE)>$")
+_OF_INTEGERS = {0: "EQ", 1: "NE", 2: "LT", 3: "LE", 4: "GT", 5: "GE"}
+"""Predicates of `arith.cmpi` on signed numbers; unsigned and floating-point ones are not told."""
+
+
+def constant_of(operation: Operation) -> Integer:
+    """The whole number that a constant consists of; of truth values 1 and 0."""
+    if "value" not in operation.attributes:
+        return UNKNOWN
+    value = operation.attributes["value"]
+    if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
+        value = value.get_splat_value()
+    if isinstance(value, ir.BoolAttr):
+        return int(value.value)
+    # The bindings refuse numbers that C++ holds as unsigned, and those of more than 64 bits.
+    if not isinstance(value, ir.IntegerAttr) or str(value.type).startswith("u"):
+        return UNKNOWN
+    try:
+        return int(value.value)
+    except ValueError:
+        return UNKNOWN
+
+
+def direction_of(operation: Operation) -> str:
+    """How an operation compares whole numbers: EQ, NE, LT, LE, GT or GE; "" where it does not, or is not told."""
+    if "comparison_direction" in operation.attributes:
+        found = _DIRECTION.search(str(operation.attributes["comparison_direction"]))
+        return found[1] if found else ""
+    if operation.name == "arith.cmpi":
+        return _OF_INTEGERS.get(operation.attributes["predicate"].value, "")
+    return ""
