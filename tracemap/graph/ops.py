@@ -88,7 +88,7 @@ class Evidence(enum.StrEnum):
     FUSED = "fused"
     """The op's tag is one of several on an op of the site's body."""
     ABSORBED = "absorbed"
-    """Found nowhere, and every use of its result ends in members of the site."""
+    """No location of the site's body names the op: its work is a part of what the body holds, or is done for it."""
 
 
 class Reason(Record, frozen=True):

@@ -75,6 +75,20 @@ def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[Dispatch
     )
 
 
+_MOST_USES = 64
+"""How many operations behind a dispatch are looked at for what it serves."""
+
+
+def read_served(parser: MlirParser, module: Module, ordinal: int) -> tuple[Location, ...]:
+    """The locations of what uses the results of the call site of phase 5 that has this ordinal, nearest first."""
+    dispatches = [operation for _, operation in walk_hosts(module) if operation.name == "flow.dispatch.workgroups"]
+    found = [dispatches[ordinal]]
+    for operation in found:  # which grows meanwhile
+        users = (use.owner.operation for result in operation.results for use in result.uses)
+        found += [user for user in dict.fromkeys(users) if user not in found][: _MOST_USES - len(found)]
+    return tuple(parser.location(operation) for operation in found[1:])
+
+
 def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
     """Kernels, call sites and functions of phase 6, in order."""
     kernels: list[str] = []

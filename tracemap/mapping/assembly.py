@@ -17,7 +17,7 @@ from tracemap.functions import Argument, Function
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId, Part
 from tracemap.graph.program import Kernel, Site
-from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow
+from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_served
 from tracemap.ir.hal import read_hal
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import SourceModel, SourceOperation
@@ -73,7 +73,7 @@ class Assembly:
         host_names = self._host_names(flow)
         bodies: list[DispatchRegion | None] = list(pair_bodies(regions, flow.dispatches))
         flow = self._with_added(flow, bodies)
-        sites = self._sites(flow, bodies, callers)
+        sites = self._sites(flow, bodies, callers, regions)
         hal = read_hal(self._parser, self._dumps.module("hal"))
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
@@ -111,11 +111,21 @@ class Assembly:
         return replace(flow, kernels=(*flow.kernels, *kernels), dispatches=dispatches)
 
     def _sites(
-        self, flow: FlowProgram, bodies: Sequence[DispatchRegion | None], callers: Mapping[str, str]
+        self,
+        flow: FlowProgram,
+        bodies: Sequence[DispatchRegion | None],
+        callers: Mapping[str, str],
+        regions: Sequence[DispatchRegion],
     ) -> tuple[Site, ...]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
         builder = SiteBuilder(self._workers, self._movers, self._facts, callers, flow.called_by_initializers)
-        return add_absorbed(builder.sites(flow.dispatches, bodies), bodies, self._workers, self._facts)
+        sites = list(builder.sites(flow.dispatches, bodies))
+        ordinals = {id(region): ordinal for ordinal, region in enumerate(regions)}
+        for place, (site, body) in enumerate(zip(sites, bodies, strict=True)):
+            if body is not None and not site.members and id(body) in ordinals:
+                module = self._dumps.module("dispatch-creation")
+                sites[place] = builder.with_served(site, body, read_served(self._parser, module, ordinals[id(body)]))
+        return add_absorbed(sites, bodies, self._workers, self._facts)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from msgspec import structs
+
+from tracemap.graph.ops import Evidence
 from tracemap.graph.program import Kernel, Membership, Site
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram
 from tracemap.locations import Location
@@ -47,6 +51,19 @@ class SiteBuilder:
         """Sites in order, without their commands yet, and without the members that no location tells."""
         pairs = zip(dispatches, bodies, strict=True)
         return tuple(self._site(ordinal, dispatch, region) for ordinal, (dispatch, region) in enumerate(pairs))
+
+    def with_served(self, site: Site, region: DispatchRegion, served: Sequence[Location]) -> Site:
+        """A site that nothing in it says anything of, with the op that the compiler made it for.
+
+        `served`: the locations of what uses its results, nearest first. To bring the elements of an argument into
+        another order, say, the compiler makes a kernel that has but the argument's location.
+        """
+        location = next((each for each in served if self._others.of(each)), None)
+        if location is None:
+            return site
+        body = tuple(replace(op, location=location) for op in region.body)
+        members = self._members(replace(region, location=location, body=body))
+        return structs.replace(site, members=tuple(structs.replace(m, evidence=Evidence.ABSORBED) for m in members))
 
     def _site(self, ordinal: int, dispatch: FlowDispatch, region: DispatchRegion | None) -> Site:
         at_load = not dispatch.function or dispatch.function in self._at_load
