@@ -86,8 +86,8 @@ class Judge:
         return None
 
     def _by_kind(self, operation: SourceOperation) -> Judgement | None:
-        never = "dead-function" if self._is_unreachable(operation) else "never-runs"
-        if never == "dead-function" or not (self._leads(operation) or self._facts.unreached.runs(operation)):
+        never = self._never_runs(operation)
+        if never:
             return Fate.REMOVED, reason(never)
         if is_call(operation):
             return Fate.HOST, reason("call")
@@ -106,6 +106,13 @@ class Judge:
         if makes_host_values(operation) or self._counts_for_control(operation):
             return Fate.HOST, reason("host-work")
         return None
+
+    def _never_runs(self, operation: SourceOperation) -> str:
+        """Why an op can never run; "" where it may."""
+        function = operation.function
+        if function in self._facts.model.private and not self._facts.calls.of(str(function)):
+            return "dead-function"
+        return "" if self._leads(operation) or self._facts.unreached.runs(operation) else "never-runs"
 
     def _leads(self, operation: SourceOperation) -> bool:
         """Whether an op leads to a site: what the compiler kept it did not find out to be dead."""
@@ -154,7 +161,3 @@ class Judge:
         if member is None:
             return Fate.FOLDED, reason("simplified-away" if slug == "simplified" else "passed-through")
         return Fate.FOLDED, reason(slug, f"{self._operations[member].name} at {self._facts.place(member)}")
-
-    def _is_unreachable(self, operation: SourceOperation) -> bool:
-        function = operation.function
-        return function in self._facts.model.private and not self._facts.calls.of(str(function))
