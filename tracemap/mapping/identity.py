@@ -7,7 +7,6 @@ location cannot be told apart.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -34,9 +33,6 @@ class Identity(Protocol):
     def located(self, dump: str) -> frozenset[int]:
         """The indices of the ops that the dump of a phase still locates, by themselves or by a part of them."""
 
-    def mentioned(self, dump: str) -> frozenset[int]:
-        """The indices of the ops that a dump names at all, be it as the place of a block argument or of a call."""
-
 
 class TagIdentity:
     """By the tags that tracemap put in: exact."""
@@ -53,12 +49,6 @@ class TagIdentity:
     def located(self, dump: str) -> frozenset[int]:
         """The ops whose tags stand on operations of the dump."""
         return self._facts.owners(DumpText(dump, self._tags.prefix).tags())
-
-    def mentioned(self, dump: str) -> frozenset[int]:
-        """The ops whose tags stand anywhere in the dump."""
-        # As text, for an op that was inlined or merged may be named only as a caller or as an argument's place.
-        found = re.findall(rf'"{re.escape(self._tags.prefix)}(\d+)"', dump)
-        return self._facts.owners(map(int, found))
 
 
 class LocationIdentity:
@@ -78,10 +68,6 @@ class LocationIdentity:
         """The ops whose location an operation of the dump carries."""
         locations = map(self._parser.location, walk(self._parser.parse(dump).operation))
         return self._facts.owners({index for location in locations for index in self._locations.of(location)})
-
-    def mentioned(self, dump: str) -> frozenset[int]:
-        """The same: names of block arguments are not read."""
-        return self.located(dump)
 
 
 class LocationsOfModel(Provenance):

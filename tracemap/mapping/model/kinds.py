@@ -133,11 +133,6 @@ def only_moves(operation: SourceOperation, parts: Sequence[SourceOperation]) -> 
     return operation.name in _MOVES
 
 
-def passes_values_on(operation: SourceOperation) -> bool:
-    """Whether values only flow through an op on their way: calls, control flow, and what ends regions."""
-    return is_call(operation) or operation.name in CONTROL_FLOW or operation.name.endswith((".return", ".yield"))
-
-
 def can_be_member(operation: SourceOperation) -> bool:
     """Whether an op can do work in a dispatch: no constant, no structure, and none whose regions hold the work.
 
