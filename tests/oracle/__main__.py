@@ -12,9 +12,9 @@ from itertools import count, islice
 import click
 
 from tests.documents import DOCS, write_part
-from tests.oracle.compare import Result, TwinDiffers, all_differences, measure
-from tests.oracle.generate import generate
+from tests.oracle.compare import Result, TwinDiffers, all_differences
 from tests.oracle.kernels import CompilerRejects
+from tests.oracle.mixed import measure_any, text_of
 from tests.oracle.table import misses, table
 
 
@@ -27,8 +27,8 @@ from tests.oracle.table import misses, table
 def main(seeds: int, seed_base: int | None, seed: int | None, jobs: int, write_docs: bool) -> None:
     """Compare the maps of generated programs with what their kernels tell; status 1 where a target is missed."""
     if seed is not None:
-        print(generate(seed).text)
-        _report(measure(seed), f"seed {seed}")
+        print(text_of(seed))
+        _report(measure_any(seed), f"seed {seed}")
         return
     base = secrets.randbelow(1_000_000_000) if seed_base is None else seed_base
     print(f"seeds from {base}", file=sys.stderr)
@@ -67,7 +67,7 @@ def _measure_many(base: int, wanted: int, jobs: int) -> tuple[Result, int]:
 
 
 def _measured(pool: ProcessPoolExecutor, seeds: list[int]) -> Iterator[Result]:
-    futures = {pool.submit(measure, seed): seed for seed in seeds}
+    futures = {pool.submit(measure_any, seed): seed for seed in seeds}
     for future in as_completed(futures):
         try:
             yield future.result()

@@ -185,8 +185,7 @@ class _Comparison:
     def _score_member(self, op: Op, site: int, *, true: bool, told: Evidence | None) -> None:
         score = Score(right=true and told is not None, wrong=not true, missing=true and told is None)
         keys = ["all", f"kind {op.kind}", "hard" if op.hard else "easy"]
-        if told is not None:
-            keys.append(f"evidence {told}")
+        keys.append(f"evidence {told or _expected_evidence(op)}")
         if true and told is not Evidence.LOCATED and told is not Evidence.FUSED:
             keys.append("beyond locations")
         for key in keys:
@@ -261,6 +260,11 @@ class _Comparison:
         line = self._program.lines[op.number]
         name = f"{self._mapped[op.number].id} {op.name} ({op.kind})"
         self._result.differences.append(Difference(self._seed, what, line, name, detail))
+
+
+def _expected_evidence(op: Op) -> Evidence:
+    """By what a membership that the map lacks should have been known."""
+    return Evidence.ABSORBED if op.idiom >= 0 or op.kind is Kind.CONVERT else Evidence.LOCATED
 
 
 def all_differences(result: Result) -> Iterator[str]:

@@ -28,6 +28,8 @@ from tracemap.options.build import BuildOptions
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 
+MERGED = "merged"
+"""The group of ops that the compiler makes one op of: evidence of them is fused."""
 WORKS = frozenset({Fate.DISPATCHED})
 GONE = frozenset({Fate.FOLDED, Fate.REMOVED})
 DEAD = frozenset({Fate.REMOVED})
@@ -215,6 +217,7 @@ class _Marks:
             return
         self._result.counts["ops"] += 1
         self._result.counts["hard ops"] += 1
+        self._result.counts[f"class {mark.group}"] += 1
         for kernel in sorted(true | (set() if mark.at_least else told.keys())):
             self._score_member(mark, op, kernel, true=kernel in true, told=told.get(kernel))
         if mark.fates:
@@ -228,20 +231,19 @@ class _Marks:
 
     def _score_member(self, mark: Mark, op: Op, kernel: str, *, true: bool, told: Evidence | None) -> None:
         score = Score(right=true and told is not None, wrong=not true, missing=true and told is None)
-        for key in self._keys(mark, told):
+        expected = Evidence.FUSED if mark.group == MERGED else Evidence.LOCATED
+        for key in self._keys(mark, told or expected):
             self._result.members.setdefault(key, Score()).add(score)
         if not score.right:
             what = "member that the map lacks" if told is None else "no member in truth"
             self._differs(mark, op, what, kernel if told is None else f"{kernel} by evidence {told}")
 
-    def _keys(self, mark: Mark, told: Evidence | None) -> Iterator[str]:
-        yield from ("all", "hard", f"class {mark.group}", f"family {self._program.family}")
-        if told is not None:
-            yield f"evidence {told}"
+    def _keys(self, mark: Mark, evidence: Evidence) -> Iterator[str]:
+        yield from ("all", "hard", f"class {mark.group}", f"family {self._program.family}", f"evidence {evidence}")
 
     def _score_fate(self, mark: Mark, op: Op) -> None:
         right = op.fate in mark.fates
-        for key in ("all", op.fate.value):
+        for key in ("all", op.fate.value, f"class {mark.group}"):
             self._result.fates.setdefault(key, Score()).add(Score(right=right, wrong=not right))
         if not right:
             wanted = " or ".join(sorted(mark.fates))

@@ -22,11 +22,15 @@ class Target:
         return float(getattr(scores.get(self.key, Score()), self.number))
 
 
+_PRECISION, _RECALL = 0.995, 0.99
 TARGETS = (
-    Target("members", "all", "precision", 0.995),
-    Target("members", "all", "recall", 0.99),
-    Target("members", "beyond locations", "recall", 0.95),
-    Target("fates", "all", "precision", 0.98),
+    *(
+        Target("members", key, number, least)
+        for key in ("all", "evidence located", "evidence fused", "evidence absorbed")
+        for number, least in (("precision", _PRECISION), ("recall", _RECALL))
+    ),
+    Target("members", "beyond locations", "recall", _RECALL),
+    Target("fates", "all", "precision", 0.99),
 )
 _ROWS = {
     "all": "**all memberships**",
@@ -52,20 +56,31 @@ def misses(result: Result) -> list[str]:
         for target in TARGETS
         if target.value(result) < target.least
     ]
-    denied = contradicted(result)
-    return [*found, f"{denied} memberships by location contradict the truth"] if denied else found
+    denied, nobodys = contradicted(result), result.counts["without owner"]
+    if denied:
+        found.append(f"{denied} memberships by location contradict the truth")
+    if nobodys:
+        found.append(f"{nobodys} dispatches or ops without an owner or a fate")
+    return found
 
 
 def table(result: Result, seeds: str) -> str:
     """All that was measured."""
     kinds = sorted(key for key in result.members if key.startswith("kind "))
     rows = [(_ROWS[key], key) for key in _ROWS if key in result.members]
+    rows += [(key.replace("family ", "in "), key) for key in sorted(result.members) if key.startswith("family ")]
     rows += [(f"kind: {key.removeprefix('kind ')}", key) for key in kinds]
     members = [_member_row(name, key, result.members[key]) for name, key in rows]
-    fates = [_fate_row(name, score) for name, score in sorted(result.fates.items())]
+    fates = [_fate_row(name, score) for name, score in sorted(result.fates.items()) if not name.startswith("class ")]
     head = ["| memberships (op, site) | right | wrong | missing | precision | recall |", "|---|--:|--:|--:|--:|--:|"]
     fate_head = ["| fates | right | wrong | precision |", "|---|--:|--:|--:|"]
-    return "\n".join([_about(result, seeds), "", *head, *members, "", *fate_head, *fates])
+    classes = [_class_row(key, result) for key in sorted(result.counts) if key.startswith("class ")]
+    class_head = [
+        "| class of marked ops | ops | right | wrong | missing | fates right | wrong |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    shown = [_about(result, seeds), "", *head, *members, "", *fate_head, *fates]
+    return "\n".join([*shown, "", *class_head, *classes] if classes else shown)
 
 
 def _about(result: Result, seeds: str) -> str:
@@ -74,17 +89,23 @@ def _about(result: Result, seeds: str) -> str:
         f"{counts['programs']} programs ({seeds}), {counts['sites']:,} sites; {counts['ops']:,} ops that compute, of "
         f"them {counts['hard ops']:,} hard ({counts['hard ops'] / max(1, counts['ops']):.0%}).\n"
         f"{contradicted(result)} memberships that a location tells are contradicted; "
+        f"{counts['without owner']} dispatches have no owner; "
         f"{counts['undecided']:,} memberships of the map could not be decided and are left out."
     )
 
 
 def _member_row(name: str, key: str, score: Score) -> str:
     precision = _with_target(score.precision, _target("members", key, "precision"))
-    recall = "" if key.startswith("evidence") else _with_target(score.recall, _target("members", key, "recall"))
+    recall = _with_target(score.recall, _target("members", key, "recall"))
     if key == "beyond locations":
         precision = ""
-    missing = "" if key.startswith("evidence") else f"{score.missing:,}"
-    return f"| {name} | {score.right:,} | {score.wrong:,} | {missing} | {precision} | {recall} |"
+    return f"| {name} | {score.right:,} | {score.wrong:,} | {score.missing:,} | {precision} | {recall} |"
+
+
+def _class_row(key: str, result: Result) -> str:
+    members, fates = result.members.get(key, Score()), result.fates.get(key, Score())
+    counts = (result.counts[key], members.right, members.wrong, members.missing, fates.right, fates.wrong)
+    return f"| {key.removeprefix('class ')} | {' | '.join(f'{count:,}' for count in counts)} |"
 
 
 def _fate_row(name: str, score: Score) -> str:

@@ -74,7 +74,7 @@ class Judge:
             return Fate.DISPATCHED, reason("in-sites", plural(len(running), "site"))
         if is_structural(operation):
             return Fate.STRUCTURAL, reason("is-structure")
-        if is_constant(operation):
+        if is_constant(operation) and self._working_twin(operation) < 0:
             return Fate.CONSTANT, reason("is-constant")
         names = self._host_names.get(operation.index, frozenset())
         if not names.isdisjoint(_TRANSFERS) and not accesses_global(operation):
@@ -142,7 +142,7 @@ class Judge:
     def _by_reasoning(self, operation: SourceOperation) -> Judgement | None:
         # A move whose twin works nowhere is folded like the twin: nothing was kept in its favour.
         twin = self._facts.twins.get(operation.index, -1)
-        if twin >= 0 and (twin in self._sites_of or operation.index not in self._facts.moves):
+        if twin >= 0 and (self._working_twin(operation) >= 0 or operation.index not in self._facts.moves):
             return Fate.REMOVED, reason("twin", self._facts.place(twin))
         if operation.index in self._facts.moves:
             return self._folded(operation, "folded-renaming" if only_renames(operation) else "folded-indexing")
@@ -151,6 +151,11 @@ class Judge:
         if users and len(fates) == len(users) and all(fate in (Fate.REMOVED, Fate.CONSTANT) for fate in fates):
             return Fate.REMOVED, reason("used-by-removed")
         return self._folded(operation, "simplified")
+
+    def _working_twin(self, operation: SourceOperation) -> int:
+        """The earlier op that an op repeats, if that is a member of a site; -1 where there is none."""
+        twin = self._facts.twins.get(operation.index, -1)
+        return twin if twin in self._sites_of else -1
 
     def _folded(self, operation: SourceOperation, slug: str) -> Judgement:
         """Folded into the nearest op that does work: one that uses it, else one whose result it passes on."""
