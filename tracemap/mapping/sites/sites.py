@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from msgspec import structs
@@ -37,10 +37,13 @@ class SiteBuilder:
     """Makes the sites of a module, one per dispatch.
 
     `others`: owners that count where `owners` have no part in a site: a kernel that only makes a constant is of that
-    constant. `callers`: of each function the public one that users call to reach it (`callers.public_callers`).
+    constant. `callers`: of each function the public one that users call to reach it (`callers.public_callers`);
+    `at_load`: the functions that only initializers reach.
     """
 
-    def __init__(self, owners: Owners, others: Owners, facts: ModelFacts, callers: Mapping[str, str], at_load: Set[str]) -> None:
+    def __init__(
+        self, owners: Owners, others: Owners, facts: ModelFacts, callers: Mapping[str, str], at_load: Set[str]
+    ) -> None:
         self._owners = owners
         self._others = others
         self._facts = facts
