@@ -430,7 +430,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     started = descendants(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == -signal.SIGINT
     assert out == ""
     assert "interrupted" in err
     assert not any(map(alive, started))

@@ -21,7 +21,19 @@ from tests.support import ROOT
 PACKAGE = ROOT / "tracemap"
 
 _BELOW = frozenset(
-    {"errors", "units", "codec", "diagnostics", "functions", "locations", "options", "outputs", "toolchain", "machine"}
+    {
+        "errors",
+        "units",
+        "codec",
+        "diagnostics",
+        "functions",
+        "locations",
+        "options",
+        "owned",
+        "outputs",
+        "toolchain",
+        "machine",
+    }
 )
 _MAKING = frozenset({"ir", "graph", "mapping"})
 _MEASURING = frozenset({"measurements", "hook", "capture"})
@@ -35,18 +47,19 @@ USES: dict[str, frozenset[str]] = {
     "diagnostics": frozenset({"codec"}),
     "functions": frozenset({"codec", "errors"}),
     "locations": frozenset({"errors"}),
-    "outputs": frozenset({"errors", "codec"}),
+    "owned": frozenset({"errors"}),
+    "outputs": frozenset({"errors", "codec", "owned"}),
     "options": frozenset({"errors", "units"}),
-    "toolchain": frozenset({"errors", "units"}),
+    "toolchain": frozenset({"errors", "owned", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
-    "graph": frozenset({"errors", "units", "codec", "diagnostics", "functions", "locations", "outputs"}),
+    "graph": frozenset({"errors", "units", "codec", "diagnostics", "functions", "locations", "outputs", "owned"}),
     "machine": frozenset({"errors", "units"}),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
-    "measurements": frozenset({"errors", "units", "codec", "diagnostics", "outputs", "options"}),
+    "measurements": frozenset({"errors", "units", "codec", "diagnostics", "outputs", "options", "owned"}),
     "hook": frozenset(),
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
-    "attribution": frozenset({"graph", "measurements"}) | (_BELOW - {"outputs", "toolchain"}),
-    "reports": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"toolchain"}),
+    "attribution": frozenset({"graph", "measurements"}) | (_BELOW - {"outputs", "owned", "toolchain"}),
+    "reports": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"owned", "toolchain"}),
     "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports"}),
     "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports", "session"}),
 }

@@ -11,6 +11,7 @@ from typing import TextIO
 
 from tracemap.codec import pretty
 from tracemap.errors import TargetExists, TargetUnwritable
+from tracemap.owned.home import beside
 
 
 def check_file(target: Path, *, force: bool) -> None:
@@ -53,14 +54,12 @@ def replaced(target: Path) -> Iterator[Path]:
     Raises:
         TargetUnwritable: the file cannot be written.
     """
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        temporary.replace(target)
+        with beside(target) as temporary:
+            yield temporary
+            temporary.replace(target)
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_text(text: str, target: Path) -> None:

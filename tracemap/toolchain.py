@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracemap.errors import ToolFailed, ToolMissing
+from tracemap.owned.children import end, start
 
 Progress = Callable[[str], None]
 """Told the name of each phase of long work as it begins; the command line shows it, libraries ignore it."""
@@ -69,17 +70,12 @@ def run_tool(arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str
     Raises:
         ToolMissing: the program cannot be started.
     """
+    child = start(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        return subprocess.run(
-            [str(argument) for argument in arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except OSError as error:
-        raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
+        out, err = (said.decode("utf-8", errors="replace") for said in child.communicate())
+    finally:
+        end(child)
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
 
 
 def check_tool(arguments: Sequence[str | Path]) -> str:

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from tracemap.errors import ProgramFailed, ToolMissing
+from tracemap.errors import ProgramFailed
+from tracemap.owned.children import Child, end, start
+from tracemap.owned.ending import Ended, answer
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -114,30 +116,34 @@ def run_benchmark(
     """
     leashed = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *command]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        try:
-            surroundings = {**os.environ, **(variables or {})}
-            child = subprocess.Popen(leashed, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=surroundings)
-        except OSError as error:
-            raise ToolMissing(f"{command[0]}: cannot be started: {error.strerror}") from error
+        child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
         interrupted = not _waited(child, watch)
         return Ending(child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted)
 
 
-def _waited(child: subprocess.Popen[bytes], watch: Watch) -> bool:
+def _waited(child: Child, watch: Watch) -> bool:
     """Wait for the program; False if Ctrl-C cut it short."""
     try:
-        while child.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(_WATCH_S)
-                break
-            if not watch(child.pid):
-                child.kill()
-                child.wait()
-    except KeyboardInterrupt:
-        child.kill()
-        child.wait()
+        try:
+            _watch(child, watch)
+        finally:
+            end(child)
+    except (KeyboardInterrupt, Ended) as error:
+        if isinstance(error, Ended) and error.number != signal.SIGINT:
+            raise
+        answer()
         return False
     return True
+
+
+def _watch(child: Child, watch: Watch) -> None:
+    """Wait until the program has ended, or is to be given up."""
+    while child.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_WATCH_S)
+            return
+        if not watch(child.pid):
+            return
 
 
 def _text(file: IO[bytes]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from tracemap.measurements.hook.calls import load_calls
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, empty_profile
 from tracemap.measurements.sql import quoted
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, plural
 
@@ -183,8 +183,7 @@ def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tupl
     Returns:
         What the hook recorded (None where no executable ran on the CPU), and how many dispatches have no counts.
     """
-    with tempfile.TemporaryDirectory(prefix="tracemap-hook-", dir=_record_folder()) as name:
-        folder = Path(name)
+    with temporary_folder(_record_folder()) as folder:
         settings = HookSettings(events=tuple(event.setting for event in events))
         ending = run_benchmark(command(folder / "counted.ireeprof"), environment(folder, settings))
         ending.check("an execution under the hook, which counts events,")
@@ -197,7 +196,7 @@ def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tupl
         return recording, timed.add_counts(_counts_sql(counted, events), [event.name for event in events])
 
 
-def _record_folder() -> str | None:
+def _record_folder() -> Path | None:
     """Memory, where there is plenty: a record costs half as much there as on a disk. None: the usual folder."""
     try:
         free = shutil.disk_usage(_MEMORY).free
@@ -206,7 +205,7 @@ def _record_folder() -> str | None:
     return _MEMORY if free >= _PLENTY_BYTES and os.access(_MEMORY, os.W_OK) else None
 
 
-_MEMORY = "/dev/shm"
+_MEMORY = Path("/dev/shm")
 _PLENTY_BYTES = 4 << 30
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from tracemap.measurements.ireeprof.records import copy_whole_records, is_profil
 from tracemap.measurements.model import UNTOLD_HEADER, Run
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import open_database
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import check_tool, find_tool
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def load_profile(
         RunInvalid: it is no `.ireeprof`, it is damaged, or iree-profile cannot read it.
         RunVersion: the installed iree-profile exports another schema version.
     """
-    with tempfile.TemporaryDirectory(prefix="tracemap-profile-") as folder:
-        whole = Path(folder) / "whole.ireeprof"
+    with temporary_folder() as folder:
+        whole = folder / "whole.ireeprof"
         truncated = copy_whole_records(profile, whole)
-        exported = _exported(whole if truncated else profile, profile, Path(folder) / "events.jsonl")
+        exported = _exported(whole if truncated else profile, profile, folder / "events.jsonl")
         read = read_export(exported, connection, table, known, exported_from=profile)
     return read if truncated is None else replace(read, diagnostics=(truncated, *read.diagnostics))
 

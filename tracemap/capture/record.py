@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import RunHeader
 from tracemap.measurements.runfile import check_target, write_run
 from tracemap.measurements.sql import open_database
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer
 
@@ -58,9 +58,9 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
             "attribute, or pass --force to replace it"
         )
     passes = _passes(request)
-    with tempfile.TemporaryDirectory(prefix="tracemap-record-") as folder:
+    with temporary_folder() as folder:
         progress("making inputs")
-        return _run(make_plan(request, Path(folder)), passes, progress)
+        return _run(make_plan(request, folder), passes, progress)
 
 
 def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,6 +25,7 @@ from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import STEP_METRICS, EventKind
 from tracemap.measurements.sql import literal, quoted
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, check_tool, find_tool
 from tracemap.units import format_count, format_share
 
@@ -135,8 +135,8 @@ def _alone(command: Sequence[str], progress: Progress) -> float:
     """Run the program without valgrind; returns how many seconds that took."""
     progress("trying the build for the simulator")
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tracemap-caches-") as folder:  # the runtime leaves empty files behind
-        ending = run_benchmark(command, {"TMPDIR": folder})
+    with temporary_folder() as folder:  # the runtime leaves empty files behind
+        ending = run_benchmark(command, {"TMPDIR": str(folder)})
     ending.check("the build for the simulator, run once without valgrind,")
     return time.monotonic() - begin
 
@@ -181,8 +181,7 @@ def _simulated(
     valgrind: Valgrind, command: Sequence[str], simulation: CacheSimulation, clock: _Clock
 ) -> SimulatedSteps:
     """Run a program under valgrind to its end, and read what its kernels did."""
-    with tempfile.TemporaryDirectory(prefix="tracemap-caches-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         options = [
             *("--tool=callgrind", "--cache-sim=yes", "--quiet", "--vgdb=no"),
             *("--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from contextlib import suppress
 
 import click
 
 from tracemap._version import __version__
 from tracemap.errors import TracemapError
+from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered
 
 # Name -> one line of help, in the order of the work. The line stands here so that `tracemap --help` imports no command.
 COMMANDS = {
@@ -64,8 +66,38 @@ def main() -> None:
     """The program: errors that a user can mend end in one sentence and their exit code."""
     # A command makes many small objects and ends: looking for cycles among them again and again takes a tenth of it.
     gc.set_threshold(200_000, 50, 100)
+    end_on_signals()
+    try:
+        _run()
+    except BaseException as error:  # also what libraries make of it that a signal cut them short
+        if not asked_by():
+            raise
+        _end_by(asked_by(), error)
+
+
+def _run() -> None:
     try:
         group()
     except TracemapError as error:
-        click.echo(f"tracemap: error: {error} [{error.slug}]", err=True)
+        if is_answered():
+            _say(f"error: {error}", error, f" [{error.slug}]")
         sys.exit(error.exit_code)
+
+
+def _end_by(number: int, error: BaseException) -> None:
+    """Clear what is left, and die of the signal that asked for it."""
+    from tracemap.owned.children import clear_all
+
+    hold_signals()
+    if not is_answered():
+        _say(str(Ended(number)), error)
+    clear_all()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    die_of(number)
+
+
+def _say(sentence: str, error: BaseException, ending: str = "") -> None:
+    """A line of what happened, and of what is known of it where it was caught; a terminal may be gone."""
+    with suppress(OSError):
+        click.echo(f"tracemap: {'; '.join([sentence, *getattr(error, '__notes__', ())])}{ending}", err=True)

@@ -19,9 +19,10 @@ import click
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.warnings import warn
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ModelInvalid, TargetUnwritable, ToolMissing
+from tracemap.errors import ModelInvalid, TargetUnwritable
 from tracemap.options.build import BuildOptions
 from tracemap.outputs import replaced
+from tracemap.owned.children import end, start
 from tracemap.session.models import own_folder
 
 if TYPE_CHECKING:
@@ -111,11 +112,18 @@ def _run(command: CompileCommand, data: bytes) -> int:
     """Run the command with the standard streams that tracemap was given; returns its status as a shell would."""
     sys.stdout.flush()
     taken = data if data and command.model == "-" else None  # standard input can be read only once
+    child = start(
+        [command.program, *command.arguments],
+        apart=False,
+        stdin=None if taken is None else subprocess.PIPE,
+        stdout=None,
+        stderr=None,
+    )
     try:
-        done = subprocess.run([str(command.program), *command.arguments], check=False, input=taken)
-    except OSError as error:
-        raise ToolMissing(f"{command.program}: cannot be started: {error.strerror}") from error
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+        child.communicate(taken)
+    finally:
+        end(child)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _echo(said: str, name: str) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from tracemap.graph.model import MAP_VERSION, SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
 from tracemap.outputs import check_folder_of
+from tracemap.owned.home import beside, moved_away
 from tracemap.units import UNKNOWN
 
 SUFFIX = ".tracemap"
@@ -143,15 +143,14 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
     """
     check_target(target, force=force)
     encoded = encode(graph)
-    prefix = f".{target.name}."
     try:
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as made:
-            folder = Path(made)
-            folder.chmod(0o755)
+        with beside(target) as folder:
+            folder.mkdir()
             (folder / MAP_NAME).write_bytes(encoded)
             shutil.move(files.module, folder / MODULE_NAME)
             _write_texts(folder, graph, files)
-            _replace(folder, target)
+            with moved_away(target):
+                folder.rename(target)
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
@@ -217,20 +216,6 @@ def _last_columns(graph: TraceGraph, source: SourceFile) -> dict[int, int]:
         if op.file == source.name and isinstance(op.line, int) and isinstance(op.column, int):
             found[op.line] = max(found.get(op.line, 0), op.column)
     return found
-
-
-def _replace(folder: Path, target: Path) -> None:
-    """Rename the finished folder to the target; a bundle that was there keeps existing until then."""
-    old = folder.with_name(folder.name + ".old")
-    if target.exists():
-        target.rename(old)
-    try:
-        folder.rename(target)
-    except OSError:
-        if old.exists():
-            old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def is_bundle(path: Path) -> bool:

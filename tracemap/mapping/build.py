@@ -6,7 +6,6 @@ The compiler runs in a process of its own; while it generates code, the model an
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.mapping.texts import keep_texts, safe_name
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 
 
@@ -40,8 +40,8 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
     options = request.options
     compiler = request.compiler or Compiler.installed(compile_flags(options.device, options.flags))
     bundle.check_target(request.target, force=options.force)
-    with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
-        return _Build(request, compiler, Path(folder), progress, hear).run()
+    with temporary_folder() as folder:
+        return _Build(request, compiler, folder, progress, hear).run()
 
 
 class _Build:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 
 from msgspec import structs
@@ -22,6 +21,7 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Provenance
 from tracemap.mapping.texts import keep_texts
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural
 
@@ -62,8 +62,8 @@ def build_from_dumps(
     diagnostics = (_how_far(graph, facts, identity.provenance), *graph.diagnostics)
     graph = structs.replace(graph, diagnostics=diagnostics, library=request.library)
     progress("writing the bundle")
-    with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
-        copy = Path(folder, "module.vmfb")
+    with temporary_folder() as folder:
+        copy = folder / "module.vmfb"
         shutil.copyfile(compiled, copy)
         return bundle.store(request.target, graph, bundle.Files(copy, kept.texts), force=request.options.force)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import TargetUnwritable
 from tracemap.outputs import replaced
+from tracemap.owned.home import temporary_folder
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,9 +22,9 @@ def open_database() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that spills what does not fit into memory to a folder that goes away with it."""
     import duckdb
 
-    with tempfile.TemporaryDirectory(prefix="tracemap-spill-") as folder, duckdb.connect() as connection:
+    with temporary_folder() as folder, duckdb.connect() as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
-        connection.execute(f"SET temp_directory = {literal(folder)}")
+        connection.execute(f"SET temp_directory = {literal(str(folder))}")
         yield connection
 
 
@@ -52,15 +52,28 @@ def copy_to(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> None:
     Raises:
         TargetUnwritable: it cannot be written.
     """
+    with copied(rows, target, options):
+        pass
+
+
+@contextmanager
+def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterator[None]:
+    """As `copy_to`, but the file takes its place only when what is done inside went well.
+
+    Raises:
+        TargetUnwritable: it cannot be written.
+    """
     import duckdb
 
-    try:
-        with replaced(target) as path:
-            copied = rows.query("copied_rows", f"COPY (SELECT * FROM copied_rows) TO {literal(str(path))} ({options})")
-            if copied is not None:
-                copied.fetchall()
-    except duckdb.IOException as error:
-        raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
+    with replaced(target) as path:
+        query = f"COPY (SELECT * FROM copied_rows) TO {literal(str(path))} ({options})"
+        try:
+            written = rows.query("copied_rows", query)
+            if written is not None:
+                written.fetchall()
+        except duckdb.IOException as error:
+            raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
+        yield
 
 
 def first_line(error: Exception) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.options.record import RecordOptions
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Text
 
@@ -68,10 +68,10 @@ def _caches(
 
     check_target(target, force=options.force)
     caches, valgrind = geometry(options.cache_geometry), find_valgrind()
-    with tempfile.TemporaryDirectory(prefix="tracemap-simulated-") as folder:
+    with temporary_folder() as folder:
         progress("compiling for the simulator")
         flags = bundle.graph.module.flags
-        module = build_simulated(bundle.configured(), flags, Path(folder), fused=valgrind.runs_fused)
+        module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
         kernels = frozenset(kernel.name for kernel in bundle.graph.kernels)
         load_time = any(site.initializer for site in bundle.graph.sites)
         yield CacheSimulation(module.path, module.build, caches, kernels, load_time)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import BundleMissing, UsageInvalid
 from tracemap.options.attribute import Rule
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
 
@@ -64,10 +64,10 @@ def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
 
     if not paths:
         raise UsageInvalid("name at least one run")
-    with tempfile.TemporaryDirectory(prefix="tracemap-runs-") as folder:
+    with temporary_folder() as folder:
         opened = []
         for number, path in enumerate(paths):
-            own = Path(folder, str(number))  # two runs may have the same name
+            own = folder / str(number)  # two runs may have the same name
             own.mkdir()
             opened.append(open_run(path, own))
         yield opened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -11,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
+from tracemap.errors import ModelInvalid, UsageInvalid
 from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText, line_kernels
 from tracemap.ir.parsing import MlirParser
+from tracemap.owned.children import end, start
 from tracemap.toolchain import find_tool, run_tool
 
 _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
@@ -109,14 +109,16 @@ class _Run:
         self.phases = folder / f"phases-{target.name}"
         self._stderr = folder / f"stderr-{target.name}.txt"
         dumping = (*compiler.with_printing(), f"--dump-compilation-phases-to={self.phases}")
-        arguments = [compiler.program, source, *(dumping if dumps else compiler.flags), *more, "-o", target]
-        try:
-            with self._stderr.open("wb") as stderr:
-                self.process = subprocess.Popen(
-                    [str(argument) for argument in arguments], stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
-                )
-        except OSError as error:
-            raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
+        arguments: list[str | Path] = [
+            compiler.program,
+            source,
+            *(dumping if dumps else compiler.flags),
+            *more,
+            "-o",
+            target,
+        ]
+        with self._stderr.open("wb") as stderr:
+            self.process = start(arguments, stdout=stderr, stderr=stderr)
 
     def dump(self, number: int) -> Path | None:
         """Where a phase is dumped, once that has begun."""
@@ -129,9 +131,7 @@ class _Run:
 
     def end(self) -> None:
         """Kill it where it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        end(self.process)
 
 
 _CONFIGURE = (f"--compile-to={CONFIGURED}",)
@@ -140,6 +140,10 @@ _BYTECODE = ("--emit-mlir-bytecode",)
 _TEXT = ("--mlir-print-debuginfo", "--mlir-print-op-generic")
 _CONSTANT = b"dense_resource<"
 """In bytecode only where a constant is held as text, be it that its data was taken out or is kept elsewhere."""
+
+
+class _Left(Exception):
+    """Nobody waits for the compiler any more."""
 
 
 class Compilation:
@@ -163,8 +167,10 @@ class Compilation:
         self._bytecode = bytecode
         self._folder = folder
         self._kernels: tuple[KernelText, ...] = ()
-        self._ended = False
-        self._first = _Run(compiler, bytecode, folder / "configured.mlirbc", folder, (*_CONFIGURE, *_BYTECODE))
+        self._left = False
+        self._starting = threading.Lock()
+        self._runs: list[_Run] = []
+        self._first = self._run(bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE))
         self._complete: _Run | None = self._with_constants() if constants else None
         self._second: _Run | None = None
         self._trouble: BaseException | None = None
@@ -173,26 +179,33 @@ class Compilation:
 
     def _with_constants(self) -> _Run:
         more = (*_CONFIGURE, *(flag for flag in _TEXT if not _names(self._compiler.flags, flag)))
-        return _Run(self._compiler, self._bytecode, self._folder / "configured.mlir", self._folder, more, dumps=False)
+        return self._run(self._bytecode, "configured.mlir", more, dumps=False)
+
+    def _run(self, source: Path, target: str, more: Sequence[str], *, dumps: bool = True) -> _Run:
+        """Start the compiler, unless whoever waits for it has left."""
+        with self._starting:
+            if self._left:
+                raise _Left
+            run = _Run(self._compiler, source, self._folder / target, self._folder, more, dumps=dumps)
+            self._runs.append(run)
+            return run
 
     def __enter__(self) -> Compilation:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        self._ended = True
-        self._first.end()
-        if self._complete is not None:
-            self._complete.end()
+        with self._starting:
+            self._left = True
+        for run in self._runs:
+            run.end()
         self._thread.join()
-        if self._second is not None:
-            self._second.end()
 
     def _go_on(self) -> None:
         """What the thread does: wait for the first run, line the kernels, start the second, wait for it."""
         try:
-            if self._first.process.wait() == 0 and not self._ended:
+            if self._first.process.wait() == 0:
                 self._second = self._generate()
-                if self._second.process.wait() != 0 and not self.no_kernels and not self._ended:
+                if self._second.process.wait() != 0 and not self.no_kernels:
                     self.no_kernels = "iree-compile could not go on from its own kernels"
                     self._second = self._whole()
                     self._second.process.wait()
@@ -212,7 +225,7 @@ class Compilation:
                 module.operation.write_bytecode(file)
             else:
                 module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
-        return _Run(self._compiler, self.configured, self.module, self._folder, _GENERATE)
+        return self._run(self.configured, self.module.name, _GENERATE)
 
     def _configured(self) -> bytes:
         """The module after the first run, with all its constants.
@@ -232,7 +245,7 @@ class Compilation:
 
     def _whole(self) -> _Run:
         self._kernels = ()
-        return _Run(self._compiler, self._bytecode, self.module, self._folder, ())
+        return self._run(self._bytecode, self.module.name, ())
 
     def has(self, phase: str) -> bool:
         """Every phase is dumped."""

@@ -6,14 +6,14 @@ print nothing. The stream of prints is read once, and of the text only what may 
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracemap.errors import ModelInvalid, ToolMissing, UsageInvalid
+from tracemap.errors import ModelInvalid, UsageInvalid
 from tracemap.graph.audit import Spot, lost_in
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.ops import PHASES, Op
@@ -23,6 +23,8 @@ from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
 from tracemap.ir.reading import parse_model
 from tracemap.mapping.compiler.compiling import Compiler, failure
 from tracemap.mapping.tagging import write_bytecode
+from tracemap.owned.children import end, start
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 
 _PREFIX = "tm.op."
@@ -88,8 +90,8 @@ def find_spots(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progre
     last_phase = max((lost_in(op) for op in lost), key=PHASES.index)
     module = _tagged(bundle)
     watch = Watch({op.id.number for op in lost}, consteval=_CONSTEVAL not in str(module))
-    with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
-        bytecode = write_bytecode(module, Path(folder))
+    with temporary_folder() as folder:
+        bytecode = write_bytecode(module, folder)
         progress(f"compiling up to {last_phase}")
         compiler = Compiler.installed(bundle.graph.module.flags)
         start = module.operation.get_asm(large_elements_limit=16, large_resource_limit=16, enable_debug_info=True)
@@ -125,30 +127,26 @@ def _prints(compiler: Compiler, bytecode: Path, phase: str) -> Iterator[_Print]:
         ModelInvalid: the compiler fails.
         ToolMissing: it cannot be started.
     """
-    arguments = [compiler.program, bytecode, *compiler.flags, *_FLAGS, f"--compile-to={phase}", "-o", "/dev/null"]
-    try:
-        process = subprocess.Popen(
-            [str(argument) for argument in arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        raise ToolMissing(f"{arguments[0]}: cannot be started: {error.strerror}") from error
+    arguments: list[str | Path] = [
+        compiler.program,
+        bytecode,
+        *compiler.flags,
+        *_FLAGS,
+        f"--compile-to={phase}",
+        "-o",
+        "/dev/null",
+    ]
+    process = start(arguments, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
         last = ""
-        for each in split_prints(process.stderr):
+        for each in split_prints(io.TextIOWrapper(process.stderr, encoding="utf-8", errors="replace")):
             last = each.text
             yield each
         if process.wait() != 0:
             raise ModelInvalid(failure(process.returncode, last[-2000:]))
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def split_prints(lines: Iterable[str]) -> Iterator[_Print]:

@@ -9,7 +9,6 @@ op is found nowhere is inferred, from the model as written.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from tracemap.ir.stages import lines_in, stage_text
 from tracemap.mapping.lowering.stages import StageReader
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, find_tool, no_progress, run_tool
 
 
@@ -46,14 +46,14 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
     parser = MlirParser()
     parsed = _parsed(parser, data, file_name)
     tags = Tags(unused_prefix(data))
-    with tempfile.TemporaryDirectory(prefix="tracemap-") as folder:
-        bytecode = write_tagged(parsed.module, tags, file_name, Path(folder))
+    with temporary_folder() as folder:
+        bytecode = write_tagged(parsed.module, tags, file_name, folder)
         facts = ModelFacts(describe(parser, parsed))
         reader = StageReader(parser, tags, facts)
         stages = [reader.stage("", parsed.module, parsed.text, [operation.line for operation in facts.operations])]
         for number, pipeline in enumerate(pipelines, start=1):
             progress(f"running pipeline {number} of {len(pipelines)}")
-            run = _Run(program, bytecode, Path(folder, f"stage-{number}.mlirbc"), pipeline, file_name)
+            run = _Run(program, bytecode, folder / f"stage-{number}.mlirbc", pipeline, file_name)
             bytecode = run.to_end()
             progress(f"reading stage {number}")
             module = parser.parse(bytecode.read_bytes())

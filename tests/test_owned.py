@@ -1,0 +1,189 @@
+"""Children and temporary things: gone with their process, however it ends, or with the next one that starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import SAMPLES, check_cli, command_line
+from tests.test_cli_record import alive, waited_for
+from tracemap.errors import TargetUnwritable
+from tracemap.ir.parsing import MlirParser
+from tracemap.ir.reading import parse_model
+from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags
+from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
+from tracemap.owned import home
+from tracemap.owned.children import end, start
+from tracemap.owned.home import beside, clear_abandoned, moved_away, temporary_folder
+from tracemap.toolchain import run_tool
+
+LEAVES = """
+import os, signal, sys
+from pathlib import Path
+from tracemap.owned.children import start
+from tracemap.owned.home import beside, moved_away, temporary_folder
+target = Path(sys.argv[1])
+with temporary_folder() as own, temporary_folder(target.parent) as other, beside(target) as file, moved_away(target):
+    for path in (own / "file", other / "file", file):
+        path.write_text("something")
+    child = start(["sleep", "600"])
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own for temporary things, in this process too."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+def test_what_a_killed_process_left_is_cleared_by_the_next(temporary: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere" / "target"
+    target.mkdir(parents=True)
+    (target / "old").touch()
+    done = subprocess.run([sys.executable, "-c", LEAVES, str(target)], stdout=subprocess.PIPE, text=True, check=False)
+    child = int(done.stdout)
+    assert alive(child)
+    assert len(list(temporary.iterdir())) == 1
+    assert len(list(target.parent.iterdir())) == 3
+    assert not target.exists()
+    check_cli("events", "page-faults")  # nothing temporary is made: nothing is looked at
+    assert alive(child)
+    with temporary_folder() as folder:
+        assert not alive(child)
+        assert list(temporary.iterdir()) == [folder.parent]
+    assert list(temporary.iterdir()) == []
+    assert list(target.parent.iterdir()) == [target]
+    assert (target / "old").exists()
+
+
+def test_what_lives_or_is_of_somebody_else_is_kept(temporary: Path, tmp_path: Path) -> None:
+    own = [temporary / name for name in ("tracemap-home-mine", f"tracemap-home-{'0' * 16}", "tracemap-0")]
+    for folder in own:
+        (folder / "work").mkdir(parents=True)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "ledger").write_text(f'["path", "{tmp_path}/kept/file"]\n', encoding="utf-8")
+    (kept / "file").touch()
+    (temporary / f"tracemap-home-{'1' * 16}").symlink_to(kept)
+    with temporary_folder() as folder:
+        clear_abandoned(temporary)
+        assert folder.exists()
+    assert all((folder / "work").exists() for folder in own)
+    assert (kept / "file").exists()
+
+
+@pytest.mark.parametrize("line", ["", "{}", '["path"]', '["child", "1"]', '["child", "x", "1", "1", "group"]', "[[]]"])
+def test_a_ledger_that_makes_no_sense_does_no_harm(line: str, temporary: Path) -> None:
+    left = temporary / f"tracemap-home-{'0' * 16}"
+    left.mkdir()
+    (left / "ledger").write_text(line, encoding="utf-8")
+    clear_abandoned(temporary)
+    assert not left.exists()
+
+
+def test_where_no_folder_can_be_made_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Results and programs do without."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(TargetUnwritable, match="TMPDIR"), temporary_folder():
+        pass
+    with beside(tmp_path / "target") as path:
+        path.touch()
+    assert list(tmp_path.iterdir()) == []
+    assert run_tool(["true"]).returncode == 0
+
+
+def test_a_forked_process_leaves_its_parents_things_alone(temporary: Path) -> None:
+    with temporary_folder() as folder:
+        child = os.fork()
+        if not child:
+            with temporary_folder() as other:
+                os._exit(folder.parent == other.parent)
+        assert os.waitpid(child, 0)[1] == 0
+        assert folder.exists()
+        clear_abandoned(temporary)
+        assert list(temporary.iterdir()) == [folder.parent]
+
+
+def replace_and_fail(target: Path) -> None:
+    with moved_away(target):
+        assert not target.exists()
+        raise ValueError("no")
+
+
+def test_what_was_not_replaced_is_put_back(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    with pytest.raises(ValueError, match="no"):
+        replace_and_fail(target)
+    assert target.is_dir()
+    with moved_away(target):
+        target.touch()
+    assert target.is_file()
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+    child = start(["sh", "-c", f"sleep 600 & echo $! > {started}; wait"])
+    waited_for(lambda: started.exists() and started.read_text().endswith("\n"))
+    end(child)
+    waited_for(lambda: not alive(int(started.read_text())))
+    assert home._State.home is None
+
+
+# ---- commands that a signal ends
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_dies_of_the_signal_when_it_has_cleared_all(number: signal.Signals, temporary: Path) -> None:
+    model = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
+    command = command_line("build", model, "-o", temporary / "m.tracemap")
+    process = subprocess.Popen(with_signals(command), stderr=subprocess.PIPE, text=True)
+    waited_for(lambda: len(list(temporary.glob("tracemap-home-*/tracemap-*/phases-*/*"))) > 1)
+    process.send_signal(number)
+    _, err = process.communicate()
+    assert process.returncode == -number
+    assert err == f"tracemap: {'interrupted' if number == signal.SIGINT else f'ended by {number.name}'}\n"
+    assert list(temporary.iterdir()) == []
+
+
+def with_signals(command: list[str], ignored: str = "") -> list[str]:
+    """A command as a user starts it, but for a signal that is to be ignored."""
+    code = "import os, signal, sys\n"
+    for name in ("SIGINT", "SIGHUP"):
+        code += f"signal.signal(signal.{name}, signal.{'SIG_IGN' if name == ignored else 'SIG_DFL'})\n"
+    code += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    return [command[0], "-c", code, *command[1:]]
+
+
+@pytest.mark.parametrize("ignored", ["SIGINT", "SIGHUP"])
+def test_signals_that_were_ignored_stay_so(ignored: str, temporary: Path, tmp_path: Path) -> None:
+    """In the background of a shell, and under nohup."""
+    command = command_line("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "m.tracemap")
+    process = subprocess.Popen(with_signals(command, ignored), stderr=subprocess.PIPE, text=True)
+    waited_for(lambda: any(temporary.iterdir()))
+    process.send_signal(signal.Signals[ignored])
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+
+
+def test_leaving_a_compilation_ends_its_second_stage(tmp_path: Path) -> None:
+    model = (SAMPLES / "models" / "jax_gpt2_small_12l.mlir").read_bytes()
+    parsed = parse_model(MlirParser(), model)
+    bytecode = write_tagged(parsed.module, Tags(unused_prefix(model)), "model.mlir", tmp_path)
+    compiler = Compiler.installed(compile_flags("local", ()))
+    with Compilation(compiler, bytecode, tmp_path, constants=False) as compilation:
+        waited_for(lambda: compilation._second is not None)
+    assert compilation._second is not None
+    assert compilation._second.process.returncode == -signal.SIGKILL

@@ -1,0 +1,118 @@
+"""The programs that this process starts: noted, and ended with it.
+
+A program gets a group of its own, which is ended as a whole, unless it is to share the terminal's Ctrl-C. Its temporary
+files go to this process's folder.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, ClassVar
+
+from tracemap.errors import ToolMissing
+from tracemap.owned import home
+from tracemap.owned.ending import Ended, undisturbed
+from tracemap.owned.ledger import child_note
+
+Stream = int | IO[bytes] | None
+
+Child = subprocess.Popen[bytes]
+
+
+class _State:
+    """The children that nobody has ended yet, each with the folder that it uses and whether it leads a group."""
+
+    children: ClassVar[dict[Child, tuple[home.Home | None, bool]]] = {}
+    closed = False
+    """The process ends: nothing more is started."""
+
+
+os.register_at_fork(after_in_child=_State.children.clear)
+
+
+def start(
+    arguments: Sequence[str | Path],
+    *,
+    apart: bool = True,
+    variables: Mapping[str, str] | None = None,
+    stdin: Stream = subprocess.DEVNULL,
+    stdout: Stream = subprocess.DEVNULL,
+    stderr: Stream = subprocess.DEVNULL,
+) -> Child:
+    """Start a program, which is to be ended by `end`, also where it came to its own end.
+
+    Args:
+        arguments: the program and its arguments.
+        apart: in a group of its own.
+        variables: what is added to the environment.
+        stdin: as `subprocess.Popen` has it, as are the other streams; by default there are none.
+        stdout: likewise.
+        stderr: likewise.
+
+    Raises:
+        ToolMissing: it cannot be started.
+    """
+    words = [str(word) for word in arguments]
+    with undisturbed():
+        own = _entered()
+        surroundings = {**os.environ, **({} if own is None else {"TMPDIR": str(own.path)}), **(variables or {})}
+        try:
+            child = subprocess.Popen(
+                words,
+                env=surroundings,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                process_group=0 if apart else None,
+            )
+        except OSError as error:
+            _left(own)
+            raise ToolMissing(f"{words[0]}: cannot be started: {error.strerror}") from error
+        _State.children[child] = own, apart
+        with suppress(OSError):
+            if own is not None:
+                own.note(*child_note(child.pid, group=apart))
+        if _State.closed:
+            end(child)
+            raise Ended(signal.SIGTERM)
+        return child
+
+
+def end(child: Child) -> None:
+    """Kill a program where it still runs, and wait for it."""
+    with undisturbed():
+        own, apart = _State.children.pop(child, (None, False))
+        if child.poll() is None:
+            with suppress(OSError):
+                if apart:
+                    os.killpg(child.pid, signal.SIGKILL)
+                else:
+                    child.kill()
+        child.wait()
+        _left(own)
+
+
+def clear_all() -> None:
+    """End all programs that still run, and remove all that this process has made besides results: it ends."""
+    _State.closed = True
+    for child in list(_State.children):
+        end(child)
+    home.clear_home()
+
+
+def _entered() -> home.Home | None:
+    """The folder of this process; None where there is no room for one: a program does without."""
+    try:
+        return home.enter()
+    except OSError:
+        return None
+
+
+def _left(own: home.Home | None) -> None:
+    if own is not None:
+        home.leave(own)

@@ -1,0 +1,240 @@
+"""The folder of this process: what lies in it or is noted in it is cleared, by this process or by a later one.
+
+The folder is made with the first thing that needs it and goes with the last. It is locked as long as its process lives;
+a process that makes its own first clears those of this user that nobody has locked. `ledger` in it notes what lies
+elsewhere; a folder without one is removed only if it is empty.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar
+
+from tracemap.errors import TargetUnwritable
+from tracemap.owned.ending import undisturbed
+from tracemap.owned.ledger import Note, clear, line_of, notes_in, remove
+
+_PREFIX = "tracemap-home-"
+_NAME = re.compile(_PREFIX + "[0-9a-f]{16}")
+_LEDGER = "ledger"
+_ATTEMPTS = 10
+
+
+def fresh_name() -> str:
+    """A word that nothing else is called by."""
+    return os.urandom(8).hex()
+
+
+class Home:
+    """A folder, its lock, and its ledger."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self.users = 0
+        self._lock = lock
+        self._ledger = os.open(path / _LEDGER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note(self, *note: str) -> None:
+        """Write down what is about to be made elsewhere; where there is no room for a note, it is made without."""
+        with suppress(OSError):
+            os.write(self._ledger, line_of(note))
+
+    def clear(self) -> None:
+        """Remove what is noted."""
+        with suppress(OSError):
+            clear(notes_in((self.path / _LEDGER).read_bytes()))
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._ledger)
+        os.close(self._lock)
+
+
+class _State:
+    """The folder that this process has now, and the places that it has cleared of others' leavings."""
+
+    lock = threading.Lock()
+    home: Home | None = None
+    cleared: ClassVar[set[str]] = set()
+
+
+def _forget() -> None:
+    """A forked process has a folder of its own: its parent goes on with the one that there was."""
+    _State.lock, _State.home = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def enter() -> Home:
+    """The folder of this process, which stays until `leave` is called as often.
+
+    Raises:
+        OSError: none can be made.
+    """
+    with undisturbed(), _State.lock:
+        if _State.home is None:
+            _State.home = _made()
+        _State.home.users += 1
+        return _State.home
+
+
+def leave(home: Home) -> None:
+    """Say that this user of the folder has nothing in it any more."""
+    with undisturbed(), _State.lock:
+        home.users -= 1
+        if not home.users and home is _State.home:
+            _State.home = None
+            home.remove()
+
+
+def clear_home() -> None:
+    """Remove all that this process has not removed yet: it is about to end."""
+    home, _State.home = _State.home, None
+    if home is not None:
+        home.clear()
+        home.remove()
+
+
+# ---- making one, and clearing those of others
+
+
+def _made() -> Home:
+    import tempfile
+
+    place = tempfile.gettempdir()
+    if place not in _State.cleared:
+        _State.cleared.add(place)
+        clear_abandoned(Path(place))
+    for _ in range(_ATTEMPTS):
+        path = Path(place, _PREFIX + fresh_name())
+        path.mkdir(mode=0o700)
+        lock = _locked(path)
+        if lock >= 0:
+            return Home(path, lock)
+    raise OSError(f"a folder in {place} is removed as soon as it is made")
+
+
+def clear_abandoned(place: Path) -> None:
+    """Remove the folders of processes that were killed, and what is noted in them."""
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                _clear_if_abandoned(Path(entry.path))
+
+
+def _clear_if_abandoned(path: Path) -> None:
+    lock = _locked(path)
+    if lock < 0:
+        return
+    try:
+        clear(notes_in(_read_ledger(lock)))
+        shutil.rmtree(path, ignore_errors=True)
+    except FileNotFoundError:  # killed before it noted anything, or not one of ours
+        with suppress(OSError):
+            path.rmdir()
+    except OSError:
+        return
+    finally:
+        os.close(lock)
+
+
+def _read_ledger(folder: int) -> bytes:
+    with os.fdopen(os.open(_LEDGER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as file:
+        return file.read()
+
+
+def _locked(path: Path) -> int:
+    """The lock of a folder of this user; -1 where somebody has it, or the folder is gone or not this user's."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found, there = os.fstat(lock), path.lstat()
+        # Whoever cleared it between the two has taken it away: the lock is one of nothing then.
+        if found.st_uid == os.geteuid() and (found.st_dev, found.st_ino) == (there.st_dev, there.st_ino):
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return -1
+
+
+# ---- temporary things
+
+
+@contextmanager
+def temporary_folder(place: Path | None = None) -> Iterator[Path]:
+    """A folder that is removed when it is left; in this process's own, or elsewhere.
+
+    Raises:
+        TargetUnwritable: there is no room for it.
+    """
+    home = None
+    try:
+        home = enter()
+        folder = (place or home.path) / f"tracemap-{fresh_name()}"
+        if place is not None:
+            home.note("path", str(folder))
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        if home is not None:
+            leave(home)
+        raise TargetUnwritable(
+            f"{error.filename or 'a temporary folder'}: cannot be made ({error.strerror or error}); name a folder that "
+            "has room by TMPDIR"
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        leave(home)
+
+
+@contextmanager
+def noted(*note: str) -> Iterator[None]:
+    """Note what is made and cleared inside, where there is room for notes: results do not depend on it."""
+    home = None
+    with suppress(OSError):
+        home = enter()
+        home.note(*note)
+    try:
+        yield
+    finally:
+        if home is not None:
+            leave(home)
+
+
+@contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """A name beside a target, for what is to take its place; what is there under it in the end is removed."""
+    temporary = target.with_name(f".{target.name}.{fresh_name()}.tmp")
+    with noted("path", str(temporary.absolute())):
+        try:
+            yield temporary
+        finally:
+            remove(temporary)
+
+
+@contextmanager
+def moved_away(target: Path) -> Iterator[None]:
+    """Move what is at a target away, for another to take its place; put it back where none did, else remove it."""
+    old = target.with_name(f".{target.name}.{fresh_name()}.old")
+    notes: Note = ("moved", str(old.absolute()), str(target.absolute()))
+    with noted(*notes):
+        if target.exists():
+            target.rename(old)
+        try:
+            yield
+        finally:
+            clear([notes])
