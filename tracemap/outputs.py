@@ -1,17 +1,41 @@
-"""What tracemap writes: a result in its format; files, refused before the work is done, there whole or not at all."""
+"""What tracemap writes: a result in its format; files, refused before the work is done, there whole or not at all.
+
+`-` is standard output. What is no regular file keeps its place: devices and pipes are written to, and of a link what it
+leads to is written.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
+import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from tracemap.codec import pretty
-from tracemap.errors import TargetExists, TargetUnwritable
-from tracemap.owned.home import beside
+from tracemap.errors import TargetExists, TargetUnwritable, UsageInvalid
+from tracemap.owned.home import beside, temporary_folder
+
+STANDARD_OUTPUT: Final = "-"
+
+
+def is_standard(target: Path | None) -> bool:
+    """Whether a target is standard output."""
+    return str(target) == STANDARD_OUTPUT
+
+
+def is_stream(target: Path) -> bool:
+    """Whether a target is written to in its place: standard output, a device, a pipe."""
+    return is_standard(target) or (target.exists() and not target.is_file() and not target.is_dir())
+
+
+def is_csv(target: Path) -> bool:
+    """Whether a table is written as CSV, not as Parquet: its name ends so, or it goes to standard output."""
+    return target.suffix == ".csv" or is_standard(target)
 
 
 def check_file(target: Path, *, force: bool) -> None:
@@ -21,18 +45,34 @@ def check_file(target: Path, *, force: bool) -> None:
         TargetExists: it exists and `force` is not set.
         TargetUnwritable: it is a folder, or its folder does not exist or may not be written.
     """
+    if is_standard(target):
+        return
     if target.is_dir():
         raise TargetUnwritable(f"{target}: is a folder; name a file")
-    check_folder_of(target)
-    if target.exists() and not force:
+    if not is_stream(target):
+        check_folder_of(end_of_links(target))
+    elif not os.access(target, os.W_OK):
+        raise TargetUnwritable(f"{target}: may not be written; choose another place")
+    if _holds_something(target) and not force:
         raise TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
 
 
+def _holds_something(target: Path) -> bool:
+    """Whether writing takes away what was there: not of a pipe, nor of a device but a disk."""
+    return target.exists() and not (is_stream(target) and not stat.S_ISBLK(target.stat().st_mode))
+
+
 def check_files(*targets: Path | None, force: bool) -> None:
-    """`check_file` of each; None: this one is not wanted."""
-    for target in targets:
-        if target is not None:
-            check_file(target, force=force)
+    """`check_file` of each; None: this one is not wanted.
+
+    Raises:
+        UsageInvalid: several are to go to standard output.
+    """
+    wanted = [target for target in targets if target is not None]
+    if sum(map(is_standard, wanted)) > 1:
+        raise UsageInvalid(f"{STANDARD_OUTPUT}: standard output takes one result only; name a file for the others")
+    for target in wanted:
+        check_file(target, force=force)
 
 
 def check_folder_of(target: Path) -> None:
@@ -47,19 +87,55 @@ def check_folder_of(target: Path) -> None:
         raise TargetUnwritable(f"{target}: the folder {target.parent} may not be written; choose another place")
 
 
+def end_of_links(target: Path) -> Path:
+    """What a link leads to, which need not be there; the target itself where it is none.
+
+    Raises:
+        TargetUnwritable: links lead in a circle.
+    """
+    if not target.is_symlink():
+        return target
+    try:
+        return target.resolve()
+    except (OSError, RuntimeError) as error:
+        raise TargetUnwritable(f"{target}: a link that leads nowhere; choose another place") from error
+
+
 @contextmanager
 def replaced(target: Path) -> Iterator[Path]:
-    """A temporary name beside `target` that takes its place when all went well, and is removed when not.
+    """A temporary name that takes the place of `target` when all went well, and is removed when not.
+
+    It lies beside the target, or elsewhere where what it holds is to be written to a stream.
 
     Raises:
         TargetUnwritable: the file cannot be written.
     """
     try:
-        with beside(target) as temporary:
+        if is_stream(target):
+            with temporary_folder() as folder:
+                yield folder / "written"
+                _write_to(target, folder / "written")
+            return
+        place = end_of_links(target)
+        with beside(place) as temporary:
             yield temporary
-            temporary.replace(target)
+            temporary.replace(place)
+    except BrokenPipeError:  # a reader has enough: what that means, whoever started us decides
+        raise
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+def _write_to(stream: Path, written: Path) -> None:
+    """Copy a file to standard output, or to the device or pipe of a name, which is neither made nor cut."""
+    with written.open("rb") as file:
+        if is_standard(stream):
+            sys.stdout.flush()
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        with os.fdopen(os.open(stream, os.O_WRONLY | os.O_CLOEXEC), "wb") as out:
+            shutil.copyfileobj(file, out)
 
 
 def write_text(text: str, target: Path) -> None:

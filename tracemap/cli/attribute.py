@@ -10,6 +10,7 @@ import click
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.options.attribute import AttributeOptions
+from tracemap.outputs import is_standard
 
 
 @options_command("attribute", AttributeOptions)
@@ -29,7 +30,7 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
 
     with phases_shown("attribute") as progress:
         made = attribute(runs, None, options, progress)
-    if options.output is None:
+    if options.output is None and not is_standard(options.html):
         show_attribution(made, options, sys.stdout)
-    if options.html is not None:
+    if options.html is not None and not is_standard(options.html):
         click.echo(f"page: {options.html}", err=True)

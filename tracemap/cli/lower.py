@@ -9,6 +9,7 @@ import click
 from tracemap.cli.options import options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.options.lower import LowerOptions
+from tracemap.outputs import is_standard
 
 
 @options_command("lower", LowerOptions)
@@ -30,5 +31,5 @@ def command(model: str, options: LowerOptions) -> None:
 
     with phases_shown("lower") as progress:
         lowering = lower(model, options, progress)
-    if options.output is None:
+    if options.output is None and not is_standard(options.html):
         show_lowering(lowering, options, sys.stdout)

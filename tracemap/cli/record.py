@@ -11,6 +11,7 @@ from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.warnings import warn
 from tracemap.options.record import RecordOptions
+from tracemap.outputs import is_standard
 
 if TYPE_CHECKING:
     from tracemap.capture.record import Recorded
@@ -41,7 +42,8 @@ def command(bundle: Path, options: RecordOptions) -> None:
         recorded = record(opened, options, progress)
     click.echo(_summary(recorded), err=True)
     warn(recorded.header.diagnostics)
-    click.echo(recorded.path)
+    if not is_standard(recorded.path):
+        click.echo(recorded.path)
 
 
 def _summary(recorded: Recorded) -> str:

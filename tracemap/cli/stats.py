@@ -12,6 +12,7 @@ import click
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.warnings import warn
 from tracemap.options.stats import StatsOptions
+from tracemap.outputs import is_standard
 from tracemap.units import plural
 
 _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
@@ -43,4 +44,5 @@ def command(run: Path, options: StatsOptions) -> None:
     if isinstance(made.calls_written, int):
         click.echo(f"tracemap: {plural(made.calls_written, 'call')} written to {options.calls}", err=True)
     warn(made.found.diagnostics)
-    show_stats(made, options, sys.stdout)
+    if not (is_standard(options.calls) or is_standard(options.html)):
+        show_stats(made, options, sys.stdout)

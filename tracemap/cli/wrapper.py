@@ -144,15 +144,5 @@ def _hand_over(module: Path, output: str) -> None:
     Raises:
         TargetUnwritable: it cannot be written there.
     """
-    target = Path(output)
-    if output == "-":
-        sys.stdout.buffer.write(module.read_bytes())
-        sys.stdout.buffer.flush()
-    elif target.exists() and not target.is_file():  # a pipe or a device, whose place nothing must take
-        try:
-            target.write_bytes(module.read_bytes())
-        except OSError as error:
-            raise TargetUnwritable(f"{output}: cannot be written: {error.strerror}") from error
-    else:
-        with replaced(target) as temporary:
-            shutil.copyfile(module, temporary)
+    with replaced(Path(output)) as temporary:
+        shutil.copyfile(module, temporary)

@@ -25,7 +25,7 @@ from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
 from tracemap.graph.model import MAP_VERSION, SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
-from tracemap.outputs import check_folder_of
+from tracemap.outputs import check_folder_of, end_of_links, is_standard
 from tracemap.owned.home import beside, moved_away
 from tracemap.units import UNKNOWN
 
@@ -142,15 +142,15 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
         TargetUnwritable: the target's folder cannot be written.
     """
     check_target(target, force=force)
-    encoded = encode(graph)
+    encoded, place = encode(graph), end_of_links(target)
     try:
-        with beside(target) as folder:
+        with beside(place) as folder:
             folder.mkdir()
             (folder / MAP_NAME).write_bytes(encoded)
             shutil.move(files.module, folder / MODULE_NAME)
             _write_texts(folder, graph, files)
-            with moved_away(target):
-                folder.rename(target)
+            with moved_away(place):
+                folder.rename(place)
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
@@ -168,6 +168,8 @@ def check_target(target: Path, *, force: bool) -> None:
         TargetExists: there is something already; with `force` only a bundle is replaced, never another folder or file.
         TargetUnwritable: its folder does not exist or may not be written.
     """
+    if is_standard(target):
+        raise TargetUnwritable(f"{target}: a bundle is a folder; name it with -o")
     if target.exists() or target.is_symlink():
         if not force:
             raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
@@ -175,7 +177,7 @@ def check_target(target: Path, *, force: bool) -> None:
             raise TargetExists(
                 f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
             )
-    check_folder_of(target)
+    check_folder_of(end_of_links(target))
 
 
 def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import pretty
-from tracemap.errors import RunEmpty, RunInvalid, readable
+from tracemap.errors import RunEmpty, RunInvalid, TracemapError, readable
 from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
-from tracemap.measurements.sql import copy_to, first_line, literal, reading_errors, rows_of
-from tracemap.outputs import check_file, replaced
+from tracemap.measurements.sql import copied, copy_to, first_line, literal, reading_errors, rows_of
+from tracemap.outputs import check_file, end_of_links, is_csv, is_stream, replaced
 
 if TYPE_CHECKING:
     import duckdb
@@ -39,8 +39,23 @@ def check_target(target: Path, *, force: bool) -> None:
         TargetExists: one of them exists and `force` is not set.
         TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself.
     """
-    for path in (target, header_path(target)) if target.suffix == ".csv" else (target,):
-        check_file(path, force=force)
+    check_file(target, force=force)
+    if _has_header_beside(target):
+        header = header_path(target)
+        check_file(header, force=force or (not target.exists() and _is_header(header)))
+
+
+def _has_header_beside(target: Path) -> bool:
+    return is_csv(target) and not is_stream(target)
+
+
+def _is_header(path: Path) -> bool:
+    """Whether a file is a run's header; without its table it is what a recording left that was killed just then."""
+    try:
+        parse_header(path.read_bytes(), str(path))
+    except (OSError, TracemapError):
+        return False
+    return True
 
 
 def header_path(table: Path) -> Path:
@@ -50,6 +65,8 @@ def header_path(table: Path) -> Path:
 
 def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, *, force: bool) -> None:
     """Write a run: CSV where the name ends in `.csv`, else Parquet. Nothing half written is ever under the name.
+
+    A CSV that goes to standard output or to a pipe has no header beside it.
 
     Args:
         header: how the run came about.
@@ -63,12 +80,13 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
     """
     check_target(target, force=force)
     text = pretty(header)
-    if target.suffix == ".csv":
-        with replaced(header_path(target)) as beside:
-            beside.write_text(text, encoding="utf-8")
-            copy_to(events, target, "FORMAT csv, HEADER true")
-    else:
-        copy_to(events, target, f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}")
+    if not _has_header_beside(target):
+        parquet = f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}"
+        copy_to(events, target, "FORMAT csv, HEADER true" if is_csv(target) else parquet)
+        return
+    with copied(events, target, "FORMAT csv, HEADER true"), replaced(header_path(target)) as beside:
+        beside.write_text(text, encoding="utf-8")
+        end_of_links(target).unlink(missing_ok=True)  # the header comes first, and never beside an old table
 
 
 # ---- reading

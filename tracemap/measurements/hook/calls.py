@@ -21,7 +21,7 @@ from tracemap.measurements.hook.recording import (
 )
 from tracemap.measurements.sql import copy_to, literal, open_database, quoted
 from tracemap.options.stats import StatsOptions
-from tracemap.outputs import check_file
+from tracemap.outputs import check_file, is_csv
 
 if TYPE_CHECKING:
     import duckdb
@@ -68,7 +68,7 @@ EVENT_COLUMN: Final = CallColumn(
 
 
 def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -> int:
-    """Write the calls by their start: CSV where the name ends in `.csv`, else Parquet. Returns how many there are.
+    """Write the calls by their start, as CSV or Parquet by the target's name. Returns how many there are.
 
     The options say which calls and which columns of events; the file is there whole or not at all.
 
@@ -90,7 +90,7 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
         if not count:
             raise no_call_is_left(recording.folder, options)
         chosen = calls.project(", ".join(map(quoted, names)))
-        copy_to(chosen, target, "FORMAT csv, HEADER true" if target.suffix == ".csv" else "FORMAT parquet")
+        copy_to(chosen, target, "FORMAT csv, HEADER true" if is_csv(target) else "FORMAT parquet")
     return int(count)
 
 
