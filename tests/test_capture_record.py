@@ -17,7 +17,6 @@ from tests.support import ROOT, SAMPLES
 from tracemap.capture import execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
 from tracemap.capture.peaks import measure_peaks
-from tracemap.capture.plan import profile_path
 from tracemap.capture.record import Recorded, record
 from tracemap.codec import pretty
 from tracemap.errors import (
@@ -344,13 +343,7 @@ def test_targets_are_looked_at_before_the_run(made: Path, tmp_path: Path) -> Non
     module = sample(made, "hand_mlp")
     with pytest.raises(TargetUnwritable, match="absent"):
         record(request(module, tmp_path / "absent" / "run.csv"))
-    left_behind = profile_path(tmp_path / "run.csv")
-    left_behind.write_bytes(b"IRPF")
-    with pytest.raises(TargetExists, match="left behind"):
-        record(request(module, tmp_path / "run.csv"))
-    assert left_behind.read_bytes() == b"IRPF"
-    record(request(module, tmp_path / "run.csv", force=True, iterations=1))
-    assert not left_behind.exists()
+    record(request(module, tmp_path / "run.csv", iterations=1))
     with pytest.raises(TargetExists, match="--force"):
         record(request(module, tmp_path / "run.csv"))
 

@@ -74,7 +74,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"attribute"}),
     ),
     "capture": (
-        frozenset({"benchmark", "counters", "geometry", "inputs", "leash", "peaks", "steady"}),
+        frozenset({"benchmark", "counters", "geometry", "inputs", "leash", "peaks", "reserving", "steady"}),
         frozenset({"open_run", "sampling", "simulating"}),
         frozenset({"plan"}),
         frozenset({"execution"}),

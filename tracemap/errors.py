@@ -142,7 +142,7 @@ class RunVersion(TracemapError):
 
 
 class TargetExists(TracemapError):
-    """The output exists already."""
+    """The output exists already, or another recording is making it."""
 
     remedy = "pass --force, or another name with -o"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from tracemap.measurements.hook.calls import load_calls
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, empty_profile
 from tracemap.measurements.sql import quoted
-from tracemap.owned.home import temporary_folder
+from tracemap.owned.home import beside, temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, plural
 
@@ -77,14 +77,14 @@ def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
     if not first.profile.lost_records or first.ending.failed:
         return first
     progress("records were lost; running again with more frequent flushes")
-    path = plan.profile.with_name(plan.profile.name + ".2")
     # Events and samples of both executions are kept apart until one of them is chosen.
     try:
-        second = _execute(plan, path, (TIMED_FLUSH_FLAG,), connection, progress)
+        with beside(plan.profile) as path:
+            second = _execute(plan, path, (TIMED_FLUSH_FLAG,), connection, progress)
     except (ProgramFailed, RunEmpty, RunInvalid):  # the first execution was good, and stands
         return first
-    finally:
-        path.unlink(missing_ok=True)
+    if second.ending.interrupted:
+        return replace(first, ending=second.ending)  # nothing else is to be run
     return second if _is_better(second, first) else first
 
 

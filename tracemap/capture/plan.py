@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling_flags
 from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
+from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import InputInvalid, TracemapError, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
@@ -35,6 +36,8 @@ class RecordRequest:
     options: RecordOptions
     device: Text = UNKNOWN
     """Unknown: that of the flags, else local-task."""
+    reservation: Reservation | None = None
+    """The output's, where it has been taken already."""
     caches: CacheSimulation | None = None
     """A simulation of caches in one more execution; None: there is none."""
     values: tuple[object, ...] = ()
@@ -46,6 +49,7 @@ class Plan:
     """A request with everything decided."""
 
     request: RecordRequest
+    profile: Path
     entry: Function
     device: str
     inputs: tuple[Input, ...]
@@ -64,11 +68,6 @@ class Plan:
         """How often the function is called, warm-up included."""
         return self.options.iterations + self.options.warmup
 
-    @property
-    def profile(self) -> Path:
-        """Beside the output, so that it is found when tracemap itself is killed."""
-        return profile_path(self.request.output)
-
     def command(self, profile: Path, more: Sequence[str] = ()) -> list[str]:
         """The command line that makes all calls and writes this profile."""
         flags = [*self.flags, *more]
@@ -85,12 +84,7 @@ class Plan:
         return [given.spec for given in self.inputs]
 
 
-def profile_path(output: Path) -> Path:
-    """Where the profile lies until the run is written."""
-    return output.with_name(output.name + ".ireeprof")
-
-
-def make_plan(request: RecordRequest, folder: Path) -> Plan:
+def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     """Decide everything that the request leaves open.
 
     Raises:
@@ -110,7 +104,7 @@ def make_plan(request: RecordRequest, folder: Path) -> Plan:
     if request.caches is not None:
         check_device(device)
     inputs = tuple(_inputs(request, entry, flags.inputs, folder))
-    return Plan(request, entry, device, inputs, (*flags.rest, *serial), modules, folder)
+    return Plan(request, profile, entry, device, inputs, (*flags.rest, *serial), modules, folder)
 
 
 def _inputs(request: RecordRequest, entry: Function, specs: Sequence[str], folder: Path) -> list[Input]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracemap._version import __version__
@@ -13,14 +13,15 @@ from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
 from tracemap.capture.execution import Execution, add_counts, check_hook, timed_execution
 from tracemap.capture.peaks import measure_peaks
-from tracemap.capture.plan import Plan, RecordRequest, make_plan, profile_path
+from tracemap.capture.plan import Plan, RecordRequest, make_plan
+from tracemap.capture.reserving import reserved
 from tracemap.capture.sampling import add_samples
 from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ProgramFailed, TargetExists
+from tracemap.errors import ProgramFailed
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import RunHeader
-from tracemap.measurements.runfile import check_target, write_run
+from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import open_database
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
@@ -44,23 +45,20 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
     Raises:
         FunctionUnknown: no such function, or several and none named.
         InputInvalid: the inputs do not fit, or cannot be made up.
-        TargetExists: the output exists and `force` is not set.
+        TargetExists: the output exists and `force` is not set, or another recording is making it.
         TargetUnwritable: the output cannot be written.
         ProgramFailed: the program failed; what it recorded until then is kept where the message says.
         ToolMissing: the runtime's tools are not installed.
         EventUnavailable: one of the counters is not known or cannot be counted here.
         UsageInvalid: flags that do not go together.
     """
-    check_target(request.output, force=request.options.force)
-    if profile_path(request.output).exists() and not request.options.force:
-        raise TargetExists(
-            f"{profile_path(request.output)}: left behind by a recording that was killed; read it with tracemap "
-            "attribute, or pass --force to replace it"
-        )
+    if request.reservation is None:
+        with reserved(request.output, force=request.options.force) as reservation:
+            return record(replace(request, reservation=reservation), progress)
     passes = _passes(request)
     with temporary_folder() as folder:
         progress("making inputs")
-        return _run(make_plan(request, folder), passes, progress)
+        return _run(make_plan(request, request.reservation.profile, folder), passes, progress)
 
 
 def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:

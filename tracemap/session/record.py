@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from tracemap.errors import TargetUnwritable, UsageInvalid
+from tracemap.errors import UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
@@ -16,6 +14,7 @@ from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
     from tracemap.capture.record import Recorded
+    from tracemap.capture.reserving import Reservation
     from tracemap.capture.simulating import CacheSimulation
     from tracemap.graph.bundle import Bundle
 
@@ -36,14 +35,15 @@ def record(
     from tracemap.capture.plan import RecordRequest
     from tracemap.capture.record import record as record_request
 
-    with _target(bundle, options.output) as target, _caches(bundle, target, options, progress) as caches:
+    with _reserved(bundle, options) as reservation, _caches(bundle, options, progress) as caches:
         request = RecordRequest(
             module=bundle.module_path,
             module_sha256=bundle.graph.module.sha256,
             bundle=str(bundle.path.resolve()),
             functions=bundle.graph.functions,
-            output=target,
+            output=reservation.output,
             options=options,
+            reservation=reservation,
             device=_device(bundle, options.runtime_flags),
             caches=caches,
             values=tuple(values),
@@ -52,9 +52,7 @@ def record(
 
 
 @contextmanager
-def _caches(
-    bundle: Bundle, target: Path, options: RecordOptions, progress: Progress
-) -> Iterator[CacheSimulation | None]:
+def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Iterator[CacheSimulation | None]:
     """The bundle's kernels compiled for valgrind, as long as they are needed; None where no caches are simulated."""
     if not options.cache_sim:
         if options.cache_geometry:
@@ -64,9 +62,7 @@ def _caches(
     from tracemap.capture.geometry import geometry
     from tracemap.capture.simulating import CacheSimulation, find_valgrind
     from tracemap.mapping.compiler.simulated import build_simulated
-    from tracemap.measurements.runfile import check_target
 
-    check_target(target, force=options.force)
     caches, valgrind = geometry(options.cache_geometry), find_valgrind()
     with temporary_folder() as folder:
         progress("compiling for the simulator")
@@ -77,27 +73,13 @@ def _caches(
         yield CacheSimulation(module.path, module.build, caches, kernels, load_time)
 
 
-@contextmanager
-def _target(bundle: Bundle, output: Path | None) -> Iterator[Path]:
+def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[Reservation]:
     """Where the run goes: the output that was asked for, or the next free number in the bundle."""
-    if output is not None:
-        yield output
-        return
-    try:
-        bundle.runs_path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise TargetUnwritable(f"{bundle.runs_path}: cannot be made ({error.strerror}); name a run with -o") from error
-    try:
-        yield _next_run(bundle.runs_path)
-    finally:
-        with suppress(OSError):  # not empty: the usual case
-            bundle.runs_path.rmdir()
+    from tracemap.capture.reserving import reserved, reserved_number
 
-
-def _next_run(folder: Path) -> Path:
-    taken = {path.name.partition(".")[0] for path in folder.iterdir()}
-    number = next(number for number in itertools.count(1) if f"run-{number:03}" not in taken)
-    return folder / f"run-{number:03}.parquet"
+    if options.output is not None:
+        return reserved(options.output, force=options.force)
+    return reserved_number(bundle.runs_path)
 
 
 def _device(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:

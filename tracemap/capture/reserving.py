@@ -1,0 +1,183 @@
+"""The names that a recording takes, so that no other takes them too; what a recording that was killed left is replaced.
+
+The profile, which the program writes as it runs, reserves the run's name: its file is there and locked as long as the
+recording lives. It is marked as ours, so that it is told from a profile that somebody made, which nothing replaces.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracemap.errors import TargetExists, TargetUnwritable
+from tracemap.measurements.runfile import check_target
+from tracemap.outputs import is_stream
+from tracemap.owned.home import temporary_folder
+
+PROFILE_SUFFIX: Final = ".ireeprof"
+_MARK = "user.tracemap"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A run's name, and where its profile lies until it is written: beside it, to be found when tracemap is killed."""
+
+    output: Path
+    profile: Path
+
+
+@contextmanager
+def reserved(output: Path, *, force: bool) -> Iterator[Reservation]:
+    """Take the name of a run.
+
+    Raises:
+        TargetExists: the run exists and `force` is not set, or another recording is making it.
+        TargetUnwritable: it cannot be written.
+    """
+    check_target(output, force=force)
+    if is_stream(output):
+        with temporary_folder() as folder:
+            yield Reservation(output, folder / f"run{PROFILE_SUFFIX}")
+        return
+    with _alone_in(output.parent):
+        claim = _claimed(output, force=force)
+    if claim is None:
+        raise TargetExists(f"{output}: another recording is making it; wait for its end, or choose another name")
+    with claim.held() as reservation:
+        yield reservation
+
+
+@contextmanager
+def reserved_number(folder: Path) -> Iterator[Reservation]:
+    """Take the next free number in a bundle's folder of runs, which is made, and goes where it stays empty.
+
+    Raises:
+        TargetUnwritable: it cannot be written.
+    """
+    claim = None
+    try:
+        while claim is None:
+            folder.mkdir(exist_ok=True)
+            with _alone_in(folder):
+                if folder.is_dir():  # the last one to leave may have removed it
+                    claim = _next_claim(folder)
+    except OSError as error:
+        raise TargetUnwritable(f"{folder}: cannot be written ({error.strerror}); name a run with -o") from error
+    try:
+        with claim.held() as reservation:
+            yield reservation
+    finally:
+        with suppress(OSError), _alone_in(folder):  # not empty: the usual case
+            folder.rmdir()
+
+
+def _next_claim(folder: Path) -> _Claim:
+    names = [path.name for path in folder.iterdir() if path.suffix != PROFILE_SUFFIX]
+    taken = {name.partition(".")[0] for name in names}
+    free = (number for number in itertools.count(1) if f"run-{number:03}" not in taken)
+    claims = (_claimed(folder / f"run-{number:03}.parquet", force=False) for number in free)
+    return next(claim for claim in claims if claim is not None)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Names are taken in a folder by one process after another; where folders cannot be locked, at once."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# ---- one name
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A name that was taken: the run, its profile and the lock of that."""
+
+    output: Path
+    profile: Path
+    lock: int
+
+    @contextmanager
+    def held(self) -> Iterator[Reservation]:
+        """Keep the name; in the end the profile goes, unless it is all that there is of what was measured."""
+        try:
+            yield Reservation(self.output, self.profile)
+        except BaseException as error:
+            if os.fstat(self.lock).st_size and self.profile.exists():
+                error.add_note(
+                    f"what was recorded until then is in {self.profile}, which tracemap attribute reads and the next "
+                    "recording of this name replaces"
+                )
+            else:
+                self.profile.unlink(missing_ok=True)
+            raise
+        else:
+            self.profile.unlink(missing_ok=True)
+        finally:
+            os.close(self.lock)
+
+
+def _claimed(output: Path, *, force: bool) -> _Claim | None:
+    """Take the name of a run, where no other recording has it; by force also with a profile that is not ours."""
+    for profile in _profiles(output):
+        while (lock := _opened(profile, any_profile=force)) >= 0:
+            if not _is_locked(lock):
+                os.close(lock)
+                return None
+            if os.fstat(lock).st_nlink:  # else another recording ended meanwhile, and took it away
+                os.ftruncate(lock, 0)
+                return _Claim(output, profile, lock)
+            os.close(lock)
+    raise AssertionError("there is no last name")
+
+
+def _profiles(output: Path) -> Iterator[Path]:
+    yield output.with_name(output.name + PROFILE_SUFFIX)
+    yield from (output.with_name(f"{output.name}.{number}{PROFILE_SUFFIX}") for number in itertools.count(2))
+
+
+def _is_locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here: that the file is there has to do
+        return True
+    return True
+
+
+def _opened(profile: Path, *, any_profile: bool) -> int:
+    """A profile to write: a new one, or one that a recording was killed over. -1: somebody else's is there."""
+    try:
+        lock = os.open(profile, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        return _left_behind(profile, any_profile=any_profile)
+    except OSError as error:
+        raise TargetUnwritable(f"{profile}: cannot be made: {error.strerror}") from error
+    with suppress(OSError):  # not every file system takes marks
+        os.setxattr(lock, _MARK, b"recording")
+    return lock
+
+
+def _left_behind(profile: Path, *, any_profile: bool) -> int:
+    try:
+        lock = os.open(profile, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        if os.fstat(lock).st_size and not any_profile:  # an empty one may have had no time for its mark
+            os.getxattr(lock, _MARK)
+    except OSError:
+        os.close(lock)
+        return -1
+    return lock
