@@ -47,6 +47,15 @@ static void *call_in_thread(void *library) {
   return NULL;
 }
 
+static pthread_barrier_t all_called;
+
+/* No thread ends before each has called. */
+static void *call_together(void *library) {
+  call_all(library);
+  pthread_barrier_wait(&all_called);
+  return NULL;
+}
+
 static void *load_and_call(void *unused) {
   (void)unused;
   for (int time = 0; time < 20; time++) {
@@ -162,7 +171,10 @@ int main(int count, char **words) {
   const struct library *library = load(&handle);
   const char *mode = words[2];
   if (!strcmp(mode, "threads")) in_threads(call_in_thread, (void *)(uintptr_t)library);
-  else if (!strcmp(mode, "churn")) in_threads(load_and_call, NULL);
+  else if (!strcmp(mode, "together")) {
+    pthread_barrier_init(&all_called, NULL, thread_count);
+    in_threads(call_together, (void *)(uintptr_t)library);
+  } else if (!strcmp(mode, "churn")) in_threads(load_and_call, NULL);
   else if (!strcmp(mode, "fork")) fork_and_call(library);
   else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
   else if (!strcmp(mode, "measure")) measure(library);

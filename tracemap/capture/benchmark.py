@@ -34,6 +34,7 @@ _DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-meta
 _NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
 _BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
+_HOOK = "tracemap hook: "
 _WATCH_S = 1.0
 _LEASH = Path(__file__).with_name("leash.py")
 
@@ -60,6 +61,12 @@ class Ending:
         """Raise ProgramFailed, which names the program `what`, if it did not."""
         if self.failed:
             raise ProgramFailed(f"{what} did not end well: {self.explanation}")
+
+    @property
+    def of_hook(self) -> str:
+        """What tracemap's hook said in it: what it could not do."""
+        lines = [line for line in self.said.splitlines() if line.startswith(_HOOK)]
+        return "; ".join(dict.fromkeys(line.removeprefix(_HOOK) for line in lines))
 
     @property
     def explanation(self) -> str:
@@ -163,9 +170,10 @@ def _total_ns(report: str) -> Integer:
 
 
 def _own_words(text: str) -> str:
-    """What the program said, without the banner that describes the machine."""
-    banner_ends = [match.end() for match in _BANNER_END.finditer(text)]
-    return text[banner_ends[-1] if banner_ends else 0 :].strip()
+    """What the program said, without the banner that describes the machine; the hook may have spoken before it."""
+    end = max((match.end() for match in _BANNER_END.finditer(text)), default=0)
+    before = [line for line in text[:end].splitlines() if line.startswith(_HOOK)]
+    return "\n".join([*before, text[end:]]).strip()
 
 
 def count_workers(device: str, flags: Sequence[str]) -> Integer:

@@ -167,8 +167,9 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     found: list[Diagnostic] = []
     for events in passes:
         recording, missing = _count(timed, command, events)
-        if recording is None:
-            return (Diagnostic("no-counters", "no events were counted: no executable ran on the CPU"),)
+        if isinstance(recording, str):
+            why = recording or "no executable ran on the CPU"
+            return (Diagnostic("no-counters", f"no events were counted: {why}"),)
         done.append(_Pass(events, recording))
         found += recording.diagnostics
         if missing:
@@ -177,11 +178,11 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     return (_how_counted(done), *dict.fromkeys(found))
 
 
-def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tuple[HookRecording | None, int]:
+def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tuple[HookRecording | str, int]:
     """Run once under the hook, and add its counts.
 
     Returns:
-        What the hook recorded (None where no executable ran on the CPU), and how many dispatches have no counts.
+        What the hook recorded, and how many dispatches have no counts; where it recorded nothing, what it said.
     """
     with temporary_folder(_record_folder()) as folder:
         settings = HookSettings(events=tuple(event.setting for event in events))
@@ -190,7 +191,7 @@ def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tupl
         try:
             recording = read_recording(folder)
         except RunEmpty:
-            return None, 0
+            return ending.of_hook, 0
         counted = load_profile(folder / "counted.ireeprof", timed.connection, "counted_events").events
         load_calls(recording, timed.connection)
         return recording, timed.add_counts(_counts_sql(counted, events), [event.name for event in events])

@@ -12,7 +12,7 @@ from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling
 from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
-from tracemap.errors import InputInvalid, TracemapError, UsageInvalid
+from tracemap.errors import InputInvalid, TargetUnwritable, TracemapError, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
 from tracemap.options.record import RecordOptions
 from tracemap.toolchain import check_tool, find_tool
@@ -103,7 +103,11 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     serial = (SERIAL_FLAG,) if options.serial else ()
     if request.caches is not None:
         check_device(device)
-    inputs = tuple(_inputs(request, entry, flags.inputs, folder))
+    try:
+        inputs = tuple(_inputs(request, entry, flags.inputs, folder))
+    except OSError as error:
+        text = f"{folder}: inputs cannot be written ({error}); name a folder that has room by TMPDIR"
+        raise TargetUnwritable(text) from error
     return Plan(request, profile, entry, device, inputs, (*flags.rest, *serial), modules, folder)
 
 

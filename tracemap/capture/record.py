@@ -80,7 +80,8 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
             progress("counting events")
             about += add_counts(events, lambda profile: plan.command(profile, execution.more), passes)
         if plan.options.sample_hz:  # after the counts, which are of dispatches only
-            about += add_samples(events, execution.samples, plan.request.module, plan.options.sample_hz)
+            trouble = execution.ending.of_hook
+            about += add_samples(events, execution.samples, plan.request.module, plan.options.sample_hz, trouble)
         if plan.request.caches is not None and not execution.ending.failed:
             about += _add_caches(plan, events, plan.request.caches, progress)
         progress("measuring the machine")

@@ -26,7 +26,7 @@ _OF_DISPATCH = ("command_buffer_id", "command_index", "submission_id", "site", "
 """What a row of a step has from the dispatch that it was seen in."""
 
 
-def add_samples(timed: EventTable, folder: Path, module: Path, hz: int) -> tuple[Diagnostic, ...]:
+def add_samples(timed: EventTable, folder: Path, module: Path, hz: int, trouble: str) -> tuple[Diagnostic, ...]:
     """Add a row per sample to the events of the execution that was sampled.
 
     Args:
@@ -34,6 +34,7 @@ def add_samples(timed: EventTable, folder: Path, module: Path, hz: int) -> tuple
         folder: what the hook wrote.
         module: the module that was run; its debug lines tell the steps.
         hz: the rate that was asked for.
+        trouble: what the hook said that it could not do, "" if nothing.
 
     Raises:
         RunInvalid: the hook's files are damaged.
@@ -42,7 +43,7 @@ def add_samples(timed: EventTable, folder: Path, module: Path, hz: int) -> tuple
     try:
         samples = read_samples(folder)
     except RunEmpty:
-        return (Diagnostic("no-samples", "no samples were taken: no executable ran on the CPU"),)
+        return (Diagnostic("no-samples", f"no samples were taken: {trouble or 'no executable ran on the CPU'}"),)
     columns, kernels = _resolved(samples, read_images(module))
     connection = timed.connection
     connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (kernel_number BIGINT, kernel VARCHAR)")

@@ -56,7 +56,7 @@ bool counters_open(struct counters *counters) {
   counters->count = settings.event_count;
   for (unsigned event = 0; event < settings.event_count; event++) {
     if (open_event(counters, event)) continue;
-    say("the event %s cannot be opened (%s): a thread is not recorded", settings.events[event].name, strerror(errno));
+    say("the event %s cannot be opened: %s", settings.events[event].name, strerror(errno));
     return false;
   }
   if (counters->leader >= 0) ioctl(counters->leader, PERF_EVENT_IOC_ENABLE, PERF_IOC_FLAG_GROUP);

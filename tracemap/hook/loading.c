@@ -19,6 +19,16 @@ static uint32_t take_slot(void) {
   return fresh_slot < SLOTS ? fresh_slot++ : UINT32_MAX;
 }
 
+/* Says and notes that a kernel is not recorded; errno, if it is not 0, tells more. */
+static void lose(const char *name, const char *why) {
+  char reason[512];
+  struct text text = TEXT_IN(reason);
+  text_add(&text, "%s: %s", name, why);
+  if (errno) text_add(&text, ": %s", strerror(errno));
+  say("a kernel is not recorded: %s", reason);
+  process_add_loss("kernel", reason);
+}
+
 static void patch_export(const struct library *library, uint32_t ordinal, uint32_t executable) {
   char made_up[256];
   const char *name = library_kernel_name(library, ordinal, made_up, sizeof made_up);
@@ -26,10 +36,15 @@ static void patch_export(const struct library *library, uint32_t ordinal, uint32
   if (!*entry || is_trampoline(*entry) || !settings_want(name)) return;
   uint32_t slot = take_slot();
   if (slot == UINT32_MAX) {
-    say("%s is not recorded: more than %u kernels are loaded at once", name, SLOTS);
-    return;
+    errno = 0;
+    return lose(name, "more kernels are loaded at once than can be told apart");
   }
-  slots[slot] = (struct slot){*entry, process_add_kernel(executable, ordinal, name, *entry), executable};
+  uint32_t kernel = process_add_kernel(executable, ordinal, name, *entry);
+  if (kernel == NO_KERNEL) {
+    free_slots[free_count++] = slot;
+    return lose(name, "there is no room for its name");
+  }
+  slots[slot] = (struct slot){*entry, kernel, executable};
   __atomic_store_n(entry, trampoline(slot), __ATOMIC_RELEASE); /* last: other threads may call it at once */
 }
 
@@ -47,7 +62,10 @@ static uint32_t patch_table(const struct library *library, enum executable_kind 
   process_lock();
   if (process_begin() && set_writable(library, kind, true)) {
     executable = process_add_executable(library->header->name, kind, memory);
-    for (uint32_t ordinal = 0; ordinal < library->exports.count; ordinal++) patch_export(library, ordinal, executable);
+    if (executable == NO_EXECUTABLE) lose(library->header->name, "there is no room for its name");
+    else
+      for (uint32_t ordinal = 0; ordinal < library->exports.count; ordinal++)
+        patch_export(library, ordinal, executable);
     set_writable(library, kind, false);
   }
   process_unlock();
@@ -61,7 +79,9 @@ uint32_t loading_add_kernel(const struct library *library, size_t ordinal) {
   process_lock();
   if (process_begin() && settings_want(name)) {
     uint32_t executable = process_add_executable(library->header->name, RUNTIME_HOOK, (struct memory){NULL, 0});
-    kernel = process_add_kernel(executable, (uint32_t)ordinal, name, library->exports.ptrs[ordinal]);
+    if (executable != NO_EXECUTABLE)
+      kernel = process_add_kernel(executable, (uint32_t)ordinal, name, library->exports.ptrs[ordinal]);
+    if (kernel == NO_KERNEL) lose(name, "there is no room for its name");
   }
   process_unlock();
   return kernel;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include "layout.h"
 #include "settings.h"
@@ -23,16 +24,45 @@ void process_unlock(void) { pthread_mutex_unlock(&lock); }
 static char line_data[16384];
 static struct text line = TEXT_IN(line_data); /* the file's next; `write_line` ends and empties it */
 
-/* A line that was cut is still a line: the next one stays whole. */
-static void write_line(void) {
+/* Disk is taken ahead of what is written, so that there is room for what is lost, and for the end, when it is full. */
+#define ROOM_BYTES 65536u
+#define LOSSES_BYTES 4096u /* of it are kept for lines that tell what is lost */
+#define END_BYTES 256u     /* and of these for the last line */
+
+static uint64_t written, room;
+
+static bool has_room(size_t size) {
+  struct rlimit limit;
+  if (!getrlimit(RLIMIT_FSIZE, &limit) && written + size > limit.rlim_cur) {
+    errno = EFBIG;
+    return false;
+  }
+  if (written + size <= room) return true;
+  if (!fallocate(file, FALLOC_FL_KEEP_SIZE, (off_t)room, ROOM_BYTES)) room += ROOM_BYTES;
+  else if (errno == EOPNOTSUPP || errno == ENOSYS) room = UINT64_MAX; /* nothing can be kept here */
+  else return false;
+  return true;
+}
+
+/* Whether it could be written, and leave so much room behind it. A line that was cut is still a line: the next one
+ * stays whole. */
+static bool write_line(size_t kept) {
   text_add(&line, "}\n");
   line.data[line.used - 1] = '\n';
-  if (file >= 0 && !write_all(file, line.data, line.used)) {
-    say("the process's file cannot be written: %s", strerror(errno));
+  size_t size = line.used;
+  line.used = 0;
+  if (file < 0 || !has_room(size + kept)) return false;
+  if (write_all(file, line.data, size)) {
+    written += size;
+    return true;
+  }
+  int error = errno;
+  if (ftruncate(file, (off_t)written)) { /* half a line must not stand before others */
     close(file);
     file = -1;
   }
-  line.used = 0;
+  errno = error;
+  return false;
 }
 
 static void add_command(void) {
@@ -46,7 +76,7 @@ static void add_command(void) {
   text_add(&line, "]");
 }
 
-static void write_process(void) {
+static bool write_process(void) {
   struct moment now = moment_now();
   text_add(&line, "{\"kind\":\"process\",\"version\":%d,\"pid\":%d,\"stamp\":\"%s\",\"parent\":\"%s\"", FORMAT_VERSION,
            (int)getpid(), stamp, parent_stamp);
@@ -57,7 +87,7 @@ static void write_process(void) {
            settings.skip_ns, settings.budget);
   text_add_json(&line, settings.filter);
   add_command();
-  write_line();
+  return write_line(0);
 }
 
 static void open_file(void) {
@@ -65,9 +95,14 @@ static void open_file(void) {
   snprintf(stamp, sizeof stamp, "%d-%" PRIx64, (int)getpid(), monotonic_ns());
   snprintf(path, sizeof path, "%s/hook-%s.jsonl", settings.output, stamp);
   file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) say("%s cannot be made (%s): nothing is recorded", path, strerror(errno));
-  silent = file < 0;
-  if (!silent) write_process();
+  written = room = 0;
+  silent = file < 0 || !write_process();
+  if (silent) say("%s cannot be made (%s): nothing is recorded", path, strerror(errno));
+  if (file >= 0 && silent) {
+    unlink(path);
+    close(file);
+    file = -1;
+  }
 }
 
 bool process_begin(void) {
@@ -90,21 +125,47 @@ uint32_t process_add_executable(const char *name, enum executable_kind kind, str
   text_add_json(&line, name);
   text_add(&line, ",\"elf\":\"%s\",\"base\":\"%p\",\"size\":%zu,\"ns\":%" PRIu64, kinds[kind], memory.base,
            memory.size, monotonic_ns());
-  write_line();
-  return executable_count++;
+  return write_line(LOSSES_BYTES) ? executable_count++ : NO_EXECUTABLE;
 }
 
 uint32_t process_add_kernel(uint32_t executable, uint32_t ordinal, const char *name, export_function function) {
   text_add(&line, "{\"kind\":\"kernel\",\"id\":%u,\"executable\":%u,\"ordinal\":%u,\"address\":\"%p\",\"name\":",
            kernel_count, executable, ordinal, (const void *)(uintptr_t)function);
   text_add_json(&line, name);
-  write_line();
-  return kernel_count++;
+  return write_line(LOSSES_BYTES) ? kernel_count++ : NO_KERNEL;
 }
 
 void process_add_unload(uint32_t executable) {
   text_add(&line, "{\"kind\":\"unload\",\"executable\":%u,\"ns\":%" PRIu64, executable, monotonic_ns());
-  write_line();
+  write_line(LOSSES_BYTES);
+}
+
+void about_begin(struct text *about) {
+  char name[32] = "";
+  prctl(PR_GET_NAME, name, 0, 0, 0);
+  text_add(about, "{\"pid\":%d,\"tid\":%d,\"name\":", (int)getpid(), (int)syscall(SYS_gettid));
+  text_add_json(about, name);
+}
+
+void process_add_loss(const char *what, const char *why) {
+  text_add(&line, "{\"kind\":\"lost\",\"what\":\"%s\",\"why\":", what);
+  text_add_json(&line, why);
+  text_add(&line, ",\"thread\":");
+  about_begin(&line);
+  text_add(&line, "}");
+  write_line(END_BYTES);
+}
+
+bool process_lose_thread(const char *what, const char *why) {
+  char reason[512];
+  struct text text = TEXT_IN(reason);
+  text_add(&text, "%s", why);
+  if (errno) text_add(&text, ": %s", strerror(errno));
+  say("a thread's %s are not recorded: %s", what, reason);
+  process_lock();
+  process_add_loss(what, reason);
+  process_unlock();
+  return false;
 }
 
 void process_end(void) {
@@ -112,7 +173,8 @@ void process_end(void) {
   if (file >= 0) {
     struct moment now = moment_now();
     text_add(&line, "{\"kind\":\"end\",\"ticks\":%" PRIu64 ",\"ns\":%" PRIu64, now.ticks, now.ns);
-    write_line();
+    write_line(0);
+    if (ftruncate(file, (off_t)written)) say("room that was kept for the process's file stays taken: %s", strerror(errno));
   }
   process_unlock();
 }
@@ -131,7 +193,11 @@ void process_fork_child(void) {
 /* ---- files of threads */
 
 bool file_reserve(int file, off_t offset, off_t size) {
-  if (!fallocate(file, 0, offset, size)) return true;
+  sigset_t before;
+  size_signal_hold(&before);
+  bool reserved = !fallocate(file, 0, offset, size);
+  size_signal_release(&before);
+  if (reserved) return true;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return false;
   static const char zeros[65536];
   for (off_t place = offset; place < offset + size; place += (off_t)sizeof zeros)
@@ -140,28 +206,37 @@ bool file_reserve(int file, off_t offset, off_t size) {
 }
 
 bool file_put(int file, const void *data, size_t size, uint64_t offset) {
-  return pwrite(file, data, size, (off_t)offset) == (ssize_t)size;
+  sigset_t before;
+  size_signal_hold(&before);
+  ssize_t put = pwrite(file, data, size, (off_t)offset);
+  size_signal_release(&before);
+  if (put >= 0 && put < (ssize_t)size) errno = ENOSPC; /* of what does not fit, a part is written */
+  return put == (ssize_t)size;
 }
 
-int file_make(unsigned thread, const char *suffix, off_t room, const char *consequence) {
+bool file_resize(int file, off_t size) {
+  sigset_t before;
+  size_signal_hold(&before);
+  bool resized = !ftruncate(file, size);
+  size_signal_release(&before);
+  return resized;
+}
+
+int file_make(unsigned thread, const char *what, off_t room) {
   char path[sizeof settings.output + 160];
   process_lock();
   bool ready = process_begin();
-  if (ready) snprintf(path, sizeof path, "%s/hook-%s-%u.%s", settings.output, stamp, thread, suffix);
+  if (ready) snprintf(path, sizeof path, "%s/hook-%s-%u.%s", settings.output, stamp, thread, what);
   process_unlock();
   if (!ready) return -1;
   int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file >= 0 && (!room || file_reserve(file, 0, room))) return file;
-  say("%s cannot be made (%s): %s", path, strerror(errno), consequence);
-  if (file >= 0) close(file);
+  process_lose_thread(what, "their file cannot be made");
+  if (file >= 0) {
+    unlink(path);
+    close(file);
+  }
   return -1;
-}
-
-void about_begin(struct text *about) {
-  char name[32] = "";
-  prctl(PR_GET_NAME, name, 0, 0, 0);
-  text_add(about, "{\"pid\":%d,\"tid\":%d,\"name\":", (int)getpid(), (int)syscall(SYS_gettid));
-  text_add_json(about, name);
 }
 
 bool head_write(int file, const char *magic, const char *description, const struct text *about, uint32_t data_offset) {

@@ -26,24 +26,33 @@ void process_unlock(void);
 
 /* With the lock held. Nothing is to be added after `process_begin` was false. */
 bool process_begin(void);
-uint32_t process_add_executable(const char *name, enum executable_kind kind, struct memory memory);
+uint32_t process_add_executable(const char *name, enum executable_kind kind, struct memory memory); /* NO_…: no room */
 uint32_t process_add_kernel(uint32_t executable, uint32_t ordinal, const char *name, export_function function);
 void process_add_unload(uint32_t executable);
+
+/* Notes what is missing from the files, of this thread or of a kernel, and why. */
+void process_add_loss(const char *what, const char *why);
 void process_fork_child(void);
 
 /* Without the lock. */
 void process_end(void);
 
+/* Says and notes that this thread's `calls` or `samples` are lost; errno, if it is not 0, tells more. Always false. */
+bool process_lose_thread(const char *what, const char *why);
+
 /* ---- files of threads */
 
-/* Makes one, with `room` bytes of disk, without the lock; -1 if it cannot be made, which is said as `consequence`. */
-int file_make(unsigned thread, const char *suffix, off_t room, const char *consequence);
+/* Makes one for what is lost if it cannot be made, with `room` bytes of disk, without the lock; then -1. */
+int file_make(unsigned thread, const char *what, off_t room);
 
 /* Room on disk: writing to a mapped file on a full one kills the program. */
 bool file_reserve(int file, off_t offset, off_t size);
 
 /* Writes all of it, or says false with errno. */
 bool file_put(int file, const void *data, size_t size, uint64_t offset);
+
+/* Gives it a size, or says false with errno. */
+bool file_resize(int file, off_t size);
 
 /* Begins the JSON that says what thread this is; the caller goes on and closes it. */
 void about_begin(struct text *about);

@@ -113,8 +113,8 @@ static bool set_up(struct sampler *sampler, unsigned thread) {
   uint64_t cost_ns = known_cost;
   samplers_unlock();
   if (!opened) {
-    say("a thread cannot be sampled: %s", *source->reason ? source->reason : strerror(errno));
-    return false;
+    if (*source->reason) errno = 0;
+    return process_lose_thread("samples", *source->reason ? source->reason : "there is no way to take them");
   }
   char line[SAMPLES_DATA_OFFSET - ABOUT_OFFSET];
   struct text about = TEXT_IN(line);

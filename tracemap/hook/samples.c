@@ -14,13 +14,13 @@ bool samples_open(struct samples *samples, unsigned thread, const struct text *a
   uint64_t now = monotonic_ns();
   samples->header = (struct samples_header){
       .period = period, .cost_ns = cost_ns, .first_ns = now, .last_ns = now, .record_bytes = sizeof(struct sample)};
-  samples->file = file_make(thread, "samples", 0, "a thread is not sampled");
+  samples->file = file_make(thread, "samples", 0);
   if (samples->file < 0) return false;
-  if (!ftruncate(samples->file, SAMPLES_DATA_OFFSET) && put_header(samples) &&
+  if (file_resize(samples->file, SAMPLES_DATA_OFFSET) && put_header(samples) &&
       head_write(samples->file, SAMPLES_MAGIC, SAMPLES_DESCRIPTION, about, SAMPLES_DATA_OFFSET))
     return true;
-  say("no room for samples (%s): a thread is not sampled", strerror(errno));
-  return false;
+  process_lose_thread("samples", "there is no room for them");
+  return file_resize(samples->file, 0) && false;
 }
 
 static void write_batch(struct samples *samples) {
@@ -29,6 +29,7 @@ static void write_batch(struct samples *samples) {
   if (!samples->full &&
       (offset + size > settings.thread_bytes || !file_put(samples->file, samples->batch, size, offset))) {
     say("a thread's file of samples is full: its further samples are counted, not kept");
+    file_resize(samples->file, (off_t)offset); /* without a part of what did not fit */
     samples->full = true;
   }
   if (samples->full) samples->header.lost += samples->waiting;

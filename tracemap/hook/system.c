@@ -37,6 +37,7 @@ void text_add_json(struct text *text, const char *string) {
 }
 
 void say(const char *format, ...) {
+  int error = errno;
   char line[1024];
   struct text text = TEXT_IN(line);
   text_add(&text, "tracemap hook: ");
@@ -46,18 +47,44 @@ void say(const char *format, ...) {
   va_end(arguments);
   line[text.used] = '\n'; /* in the place of the zero: written at once, so that lines of threads do not mix */
   write_all(STDERR_FILENO, line, text.used + 1);
+  errno = error;
+}
+
+static void only_size_signal(sigset_t *set) {
+  sigemptyset(set);
+  sigaddset(set, SIGXFSZ);
+}
+
+void size_signal_hold(sigset_t *before) {
+  sigset_t held;
+  only_size_signal(&held);
+  pthread_sigmask(SIG_BLOCK, &held, before);
+}
+
+void size_signal_release(const sigset_t *before) {
+  int error = errno;
+  const struct timespec at_once = {0, 0};
+  sigset_t held;
+  only_size_signal(&held);
+  if (!sigismember(before, SIGXFSZ))
+    while (sigtimedwait(&held, NULL, &at_once) > 0) continue;
+  pthread_sigmask(SIG_SETMASK, before, NULL);
+  errno = error;
 }
 
 bool write_all(int file, const void *data, size_t size) {
   const char *rest = data;
+  sigset_t before;
+  size_signal_hold(&before);
   while (size) {
     ssize_t written = write(file, rest, size);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
+    if (written <= 0) break;
     rest += written;
     size -= (size_t)written;
   }
-  return true;
+  size_signal_release(&before);
+  return !size;
 }
 
 size_t read_file(const char *path, char *data, size_t size) {

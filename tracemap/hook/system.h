@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,8 +45,13 @@ void text_add(struct text *text, const char *format, ...) __attribute__((format(
 /* A string as JSON, cut where the buffer would end; other bytes than ASCII are handed on as they are. */
 void text_add_json(struct text *text, const char *string);
 
-/* A line on the program's standard error. */
+/* A line on the program's standard error. Leaves errno as it is. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Between the two, files may be written and grow: where the program has a limit on their size, what goes beyond it says
+ * EFBIG and no more. Otherwise a signal would come with it, which ends the program. Leaves errno as it is. */
+void size_signal_hold(sigset_t *before);
+void size_signal_release(const sigset_t *before);
 
 bool write_all(int file, const void *data, size_t size);
 

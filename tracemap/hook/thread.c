@@ -91,22 +91,22 @@ static bool write_head(struct thread *thread) {
 }
 
 static bool open_file(struct thread *thread) {
-  thread->file = file_make(thread->number, "calls", DATA_OFFSET, "a thread is not recorded");
+  thread->file = file_make(thread->number, "calls", DATA_OFFSET);
   if (thread->file < 0) return false;
   char *page = real_mmap(NULL, DATA_OFFSET, PROT_READ | PROT_WRITE, MAP_SHARED, thread->file, 0);
-  if (page == MAP_FAILED) return false;
+  if (page == MAP_FAILED) return process_lose_thread("calls", "their file cannot be mapped");
   thread->page = page;
   thread->header = (struct header *)(void *)(page + HEADER_OFFSET);
   return true;
 }
 
 static bool set_up(struct thread *thread) {
-  if (!settings.record_calls || !open_file(thread) || !counters_open(&thread->counters)) return false;
+  if (!settings.record_calls || !open_file(thread)) return false;
+  if (!counters_open(&thread->counters)) return process_lose_thread("calls", "their events cannot be counted");
   thread->event_count = thread->counters.count;
   thread->record_bytes = (uint32_t)(sizeof(struct record) + thread->event_count * sizeof(uint64_t));
   if (write_head(thread) && map_window(thread, DATA_OFFSET)) return true;
-  say("no room for records (%s): a thread is not recorded", strerror(errno));
-  return false;
+  return process_lose_thread("calls", "there is no room for them");
 }
 
 static void release_file(struct thread *thread) {
@@ -137,7 +137,10 @@ struct thread *thread_open(void) {
   thread->file = -1;
   thread->number = __atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED);
   thread->broken = !set_up(thread);
-  if (thread->broken) release_file(thread);
+  if (thread->broken) {
+    if (thread->file >= 0) file_resize(thread->file, 0); /* a file that was never set up */
+    release_file(thread);
+  }
   return thread;
 }
 

@@ -7,13 +7,16 @@ process inherits what its parent had loaded, and says how much that is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, readable
 from tracemap.measurements.hook.head import check_version
+from tracemap.units import plural
 
 STILL_LOADED: Final = (1 << 63) - 1
 """When an executable was unloaded that never was."""
@@ -45,6 +48,14 @@ class HookKernel:
     address: int
 
 
+@dataclass(frozen=True, slots=True)
+class HookLoss:
+    """What the hook could not record, and why: a thread's `calls`, its `samples`, or a `kernel`."""
+
+    what: str
+    why: str
+
+
 @dataclass
 class ProcessFile:
     """What one process wrote; executables and kernels by number."""
@@ -62,6 +73,7 @@ class ProcessFile:
     executables: dict[int, HookExecutable] = field(default_factory=dict)
     kernels: dict[int, HookKernel] = field(default_factory=dict)
     unloads: dict[int, int] = field(default_factory=dict)
+    losses: list[HookLoss] = field(default_factory=list)
 
     def thread_files(self, suffix: str) -> list[Path]:
         """The files of its threads, in the order in which the threads began to call workgroups.
@@ -87,7 +99,10 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
     texts = {path: lines for path in sorted(folder.glob("hook-*.jsonl")) if (lines := _whole_lines(path))}
     found = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}
     if not found:
-        raise RunEmpty(f"{folder}: holds no record of the hook: no executable of IREE was loaded under it")
+        raise RunEmpty(
+            f"{folder}: holds no record of the hook: no executable of IREE was loaded under it, or "
+            "no file could be made, which the program's standard error says"
+        )
     return found
 
 
@@ -189,8 +204,28 @@ def _add_line(process: ProcessFile, line: Mapping[str, Any]) -> None:
     elif kind == "kernel":
         executable = process.executables[count(line["executable"])]
         process.kernels[count(line["id"])] = HookKernel(str(line["name"]), executable, _address(line["address"]))
+    elif kind == "lost":
+        process.losses.append(HookLoss(str(line["what"]), str(line["why"])))
     elif kind == "end":
         process.end = _moment(line)
+
+
+def what_is_lost(files: Iterable[ProcessFile], what: str) -> Iterator[Diagnostic]:
+    """What is missing of the `calls` or `samples`: those of whole threads, and those of kernels."""
+    for file in files:
+        lost = Counter(loss.why for loss in file.losses if loss.what == what)
+        if lost:
+            text = f"process {file.pid}: the {what} of {plural(lost.total(), 'thread')} are missing: {'; '.join(lost)}"
+            yield Diagnostic("threads-lost", text)
+        kernels = [loss.why for loss in file.losses if loss.what == "kernel"]
+        if kernels:
+            text = f"process {file.pid}: {plural(len(kernels), 'kernel')} left out, the first is {kernels[0]}"
+            yield Diagnostic("kernels-lost", text)
+
+
+def nothing_recorded(text: str, files: Iterable[ProcessFile], what: str) -> RunEmpty:
+    """The error where there are no `calls` or `samples`, with what was lost."""
+    return RunEmpty("; ".join([text, *(each.message for each in what_is_lost(files, what))]))
 
 
 def count(value: object) -> int:

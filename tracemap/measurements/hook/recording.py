@@ -13,9 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid
+from tracemap.errors import QueryInvalid, RunInvalid
 from tracemap.measurements.hook.head import FileHead, FileKind, read_head, read_records
-from tracemap.measurements.hook.process import HookKernel, ProcessFile, count, known_kernels, read_processes
+from tracemap.measurements.hook.process import (
+    HookKernel,
+    ProcessFile,
+    count,
+    known_kernels,
+    nothing_recorded,
+    read_processes,
+    what_is_lost,
+)
 from tracemap.options.stats import StatsOptions
 from tracemap.units import plural
 
@@ -115,8 +123,9 @@ def read_recording(folder: Path) -> HookRecording:
     if len(names) > 1:
         raise RunInvalid(f"{folder}: its files count different events; record each set into a folder of its own")
     if not any(len(thread.calls) for process in processes for thread in process.threads):
-        raise RunEmpty(f"{folder}: the hook recorded no call")
-    return HookRecording(folder, processes, names.pop(), tuple(_diagnostics(processes)))
+        raise nothing_recorded(f"{folder}: the hook recorded no call", files.values(), "calls")
+    found = (*_diagnostics(processes), *what_is_lost(files.values(), "calls"))
+    return HookRecording(folder, processes, names.pop(), found)
 
 
 def no_call_is_left(path: Path, options: StatsOptions) -> QueryInvalid:
@@ -210,7 +219,7 @@ def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
             yield Diagnostic("program-killed", f"process {process.pid} did not come to its end{where}")
         lost = sum(thread.lost for thread in process.threads)
         if lost:
-            text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a thread's file was full"
+            text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a file or the disk was full"
             yield Diagnostic("calls-lost", text)
         stopped = sum(int((thread.calls["flags"] & NOT_RUNNING != 0).sum()) for thread in process.threads)
         if stopped:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.errors import RunInvalid
 from tracemap.measurements.hook.head import FileHead, FileKind, read_head, read_records
 from tracemap.measurements.hook.process import (
     HookExecutable,
@@ -21,7 +21,9 @@ from tracemap.measurements.hook.process import (
     count,
     known_executables,
     known_kernels,
+    nothing_recorded,
     read_processes,
+    what_is_lost,
 )
 from tracemap.units import plural
 
@@ -125,10 +127,12 @@ def read_samples(folder: Path) -> HookSamples:
             threads.append(thread)
         executables += [_sampled(executable, kernels.get(executable.number, [])) for executable in known]
     if not threads:
-        raise RunEmpty(f"{folder}: holds no samples of the hook: no thread called a workgroup, or none was asked for")
+        text = f"{folder}: holds no samples of the hook: no thread called a workgroup, or none was asked for"
+        raise nothing_recorded(text, files.values(), "samples")
+    diagnostics = (*_diagnostics(threads), *what_is_lost(files.values(), "samples"))
     taken = np.concatenate(parts)
     taken = taken[np.lexsort((taken["thread"], taken["time_ns"]))]
-    return HookSamples(tuple(files), tuple(threads), tuple(executables), taken, tuple(_diagnostics(threads)))
+    return HookSamples(tuple(files), tuple(threads), tuple(executables), taken, diagnostics)
 
 
 def resolve(
@@ -226,7 +230,7 @@ def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
 def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[Diagnostic]:
     lost = sum(thread.lost for thread in threads)
     if lost:
-        text = f"{plural(lost, 'sample')} were lost: the program went seconds without a call, or a file was full"
+        text = f"{plural(lost, 'sample')} were lost: seconds went by without a call, or a file or the disk was full"
         yield Diagnostic("samples-lost", text)
     throttled = sum(thread.header["throttled"] for thread in threads)
     if throttled:
