@@ -9,6 +9,7 @@ PYTEST_FLAGS ?= -n 2
 SEEDS ?= 200
 REPRODUCERS ?= tests/programs/reproducers
 MUTATIONS ?= 10000
+KNOCKS ?= 20
 MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
 
@@ -21,7 +22,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations clean
+.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations knocks clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -77,6 +78,10 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 
 mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)
+
+knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record eight runs at once, KNOCKS times
+	$(BIN)/python -m tests.kills --count $(KNOCKS)
+	$(BIN)/python -m tests.parallel --rounds $(KNOCKS)
 
 clean: ## remove what these targets made, the virtual environment too
 	rm -rf $(VENV) $(DEMO) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual
