@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -149,4 +150,10 @@ def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ..
 
 def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames of the user's own files, innermost first, then those of libraries, by the map's patterns."""
-    return tuple(sorted(frames, key=lambda frame: any(fnmatchcase(frame.file, pattern) for pattern in graph.library)))
+    return tuple(sorted(frames, key=lambda frame: _is_of(frame.file, graph.library)))
+
+
+@cache
+def _is_of(file: str, patterns: tuple[str, ...]) -> bool:
+    """Whether any of the patterns is the file's; many frames name few files."""
+    return any(fnmatchcase(file, pattern) for pattern in patterns)
