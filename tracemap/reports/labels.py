@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-from tracemap.graph.lowering import SourceOp
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
 from tracemap.graph.program import Site
 from tracemap.units import Integer, Text, Unknown
+
+if TYPE_CHECKING:
+    from tracemap.graph.lowering import SourceOp
 
 
 @cache

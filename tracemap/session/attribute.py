@@ -44,17 +44,22 @@ def attribute(
 
 
 def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -> None:
-    """Write the costs of ops to a stream, in the format of the options."""
-    from tracemap.reports.csv.tables import attribution_csv
-    from tracemap.reports.json.attribution import shown_attribution
-    from tracemap.reports.terminal.attribution import print_attribution
-
+    """Write the costs of ops to a stream, in the format of the options; what the others need is not imported."""
     graph, result = made.bundle.graph, made.attribution
 
     def text(stream: TextIO) -> None:
         if options.format == "csv":
+            from tracemap.reports.csv.tables import attribution_csv
+
             stream.write(attribution_csv(graph, result))
         else:
+            from tracemap.reports.terminal.attribution import print_attribution
+
             print_attribution(graph, result, stream, all_ops=options.all)
 
-    show_as(options.format, out, text, partial(shown_attribution, result))
+    def value() -> object:
+        from tracemap.reports.json.attribution import shown_attribution
+
+        return shown_attribution(result)
+
+    show_as(options.format, out, text, value)

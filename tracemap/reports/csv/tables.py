@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import TYPE_CHECKING
 
 from tracemap.attribution.model import Attribution, PerCall
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.hook.stats import ThreadCalls
 from tracemap.reports.escaping import for_hook_text
 from tracemap.units import Unknown
+
+if TYPE_CHECKING:
+    from tracemap.measurements.hook.stats import ThreadCalls
 
 _COLUMNS = (
     "op name file line column function scope fate calls metric unit attributed inclusive low high "
