@@ -159,16 +159,22 @@ def measure_marked(seed: int, program: MarkedProgram) -> Result:
     Raises:
         CompilerRejects: iree-compile does not get through with the program.
     """
-    texts = kernel_texts(program)
+    return compare_marks(seed, program, kernel_texts(program), map_of(program))
+
+
+def map_of(program: MarkedProgram) -> TraceGraph:
+    """What `tracemap build` makes of a marked program.
+
+    Raises:
+        CompilerRejects: the compiler fails behind the phase up to which `kernel_texts` goes.
+    """
     with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
         target = Path(folder, "model.tracemap")
         options = BuildOptions(flags=program.flags)
         try:
-            graph = build(BuildRequest(program.text.encode(), "model.mlir", target, options)).graph
+            return build(BuildRequest(program.text.encode(), "model.mlir", target, options)).graph
         except ModelInvalid as error:
-            # A plain compile up to the sources does not get to what fails later.
             raise CompilerRejects(str(error).splitlines()[0]) from error
-    return compare_marks(seed, program, texts, graph)
 
 
 def compare_marks(seed: int, program: MarkedProgram, texts: Mapping[str, str], graph: TraceGraph) -> Result:
