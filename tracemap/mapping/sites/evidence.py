@@ -27,11 +27,12 @@ _FRAMING = frozenset(
     """
     iree_linalg_ext.yield iree_tensor_ext.dispatch.tensor.load iree_tensor_ext.dispatch.tensor.store
     linalg.index linalg.yield tensor.cast tensor.collapse_shape tensor.expand_shape tensor.extract_slice
-    tensor.insert_slice
     """.split()
 )
 """Body ops that hand values on, for the work that stands between them."""
 
+_INDEXING = ("affine.", "arith.index_cast")
+"""What a body does with sizes before it works; in regions the same makes elements of positions."""
 _FILL = "linalg.fill"
 _SHOWS_ITS_WORK = ("linalg.generic", "linalg.map", "linalg.reduce")
 """Structured ops of which all work stands in their region; of others (products, sorts) the op itself says more."""
@@ -77,6 +78,8 @@ def _working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
 
 
 def _is_work(op: BodyOp) -> bool:
+    if op.parent < 0 and op.name.startswith(_INDEXING):
+        return False
     return op.name != _FILL and op.name not in _FRAMING
 
 
