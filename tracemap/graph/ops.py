@@ -84,9 +84,9 @@ class Evidence(enum.StrEnum):
     """How an op is known to be a member of a site, strongest first."""
 
     LOCATED = "located"
-    """The op's own tag stands alone on an op of the site's body."""
+    """The op's own tag stands alone on an op of the site's body that does work, or that only moves its elements."""
     FUSED = "fused"
-    """The op's tag is one of several on an op of the site's body."""
+    """The op's tag is one of several on an op of the site's body that does work."""
     ABSORBED = "absorbed"
     """No location of the site's body names the op: its work is a part of what the body holds, or is done for it."""
 

@@ -28,7 +28,7 @@ from tracemap.mapping.fates.fates import Judge, Judgement
 from tracemap.mapping.fates.survival import Survival
 from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
-from tracemap.mapping.model.kinds import can_be_member, is_structural
+from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import place_commands
@@ -51,6 +51,8 @@ class Assembly:
         self._workers = Owners.among(facts, identity.provenance, can_be_member)
         # Constants do no work in a dispatch, but may well be what a copy or a step is of.
         self._movers = Owners.among(facts, identity.provenance, lambda op: not is_structural(op))
+        # And what a kernel makes that no op works in may be a constant's, or the first value of a global.
+        self._makers = Owners.among(facts, identity.provenance, lambda op: is_global(op) or not is_structural(op))
         self._anyone = Owners.among(facts, identity.provenance, lambda _: True)
 
     def graph(self, module: Callable[[], ModuleInfo], sources: Sequence[SourceFile]) -> TraceGraph:
@@ -118,7 +120,7 @@ class Assembly:
         regions: Sequence[DispatchRegion],
     ) -> tuple[Site, ...]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
-        builder = SiteBuilder(self._workers, self._movers, self._facts, callers, flow.called_by_initializers)
+        builder = SiteBuilder(self._workers, self._makers, self._facts, callers, flow.called_by_initializers)
         sites = list(builder.sites(flow.dispatches, bodies))
         ordinals = {id(region): ordinal for ordinal, region in enumerate(regions)}
         for place, (site, body) in enumerate(zip(sites, bodies, strict=True)):

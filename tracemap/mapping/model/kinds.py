@@ -23,6 +23,7 @@ _STRUCTURAL = FUNCTIONS | {
     "util.global",
     "util.initializer",
 }
+_GLOBALS = ("ml_program.global", "torch.global_slot", "util.global")
 _TERMINATORS = (*HANDS_BACK, ".terminator")
 _CONSTANT_LIKE = (
     *("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant"),
@@ -81,6 +82,11 @@ def is_return(operation: SourceOperation) -> bool:
 def is_structural(operation: SourceOperation) -> bool:
     """Whether an op only gives structure: functions, returns, globals."""
     return operation.name in _STRUCTURAL or operation.name.endswith(_TERMINATORS)
+
+
+def is_global(operation: SourceOperation) -> bool:
+    """Whether an op is a global, whose first value may be made at load."""
+    return operation.name in _GLOBALS
 
 
 def is_constant_like(operation: SourceOperation) -> bool:
