@@ -20,7 +20,7 @@ from tracemap.hook.compiling import FLAGS, FOLDER, find_compiler
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("abi", "layout"),
     ("system",),
-    ("images", "settings"),
+    ("images", "settings", "printing", "event_names"),
     ("counters", "process"),
     ("samples",),
     ("perf_source", "timer_source"),

@@ -14,6 +14,7 @@
  *   samples         a thread's file of samples; what both sources have
  *   counters        counts of events, for each call           process         the process's file; what all files have
  *   images          reads ELF images in memory                settings        the environment variables
+ *   event_names     Linux's names of events                   printing        text on its way into a file
  *   system          what the hook asks of the compiler, the C library, the kernel and the machine
  *   abi, layout     IREE's interface, the layout of record files
  */
