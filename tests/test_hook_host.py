@@ -17,7 +17,7 @@ from tests.hook import support
 from tests.support import made_once
 from tracemap.errors import RunEmpty
 from tracemap.hook import settings_environment
-from tracemap.hook.compiling import FOLDER, find_compiler, sources
+from tracemap.hook.compiling import FOLDER, LIBRARIES, find_compiler, sources
 from tracemap.measurements.hook.calls import load_calls
 from tracemap.measurements.hook.recording import NO_WORKGROUP, HookRecording, read_recording
 
@@ -28,7 +28,7 @@ FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{FOLDER
 def compile_c(target: Path, *arguments: str | Path) -> Path:
     with made_once(target) as missing:
         if missing:
-            command = [*find_compiler(), *FLAGS, *map(str, arguments), "-o", str(target), "-ldl", "-lpthread", "-lrt"]
+            command = [*find_compiler(), *FLAGS, *map(str, arguments), "-o", str(target), *LIBRARIES]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
     return target
@@ -185,7 +185,7 @@ def emulated_host(made: Path) -> list[str | Path]:
                 ("kernels.so", [*shared, str(HERE / "kernels.c")]),
                 ("host", ["-O2", str(HERE / "host.c")]),
             ):
-                command = [compiler, *FLAGS, *words, "-o", str(folder / target), "-ldl", "-lpthread", "-lrt"]
+                command = [compiler, *FLAGS, *words, "-o", str(folder / target), *LIBRARIES]
                 subprocess.run(command, check=True, capture_output=True)
     preload = f"LD_PRELOAD={folder / 'libtracemap_hook.so'}"
     return [emulator, "-L", "/usr/aarch64-linux-gnu", "-E", preload, folder / "host", folder / "kernels.so"]

@@ -21,7 +21,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("abi", "layout"),
     ("system",),
     ("images", "settings", "printing", "event_names"),
-    ("counters", "process"),
+    ("counters", "process", "statistics"),
     ("samples",),
     ("perf_source", "timer_source"),
     ("sampler",),

@@ -20,7 +20,7 @@ FLAGS = (
     *("-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Werror", "-Wl,-z,relro"),
 )
-LIBRARIES = ("-lpthread", "-ldl", "-lrt")
+LIBRARIES = ("-lpthread", "-ldl", "-lrt", "-lm")
 MACHINES = ("x86_64", "aarch64")
 
 

@@ -12,9 +12,10 @@
  *   sampler         a thread's samples: from their source to their file
  *   perf_source     samples by the kernel's perf interface    timer_source    by a timer's signal
  *   samples         a thread's file of samples; what both sources have
- *   counters        counts of events, for each call           process         the process's file; what all files have
- *   images          reads ELF images in memory                settings        the environment variables
- *   event_names     Linux's names of events                   printing        text on its way into a file
+ *   statistics      figures over a thread's calls, as text    process         the process's file; what all files have
+ *   counters        counts of events, for each call           settings        the environment variables
+ *   images          reads ELF images in memory                printing        text on its way into a file
+ *   event_names     Linux's names of events
  *   system          what the hook asks of the compiler, the C library, the kernel and the machine
  *   abi, layout     IREE's interface, the layout of record files
  */

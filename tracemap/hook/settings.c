@@ -1,5 +1,7 @@
 #include "settings.h"
 
+#include <locale.h>
+#include <math.h>
 #include <stdlib.h>
 
 struct settings settings;
@@ -70,6 +72,62 @@ static void read_sampling(void) {
   settings.sample_hz = MOST_SAMPLES_HZ;
 }
 
+/* ---- the variables of IREE's own hook */
+
+#define IREE_PREFIX "IREE_HOOK_"
+
+/* Those of our own that say what is to be done; the others, such as the clock, say how. */
+static bool ask_for_recording(void) {
+  static const char *const asking[] = {
+      "TRACEMAP_HOOK_OUTPUT",       "TRACEMAP_HOOK_FILTER",    "TRACEMAP_HOOK_SKIP_MS",
+      "TRACEMAP_HOOK_CALLS",        "TRACEMAP_HOOK_EVERY",     "TRACEMAP_HOOK_EVENTS",
+      "TRACEMAP_HOOK_RECORD_CALLS", "TRACEMAP_HOOK_SAMPLE_HZ", "TRACEMAP_HOOK_SAMPLER",
+  };
+  for (size_t place = 0; place < sizeof asking / sizeof *asking; place++) {
+    const char *value = getenv(asking[place]);
+    if (value && *value) return true;
+  }
+  return false;
+}
+
+static bool ask_for_report(void) {
+  char **variable = environ;
+  while (variable && *variable && strncmp(*variable, IREE_PREFIX, strlen(IREE_PREFIX))) variable++;
+  return variable && *variable;
+}
+
+/* With a point, whatever the program's language; numbers below 0 are none. */
+static double decimal(const char *name, double otherwise) {
+  const char *value = getenv(name);
+  if (!value || !*value) return otherwise;
+  char *end;
+  double parsed = strtod_l(value, &end, newlocale(LC_ALL_MASK, "C", NULL));
+  if (!*end && isfinite(parsed) && parsed >= 0) return parsed;
+  say("%s=%s is not a number that it can be and was ignored", name, value);
+  return otherwise;
+}
+
+static unsigned read_buckets(void) {
+  const char *name = IREE_PREFIX "BUCKET_COUNT";
+  uint64_t buckets = number(name, 16);
+  if (buckets && buckets <= MOST_BUCKETS) return (unsigned)buckets;
+  say("%s=%" PRIu64 " was ignored: it is a number from 1 to %u", name, buckets, MOST_BUCKETS);
+  return 16;
+}
+
+static void read_report(struct report_settings *report) {
+  report->wanted = ask_for_report() && !ask_for_recording();
+  if (!report->wanted) return;
+  copy(settings.filter, sizeof settings.filter, IREE_PREFIX "FILTER_NAME");
+  settings.skip_ns = (uint64_t)(fmin(decimal(IREE_PREFIX "SKIP_START_MS", 0), 1e12) * 1e6);
+  copy(report->events, sizeof report->events, IREE_PREFIX "PERF_EVENT_TYPES");
+  copy(report->csv, sizeof report->csv - 128, IREE_PREFIX "OUTPUT_CSV");
+  report->buckets = read_buckets();
+  report->gamma = decimal(IREE_PREFIX "GAMMA", 0.5);
+  report->tables = !getenv(IREE_PREFIX "NO_PROBABILITY_TABLE");
+  report->lists_events = getenv(IREE_PREFIX "LIST_EVENT_TYPES");
+}
+
 void settings_read(void) {
   copy(settings.output, sizeof settings.output - 128, "TRACEMAP_HOOK_OUTPUT");
   copy(settings.filter, sizeof settings.filter, "TRACEMAP_HOOK_FILTER");
@@ -81,6 +139,7 @@ void settings_read(void) {
   settings.record_calls = number("TRACEMAP_HOOK_RECORD_CALLS", 1) != 0;
   read_sampling();
   read_events();
+  read_report(&settings.report);
 }
 
 /* One [set] of a glob against a character; returns what follows it, NULL (and no answer) if the set is not closed. */
@@ -129,4 +188,7 @@ static bool matches_glob(const char *pattern, const char *name) {
   return !*pattern;
 }
 
-bool settings_want(const char *name) { return !settings.filter[0] || matches_glob(settings.filter, name); }
+bool settings_want(const char *name) {
+  if (settings.report.wanted && settings.filter[0]) return !strcmp(settings.filter, name);
+  return !settings.filter[0] || matches_glob(settings.filter, name);
+}

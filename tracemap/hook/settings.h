@@ -5,6 +5,7 @@
 
 #define EVENTS 16 /* the most counters per call */
 #define MOST_SAMPLES_HZ 20000u
+#define MOST_BUCKETS 1024u
 
 /* How a counter is read; counters.h says what each costs. */
 enum event_mode { EVENT_GROUP, EVENT_RING, EVENT_USER, EVENT_MODES };
@@ -21,9 +22,22 @@ struct event_setting {
 
 enum sampler_choice { SAMPLE_BY_EITHER, SAMPLE_BY_PERF, SAMPLE_BY_TIMER };
 
+/* What IREE's own hook does, asked for by that one's variables: nothing is kept of the calls but their statistics,
+ * printed when their thread or the program ends. */
+struct report_settings {
+  bool wanted;
+  bool lists_events;   /* and do nothing else */
+  char events[4096];   /* names of events, parted by commas; event_choice.c makes `settings.events` of them */
+  char csv[4096];      /* a folder for the calls as well; empty: none */
+  unsigned buckets;    /* how many quantiles */
+  double gamma;        /* shades show probability to this power */
+  bool tables;         /* of conditional probabilities */
+};
+
 struct settings {
   char output[4096];     /* the folder of the record files; empty: nothing is recorded */
-  char filter[512];      /* glob over kernel names; empty: all */
+  struct report_settings report;
+  char filter[512];      /* glob over kernel names, for a report one name exactly; empty: all */
   uint64_t skip_ns;      /* of each thread, since its first call */
   uint64_t budget;       /* calls to record in all; 0: no limit */
   uint64_t every;        /* record one call in this many */
@@ -35,7 +49,8 @@ struct settings {
   struct event_setting events[EVENTS];
 };
 
-/* They do not change after `settings_read`, which is called once, when the first executable is seen. */
+/* They do not change after `settings_read`, which is called once, when the first executable is seen; but what a report
+ * asks for by its events is looked at in the first call. */
 extern HIDDEN struct settings settings;
 void settings_read(void);
 
