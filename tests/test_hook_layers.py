@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("system",),
     ("images", "settings", "printing", "event_names"),
     ("counters", "process", "statistics"),
-    ("samples",),
+    ("samples", "report", "event_choice"),
     ("perf_source", "timer_source"),
     ("sampler",),
     ("thread",),

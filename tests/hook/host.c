@@ -146,6 +146,24 @@ static void call_profiled(const struct library *library) {
   printf("%d\n", own_signals > 0);
 }
 
+static unsigned staying;
+
+/* Threads that go on when the program ends. */
+static void *call_and_stay(void *library) {
+  call_all(library);
+  __atomic_add_fetch(&staying, 1, __ATOMIC_RELEASE);
+  for (;;) pause();
+  return NULL;
+}
+
+static void until_all_stay(void *library) {
+  for (unsigned thread = 0; thread < thread_count; thread++) {
+    pthread_t unused;
+    pthread_create(&unused, NULL, call_and_stay, library);
+  }
+  while (__atomic_load_n(&staying, __ATOMIC_ACQUIRE) < thread_count) usleep(1000);
+}
+
 /* What a call costs, in the process that is hooked or not: nanoseconds per call, best of many rounds. */
 static void measure(const struct library *library) {
   double best = 1e9;
@@ -179,6 +197,7 @@ int main(int count, char **words) {
   else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
   else if (!strcmp(mode, "measure")) measure(library);
   else if (!strcmp(mode, "profiled")) call_profiled(library);
+  else if (!strcmp(mode, "stay")) until_all_stay((void *)(uintptr_t)library);
   else if (!strcmp(mode, "next")) printf("%d\n", dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc"));
   else if (!strcmp(mode, "skip")) {
     call_all(library);

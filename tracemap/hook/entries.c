@@ -12,6 +12,7 @@
  *   sampler         a thread's samples: from their source to their file
  *   perf_source     samples by the kernel's perf interface    timer_source    by a timer's signal
  *   samples         a thread's file of samples; what both sources have
+ *   report          what IREE's own hook tells of a thread    event_choice    which events it asks for can be counted
  *   statistics      figures over a thread's calls, as text    process         the process's file; what all files have
  *   counters        counts of events, for each call           settings        the environment variables
  *   images          reads ELF images in memory                printing        text on its way into a file
@@ -32,6 +33,7 @@ static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER; /* of the kernels
 
 /* Locks in the order in which they are taken. */
 static void before_fork(void) {
+  threads_lock();
   loading_lock();
   pthread_mutex_lock(&known_lock);
   process_lock();
@@ -43,6 +45,7 @@ static void after_fork_in_parent(void) {
   process_unlock();
   pthread_mutex_unlock(&known_lock);
   loading_unlock();
+  threads_unlock();
 }
 
 static void after_fork_in_child(void) {
@@ -59,6 +62,7 @@ __attribute__((constructor)) static void begin(void) {
 
 __attribute__((destructor)) static void end(void) {
   if (current_thread) thread_end(current_thread);
+  threads_report();
   samplers_end();
   process_end();
 }

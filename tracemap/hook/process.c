@@ -1,6 +1,7 @@
 #include "process.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -90,17 +91,33 @@ static bool write_process(void) {
   return write_line(0);
 }
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
+#endif
+
+/* For a report it lies in memory: nothing is left where the program is killed. That it holds no code is said to kernels
+ * that are new enough to ask for that. */
+static int new_file(const char *path, int flags) {
+  if (!settings.report.wanted) return open(path, flags | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  int made = memfd_create(path, MFD_CLOEXEC | MFD_NOEXEC_SEAL);
+  return made < 0 && errno == EINVAL ? memfd_create(path, MFD_CLOEXEC) : made;
+}
+
+static void drop_file(int made, const char *path) {
+  if (!settings.report.wanted) unlink(path);
+  close(made);
+}
+
 static void open_file(void) {
   char path[sizeof settings.output + 128];
   snprintf(stamp, sizeof stamp, "%d-%" PRIx64, (int)getpid(), monotonic_ns());
   snprintf(path, sizeof path, "%s/hook-%s.jsonl", settings.output, stamp);
-  file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  file = new_file(path, O_WRONLY | O_APPEND);
   written = room = 0;
   silent = file < 0 || !write_process();
   if (silent) say("%s cannot be made (%s): nothing is recorded", path, strerror(errno));
   if (file >= 0 && silent) {
-    unlink(path);
-    close(file);
+    drop_file(file, path);
     file = -1;
   }
 }
@@ -110,7 +127,7 @@ bool process_begin(void) {
     begun = true;
     settings_read();
     system_begin();
-    silent = !settings.output[0];
+    silent = !settings.output[0] && !settings.report.wanted;
     if (silent) say("TRACEMAP_HOOK_OUTPUT names no folder: nothing is recorded");
     else open_file();
   } else if (file < 0 && !silent) {
@@ -229,13 +246,10 @@ int file_make(unsigned thread, const char *what, off_t room) {
   if (ready) snprintf(path, sizeof path, "%s/hook-%s-%u.%s", settings.output, stamp, thread, what);
   process_unlock();
   if (!ready) return -1;
-  int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  int file = new_file(path, O_RDWR);
   if (file >= 0 && (!room || file_reserve(file, 0, room))) return file;
   process_lose_thread(what, "their file cannot be made");
-  if (file >= 0) {
-    unlink(path);
-    close(file);
-  }
+  if (file >= 0) drop_file(file, path);
   return -1;
 }
 

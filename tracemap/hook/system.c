@@ -226,3 +226,9 @@ uint64_t ticks_in(uint64_t ns) {
   double rate = now.ns > begun.ns ? (double)(now.ticks - begun.ticks) / (double)(now.ns - begun.ns) : 1;
   return (uint64_t)((double)ns * rate);
 }
+
+double ns_per_tick(void) {
+  struct moment now = moment_now();
+  if (clock_kind == CLOCK_NS || now.ticks <= begun.ticks) return 1;
+  return (double)(now.ns - begun.ns) / (double)(now.ticks - begun.ticks);
+}

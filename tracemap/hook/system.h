@@ -108,6 +108,9 @@ struct moment moment_now(void);
 /* How many ticks a time takes, by the clock's rate since `system_begin`. */
 uint64_t ticks_in(uint64_t ns);
 
+/* The other way round; better the later it is asked for. */
+double ns_per_tick(void);
+
 static inline uint64_t ticks_now(void) {
 #if defined(__x86_64__)
   if (LIKELY(clock_kind == CLOCK_TICKS)) {

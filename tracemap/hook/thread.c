@@ -1,8 +1,11 @@
 #include "thread.h"
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
+#include "event_choice.h"
 #include "process.h"
+#include "report.h"
 
 #define WINDOW_BYTES (1u << 20)
 
@@ -123,15 +126,62 @@ static void release(struct thread *thread) {
   real_munmap(thread, sizeof *thread);
 }
 
-/* ---- begin and end */
+/* ---- reports: of a thread when it ends, or when the program does; once */
+
+static pthread_mutex_t reported_lock = PTHREAD_MUTEX_INITIALIZER; /* held also while a report is printed */
+static struct thread *to_report;
+
+void threads_lock(void) { pthread_mutex_lock(&reported_lock); }
+void threads_unlock(void) { pthread_mutex_unlock(&reported_lock); }
+
+static void report_later(struct thread *thread) {
+  prctl(PR_GET_NAME, thread->name, 0, 0, 0);
+  threads_lock();
+  thread->next = to_report;
+  to_report = thread;
+  threads_unlock();
+}
+
+static void report(const struct thread *thread) {
+  report_thread(&(struct reported){thread->name, thread->file, thread->record_bytes, thread->event_count});
+}
+
+static void report_now(const struct thread *thread) {
+  threads_lock();
+  struct thread **place = &to_report;
+  while (*place && *place != thread) place = &(*place)->next;
+  if (*place) {
+    *place = thread->next;
+    report(thread);
+  }
+  threads_unlock();
+}
+
+void threads_report(void) {
+  threads_lock();
+  for (; to_report; to_report = to_report->next) report(to_report);
+  threads_unlock();
+}
+
+/* The first call finds out which events can be counted. */
+static void prepare_report(void) {
+  if (settings.report.lists_events) events_list();
+  settings.record_calls = !settings.report.lists_events;
+  if (settings.record_calls) events_choose();
+}
+
+/* ---- a thread's first call, and its end */
 
 static void end_of_thread(void *thread) { thread_end(thread); }
-static void make_key(void) { pthread_key_create(&key, end_of_thread); }
+static void prepare(void) {
+  pthread_key_create(&key, end_of_thread);
+  if (settings.report.wanted) prepare_report();
+}
 
 /* A thread that records nothing where it cannot be set up or shall not. */
 struct thread *thread_open(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, make_key);
+  pthread_once(&once, prepare);
   struct thread *thread = new_pages(sizeof *thread);
   if (!thread) return &broken_thread;
   thread->file = -1;
@@ -153,6 +203,7 @@ struct thread *thread_start(struct thread *thread) {
     release(thread);
     return current_thread = &broken_thread;
   }
+  if (settings.report.wanted) report_later(thread);
   current_thread = thread;
   pthread_setspecific(key, thread);
   return thread;
@@ -165,6 +216,7 @@ void thread_end(struct thread *thread) {
   if (!thread->broken) {
     thread_refresh_clock(thread);
     thread->header->closed = 1;
+    if (settings.report.wanted) report_now(thread);
     if (ftruncate(thread->file, cursor_offset(thread)))
       say("a thread's file cannot be cut to its records: %s", strerror(errno));
   }
@@ -175,6 +227,7 @@ void thread_end(struct thread *thread) {
 void thread_fork_child(void) {
   struct thread *thread = current_thread;
   current_thread = NULL;
+  to_report = NULL;
   if (!thread || thread == &broken_thread) return;
   pthread_setspecific(key, NULL);
   release(thread);

@@ -23,6 +23,8 @@ struct thread {
   off_t window_offset;
   int file;
   unsigned number;
+  char name[16];           /* what a report calls it */
+  struct thread *next;     /* among those that are to be reported */
 };
 
 /* NULL before the thread's first call and after its end. */
@@ -34,6 +36,11 @@ struct thread *thread_open(void);
 struct thread *thread_start(struct thread *thread);
 void thread_end(struct thread *thread);
 void thread_fork_child(void);
+
+/* Reports the threads that go on while the program ends; those that end meanwhile wait. */
+void threads_report(void);
+void threads_lock(void);
+void threads_unlock(void);
 
 /* Whether this call is one to record, where not all are. */
 bool thread_passes(struct thread *thread);
