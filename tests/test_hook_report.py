@@ -278,6 +278,28 @@ def test_calls_without_room_are_said(library: Path, host: Path, kernels: Path) -
     assert 10_000 < int(done.stdout.splitlines()[1].split()[0]) < 200_000
 
 
+def test_where_memory_cannot_grow_the_program_runs_on(library: Path, host: Path, kernels: Path) -> None:
+    """A limit on the size of files is one on what lies in memory as well."""
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            'ulimit -f 32; LD_PRELOAD="$0" IREE_HOOK_GAMMA=1 exec "$@"',
+            library,
+            host,
+            kernels,
+            "threads",
+            "2",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    assert done.stderr.count("a thread's calls are not recorded: ") == 2
+    assert done.stderr.count("File too large") == 2
+
+
 # ---- which variables count
 
 

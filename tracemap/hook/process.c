@@ -39,8 +39,12 @@ static bool has_room(size_t size) {
     return false;
   }
   if (written + size <= room) return true;
-  if (!fallocate(file, FALLOC_FL_KEEP_SIZE, (off_t)room, ROOM_BYTES)) room += ROOM_BYTES;
-  else if (errno == EOPNOTSUPP || errno == ENOSYS) room = UINT64_MAX; /* nothing can be kept here */
+  sigset_t before;
+  size_signal_hold(&before); /* in memory, room that is only kept counts against the program's limit too */
+  bool kept = !fallocate(file, FALLOC_FL_KEEP_SIZE, (off_t)room, ROOM_BYTES);
+  size_signal_release(&before);
+  if (kept) room += ROOM_BYTES;
+  else if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EFBIG) room = UINT64_MAX; /* nothing can be kept here */
   else return false;
   return true;
 }
