@@ -104,7 +104,11 @@ def test_samples_of_a_kernel_that_computes_lie_in_it(
 def test_kernels_have_the_share_of_samples_that_they_have_of_time(
     sampler: str, library: Path, made: Path, output: Path
 ) -> None:
-    """The other side is the time of recorded calls, of the same execution."""
+    """The other side is the time of recorded calls, of the same execution.
+
+    A call between whose begin and end other programs ran lasts longer by the clock, but is not sampled more often; so
+    each counts as at most three times the median of its kernel.
+    """
     vmfb = sample(made, "jax_gpt2_4l")
     command = [str(find_tool("iree-benchmark-module")), f"--module={vmfb}", "--device=local-sync"]
     flags = [f"--flagfile={SAMPLES / 'flags' / 'jax_gpt2_4l.flags'}", "--benchmark_min_time=150x"]
@@ -114,7 +118,8 @@ def test_kernels_have_the_share_of_samples_that_they_have_of_time(
     durations = duration_ns(process, thread.calls)
     spent: Counter[str] = Counter()
     for number in np.unique(thread.calls["kernel"]):
-        spent[process.kernels[int(number)].name] += int(durations[thread.calls["kernel"] == number].sum())
+        own = durations[thread.calls["kernel"] == number]
+        spent[process.kernels[int(number)].name] += int(np.minimum(own, 3 * np.median(own)).sum())
     samples = read_samples(output)
     (image,) = read_images(vmfb)
     functions = image.functions_at(samples.taken["address"][samples.taken["executable"] != OUTSIDE])
