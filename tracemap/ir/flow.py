@@ -17,11 +17,15 @@ from tracemap.locations import Location
 
 @dataclass(frozen=True, slots=True)
 class DispatchRegion:
-    """A call site with its body, in the dispatch-creation phase. `function` is empty in initializers."""
+    """A call site with its body, in the dispatch-creation phase. `function` is empty in initializers.
+
+    `added`: the compiler made it in a later phase, for one of the ops that its location names.
+    """
 
     function: str
     location: Location
     body: tuple[BodyOp, ...]
+    added: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def read_added(
                 location = parser.location(operation)
                 body = tuple(replace(op, location=location) for op in bodies.get(kernel, ()))
                 dispatch = FlowDispatch(function, location, kernel)
-                found.append((dispatch, DispatchRegion(function, location, body)))
+                found.append((dispatch, DispatchRegion(function, location, body, added=True)))
     return tuple(found)
 
 

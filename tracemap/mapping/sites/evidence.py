@@ -39,6 +39,19 @@ _SHOWS_ITS_WORK = ("linalg.generic", "linalg.map", "linalg.reduce")
 
 
 def find_evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[OpId, Evidence]:
+    """The ops that a site's body names, in the order in which it first shows them, and by what evidence.
+
+    `moves`: the indices of the ops that only move elements. What the compiler adds for several ops in a row is the
+    first one's that computes: the others mostly read what those before them made.
+    """
+    found = _evidence(region, owners, moves)
+    if not region.added or not found:
+        return found
+    first = min(found, key=lambda op: (op.number in moves, op.number))
+    return {first: found[first]}
+
+
+def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[OpId, Evidence]:
     """The ops that a site's body names, in the order in which it first shows them.
 
     `moves`: the indices of the ops that only move elements: they have no operation that does work, so a framing one
