@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap._version import __version__
+from tracemap.errors import TracemapError
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from tracemap.options.record import RecordOptions
     from tracemap.options.report import ReportOptions
 
-__all__ = ["__version__", "attribute", "build", "load", "lower", "record", "report"]
+    Run = str | Path | Recorded
+    Runs = Run | Sequence[Run]
+
+__all__ = ["TracemapError", "__version__", "attribute", "build", "load", "lower", "record", "report"]
 
 
 def build(
@@ -131,7 +135,7 @@ def record(
 
 
 def attribute(
-    runs: Sequence[str | Path],
+    runs: Runs,
     bundle: Bundle | str | Path | None = None,
     options: AttributeOptions | None = None,
     **changes: object,
@@ -139,7 +143,8 @@ def attribute(
     """Join runs onto their bundle: which op costs what.
 
     Args:
-        runs: tables, as `record` writes them or of others, or `.ireeprof` files; several are added up.
+        runs: tables, as `record` writes them or of others, or `.ireeprof` files; several are added up. Also what
+            `record` returned.
         bundle: what `build` or `load` returned, or its path; None: it is found from the first run.
         options: what `tracemap attribute` can be asked; None: its defaults.
         changes: options by name, such as `rule="equal", html="page.html"`.
@@ -159,7 +164,7 @@ def attribute(
 def report(
     bundle: Bundle | str | Path,
     output: str | Path | None = None,
-    runs: Sequence[str | Path] = (),
+    runs: Runs = (),
     options: ReportOptions | None = None,
     **changes: object,
 ) -> None:
@@ -195,5 +200,7 @@ def _opened(bundle: Bundle | str | Path) -> Bundle:
     return load(bundle) if isinstance(bundle, (str, Path)) else bundle
 
 
-def _paths(runs: Sequence[str | Path]) -> list[Path]:
-    return [Path(run) for run in runs]
+def _paths(runs: Runs) -> list[Path]:
+    """The paths of one run, or of several."""
+    several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+    return [Path(run) if isinstance(run, (str, Path)) else run.path for run in several]

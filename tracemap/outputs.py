@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TextIO
@@ -62,15 +62,21 @@ def _holds_something(target: Path) -> bool:
     return target.exists() and not (is_stream(target) and not stat.S_ISBLK(target.stat().st_mode))
 
 
-def check_files(*targets: Path | None, force: bool) -> None:
+def check_files(*targets: Path | None, force: bool, inputs: Sequence[Path] = ()) -> None:
     """`check_file` of each; None: this one is not wanted.
 
     Raises:
-        UsageInvalid: several are to go to standard output.
+        UsageInvalid: several are to go to one place, or one is to take the place of an input.
     """
     wanted = [target for target in targets if target is not None]
     if sum(map(is_standard, wanted)) > 1:
         raise UsageInvalid(f"{STANDARD_OUTPUT}: standard output takes one result only; name a file for the others")
+    taken = {os.path.realpath(path): "is read" for path in inputs if not is_stream(path)}
+    for target in wanted:
+        place = os.path.realpath(target)
+        if not is_stream(target) and place in taken:
+            raise UsageInvalid(f"{target}: {taken[place]} by the same command; choose another name")
+        taken[place] = "is written"
     for target in wanted:
         check_file(target, force=force)
 
@@ -153,11 +159,26 @@ def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Cal
 
     The stream is flushed: a reader that has gone away is noticed while somebody can still handle it.
     """
-    if form == "json":
-        out.write(pretty(value()))
-    else:
-        text(out)
-    out.flush()
+    with _writable(out):
+        if form == "json":
+            out.write(pretty(value()))
+        else:
+            text(out)
+        out.flush()
+
+
+@contextmanager
+def _writable(out: TextIO) -> Iterator[None]:
+    """Say it where standard output takes no more; a reader that has gone away is another matter."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if out is not sys.stdout:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # what is left in its buffer would fail once more
+        raise TargetUnwritable(f"standard output cannot be written: {error.strerror}") from error
 
 
 def write_shown(show: Callable[[TextIO], None], target: Path) -> None:

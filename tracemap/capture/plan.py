@@ -14,6 +14,7 @@ from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import InputInvalid, TargetUnwritable, TracemapError, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
+from tracemap.locations import unescape
 from tracemap.options.record import RecordOptions
 from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Text
@@ -161,7 +162,10 @@ def declared_types(module: Path) -> dict[str, tuple[str, ...]]:
         text = check_tool([find_tool("iree-dump-module"), "--output=metadata", module])
     except TracemapError:
         return {}
-    return {match[1].strip('"'): _types(match[2]) for match in _DECLARATION.finditer(text)}
+    return {
+        unescape(match[1]) if match[1][0] == '"' else match[1]: _types(match[2])
+        for match in _DECLARATION.finditer(text)
+    }
 
 
 def _types(text: str) -> tuple[str, ...]:

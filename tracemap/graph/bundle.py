@@ -149,8 +149,10 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             (folder / MAP_NAME).write_bytes(encoded)
             shutil.move(files.module, folder / MODULE_NAME)
             _write_texts(folder, graph, files)
-            with moved_away(place):
+            with moved_away(place) as old:
                 folder.rename(place)
+                if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it
+                    (old / RUNS_FOLDER).rename(place / RUNS_FOLDER)
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())

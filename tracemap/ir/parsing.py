@@ -14,7 +14,7 @@ from typing import Any
 from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
-from tracemap.locations import UNKNOWN_LOCATION, Location, parse_location
+from tracemap.locations import UNKNOWN_LOCATION, Location, parse_location, unescape
 
 Operation = Any
 """An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""
@@ -127,12 +127,14 @@ def string_attribute(operation: Operation, name: str) -> str:
     return value if isinstance(value, str) else str(attribute)
 
 
-_SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
+SYMBOL = r'@(?:("(?:[^"\\]|\\.)*")|([\w.$-]+))'
+"""A symbol in a text: with its quotes and escapes, or as it is."""
+_SYMBOL = re.compile(SYMBOL)
 
 
 def symbol_path(attribute: Attribute) -> tuple[str, ...]:
     """The names of a symbol reference: `@a::@b` is `("a", "b")`."""
-    return tuple(quoted or plain for quoted, plain in _SYMBOL.findall(str(attribute)))
+    return tuple(plain or unescape(quoted) for quoted, plain in _SYMBOL.findall(str(attribute)))
 
 
 _SCALAR = re.compile(r"tensor<[su]?(i\d+|index)>|index|[su]?i\d+|!torch\.(int|bool)")

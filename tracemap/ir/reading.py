@@ -171,6 +171,7 @@ class _Describer:
             name=(string_attribute(operation, "name") if name == "torch.operator" else "") or name,
             function=symbol if name in FUNCTIONS else around.function,
             parsed_location=self._locations[index],
+            made_up=self._is_made_up(index),
             line=line,
             column=column,
             operands=tuple(self._definition(operand) for operand in operation.operands),
@@ -181,6 +182,13 @@ class _Describer:
             constant=UNKNOWN if operation.operands else constant_of(operation),
             direction=direction_of(operation),
         )
+
+    def _is_made_up(self, index: int) -> bool:
+        """Whether the location is the place at which the parser is, or would be without locations in the text."""
+        parsed = self._locations[index]
+        if not isinstance(parsed, FileRange) or parsed.file != TEXT_FILE:
+            return False
+        return parsed.line == 0 or parsed == self._places[index]
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
         """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""

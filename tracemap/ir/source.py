@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracemap.locations import UNKNOWN_LOCATION, FileRange, Location
+from tracemap.locations import UNKNOWN_LOCATION, Location
 from tracemap.units import UNKNOWN, Integer, Text
 
 CONTROL_FLOW = frozenset(
@@ -50,7 +50,8 @@ class SourceOperation:
 
     `index`: its pre-order place over all operations; `owner`: the index of the op whose part it is (its own index for
     ops); `parent`: the index of the operation in whose region it stands, -1 for the module; `function`: the symbol of
-    the enclosing function; `parsed_location`: as the parser gave it; `line`, `column`: of its name in the text;
+    the enclosing function; `parsed_location`: as the parser gave it; `made_up`: it
+    is no word of the model, only the parser's own place in its text; `line`, `column`: of its name in the text;
     `operands`: where each is defined; `results`: the printed types of its results;
     `symbol`: the name it defines, or the one it refers to: the callee of a call, the global of a load;
     `signature`: equal for operations that compute the same from equal operands; `block`: the number of the block that
@@ -64,6 +65,7 @@ class SourceOperation:
     name: str
     function: Text
     parsed_location: Location
+    made_up: bool
     line: Integer
     column: Integer
     operands: tuple[Definition, ...]
@@ -82,11 +84,7 @@ class SourceOperation:
     @property
     def location(self) -> Location:
         """What the model says of where it comes from; unknown where the parser made it up, for want of one."""
-        parsed = self.parsed_location
-        if not isinstance(parsed, FileRange) or parsed.file != TEXT_FILE:
-            return parsed
-        made_up = parsed.line == 0 or (parsed.line, parsed.column) == (self.line, self.column)
-        return UNKNOWN_LOCATION if made_up else parsed
+        return UNKNOWN_LOCATION if self.made_up else self.parsed_location
 
 
 @dataclass(frozen=True, slots=True)

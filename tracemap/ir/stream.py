@@ -14,14 +14,15 @@ from dataclasses import replace
 from tracemap.ir.bodies import BodyOp, read_body
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
 from tracemap.ir.host import walk_hosts
-from tracemap.ir.parsing import MlirParser, Module, nested, string_attribute, symbol_path, walk
+from tracemap.ir.parsing import SYMBOL, MlirParser, Module, nested, string_attribute, symbol_path, walk
+from tracemap.locations import unescape
 
-_EXPORT = re.compile(r'\bstream\.executable\.export (?:public |private )?@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
+_EXPORT = re.compile(rf"\bstream\.executable\.export (?:public |private )?{SYMBOL}")
 
 
 def added_kernels(text: str, known: Collection[str]) -> tuple[str, ...]:
     """The kernels of a stream phase's text that are not among those known, in order."""
-    names = (quoted or plain for quoted, plain in _EXPORT.findall(text))
+    names = (plain or unescape(quoted) for quoted, plain in _EXPORT.findall(text))
     return tuple(dict.fromkeys(name for name in names if name not in known))
 
 

@@ -227,7 +227,7 @@ def beside(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def moved_away(target: Path) -> Iterator[None]:
+def moved_away(target: Path) -> Iterator[Path]:
     """Move what is at a target away, for another to take its place; put it back where none did, else remove it."""
     old = target.with_name(f".{target.name}.{fresh_name()}.old")
     notes: Note = ("moved", str(old.absolute()), str(target.absolute()))
@@ -235,6 +235,6 @@ def moved_away(target: Path) -> Iterator[None]:
         if target.exists():
             target.rename(old)
         try:
-            yield
+            yield old
         finally:
             clear([notes])

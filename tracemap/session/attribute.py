@@ -29,7 +29,7 @@ def attribute(
     """
     from tracemap.graph.bundle import load
 
-    check_files(options.output, options.html, force=options.force)
+    check_files(options.output, options.html, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     made = joined(runs, bundle, options.rule, allow_mismatch=options.allow_mismatch, progress=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
 
     if not paths:
         raise UsageInvalid("name at least one run")
+    for path in paths:
+        if [os.path.realpath(other) for other in paths].count(os.path.realpath(path)) > 1:
+            raise UsageInvalid(f"{path}: is named twice, and would count twice; name each run once")
     with temporary_folder() as folder:
         opened = []
         for number, path in enumerate(paths):

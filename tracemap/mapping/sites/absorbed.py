@@ -14,7 +14,7 @@ from msgspec import structs
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.ir.flow import DispatchRegion
-from tracemap.ir.source import SourceOperation
+from tracemap.ir.source import Definition, SourceOperation
 from tracemap.ir.types import product, shape_of
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.raised import RAISED
@@ -61,7 +61,7 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: Mod
     left = root.operations
     added = []
     for operation in operations:
-        estimate = _estimate(operation)
+        estimate = _estimate(operation, facts)
         cost: Integer = UNKNOWN
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
@@ -89,9 +89,24 @@ def _path_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple
     return tuple(reversed(chain))
 
 
-def _estimate(operation: SourceOperation) -> Integer:
-    """Operations of an op as written: per element of its result; reductions read more than they write, which the
-    root keeps.
+def _estimate(operation: SourceOperation, facts: ModelFacts) -> Integer:
+    """Operations of an op as written: per element of its result, or of its first operand where that has more of them.
+
+    A reduction does its work for each element that it reads.
     """
-    sizes = [shape_of(result).elements for result in operation.results]
-    return product((sizes[0], operations_of_source(operation.name))) if sizes else 0
+    shapes = [shape_of(result).elements for result in operation.results[:1]]
+    if not shapes:
+        return 0
+    read = [shape_of(_type_of(operand, facts)).elements for operand in operation.operands[:1]]
+    sizes = [size for size in (*shapes, *read) if size is not UNKNOWN]
+    most = max(sizes) if len(sizes) == len(shapes) + len(read) else UNKNOWN
+    return product((most, operations_of_source(operation.name)))
+
+
+def _type_of(value: Definition, facts: ModelFacts) -> str:
+    """The type of a value as the model prints it; "" for an argument of a region, which is a part of one."""
+    maker = facts.operations[value.maker]
+    if not value.argument:
+        return maker.results[value.number]
+    arguments = facts.model.arguments.get(maker.symbol, ())
+    return arguments[value.number].type if value.number < len(arguments) else ""

@@ -1,0 +1,107 @@
+"""What people do in their first hour: rebuild, name things twice, give odd names, fill up a disk; nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tracemap
+from tests.support import SAMPLES, check_cli, command_line, json_cli, run_cli
+
+PROGRAMS = Path(__file__).with_name("programs")
+MLP = SAMPLES / "models" / "hand_mlp.mlir"
+ODD_NAMES = """func.func @{name}(%a: tensor<64xf32>) -> tensor<64xf32> {{
+  %0 = stablehlo.add %a, %a : tensor<64xf32>
+  return %0 : tensor<64xf32>
+}}
+"""
+
+
+@pytest.mark.parametrize("name", ['"é"', '"sp ace \\\\22q\\\\22"', "plain"])
+def test_functions_may_have_any_name(name: str, tmp_path: Path) -> None:
+    """A name with quotes or letters beyond ASCII once gave two kernels, two sites, and no cost."""
+    model, target, run = tmp_path / "odd.mlir", tmp_path / "odd.tracemap", tmp_path / "run.csv"
+    model.write_text(ODD_NAMES.format(name=name.replace("\\\\", "\\")), encoding="utf-8")
+    check_cli("build", model, "-o", target)
+    shown = json_cli("show", target)
+    assert (len(shown["sites"]), len(shown["kernels"])) == (1, 1)
+    check_cli("record", target, "--iterations", "2", "-o", run)
+    (row,) = json_cli("attribute", run, "--map", target)["ops"]
+    assert (row["name"], row["line"], row["calls"]) == ("stablehlo.add", 2, 2)
+
+
+def test_parts_of_a_softmax_cost_what_they_compute(tmp_path: Path) -> None:
+    """Maxima and sums read every element, as they do where they stand alone."""
+    check_cli("build", PROGRAMS / "softmax.mlir", "-o", tmp_path / "s.tracemap")
+    shown = json_cli("show", tmp_path / "s.tracemap")
+    names = {op["id"]: op["name"] for op in shown["ops"]}
+    elements = 64 * 512
+    assert [(names[member["op"]], member["operations"] // elements) for member in shown["sites"][0]["members"]] == [
+        ("stablehlo.divide", 4),
+        ("stablehlo.reduce", 1),
+        ("stablehlo.subtract", 1),
+        ("stablehlo.exponential", 10),
+        ("stablehlo.reduce", 1),
+    ]
+    # The parser's own place in the text is no word of the model about where its ops come from.
+    assert not any(op["frames"] for op in shown["ops"])
+
+
+def test_measurements_outlive_a_rebuild(tmp_path: Path) -> None:
+    target = tmp_path / "mlp.tracemap"
+    check_cli("build", MLP, "-o", target)
+    run = Path(check_cli("record", target, "--iterations", "2").strip())
+    before = run.read_bytes()
+    check_cli("build", MLP, "-o", target, "--force")
+    assert run.read_bytes() == before
+    assert json_cli("attribute", run)["ops"]
+    assert check_cli("record", target, "--iterations", "2").strip().endswith("run-002.parquet")
+
+
+def test_no_file_is_written_over_what_is_read_or_written(tmp_path: Path) -> None:
+    target, run, link = tmp_path / "mlp.tracemap", tmp_path / "run.csv", tmp_path / "link.csv"
+    check_cli("build", MLP, "-o", target)
+    check_cli("record", target, "--iterations", "2", "-o", run)
+    link.symlink_to(run)
+    before = run.read_bytes()
+    for arguments, said in (
+        ((run, "-o", run, "--force"), "is read by the same command"),
+        ((run, "--html", link, "--force"), "is read by the same command"),
+        ((run, "-o", tmp_path / "x", "--html", tmp_path / "." / "x"), "is written by the same command"),
+        ((run, link), "is named twice"),
+    ):
+        done = run_cli("attribute", *arguments, "--map", target)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    assert run.read_bytes() == before
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 - a device
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_full_standard_output_is_said(form: str, tmp_path: Path) -> None:
+    check_cli("build", MLP, "-o", tmp_path / "mlp.tracemap")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command_line("show", tmp_path / "mlp.tracemap", "--format", form),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("tracemap: error: standard output cannot be written: No space left")
+    assert "Traceback" not in done.stderr
+
+
+def test_one_run_needs_no_list(tmp_path: Path) -> None:
+    bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
+    run = tracemap.record(bundle, iterations=2)
+    wanted = [op.metrics["cpu_ns"].attributed for op in tracemap.attribute([run.path], bundle).ops]
+    for runs in (run, run.path, str(run.path), [run]):
+        assert [op.metrics["cpu_ns"].attributed for op in tracemap.attribute(runs, bundle).ops] == wanted
+    with pytest.raises(tracemap.TracemapError):
+        tracemap.attribute([])
