@@ -20,7 +20,7 @@ LONGEST: Final = 1024
 # A string (also one in which hexadecimal numbers stand), or the list in `dense<[…]>`.
 _LITERAL = re.compile(r'"((?:[^"\\\n]++|\\.)*+)"|(?<=dense<)(\[[^>"]*+)')
 _MARK = " in literals/"
-_NAMED = re.compile(rf".{{16}}…[0-9,]+ (?:bytes|letters){_MARK}([0-9a-f]{{64}}\.(?:bin|txt))\n*", re.DOTALL)
+_NAMED = re.compile(rf"(.{{2}}).{{14}}…[0-9,]+ (?:bytes|letters){_MARK}([0-9a-f]{{64}}\.(?:bin|txt))\n*", re.DOTALL)
 
 
 def taken_out(text: str, last_columns: Mapping[int, int]) -> tuple[str, dict[str, bytes]]:
@@ -45,10 +45,15 @@ def taken_out(text: str, last_columns: Mapping[int, int]) -> tuple[str, dict[str
 
 
 def _long_literals(text: str, last_columns: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Where long literals lie that no op stands behind."""
+    """Where long literals lie that no op stands behind.
+
+    A resource (`name: "0x04000000…"`) begins with its alignment, which stays: what follows may stand elsewhere, too.
+    """
     line, counted = 1, 0
     for match in _LITERAL.finditer(text):
         start, end = match.span(match.lastindex or 0)
+        if text.startswith(': "0x', start - 3):
+            start += len("0x04000000")
         if end - start <= LONGEST:
             continue
         line += text.count("\n", counted, end)
@@ -68,13 +73,12 @@ def _content(literal: str) -> tuple[str, bytes]:
 
 def _hexadecimal(literal: str) -> bytes:
     """The bytes that a literal stands for; none where they would not give it back as it is."""
-    if not literal.startswith("0x"):
-        return b""
+    digits = literal.removeprefix("0x")
     try:
-        content = bytes.fromhex(literal[2:])
+        content = bytes.fromhex(digits)
     except ValueError:
         return b""
-    return content if "0x" + content.hex().upper() == literal else b""
+    return content if content.hex().upper() == digits else b""
 
 
 def put_back(text: str, folder: Path) -> str:
@@ -85,7 +89,10 @@ def put_back(text: str, folder: Path) -> str:
     """
 
     def literal(match: re.Match[str]) -> str:
-        content = (folder / match[1]).read_bytes()
-        return "0x" + content.hex().upper() if match[1].endswith("bin") else content.decode(errors="surrogatepass")
+        beginning, name = match.groups()
+        content = (folder / name).read_bytes()
+        if name.endswith(".txt"):
+            return content.decode(errors="surrogatepass")
+        return ("0x" if beginning == "0x" else "") + content.hex().upper()
 
     return _NAMED.sub(literal, text) if _MARK in text else text
