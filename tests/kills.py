@@ -95,6 +95,14 @@ class Place:
         """What lies in shared memory."""
         return {path.name for path in MEMORY.glob("tracemap-*")}
 
+    def stays_in_memory(self, before: set[str]) -> set[str]:
+        """What came into shared memory and stays there; what other programs have there goes with them."""
+        left, end = self.memory() - before, time.monotonic() + _END_S
+        while left and time.monotonic() < end:
+            time.sleep(0.2)
+            left &= self.memory()
+        return left
+
     def programs(self) -> list[str]:
         """The programs that were started here and still run, other than this one."""
         return list(_programs_with(str(self.temporary)))
@@ -151,7 +159,7 @@ def _left(place: Place, memory: set[str]) -> Iterator[str]:
     """What should be gone: programs, temporary things, shared memory, and names with a dot beside targets."""
     yield from (f"still runs: {program}" for program in place.programs())
     yield from (f"left in the temporary folder: {path.name}" for path in place.temporary.iterdir())
-    yield from (f"left in memory: {name}" for name in sorted(place.memory() - memory))
+    yield from (f"left in memory: {name}" for name in sorted(place.stays_in_memory(memory)))
     yield from (f"left beside the target: {path.name}" for path in place.work.glob(".*"))
 
 
