@@ -134,12 +134,13 @@ def duration_s(place: Place, victim: Victim) -> float:
 
 
 def findings_of_kill(place: Place, victim: Victim, number: int, after_s: float) -> list[str]:
-    """Kill a command after so long, and run it again; what is wrong then, in words."""
+    """Kill a command so long after it has started, and run it again; what is wrong then, in words."""
     place.clear()
     memory = place.memory()
     process = subprocess.Popen(
         place.command(victim), cwd=place.work, env=place.surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+    _wait_for_handlers(process)
     time.sleep(after_s)
     process.send_signal(number)
     try:
@@ -153,6 +154,19 @@ def findings_of_kill(place: Place, victim: Victim, number: int, after_s: float) 
         found += _left(place, memory)
     found += _half(place)
     return [*found, *_again(place, victim, memory)]
+
+
+def _wait_for_handlers(process: subprocess.Popen[bytes]) -> None:
+    """Until a command handles signals: what Python does with them while it starts is not tracemap's."""
+    caught = 1 << (signal.SIGTERM - 1)
+    while process.poll() is None:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        except OSError:
+            return
+        if int(status.partition("SigCgt:")[2].split()[0], 16) & caught:
+            return
+        time.sleep(0.005)
 
 
 def _left(place: Place, memory: set[str]) -> Iterator[str]:
@@ -212,7 +226,7 @@ def command(count: int, seed: int, names: tuple[str, ...], signals: tuple[str, .
                 dice = random.Random(f"{seed}/{victim.name}/{word}")
                 good = 0
                 for _ in range(count):
-                    after_s = dice.uniform(0.1, takes_s)
+                    after_s = dice.uniform(0, takes_s)
                     found = findings_of_kill(place, victim, SIGNALS[word], after_s)
                     good += not found
                     for finding in found:
