@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from tracemap.errors import ProgramFailed
 from tracemap.owned.children import Child, end, start
-from tracemap.owned.ending import Ended, answer
+from tracemap.owned.ending import Ended, answer, interruptible
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -131,10 +131,11 @@ def run_benchmark(
 def _waited(child: Child, watch: Watch) -> bool:
     """Wait for the program; False if Ctrl-C cut it short."""
     try:
-        try:
-            _watch(child, watch)
-        finally:
-            end(child)
+        with interruptible():
+            try:
+                _watch(child, watch)
+            finally:
+                end(child)
     except (KeyboardInterrupt, Ended) as error:
         if isinstance(error, Ended) and error.number != signal.SIGINT:
             raise

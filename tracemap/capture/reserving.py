@@ -18,6 +18,7 @@ from typing import Final
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.measurements.runfile import check_target
 from tracemap.outputs import is_stream
+from tracemap.owned.ending import last_words
 from tracemap.owned.home import temporary_folder
 
 PROFILE_SUFFIX: Final = ".ireeprof"
@@ -111,20 +112,26 @@ class _Claim:
     def held(self) -> Iterator[Reservation]:
         """Keep the name; in the end the profile goes, unless it is all that there is of what was measured."""
         try:
-            yield Reservation(self.output, self.profile)
+            with last_words(self._end_early):
+                yield Reservation(self.output, self.profile)
         except BaseException as error:
-            if os.fstat(self.lock).st_size and self.profile.exists():
-                error.add_note(
-                    f"what was recorded until then is in {self.profile}, which tracemap attribute reads and the next "
-                    "recording of this name replaces"
-                )
-            else:
-                self.profile.unlink(missing_ok=True)
+            if said := self._end_early():
+                error.add_note(said)
             raise
         else:
             self.profile.unlink(missing_ok=True)
         finally:
             os.close(self.lock)
+
+    def _end_early(self) -> str:
+        """Where something was recorded, say so; where nothing was, there is no profile."""
+        if not (os.fstat(self.lock).st_size and self.profile.exists()):
+            self.profile.unlink(missing_ok=True)
+            return ""
+        return (
+            f"what was recorded until then is in {self.profile}, which tracemap attribute reads and the next recording "
+            "of this name replaces"
+        )
 
 
 def _claimed(output: Path, *, force: bool) -> _Claim | None:

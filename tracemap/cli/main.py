@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
 
 from tracemap._version import __version__
 from tracemap.errors import TracemapError
-from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered
+from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
 
 # Name -> one line of help, in the order of the work. The line stands here so that `tracemap --help` imports no command.
 COMMANDS = {
@@ -66,10 +67,10 @@ def main() -> None:
     """The program: errors that a user can mend end in one sentence and their exit code."""
     # A command makes many small objects and ends: looking for cycles among them again and again takes a tenth of it.
     gc.set_threshold(200_000, 50, 100)
-    end_on_signals()
+    end_on_signals(_end_by)
     try:
         _run()
-    except BaseException as error:  # also what libraries make of it that a signal cut them short
+    except BaseException as error:
         if not asked_by():
             raise
         _end_by(asked_by(), error)
@@ -80,24 +81,30 @@ def _run() -> None:
         group()
     except TracemapError as error:
         if is_answered():
-            _say(f"error: {error}", error, f" [{error.slug}]")
+            _say(f"error: {error}", _notes_of(error), f" [{error.slug}]")
         sys.exit(error.exit_code)
 
 
-def _end_by(number: int, error: BaseException) -> None:
-    """Clear what is left, and die of the signal that asked for it."""
+def _end_by(number: int, error: BaseException | None = None) -> None:
+    """Clear what is left, and die of the signal that asked for it; `error`: where it has interrupted somebody."""
     from tracemap.owned.children import clear_all
 
     hold_signals()
     if not is_answered():
-        _say(str(Ended(number)), error)
+        _say(str(Ended(number)), [*_notes_of(error), *said_at_the_end()])
     clear_all()
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
+    if error is not None:  # otherwise something may be writing there just now
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
     die_of(number)
 
 
-def _say(sentence: str, error: BaseException, ending: str = "") -> None:
-    """A line of what happened, and of what is known of it where it was caught; a terminal may be gone."""
-    with suppress(OSError):
-        click.echo(f"tracemap: {'; '.join([sentence, *getattr(error, '__notes__', ())])}{ending}", err=True)
+def _notes_of(error: BaseException | None) -> list[str]:
+    """What is known of an error where it was caught on its way."""
+    return list(getattr(error, "__notes__", ()))
+
+
+def _say(sentence: str, notes: Sequence[str], slug: str = "") -> None:
+    """A line of what happened; a terminal may be gone, or just be written to."""
+    with suppress(OSError, RuntimeError):
+        click.echo(f"tracemap: {'; '.join([sentence, *notes])}{slug}", err=True)

@@ -1,6 +1,7 @@
-"""Signals that end a program become an exception, so that all that it made is cleared; then it dies of the signal.
+"""Signals that end a program have it clear all that it made; then it dies of the signal.
 
-Only the command line asks for this; inside of another program, the signals are that program's.
+Where somebody waits who can be interrupted, a signal becomes an exception; elsewhere it does not, since libraries
+that one cuts short may abort. Only the command line asks for all this; elsewhere signals are the host program's.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -16,7 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(BaseException):
-    """A signal asked the program to end. Raised in the main thread, wherever that is."""
+    """A signal asked the program to end, while somebody waited who can be interrupted."""
 
     def __init__(self, number: int) -> None:
         super().__init__("interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}")
@@ -34,10 +35,18 @@ class _Asked:
     """How many parts of the program that must not be cut short are running."""
     waiting = 0
     """A signal that came meanwhile."""
+    interruptible = 0
+    """How many wait for what a signal may interrupt."""
+    end: Callable[[int], object] = os._exit
+    """Clears all, and dies of the signal."""
 
 
-def end_on_signals() -> None:
-    """From now on signals raise `Ended`, but those that whoever started the program had ignored (`nohup`, `&`)."""
+_last_words: list[Callable[[], str]] = []
+
+
+def end_on_signals(end: Callable[[int], object]) -> None:
+    """From now on signals call this, but those that whoever started the program had ignored (`nohup`, `&`)."""
+    _Asked.end = staticmethod(end)
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
@@ -47,13 +56,43 @@ def _end(number: int, _: FrameType | None) -> None:
     _Asked.number, _Asked.answered = number, False
     if _Asked.held:
         _Asked.waiting = number
-    else:
+    elif _Asked.interruptible:
         raise Ended(number)
+    else:
+        _Asked.end(number)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Signals that come in here raise `Ended`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _Asked.interruptible += 1
+    try:
+        yield
+    finally:
+        _Asked.interruptible -= 1
+
+
+@contextmanager
+def last_words(words: Callable[[], str]) -> Iterator[None]:
+    """What is to be done, and said ("": nothing), where a signal ends the program in here."""
+    _last_words.append(words)
+    try:
+        yield
+    finally:
+        _last_words.remove(words)
+
+
+def said_at_the_end() -> list[str]:
+    """What those say that still have something to do."""
+    return [said for words in reversed(_last_words) if (said := words())]
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What stands in here is not cut short: a signal that comes meanwhile raises behind it."""
+    """What stands in here is not cut short: a signal that comes meanwhile takes effect behind it."""
     if threading.current_thread() is not threading.main_thread():
         yield  # no signal is raised here anyway
         return
@@ -64,7 +103,7 @@ def undisturbed() -> Iterator[None]:
         _Asked.held -= 1
         if _Asked.waiting and not _Asked.held:
             number, _Asked.waiting = _Asked.waiting, 0
-            raise Ended(number)
+            _end(number, None)
 
 
 def asked_by() -> int:

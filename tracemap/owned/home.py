@@ -231,7 +231,7 @@ def moved_away(target: Path) -> Iterator[Path]:
     """Move what is at a target away, for another to take its place; put it back where none did, else remove it."""
     old = target.with_name(f".{target.name}.{fresh_name()}.old")
     notes: Note = ("moved", str(old.absolute()), str(target.absolute()))
-    with noted(*notes):
+    with undisturbed(), noted(*notes):
         if target.exists():
             target.rename(old)
         try:
