@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import tracemap
@@ -105,3 +106,22 @@ def test_one_run_needs_no_list(tmp_path: Path) -> None:
         assert [op.metrics["cpu_ns"].attributed for op in tracemap.attribute(runs, bundle).ops] == wanted
     with pytest.raises(tracemap.TracemapError):
         tracemap.attribute([])
+
+
+def test_a_file_that_denies_its_negative_times_is_damaged(tmp_path: Path) -> None:
+    """The engine takes a file's word for its least value, so that looking for negative ones finds none."""
+    target, run = tmp_path / "mlp.tracemap", tmp_path / "run.parquet"
+    check_cli("build", MLP, "-o", target)
+    check_cli("record", target, "--iterations", "9", "-o", tmp_path / "good.parquet")
+    good = str(tmp_path / "good.parquet")
+    with duckdb.connect() as connection:
+        plain = "(FORMAT parquet, COMPRESSION uncompressed, DICTIONARY_SIZE_LIMIT 1)"
+        connection.execute(f"COPY (SELECT * FROM read_parquet('{good}')) TO '{run}' {plain}")
+        times = [time for (time,) in connection.execute(f"SELECT cpu_ns FROM '{good}' WHERE cpu_ns > 0").fetchall()]
+    data = run.read_bytes()
+    middle = next(time for time in sorted(times)[1:-1] if data.count(time.to_bytes(8, "little")) == 1)
+    run.write_bytes(data.replace(middle.to_bytes(8, "little"), (-(1 << 60)).to_bytes(8, "little", signed=True)))
+    done = run_cli("attribute", run, "--map", target)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "negative" in done.stderr
+    assert done.stderr.endswith("[run-invalid]\n")
