@@ -167,6 +167,57 @@ def with_signals(command: list[str], ignored: str = "") -> list[str]:
     return [command[0], "-c", code, *command[1:]]
 
 
+def test_a_command_that_waits_for_another_dies_with_it(temporary: Path) -> None:
+    """Whoever is interrupted while he waits holds the lock of what he waits for."""
+    script = temporary.with_name("iree-compile")
+    script.write_text(f"#!/bin/sh\necho $$ > {temporary}/pid\nexec sleep 600\n", encoding="utf-8")
+    script.chmod(0o755)
+    process = subprocess.Popen(with_signals(command_line("build", "--", script, "--version")), stderr=subprocess.PIPE)
+    pid = temporary / "pid"
+    waited_for(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGTERM
+    assert not alive(int(pid.read_text()))
+    assert list(temporary.iterdir()) == [pid]
+
+
+CLOSED = """
+import os
+from tracemap.owned import children, home
+from tracemap.owned.ending import Ended
+children.clear_all()
+for begin in (lambda: children.start(["sleep", "600"]), home.enter):
+    try:
+        begin()
+    except (Ended, OSError):
+        continue
+    os._exit(1)
+"""
+
+
+def test_a_process_that_ends_begins_nothing(temporary: Path) -> None:
+    """As another thread might while all is cleared."""
+    subprocess.run([sys.executable, "-c", CLOSED], check=True)
+    assert list(temporary.iterdir()) == []
+
+
+LOCKED = """
+from tracemap.owned import children
+child = children.start(["sleep", "600"])
+child._waitpid_lock.acquire()
+assert not children.ended_within(child, 0.1)
+children.clear_all()
+assert children.ended_within(child, 0.1)
+"""
+
+
+def test_all_is_cleared_while_somebody_holds_the_lock_of_a_program(temporary: Path) -> None:
+    """As one does who was cut short while he asked for its end."""
+    subprocess.run([sys.executable, "-c", LOCKED], check=True, timeout=20)
+    assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.parametrize("ignored", ["SIGINT", "SIGHUP"])
 def test_signals_that_were_ignored_stay_so(ignored: str, temporary: Path, tmp_path: Path) -> None:
     """In the background of a shell, and under nohup."""

@@ -9,17 +9,15 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
 from tracemap.errors import ProgramFailed
-from tracemap.owned.children import Child, end, start
+from tracemap.owned.children import Child, end, ended_within, start
 from tracemap.owned.ending import Ended, answer, interruptible
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
@@ -123,7 +121,8 @@ def run_benchmark(
     """
     leashed = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *command]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
+        with interruptible():
+            child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
         interrupted = not _waited(child, watch)
         return Ending(child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted)
 
@@ -146,10 +145,7 @@ def _waited(child: Child, watch: Watch) -> bool:
 
 def _watch(child: Child, watch: Watch) -> None:
     """Wait until the program has ended, or is to be given up."""
-    while child.poll() is None:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_WATCH_S)
-            return
+    while not ended_within(child, _WATCH_S):
         if not watch(child.pid):
             return
 

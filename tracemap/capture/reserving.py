@@ -71,11 +71,17 @@ def reserved_number(folder: Path) -> Iterator[Reservation]:
     except OSError as error:
         raise TargetUnwritable(f"{folder}: cannot be written ({error.strerror}); name a run with -o") from error
     try:
-        with claim.held() as reservation:
+        with last_words(lambda: _remove_if_empty(folder)), claim.held() as reservation:
             yield reservation
     finally:
-        with suppress(OSError), _alone_in(folder):  # not empty: the usual case
-            folder.rmdir()
+        _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> str:
+    """It is nothing to speak of."""
+    with suppress(OSError), _alone_in(folder):  # not empty: the usual case
+        folder.rmdir()
+    return ""
 
 
 def _next_claim(folder: Path) -> _Claim:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,16 +25,26 @@ Stream = int | IO[bytes] | None
 
 Child = subprocess.Popen[bytes]
 
+_LEAST_DELAY_S, _MOST_DELAY_S = 0.0005, 0.05
+
 
 class _State:
     """The children that nobody has ended yet, each with the folder that it uses and whether it leads a group."""
 
     children: ClassVar[dict[Child, tuple[home.Home | None, bool]]] = {}
+    starting = threading.Lock()
+    """Held while one is started, so that it is known when the process ends."""
     closed = False
     """The process ends: nothing more is started."""
 
 
-os.register_at_fork(after_in_child=_State.children.clear)
+def _forget() -> None:
+    """A forked process has started nothing yet."""
+    _State.children.clear()
+    _State.starting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def start(
@@ -58,7 +70,9 @@ def start(
         ToolMissing: it cannot be started.
     """
     words = [str(word) for word in arguments]
-    with undisturbed():
+    with undisturbed(), _State.starting:
+        if _State.closed:
+            raise Ended(signal.SIGTERM)
         own = _entered()
         surroundings = {**os.environ, **({} if own is None else {"TMPDIR": str(own.path)}), **(variables or {})}
         try:
@@ -77,10 +91,18 @@ def start(
         with suppress(OSError):
             if own is not None:
                 own.note(*child_note(child.pid, group=apart))
-        if _State.closed:
-            end(child)
-            raise Ended(signal.SIGTERM)
         return child
+
+
+def ended_within(child: Child, seconds: float) -> bool:
+    """Wait so long for a program's end. A signal may cut this short: unlike the child's own, it takes no lock."""
+    until, delay = time.monotonic() + seconds, _LEAST_DELAY_S
+    while child.returncode is None and os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            return False
+        delay = min(2 * delay, _MOST_DELAY_S)
+        time.sleep(delay)
+    return True
 
 
 def end(child: Child) -> None:
@@ -88,20 +110,30 @@ def end(child: Child) -> None:
     with undisturbed():
         own, apart = _State.children.pop(child, (None, False))
         if child.poll() is None:
-            with suppress(OSError):
-                if apart:
-                    os.killpg(child.pid, signal.SIGKILL)
-                else:
-                    child.kill()
+            _kill(child, group=apart)
         child.wait()
         _left(own)
 
 
+def _kill(child: Child, *, group: bool) -> None:
+    with suppress(OSError):
+        if group:
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            os.kill(child.pid, signal.SIGKILL)
+
+
 def clear_all() -> None:
-    """End all programs that still run, and remove all that this process has made besides results: it ends."""
-    _State.closed = True
-    for child in list(_State.children):
-        end(child)
+    """End all programs that still run, and remove all that this process has made besides results: it ends.
+
+    Whoever waits for a program may hold its lock, this thread too, so that nobody else is to wait by it: that the noted
+    ones are gone, the ledger sees by itself.
+    """
+    with _State.starting:
+        _State.closed = True
+    for child, (_, apart) in list(_State.children.items()):
+        if child.returncode is None:
+            _kill(child, group=apart)
     home.clear_home()
 
 

@@ -52,8 +52,11 @@ class Home:
             clear(notes_in((self.path / _LEDGER).read_bytes()))
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder with all that is in it; another thread may still be writing there."""
+        for _ in range(_ATTEMPTS):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                break
         os.close(self._ledger)
         os.close(self._lock)
 
@@ -63,6 +66,7 @@ class _State:
 
     lock = threading.Lock()
     home: Home | None = None
+    closed = False
     cleared: ClassVar[set[str]] = set()
 
 
@@ -81,6 +85,8 @@ def enter() -> Home:
         OSError: none can be made.
     """
     with undisturbed(), _State.lock:
+        if _State.closed:
+            raise OSError("this process is about to end")
         if _State.home is None:
             _State.home = _made()
         _State.home.users += 1
@@ -98,7 +104,9 @@ def leave(home: Home) -> None:
 
 def clear_home() -> None:
     """Remove all that this process has not removed yet: it is about to end."""
-    home, _State.home = _State.home, None
+    with _State.lock:
+        _State.closed = True
+        home, _State.home = _State.home, None
     if home is not None:
         home.clear()
         home.remove()
