@@ -7,6 +7,7 @@ that sites name kernels.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tracemap.ir.bodies import BodyOp, read_body
@@ -83,10 +84,14 @@ _MOST_USES = 64
 """How many operations behind a dispatch are looked at for what it serves."""
 
 
-def read_served(parser: MlirParser, module: Module, ordinal: int) -> tuple[Location, ...]:
-    """The locations of what uses the results of the call site of phase 5 that has this ordinal, nearest first."""
+def read_served(parser: MlirParser, module: Module, ordinals: Iterable[int]) -> dict[int, tuple[Location, ...]]:
+    """For call sites of phase 5, by their ordinals, the locations of what uses their results, nearest first."""
     dispatches = [operation for _, operation in walk_hosts(module) if operation.name == "flow.dispatch.workgroups"]
-    found = [dispatches[ordinal]]
+    return {ordinal: _users(parser, dispatches[ordinal]) for ordinal in ordinals}
+
+
+def _users(parser: MlirParser, dispatch: Operation) -> tuple[Location, ...]:
+    found = [dispatch]
     for operation in found:  # which grows meanwhile
         users = (use.owner.operation for result in operation.results for use in result.uses)
         found += [user for user in dict.fromkeys(users) if user not in found][: _MOST_USES - len(found)]

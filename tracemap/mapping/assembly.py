@@ -123,10 +123,16 @@ class Assembly:
         builder = SiteBuilder(self._workers, self._makers, self._facts, callers, flow.called_by_initializers)
         sites = list(builder.sites(flow.dispatches, bodies))
         ordinals = {id(region): ordinal for ordinal, region in enumerate(regions)}
-        for place, (site, body) in enumerate(zip(sites, bodies, strict=True)):
-            if body is not None and not site.members and id(body) in ordinals:
-                module = self._dumps.module("dispatch-creation")
-                sites[place] = builder.with_served(site, body, read_served(self._parser, module, ordinals[id(body)]))
+        empty = {
+            place: (body, ordinals[id(body)])
+            for place, (site, body) in enumerate(zip(sites, bodies, strict=True))
+            if body is not None and not site.members and id(body) in ordinals
+        }
+        if empty:  # rarely, so that the phase is parsed again rather than kept
+            module = self._dumps.module("dispatch-creation")
+            served = read_served(self._parser, module, (ordinal for _, ordinal in empty.values()))
+            for place, (body, ordinal) in empty.items():
+                sites[place] = builder.with_served(sites[place], body, served[ordinal])
         return add_absorbed(sites, bodies, self._workers, self._facts)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:

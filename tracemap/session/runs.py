@@ -65,9 +65,12 @@ def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
 
     if not paths:
         raise UsageInvalid("name at least one run")
+    named: set[str] = set()
     for path in paths:
-        if [os.path.realpath(other) for other in paths].count(os.path.realpath(path)) > 1:
+        place = os.path.realpath(path)
+        if place in named:
             raise UsageInvalid(f"{path}: is named twice, and would count twice; name each run once")
+        named.add(place)
     with temporary_folder() as folder:
         opened = []
         for number, path in enumerate(paths):
