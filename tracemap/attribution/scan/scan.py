@@ -12,9 +12,8 @@ from tracemap.attribution.scan.rows import StepRow, add_events, covered_ns, reso
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.sums import Spread, TargetSum, pooled, sums_by_target
 from tracemap.attribution.scan.tables import Tables
-from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import TIME_METRICS, Metric, Run
+from tracemap.measurements.model import Metric, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +59,11 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run]) -> Scan:
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
     by_target = sums_by_target(tables, metrics)
-    _check_times(by_target, runs)
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(tables, sources)
     surplus = any(source.join.surplus for source in sources)
     return Scan(metrics, tuple(targets), by_target, covered, of_steps, tuple(rows), surplus)
-
-
-def _check_times(by_target: Mapping[int, TargetSum], runs: Sequence[Run]) -> None:
-    """The engine believes a damaged file that says of itself that it has no negative times, and looks for none."""
-    for name in TIME_METRICS:
-        if any(each.sums.get(name, 0) < 0 for each in by_target.values()):
-            files = " or ".join(str(run.table) for run in runs)
-            raise RunInvalid(f"{files}: {name} is negative where the file says that it is not: the file is damaged")
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:
