@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from math import isqrt
 from pathlib import Path
 from random import Random
 
@@ -66,6 +67,10 @@ def number_sign(number: int) -> str:
     return rf"(?<![\d.x])(?:{shown}|{number})(?![\d.x])"
 
 
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, isqrt(number) + 1))
+
+
 @dataclass
 class Writer:
     """Writes a program line by line; each family has its own dialect and blocks."""
@@ -76,13 +81,13 @@ class Writer:
 
     def __post_init__(self) -> None:
         self._names = count()
-        self._numbers = count(1001 + self.random.randrange(50))
+        self._numbers = (each for each in count(1001 + self.random.randrange(50)) if _is_prime(each))
         extents = list(range(65, 128))
         self.random.shuffle(extents)
         self._extents = iter(extents)
 
     def number(self) -> int:
-        """A number that no other op has."""
+        """A number that no other op has: a prime, so that no size is the same, which is a product of extents."""
         return next(self._numbers)
 
     def extent(self) -> int:
