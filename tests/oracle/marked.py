@@ -62,9 +62,9 @@ class MarkedProgram:
 
 
 def number_sign(number: int) -> str:
-    """The pattern of a number in a kernel's text, whole or floating-point."""
+    """The pattern of a number that a kernel computes with, whole or floating-point; sizes and places are no such."""
     shown = re.escape(f"{number:.6e}")
-    return rf"(?<![\d.x])(?:{shown}|{number})(?![\d.x])"
+    return rf"arith\.constant (?:dense<)?(?:{shown}|{number})>? : (?!index)"
 
 
 def _is_prime(number: int) -> bool:
