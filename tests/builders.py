@@ -114,7 +114,8 @@ def attribution(
     Args:
         map_: the graph.
         totals: metric -> site id -> cost; sites that are left out cost nothing and were not called.
-        calls: how often each site that has a cost ran; the last call takes what does not divide evenly.
+        calls: how often each site that has a cost ran, once in each invocation; the last call takes what does not
+            divide evenly.
         executes: submissions: metric (or `covered_ns`) -> value.
         diagnostics: of the run.
         elapsed_ns: of the run.
@@ -145,7 +146,7 @@ def attribution(
 
 
 _TEXTS = ("kind", "kernel", "site")
-_TOLD = (*_TEXTS, "covered_ns")
+_TOLD = (*_TEXTS, "covered_ns", "invocation")
 
 
 def _dispatches(
@@ -157,4 +158,4 @@ def _dispatches(
         for call in range(calls if costs else 0):
             last = call == calls - 1
             parts = {metric: cost // calls + (cost % calls if last else 0) for metric, cost in costs.items()}
-            yield {"kind": "dispatch", "kernel": entry.kernel, "site": entry.id, **parts}
+            yield {"kind": "dispatch", "kernel": entry.kernel, "site": entry.id, "invocation": call, **parts}

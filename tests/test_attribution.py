@@ -17,7 +17,7 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.join.run import Join
-from tracemap.attribution.model import Attribution, BalanceError, PerCall, ResidualReason
+from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution, BalanceError, PerCall, ResidualReason
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer
@@ -118,9 +118,9 @@ def test_events_with_an_index_reach_their_very_site(tmp_path: Path) -> None:
     assert residual(result) == {ResidualReason.COMPILER_MADE: 9}
     first = result.ops[0].metrics["cpu_ns"]
     assert (first.inclusive, first.low, first.high) == (802, 0, 802)
-    assert first.per_call == PerCall(median=400, p10=400, p90=402)
+    assert result.sites[0].metrics["cpu_ns"].per_call == PerCall(median=400, p10=400, p90=402)
     assert result.ops[2].metrics["cpu_ns"].low == 50
-    assert slugs(result) == {"load-time-not-measured"}
+    assert slugs(result) == {"load-time-not-measured", "invocations-unknown"}
 
 
 def test_rules(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_percentiles_of_an_op_in_several_sites_are_over_all_its_calls(tmp_path: 
     made = graph([op(1, 1)], [site(0, 1, kernel="k0"), site(1, 1, kernel="k1")])
     result = attributed(table, map_=made)
     assert result.ops[0].calls == 3
-    assert result.ops[0].metrics["cpu_ns"].per_call == PerCall(median=100, p10=1, p90=102)
+    assert result.ops[0].metrics["cpu_ns"].per_invocation == UNKNOWN_PER_INVOCATION
 
 
 def test_a_run_of_another_module_is_refused(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_run_without_events_says_so(tmp_path: Path) -> None:
     result = attributed(run_of(tmp_path / "r.parquet", f"SELECT * FROM ({INDEXED}) WHERE false"))
     assert [(metric.measured, metric.attributed) for metric in result.metrics] == [(0, 0)]
     assert "no-events" in slugs(result)
-    assert result.ops[0].metrics["cpu_ns"].per_call is None
+    assert result.sites[0].metrics["cpu_ns"].per_call is None
 
 
 def test_an_unbalanced_result_cannot_be_made(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.builders import graph, op, site
 from tracemap.attribution.join.alignment import by_creation
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
+from tracemap.attribution.scan.percentiles import pooled_at_once, pooled_in_steps
 from tracemap.attribution.scan.scan import Scan, scan
-from tracemap.attribution.scan.sums import pooled_at_once, pooled_in_steps
 from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Submission

@@ -36,7 +36,7 @@ def attribution() -> Json:
     return {
         "metrics": [{"name": "cpu_ns", "measured": 35, "attributed": 30, "residual": 5}],
         "ops": [{"op": "op1", "metrics": {"cpu_ns": cost}}],
-        "sites": [{"site": "site0", "metrics": {"cpu_ns": {"total": 30}}}],
+        "sites": [{"site": "site0", "metrics": {"cpu_ns": {"total": 30, "disturbance": 0}}}],
         "residual": [{"reason": "runtime-overhead", "metrics": {"cpu_ns": 5}}],
     }
 
@@ -106,6 +106,7 @@ def test_broken_links_are_noticed(spoil: Callable[[Json], object]) -> None:
         lambda data: data["metrics"][0].update(attributed=29, residual=6),
         lambda data: data["ops"][0]["metrics"]["cpu_ns"].update(attributed=29),
         lambda data: data["sites"][0]["metrics"]["cpu_ns"].update(total=29),
+        lambda data: data["sites"][0]["metrics"]["cpu_ns"].update(disturbance=1),
         lambda data: data["residual"][0].update(reason="compiler-made"),
         lambda data: data["residual"][0]["metrics"].update(cpu_ns=4),
         lambda data: data["residual"].append({"reason": "unmatched-event", "metrics": {"cpu_ns": 0}}),

@@ -88,7 +88,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
-        frozenset({"model", "sql", "callgrind", "histograms"}),
+        frozenset({"model", "order", "sql", "callgrind", "histograms"}),
         frozenset({"events"}),
         frozenset({"columns", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),

@@ -11,7 +11,7 @@ from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.costed import AT_LOAD, NO_MEMBERS, explained_of_elapsed
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.model import PageData, SourceLine
+from tracemap.reports.page.model import PageData, SourceLine, Spread
 from tracemap.units import UNKNOWN
 
 PYTHON = SourceFile("net.py", "python/0-net.py", "python")
@@ -196,8 +196,9 @@ def test_a_page_of_the_map_alone_has_no_costs() -> None:
 def test_sites_that_did_not_run_cost_nothing_and_are_counted() -> None:
     quiet = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {"site0": 4}}))
     assert quiet.coverage.uncalled_sites == 3
+    none = quiet.ops[5].costs[CPU].attributed
     assert (quiet.ops[5].calls, quiet.ops[5].costs[CPU].attributed.exact) == (0, 0)
-    assert quiet.ops[5].costs[CPU].per_call is None
+    assert quiet.ops[5].costs[CPU].per_invocation == Spread(none, none, none)
 
 
 def test_an_attribution_without_events_makes_a_page() -> None:

@@ -5,19 +5,19 @@ What comes back from SQL (`scan`) is a few rows per target; the rest is arithmet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualRow
 from tracemap.attribution.result.diagnostics import result_diagnostics
+from tracemap.attribution.result.invocations import shares_of_invocations
 from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import Splitting, bases, op_results, site_results, transfer_results
 from tracemap.attribution.result.totals import Totals, totals
 from tracemap.attribution.scan.scan import Scan, percentiles, scan
-from tracemap.attribution.scan.sums import Spread
-from tracemap.attribution.scan.tables import open_tables
+from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
@@ -69,7 +69,8 @@ class Request:
     """What to attribute: a map, its SHA-256, runs of its module, and how to split.
 
     Without a rule the runs decide: `measured` where anything was seen inside of kernels, else `model`. `images` reads
-    the module's machine code; it is asked only where runs have addresses.
+    the module's machine code; it is asked only where runs have addresses. `keep_disturbed`: what calls take beyond the
+    fence of calls like them is split over ops as all else.
     """
 
     graph: TraceGraph
@@ -78,6 +79,7 @@ class Request:
     rule: Rule | None = None
     allow_mismatch: bool = False
     images: Callable[[], Sequence[Image]] = tuple
+    keep_disturbed: bool = False
 
 
 def attribute(request: Request) -> Attribution:
@@ -93,12 +95,8 @@ def attribute(request: Request) -> Attribution:
     graph = request.graph
     diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
     with open_tables(request.runs) as tables:
-        seen = scan(tables, graph, request.runs)
-        rule = _rule(request.rule, seen)
-        of_places = totals(seen)
-        per_call = percentiles(tables, seen, of_places.pools(graph))
-    # The database is closed: whatever follows needs neither the runs' files nor SQL.
-    return _result(request, rule, of_places, per_call, diagnostics)
+        seen = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
+        return _result(request, tables, totals(seen), diagnostics)
 
 
 def _rule(wanted: Rule | None, seen: Scan) -> Rule:
@@ -111,23 +109,19 @@ def _rule(wanted: Rule | None, seen: Scan) -> Rule:
     return wanted or (Rule.MEASURED if inside else Rule.MODEL)
 
 
-def _result(
-    request: Request,
-    rule: Rule,
-    of_places: Totals,
-    per_call: Mapping[frozenset[int], Spread],
-    diagnostics: Sequence[Diagnostic],
-) -> Attribution:
+def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Sequence[Diagnostic]) -> Attribution:
     """Everything that follows from what the runs have, in whole numbers."""
     graph, seen = request.graph, of_places.scan
+    rule = _rule(request.rule, seen)
+    per_call = percentiles(tables, seen, of_places.pools)
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]
     steps = of_places.steps(graph, request.images)
     headers = [run.header for run in request.runs]
     by = Splitting(rule, headers[0].peaks, names, of_places, steps, per_call, bases(graph, rule, steps))
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
-    spreads = {op: per_call.get(targets, {}) for op, targets in of_places.targets_of_ops(graph).items()}
-    ops = op_results(graph, (*sites, *transfers), spreads)
+    of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
+    ops = op_results(graph, (*sites, *transfers), shares_of_invocations(tables, of_places, of_works))
     residual = residual_rows(graph, of_places, sites, names)
     return Attribution(
         map_sha256=request.map_sha256,

@@ -8,13 +8,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
 
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
 from tracemap.measurements.model import RunHeader
 from tracemap.options.attribute import Rule
-from tracemap.units import Integer, Text, plural
+from tracemap.units import UNKNOWN, Integer, Text, plural
 
 
 class ResidualReason(enum.StrEnum):
@@ -27,6 +29,7 @@ class ResidualReason(enum.StrEnum):
     COUNTED_IN_DISPATCHES = "counted-in-dispatches"
     KERNEL_OVERHEAD = "kernel-overhead"
     OUTSIDE_KERNELS = "outside-kernels"
+    DISTURBANCE = "disturbance"
     UNMATCHED = "unmatched-event"
 
 
@@ -38,6 +41,7 @@ RESIDUAL_TEXTS: Mapping[ResidualReason, str] = {
     ResidualReason.COUNTED_IN_DISPATCHES: "the part of submissions (execute) that their dispatches' own rows cover",
     ResidualReason.KERNEL_OVERHEAD: "code in kernels that is of no op: prologue, and what stands outside of ops' loops",
     ResidualReason.OUTSIDE_KERNELS: "samples outside of kernels: the runtime, waiting for work",
+    ResidualReason.DISTURBANCE: "time that calls take beyond their fence: what a call like them waits for, by chance",
     ResidualReason.UNMATCHED: "dispatch events that match no site of the map",
 }
 
@@ -50,11 +54,30 @@ class PerCall(Record, frozen=True):
     p90: int
 
 
+class PerInvocation(Record, frozen=True):
+    """Spread over the measured invocations of what an op has in each: its shares of all calls in it, be it nothing.
+
+    Median, 10th and 90th percentile (as of `PerCall`) and largest value; `median_low` and `median_high` bound the
+    median with 95 % by order statistics, and are unknown with fewer than six invocations. All are unknown where the
+    runs do not tell which invocation an event belongs to, and of what is seen at steps.
+    """
+
+    median: Integer
+    median_low: Integer
+    median_high: Integer
+    p10: Integer
+    p90: Integer
+    max: Integer
+
+
+UNKNOWN_PER_INVOCATION: Final = PerInvocation(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+
+
 class OpCost(Record, frozen=True):
-    """One metric of one op.
+    """One metric of one op, without what disturbed its sites.
 
     `inclusive`: the whole of every site it is a member of (never added up over ops); `attributed`: its share by the
-    rule (adds up); `low`/`high`: what the evidence alone proves. `per_call` is the spread of `inclusive` over calls.
+    rule (adds up); `low`/`high`: what the evidence alone proves. `per_invocation` is the spread of `attributed`.
     `sampled_low`/`sampled_high`: the 95 % interval of `attributed` as far as samples decide it, taken as if the errors
     of all sites went the same way; `UNKNOWN` where no samples do.
     """
@@ -65,8 +88,7 @@ class OpCost(Record, frozen=True):
     high: int
     sampled_low: Integer
     sampled_high: Integer
-    per_call: PerCall | None
-    """None where no call was seen (a measured absence, not an unknown)."""
+    per_invocation: PerInvocation
 
 
 class OpResult(Record, frozen=True):
@@ -87,18 +109,25 @@ class OpResult(Record, frozen=True):
 class MemberShare:
     """What a site's member got of the site's cost, by metric name.
 
+    `weight`: the part of it that this is, before it is rounded to a whole number.
     `sampled`: the 95 % interval of what samples decide, by metric; no entry where they do not.
     """
 
     op: OpId
     attributed: Mapping[str, int]
+    weight: Mapping[str, Fraction] = field(default_factory=dict)
     sampled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class SiteCost(Record, frozen=True):
-    """One metric of one site: its sum over calls, and the spread over calls (None where no call was seen)."""
+    """One metric of one site: its sum over calls, which its ops share, and what calls took beyond that.
+
+    `disturbance` is the part that is no work (0 for all but times): what was measured is the sum of both. `per_call` is
+    the spread over calls as they were measured; None where no call was seen (a measured absence, not an unknown).
+    """
 
     total: int
+    disturbance: int
     per_call: PerCall | None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import assert_never
 
 from tracemap.graph.program import Membership, Site
@@ -34,6 +35,12 @@ class Weights:
         if not any(self.values):
             return [*split_by_largest_remainder(total, self.values[:-1]), 0]
         return split_by_largest_remainder(total, self.values)
+
+    @property
+    def fractions(self) -> list[Fraction]:
+        """What of a total each member has, and nobody after them, before it is rounded to a whole number."""
+        values = self.values if any(self.values) else (*[1] * (len(self.values) - 1), 0)
+        return [Fraction(value, sum(values)) for value in values]
 
     def intervals(self, total: int) -> list[tuple[int, int]]:
         """The 95 % intervals of the parts of a total, if these rest on samples."""

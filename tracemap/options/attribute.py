@@ -33,6 +33,7 @@ class AttributeOptions(Options):
 
     map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
+    keep_disturbed: bool = option(False, "Split what calls take beyond the fence of calls like them over ops, too.")
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
     html: Path | None = option(None, "Write the annotated page too.", metavar="PAGE")

@@ -32,7 +32,14 @@ def attribute(
     check_files(options.output, options.html, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    made = joined(runs, bundle, options.rule, allow_mismatch=options.allow_mismatch, progress=progress)
+    made = joined(
+        runs,
+        bundle,
+        options.rule,
+        allow_mismatch=options.allow_mismatch,
+        keep_disturbed=options.keep_disturbed,
+        progress=progress,
+    )
     if options.html is not None:
         from tracemap.reports.page.render import write_bundle_page
 

@@ -31,7 +31,13 @@ class Attributed:
 
 
 def joined(
-    runs: Sequence[Path], bundle: Bundle | None, rule: Rule | None, *, allow_mismatch: bool, progress: Progress
+    runs: Sequence[Path],
+    bundle: Bundle | None,
+    rule: Rule | None,
+    *,
+    allow_mismatch: bool,
+    progress: Progress,
+    keep_disturbed: bool = False,
 ) -> Attributed:
     """Join runs onto a bundle; without one it is found from the first run.
 
@@ -49,7 +55,7 @@ def joined(
         of_runs = bundle or load(find_bundle(opened[0], runs[0]))
         progress("joining events to sites")
         images = partial(read_images, of_runs.module_path)
-        request = Request(of_runs.graph, of_runs.map_sha256, opened, rule, allow_mismatch, images)
+        request = Request(of_runs.graph, of_runs.map_sha256, opened, rule, allow_mismatch, images, keep_disturbed)
         return Attributed(of_runs, attribute(request))
 
 

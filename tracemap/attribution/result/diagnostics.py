@@ -12,7 +12,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES
 from tracemap.options.attribute import Rule
-from tracemap.units import format_count, plural
+from tracemap.units import UNKNOWN, format_count, plural
 
 _MOST_NAMED = 5
 """Ambiguous targets that a diagnostic names."""
@@ -34,6 +34,9 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     yield from _of_steps(by.steps)
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
+    if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
+        text = "the runs do not tell which invocation an event belongs to: what ops cost per invocation is unknown"
+        yield Diagnostic("invocations-unknown", text)
     if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
 

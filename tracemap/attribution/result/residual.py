@@ -30,7 +30,8 @@ def residual_rows(
     """One row for each reason that applies; unmatched events are worth a row even if they cost nothing."""
     events: Counter[ResidualReason] = Counter()
     sums: dict[ResidualReason, Counter[str]] = defaultdict(Counter)
-    costs = (_events(totals.scan), _executes(totals.scan), _ownerless_transfers(graph, totals), _of_sites(sites))
+    of_events = (_events(totals.scan), _executes(totals.scan), _disturbed(totals.scan))
+    costs = (*of_events, _ownerless_transfers(graph, totals), _of_sites(sites))
     for reason, count, cost in chain.from_iterable(costs):
         events[reason] += count
         sums[reason].update(cost)
@@ -60,6 +61,13 @@ def _executes(scan: Scan) -> Iterator[_Cost]:
         overhead = {name: total - covered[name] for name, total in executes.sums.items()}
         yield ResidualReason.OVERHEAD, executes.events, overhead
         yield ResidualReason.COUNTED_IN_DISPATCHES, executes.events, covered
+
+
+def _disturbed(scan: Scan) -> Iterator[_Cost]:
+    """What calls take beyond the fences of calls like them."""
+    for events in scan.by_target.values():
+        if events.disturbed_calls:
+            yield ResidualReason.DISTURBANCE, events.disturbed_calls, events.disturbed
 
 
 def _ownerless_transfers(graph: TraceGraph, totals: Totals) -> Iterator[_Cost]:

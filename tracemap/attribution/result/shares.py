@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import compress
 
 from tracemap.attribution.model import (
+    UNKNOWN_PER_INVOCATION,
     MemberShare,
     OpCost,
     OpResult,
-    PerCall,
+    PerInvocation,
     PlaceResult,
     SiteCost,
     SiteResult,
     TransferResult,
 )
+from tracemap.attribution.result.invocations import PerOp
 from tracemap.attribution.result.totals import Totals
-from tracemap.attribution.scan.sums import Spread
+from tracemap.attribution.scan.percentiles import Spread
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.weights import Weights, weights
 from tracemap.graph.model import TraceGraph
@@ -53,7 +56,9 @@ class Splitting:
         total = self.totals.at(place)
         sums = {**total.sums, **self.steps.totals.get(place, {})}
         spread = self.per_call.get(frozenset(total.targets), {})
-        return {name: SiteCost(sums.get(name, 0), spread.get(name)) for name in self.metrics}
+        return {
+            name: SiteCost(sums.get(name, 0), total.disturbed.get(name, 0), spread.get(name)) for name in self.metrics
+        }
 
 
 def bases(graph: TraceGraph, rule: Rule, steps: StepCounts) -> dict[str, Weights]:
@@ -89,10 +94,11 @@ def _site(site: Site, by: Splitting) -> SiteResult:
     # Bounds are those of the parts that the same weights gave, so that each part lies between its own.
     own = {name: _weights_of(name, site, basis, by) for name in metrics}
     parts = {name: own[name].split(cost.total) for name, cost in metrics.items()}
+    fractions = {name: own[name].fractions for name in metrics}
     sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].sampled}
     return replace(
         found,
-        shares=_shares([member.op for member in site.members], parts, sampled),
+        shares=_shares([member.op for member in site.members], parts, fractions, sampled),
         nobody={name: shares[-1] for name, shares in parts.items()},
         equal_members=basis.equal,
     )
@@ -112,43 +118,45 @@ def _transfer(transfer: Transfer, by: Splitting) -> TransferResult:
         transfer=transfer.id,
         calls=total.calls,
         metrics=metrics,
-        shares=_shares(transfer.ops, parts, {}),
+        shares=_shares(transfer.ops, parts, {name: [Fraction(1, len(even))] * len(even) for name in metrics}, {}),
         split_evenly=total.split_evenly,
     )
 
 
 def _shares(
-    ops: Sequence[OpId], parts: Mapping[str, Sequence[int]], sampled: Mapping[str, Sequence[tuple[int, int]]]
+    ops: Sequence[OpId],
+    parts: Mapping[str, Sequence[int]],
+    fractions: Mapping[str, Sequence[Fraction]],
+    sampled: Mapping[str, Sequence[tuple[int, int]]],
 ) -> tuple[MemberShare, ...]:
     """The n-th part of each metric is the n-th op's; parts of nobody come after those of ops."""
     return tuple(
         MemberShare(
             op,
             {name: shares[number] for name, shares in parts.items()},
+            {name: weights[number] for name, weights in fractions.items()},
             {name: bounds[number] for name, bounds in sampled.items()},
         )
         for number, op in enumerate(ops)
     )
 
 
-def op_results(
-    graph: TraceGraph, results: Sequence[PlaceResult], spreads: Mapping[OpId, Spread]
-) -> tuple[OpResult, ...]:
+def op_results(graph: TraceGraph, results: Sequence[PlaceResult], per_invocation: PerOp) -> tuple[OpResult, ...]:
     """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model."""
     parts: dict[OpId, list[_Part]] = defaultdict(list)
     for result in results:
         for share in result.shares:
             parts[share.op].append((result, share))
-    return tuple(_op_result(op, parts[op.id], spreads.get(op.id, {})) for op in graph.ops if op.id in parts)
+    return tuple(_op_result(op, parts[op.id], per_invocation.get(op.id, {})) for op in graph.ops if op.id in parts)
 
 
-def _op_result(op: Op, parts: Sequence[_Part], spread: Spread) -> OpResult:
+def _op_result(op: Op, parts: Sequence[_Part], spreads: Mapping[str, PerInvocation]) -> OpResult:
     (first, _), *_ = parts
-    costs = {name: _op_cost(name, parts, spread.get(name)) for name in first.metrics}
+    costs = {name: _op_cost(name, parts, spreads.get(name, UNKNOWN_PER_INVOCATION)) for name in first.metrics}
     return OpResult(op.id, op.name, op.file, op.line, sum(result.calls for result, _ in parts), costs)
 
 
-def _op_cost(metric: str, parts: Sequence[_Part], per_call: PerCall | None) -> OpCost:
+def _op_cost(metric: str, parts: Sequence[_Part], per_invocation: PerInvocation) -> OpCost:
     totals = [result.metrics[metric].total for result, _ in parts]
     # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
     proven = [len(result.shares) == 1 and not result.split_evenly for result, _ in parts]
@@ -164,7 +172,7 @@ def _op_cost(metric: str, parts: Sequence[_Part], per_call: PerCall | None) -> O
         attributed=attributed,
         low=sum(compress(totals, proven)),
         high=sum(totals),
-        per_call=per_call,
+        per_invocation=per_invocation,
         sampled_low=below if sampled else UNKNOWN,
         sampled_high=above if sampled else UNKNOWN,
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
 from tracemap.machine.images import Image
 from tracemap.measurements.model import SAMPLES, TIME_METRICS
 from tracemap.units import split_by_largest_remainder
@@ -19,11 +18,13 @@ from tracemap.units import split_by_largest_remainder
 class PlaceTotal:
     """What happened at a site or transfer, and the numbers of the targets that it is of.
 
+    `sums` are without what disturbed its calls, which is `disturbed`, by metric name.
     `split_evenly`: some of the events could have been another place's.
     """
 
     calls: int = 0
     sums: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    disturbed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     targets: set[int] = field(default_factory=set)
     split_evenly: bool = False
 
@@ -52,16 +53,10 @@ class Totals:
         calls = [self.at(site).calls for site in sites]
         return sites, calls if any(calls) else [1] * len(sites)
 
-    def targets_of_ops(self, graph: TraceGraph) -> dict[OpId, frozenset[int]]:
-        """The targets whose events are, all or in part, of an op."""
-        found: dict[OpId, set[int]] = defaultdict(set)
-        for op, place in _places_of_ops(graph):
-            found[op] |= self.at(place).targets
-        return {op: frozenset(targets) for op, targets in found.items()}
-
-    def pools(self, graph: TraceGraph) -> list[frozenset[int]]:
-        """The sets of targets whose events a place or an op has."""
-        return [*self.targets_of_ops(graph).values(), *(frozenset(total.targets) for total in self.places.values())]
+    @property
+    def pools(self) -> list[frozenset[int]]:
+        """The sets of targets whose events places have."""
+        return [frozenset(total.targets) for total in self.places.values()]
 
     def steps(self, graph: TraceGraph, images: Callable[[], Sequence[Image]]) -> StepCounts:
         """What was seen inside of kernels; of a target that is several sites, each has a part."""
@@ -82,12 +77,10 @@ def totals(scan: Scan) -> Totals:
             places[place].calls += calls
             places[place].targets.add(number)
             places[place].split_evenly |= not target.exact
-        for metric, total in events.sums.items():
+        for metric, total in events.worked.items():
             for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
                 places[place].sums[metric] += share
+        for metric, total in events.disturbed.items():
+            for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
+                places[place].disturbed[metric] += share
     return Totals(scan, dict(places))
-
-
-def _places_of_ops(graph: TraceGraph) -> Iterator[tuple[OpId, str]]:
-    yield from ((member.op, site.id) for site in graph.sites for member in site.members)
-    yield from ((op, transfer.id) for transfer in graph.transfers for op in transfer.ops)

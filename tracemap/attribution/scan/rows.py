@@ -1,7 +1,7 @@
 """The rows of runs, each with its target: events in the table `resolved`, rows of steps summed up.
 
-`resolved` has every event of all runs, warm-up left out, as the number of its target and whole values. Each run's file
-is read once for it. It is the connection's own, and may spill to disk.
+`resolved` has every event of all runs, warm-up left out, as the number of its target, its invocation and whole values.
+Each run's file is read once for it. It is the connection's own, and may spill to disk.
 """
 
 from __future__ import annotations
@@ -24,12 +24,23 @@ _RESOLVED = f"""
 SELECT CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
                             WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
                             WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END AS INTEGER)
-       AS target, {{values}}
+       AS target, {{invocation}} AS invocation, {{detail}} AS detail{{values}}
 FROM (SELECT * FROM {{events}} WHERE {{which}}) AS event {{joins}}
 """
 
 COVERED = "covered_ns"
-"""The column that tells how much of an execute its dispatches cover, in files and in `resolved`."""
+"""The column of files that tells how much of an execute its dispatches cover."""
+DETAIL = "detail"
+"""The column of `resolved` that has of executes what their dispatches cover, of others a number for their shape.
+
+One column for both: ten million rows have to fit into memory. Events of one shape have equal counts of workgroups, and
+equal lengths if they move bytes; unequal ones share a number once in 10^19 pairs.
+"""
+
+# A run's invocations follow those of the runs before. Numbers that are out of all reason are unknown.
+_INVOCATION = "TRY_CAST(TRY_CAST(event.invocation AS INTEGER) + CAST({first} AS BIGINT) AS INTEGER)"
+_SHAPE = "hash(event.workgroups_x, event.workgroups_y, event.workgroups_z, event.payload_bytes)"
+_DETAIL = f"CASE event.kind WHEN 'execute' THEN {{covered}} ELSE CAST({_SHAPE} // 2 AS BIGINT) END"
 NO_ADDRESS = -1
 
 # Summed up here, as a sampled run has a row for each sample.
@@ -41,25 +52,32 @@ FROM {{events}} AS event {{joins}} WHERE NOT event.warmup AND event.kind = 'step
 
 
 def resolve(tables: Tables, metrics: Sequence[Metric]) -> None:
-    """Make the table, without rows: columns `target`, one for each metric, and what dispatches covered of executes."""
-    values = "".join(f"{value_column(number)} BIGINT, " for number in range(len(metrics)))
-    tables.fill("resolved", f"target INTEGER, {values}{COVERED} BIGINT", ())
+    """Make the table, without rows: columns `target`, `invocation`, `DETAIL`, and one for each metric."""
+    values = "".join(f", {value_column(number)} BIGINT" for number in range(len(metrics)))
+    tables.fill("resolved", f"target INTEGER, invocation INTEGER, {DETAIL} BIGINT{values}", ())
 
 
 def add_events(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metric]) -> None:
     """Add the events of a run."""
     # Rows of steps are no events of their own: they would count as calls.
     which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
-    covered = f"CASE event.kind WHEN 'execute' THEN event.{COVERED} END" if COVERED in source.columns else "NULL"
     query = _RESOLVED.format(
         dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
         transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
-        values=", ".join((*(value_of(metric, source.run) for metric in metrics), f"CAST({covered} AS BIGINT)")),
+        invocation=_INVOCATION.format(first=_next_invocation(source.tables)),
+        detail=_DETAIL.format(covered=f"event.{COVERED}" if COVERED in source.columns else "NULL"),
+        values="".join(f", {value_of(metric, source.run)}" for metric in metrics),
         events=source.events,
         which=which,
         joins=joined(lookups),
     )
     source.tables.query(f"INSERT INTO resolved {query}")
+
+
+def _next_invocation(tables: Tables) -> int:
+    """The number that the invocation 0 of the next run gets."""
+    ((last,),) = tables.query("SELECT max(invocation) FROM resolved")
+    return 0 if last is None else int(last) + 1
 
 
 def first_of(targets: Iterable[str], otherwise: int) -> str:
@@ -74,7 +92,7 @@ def joined(lookups: Iterable[Lookup]) -> str:
 
 def covered_ns(tables: Tables, sources: Sequence[Source]) -> int:
     """Nanoseconds of all runs' executes in which a dispatch of theirs ran."""
-    ((told,),) = tables.query(f"SELECT sum({COVERED}) FROM resolved WHERE target = {EXECUTE}")
+    ((told,),) = tables.query(f"SELECT sum({DETAIL}) FROM resolved WHERE target = {EXECUTE}")
     covered = int(told or 0)
     for source in sources:
         if COVERED not in source.columns:

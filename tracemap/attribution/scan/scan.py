@@ -6,14 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.join.run import EXECUTE, Join, Target, Targets
+from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.lookups import Source, lookups
 from tracemap.attribution.scan.metrics import common_metrics, step_metrics
+from tracemap.attribution.scan.percentiles import Spread, pooled
 from tracemap.attribution.scan.rows import StepRow, add_events, covered_ns, resolve, step_rows
 from tracemap.attribution.scan.submissions import submission_lookups
-from tracemap.attribution.scan.sums import Spread, TargetSum, pooled, sums_by_target
+from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
 from tracemap.attribution.scan.tables import Tables
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Metric, Run
+from tracemap.units import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Scan:
     """Of the rows of steps, which are no events of their own."""
     step_rows: tuple[StepRow, ...]
     surplus: bool
+    invocations: Invocations
 
     def measured(self, metric: Metric) -> int:
         """The sum of a metric over all that the runs have of it."""
@@ -42,8 +46,8 @@ class Scan:
         return sum(row.values[number] for row in self.step_rows)
 
 
-def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run]) -> Scan:
-    """Read all runs.
+def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturbed: bool = False) -> Scan:
+    """Read all runs; `keep_disturbed`: what calls take beyond fences is not told apart.
 
     Raises:
         RunInvalid: a cell is not what its column says, or a file is damaged.
@@ -58,12 +62,15 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run]) -> Scan:
         add_events(source, of_events, metrics)
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
-    by_target = sums_by_target(tables, metrics)
+    of_all = invocations(tables)
+    # Calls of several places are several variants. Which of them recur is told by invocations only.
+    several = [number for number, target in enumerate(targets) if not target.exact and of_all.count is UNKNOWN]
+    by_target = sums_by_target(tables, metrics, of_all, Fenced(not keep_disturbed, several))
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(tables, sources)
     surplus = any(source.join.surplus for source in sources)
-    return Scan(metrics, tuple(targets), by_target, covered, of_steps, tuple(rows), surplus)
+    return Scan(metrics, tuple(targets), by_target, covered, of_steps, tuple(rows), surplus, of_all)
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:

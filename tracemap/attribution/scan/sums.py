@@ -1,131 +1,169 @@
-"""The events of each target: how many, and per metric their sum and the percentiles of the single values.
+"""The events of each target: how many, per metric their sum, the percentiles of the single values, and what disturbed.
 
-Percentiles are of one target or of several together (a *pool*). Those of a pool are found in two steps, so that only
-the values near a percentile are ever sorted.
+They are first grouped by target and shape, in the table `groups`: fences are of groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from tracemap.attribution.model import PerCall
+from tracemap.attribution.model import PerCall, PerInvocation
+from tracemap.attribution.scan.fences import FEWEST, disturbed, fence_column, fence_of
+from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.percentiles import Spread, pooled
 from tracemap.attribution.scan.tables import Tables
-from tracemap.measurements.model import Metric
+from tracemap.measurements.model import TIME_METRICS, Metric
+from tracemap.units import UNKNOWN
 
-# Roots are rounded correctly, so that larger values never have smaller buckets; one is about a hundredth wide.
-_BUCKET = "CAST(sign({0}) * floor(sqrt(sqrt(abs({0}))) * 16) AS BIGINT)"
+# By target and shape; what is of no target has no shape.
+_GROUPS = """
+SELECT *{fences} FROM (
+    SELECT target, CASE WHEN target >= 0 THEN detail END AS shape, count(*) AS events,
+           {distinct} AS invocations{columns} FROM resolved GROUP BY ALL)
+"""
+_VALUES = """
+, sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, max({value}) AS most_{number},
+quantile_disc({value}, [{fractions}]) FILTER (target >= 0) AS ordered_{number}
+"""
+_FENCE = ", CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {fence} END AS BIGINT) AS {column}"
 
-# First counts by bucket, which tell the bucket of each percentile and its rank there; then only values of these buckets
-# are looked at one by one. Rank k of n is the least k with k/n >= p.
-_POOLED = """
-WITH member AS (SELECT DISTINCT target FROM pools),
-     counted AS MATERIALIZED (SELECT target, {bucket} AS bucket, count(*) AS n FROM resolved SEMI JOIN member
-                              USING (target) WHERE {value} IS NOT NULL GROUP BY ALL),
-     pooled AS (SELECT pool, bucket, sum(n) AS n FROM counted JOIN pools USING (target) GROUP BY ALL),
-     ranked AS (SELECT pool, bucket, n, sum(n) OVER (PARTITION BY pool ORDER BY bucket) AS upto,
-                       sum(n) OVER (PARTITION BY pool) AS total FROM pooled),
-     wanted AS MATERIALIZED (
-        SELECT pool, tenths, bucket, (total * tenths + 9) // 10 - (upto - n) AS place
-        FROM ranked, (VALUES (1), (5), (9)) AS percentile(tenths)
-        WHERE (total * tenths + 9) // 10 > upto - n AND (total * tenths + 9) // 10 <= upto),
-     needed AS (SELECT DISTINCT target, bucket FROM wanted JOIN pools USING (pool)),
-     value AS (SELECT target, {bucket} AS bucket, {value} AS value, count(*) AS n
-               FROM resolved SEMI JOIN needed ON resolved.target = needed.target AND {bucket} = needed.bucket
-               GROUP BY ALL),
-     placed AS (SELECT pool, tenths, value, place, sum(sum(n)) OVER (PARTITION BY pool, tenths ORDER BY value) AS upto
-                FROM value JOIN pools USING (target) JOIN wanted USING (pool, bucket)
-                GROUP BY pool, tenths, value, place)
-SELECT pool, [min(value) FILTER (tenths = 1), min(value) FILTER (tenths = 5), min(value) FILTER (tenths = 9)]
-FROM placed WHERE upto >= place GROUP BY pool ORDER BY pool
+_BY_TARGET = """
+SELECT target, CAST(sum(events) AS BIGINT), count(*), CAST(any_value(invocations) AS BIGINT){columns}
+FROM groups GROUP BY target ORDER BY target
+"""
+_OF_TARGET = """
+, [CAST(sum(total_{number}) AS HUGEINT), CAST(sum(absent_{number}) AS HUGEINT), CAST(any_value({fence}) AS HUGEINT)],
+list_append(any_value(ordered_{number}), any_value(most_{number}))
 """
 
-Spread = Mapping[str, PerCall]
-"""Percentiles by metric name; no entry where no event has a value."""
+_FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""Those of percentiles and of quartiles; the bounds of the median follow them."""
 
 
-def quantiles(value: str) -> str:
-    """The aggregate of a column that `per_call` takes."""
-    return f"quantile_disc({value}, [0.1, 0.5, 0.9])"
-
-
-def per_call(names: Sequence[str], lists: Sequence[Sequence[int] | None]) -> Spread:
-    """The percentiles of each metric from its list in SQL."""
-    return {
-        name: PerCall(median=values[1], p10=values[0], p90=values[2])
-        for name, values in zip(names, lists, strict=True)
-        if values is not None and values[0] is not None
-    }
-
-
-def pooled(
-    tables: Tables, names: Sequence[str], pools: Sequence[frozenset[int]], events_of: Mapping[int, int]
-) -> dict[frozenset[int], Spread]:
-    """The percentiles of the events in `resolved` of several targets together.
-
-    Args:
-        tables: the connection.
-        names: the metrics, in the order of their columns.
-        pools: sets of numbers of targets.
-        events_of: how many events each target has.
-    """
-    if not pools:
-        return {}
-    rows = [(pool, target) for pool, targets in enumerate(pools) for target in sorted(targets)]
-    tables.fill("pools", "pool INTEGER, target INTEGER", rows)
-    values = sum(events_of.get(target, 0) for _, target in rows)
-    # All values of each pool at once are as good as long as that is not more than there are altogether.
-    find = pooled_at_once if values <= sum(events_of.values()) else pooled_in_steps
-    found = dict(find(tables, names))
-    return {targets: found.get(pool, {}) for pool, targets in enumerate(pools)}
-
-
-def pooled_at_once(tables: Tables, names: Sequence[str]) -> dict[int, Spread]:
-    """For few pools: all values of each. By the number of the pool in the table `pools`."""
-    columns = ", ".join(("pool", *(quantiles(value_column(number)) for number in range(len(names)))))
-    rows = tables.query(f"SELECT {columns} FROM resolved JOIN pools USING (target) GROUP BY pool")
-    return {pool: per_call(names, lists) for pool, *lists in rows}
-
-
-def pooled_in_steps(tables: Tables, names: Sequence[str]) -> dict[int, Spread]:
-    """For pools that share many targets: only the values that lie near a percentile."""
-    found: dict[int, dict[str, PerCall]] = {}
-    for number, name in enumerate(names):
-        value = value_column(number)
-        for pool, values in tables.query(_POOLED.format(value=value, bucket=_BUCKET.format(value))):
-            found.setdefault(pool, {}).update(per_call([name], [values]))
-    return dict(found)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSum:
-    """The events of one target. By metric name: `sums`; how many events have no value; percentiles of the values."""
+    """The events of one target; most of it by metric name.
+
+    `absent`: how many events have no value; `per_call`: percentiles of the values; `disturbed`: the part of `sums` that
+    lies beyond fences, at `disturbed_calls` events. `per_invocation`: what the sums of the rest in each invocation are
+    like, as far as that is known without adding up: of targets with one event in each invocation, all of one shape.
+    """
 
     events: int
     sums: Mapping[str, int]
     absent: Mapping[str, int]
-    per_call: Mapping[str, PerCall]
+    per_call: Spread
+    disturbed: Mapping[str, int] = field(default_factory=dict)
+    disturbed_calls: int = 0
+    per_invocation: Mapping[str, PerInvocation] = field(default_factory=dict)
+
+    @property
+    def worked(self) -> Mapping[str, int]:
+        """What is left of the sums without what disturbed."""
+        return {name: total - self.disturbed.get(name, 0) for name, total in self.sums.items()}
 
 
-def sums_by_target(tables: Tables, metrics: Sequence[Metric]) -> dict[int, TargetSum]:
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Which events have fences: none of the targets `doubtful`, and no events at all where it is not `wanted`."""
+
+    wanted: bool
+    doubtful: Sequence[int]
+
+    def metrics(self, metrics: Sequence[Metric]) -> list[int]:
+        """The numbers of the metrics that have fences: what is counted is the same however long it takes."""
+        return [number for number, each in enumerate(metrics) if each.name in TIME_METRICS and self.wanted]
+
+    @property
+    def judged(self) -> str:
+        """Which groups, in SQL."""
+        return " AND ".join(("target >= 0", *(f"target <> {target}" for target in self.doubtful)))
+
+
+def sums_by_target(
+    tables: Tables, metrics: Sequence[Metric], of_all: Invocations, fenced: Fenced
+) -> dict[int, TargetSum]:
     """The events of `resolved` by the number of their target, in its order."""
-    # The percentiles of single targets come with the sums: that is one pass over `resolved` less.
-    values = [value_column(number) for number in range(len(metrics))]
-    sums = (f"[CAST(sum({value}) AS HUGEINT), count(*) - count({value})]" for value in values)
-    lists = (f"{quantiles(value)} FILTER (WHERE target >= 0)" for value in values)  # nobody asks for those of no target
-    columns = ", ".join(("target", "count(*)", *sums, *lists))
-    rows = tables.query(f"SELECT {columns} FROM resolved GROUP BY target ORDER BY target")
+    with_fence = fenced.metrics(metrics)
+    tables.make("groups", _groups(len(metrics), of_all, with_fence, fenced.judged))
+    beyond = disturbed(tables, with_fence, of_all)
+    columns = (_OF_TARGET.format(number=number, fence=fence_column(number)) for number in range(len(metrics)))
+    rows = tables.query(_BY_TARGET.format(columns="".join(columns)))
     names = [metric.name for metric in metrics]
-    return {target: _sum(events, names, cells) for target, events, *cells in rows}
+    several = [frozenset({target}) for target, _, groups, *_ in rows if target >= 0 and groups > 1]
+    spreads = pooled(tables, names, several, {target: events for target, events, *_ in rows})
+    found = {}
+    for target, events, groups, seen, *cells in rows:
+        parts = {name: _Values(*pair) for name, *pair in zip(names, cells[::2], cells[1::2], strict=True)}
+        calls, taken = beyond.get(target, (0, {}))
+        once = target >= 0 and groups == 1 and events == seen == of_all.count
+        found[target] = TargetSum(
+            events=events,
+            sums={name: each.total for name, each in parts.items()},
+            absent={name: each.absent for name, each in parts.items()},
+            per_call=spreads.get(frozenset({target})) or _per_call(parts),
+            disturbed={names[number]: total for number, total in taken.items()},
+            disturbed_calls=calls,
+            per_invocation=_per_invocation(parts, of_all) if once else {},
+        )
+    return found
 
 
-def _sum(events: int, names: Sequence[str], cells: Sequence[Any]) -> TargetSum:
-    pairs = dict(zip(names, cells, strict=False))
-    return TargetSum(
-        events,
-        sums={name: int(total or 0) for name, (total, _) in pairs.items()},
-        absent={name: absent for name, (_, absent) in pairs.items()},
-        per_call=per_call(names, cells[len(names) :]),
+class _Values:
+    """The values of one metric at a target, as SQL has them: sum, number of absent ones, fence; and some in order."""
+
+    def __init__(self, numbers: Sequence[int | None], ordered: Sequence[int | None]) -> None:
+        total, absent, fence = numbers
+        self.total, self.absent, self.fence = int(total or 0), int(absent or 0), fence
+        self.ordered = [int(value) for value in ordered if value is not None]
+
+    def worked(self, place: int) -> int:
+        """A value in order without what lies beyond the fence."""
+        value = self.ordered[place]
+        return value if self.fence is None else min(value, self.fence)
+
+
+def _per_call(parts: Mapping[str, _Values]) -> Spread:
+    return {
+        name: PerCall(median=each.ordered[2], p10=each.ordered[0], p90=each.ordered[4])
+        for name, each in parts.items()
+        if len(each.ordered) >= len(_FRACTIONS)
+    }
+
+
+def _per_invocation(parts: Mapping[str, _Values], of_all: Invocations) -> dict[str, PerInvocation]:
+    """Where each invocation has one event, its sum is that event's value: what is cut off keeps their order."""
+    bounds = [len(_FRACTIONS) + number for number in range(len(of_all.interval))]
+    return {
+        name: PerInvocation(
+            median=each.worked(2),
+            median_low=each.worked(bounds[0]) if bounds else UNKNOWN,
+            median_high=each.worked(bounds[1]) if bounds else UNKNOWN,
+            p10=each.worked(0),
+            p90=each.worked(4),
+            max=each.worked(-1),
+        )
+        for name, each in parts.items()
+        if not each.absent
+    }
+
+
+def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], judged: str) -> str:
+    """The SQL of the table `groups` for so many metrics."""
+    fractions = ", ".join(map(str, (*_FRACTIONS, *of_all.interval)))
+    columns = (
+        _VALUES.format(number=number, value=value_column(number), fractions=fractions) for number in range(count)
     )
+    fences = (
+        _FENCE.format(
+            number=number,
+            judged=judged if number in with_fence else "false",
+            fewest=FEWEST,
+            fence=fence_of((f"ordered_{number}[2]", f"ordered_{number}[4]")),
+            column=fence_column(number),
+        )
+        for number in range(count)
+    )
+    return _GROUPS.format(fences="".join(fences), distinct=of_all.distinct, columns="".join(columns))

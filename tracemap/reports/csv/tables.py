@@ -6,17 +6,20 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from tracemap.attribution.model import Attribution, PerCall
+from msgspec.structs import astuple
+
+from tracemap.attribution.model import Attribution
 from tracemap.graph.model import TraceGraph
 from tracemap.reports.escaping import for_hook_text
-from tracemap.units import Unknown
+from tracemap.units import Integer, Text, Unknown
 
 if TYPE_CHECKING:
     from tracemap.measurements.hook.stats import ThreadCalls
 
 _COLUMNS = (
     "op name file line column function scope fate calls metric unit attributed inclusive low high "
-    "per_call_p10 per_call_median per_call_p90 sampled_low sampled_high"
+    "per_invocation_median per_invocation_median_low per_invocation_median_high per_invocation_p10 per_invocation_p90 "
+    "per_invocation_max sampled_low sampled_high"
 ).split()
 
 
@@ -33,20 +36,20 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
         about = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
-        cells = ["" if isinstance(cell, Unknown) else cell for cell in about]
+        cells = _known(*about)
         for name, cost in result.metrics.items():
-            figures = (cost.attributed, cost.inclusive, cost.low, cost.high)
-            sampled = ["" if isinstance(bound, Unknown) else bound for bound in (cost.sampled_low, cost.sampled_high)]
-            writer.writerow([*cells, result.calls, name, units[name], *figures, *_spread(cost.per_call), *sampled])
+            spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high)
+            figures = _known(cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
+            writer.writerow([*cells, result.calls, name, units[name], *figures])
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 8])
+            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 11])
     return out.getvalue()
 
 
-def _spread(per_call: PerCall | None) -> tuple[int | str, int | str, int | str]:
-    return ("", "", "") if per_call is None else (per_call.p10, per_call.median, per_call.p90)
+def _known(*cells: Integer | Text) -> list[int | str]:
+    return ["" if isinstance(cell, Unknown) else cell for cell in cells]
 
 
 def calls_csv(calls: ThreadCalls) -> str:

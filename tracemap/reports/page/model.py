@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tracemap.attribution.model import MetricTotal, PerCall
+from tracemap.attribution.model import MetricTotal, PerCall, PerInvocation
 from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
-from tracemap.units import Integer, format_quantity, format_share
+from tracemap.units import Integer, Unknown, format_quantity, format_share
 
 
 class Amount(Record, frozen=True, array_like=True):
@@ -127,7 +127,7 @@ class LineLink(Record, frozen=True, array_like=True):
 
 
 class Spread(Record, frozen=True, array_like=True):
-    """Median, 10th and 90th percentile over calls."""
+    """Median, 10th and 90th percentile: of a site over its calls, of an op over invocations."""
 
     median: Amount
     p10: Amount
@@ -141,7 +141,7 @@ class OpCostRow(Record, frozen=True):
     inclusive: Amount
     low: Amount
     high: Amount
-    per_call: Spread | None
+    per_invocation: Spread | None
     sampled: tuple[Amount, Amount] | None = None
 
 
@@ -177,6 +177,7 @@ class SiteCostRow(Record, frozen=True):
     """One metric of one site."""
 
     total: Amount
+    disturbance: Amount
     per_call: Spread | None
 
 
@@ -269,8 +270,8 @@ def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[
     return tuple(amount(values[metric.name], metric) for metric in metrics)
 
 
-def spread(per_call: PerCall | None, metric: MetricTotal) -> Spread | None:
-    """The spread over calls as amounts; None where there was no call."""
-    if per_call is None:
-        return None
-    return Spread(amount(per_call.median, metric), amount(per_call.p10, metric), amount(per_call.p90, metric))
+def spread(of: PerCall | PerInvocation | None, metric: MetricTotal) -> Spread | None:
+    """A spread as amounts; None where there was no call, or the invocations are not known."""
+    values = (of.median, of.p10, of.p90) if of else ()
+    known = [amount(value, metric) for value in values if not isinstance(value, Unknown)]
+    return Spread(*known) if known else None

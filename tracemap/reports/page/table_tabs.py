@@ -83,7 +83,7 @@ def _op_cost(cost: OpCost, metric: MetricTotal) -> OpCostRow:
         inclusive=amount(cost.inclusive, metric),
         low=amount(cost.low, metric),
         high=amount(cost.high, metric),
-        per_call=spread(cost.per_call, metric),
+        per_invocation=spread(cost.per_invocation, metric),
         sampled=_sampled(cost, metric),
     )
 
@@ -127,7 +127,7 @@ def _member_row(member: Membership, shares: Mapping[OpId, tuple[Amount, ...]]) -
 
 
 def _site_cost(cost: SiteCost, metric: MetricTotal) -> SiteCostRow:
-    return SiteCostRow(amount(cost.total, metric), spread(cost.per_call, metric))
+    return SiteCostRow(amount(cost.total, metric), amount(cost.disturbance, metric), spread(cost.per_call, metric))
 
 
 @dataclass(slots=True)

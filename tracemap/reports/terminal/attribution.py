@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 MOST_ROWS = 25
 """Rows of the tables of ops and of sites; of ops all can be asked for."""
 
-_OPS = ("op", "line", "name", "scope", *map(Number, "calls attributed share inclusive low high median/call".split()))
+_OPS = (
+    "op",
+    "line",
+    "name",
+    "scope",
+    *map(Number, "calls attributed share inclusive low high median/invocation".split()),
+)
 _INTERVAL = Number("95 % interval")
 _SITES = ("site", "kernel", "root", "line", *map(Number, "calls total share median/call p10 p90".split()))
 
@@ -102,7 +108,8 @@ def _op_table(costed: CostedMap, results: Sequence[OpResult], metric: MetricTota
 def _op_cells(costed: CostedMap, result: OpResult, metric: MetricTotal) -> tuple[str, ...]:
     op, cost = costed.graph.op_by_id[result.op], result.metrics[metric.name]
     share = format_share(cost.attributed, metric.measured)
-    median = format_quantity(cost.per_call.median, metric.unit) if cost.per_call else "–"
+    each = cost.per_invocation.median
+    median = "–" if isinstance(each, Unknown) else format_quantity(each, metric.unit)
     bounds = [format_quantity(value, metric.unit) for value in (cost.inclusive, cost.low, cost.high)]
     numbers = (format_quantity(cost.attributed, metric.unit), share, *bounds, median)
     return op.id, _lines(costed, op), op.name, costed.scope_of(op), format_count(result.calls), *numbers

@@ -22,7 +22,8 @@ function opCard(op, selected) {
     const [low, high] = cost.sampled;
     card.append(make("div", "facts", "95 % interval of the samples: " + low[1] + " – " + high[1]));
   }
-  if (op.calls !== null) card.append(make("div", "facts", counts.format(op.calls) + " calls" + spreadText(cost.per_call)));
+  if (op.calls !== null) card.append(make("div", "facts", counts.format(op.calls) + " calls"));
+  if (cost.per_invocation) card.append(make("div", "facts", "per invocation" + spreadText(cost.per_invocation)));
   return card;
 }
 
@@ -47,6 +48,7 @@ function siteCard(site, selected, mark) {
   const facts = make("div", "facts", "command " + site.command);
   if (site.calls !== null) facts.append(" · " + counts.format(site.calls) + " calls");
   facts.append(spreadText(cost?.per_call));
+  if (cost?.disturbance[0]) facts.append(" · and " + cost.disturbance[1] + " of disturbance");
   if (site.path.length) {
     facts.append(" · through ");
     site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));

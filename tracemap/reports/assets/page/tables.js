@@ -81,7 +81,7 @@ const text = (label, value, cell) => column(label, value, cell ?? ((row) => make
 const numbers = (label, count) => column(label, count, (row) => make("td", "num", String(count(row))), true);
 const amounts = (label, pick, cell = amountCell) => column(label, (row) => number(pick(row)), (row) => cell(pick(row)), true);
 const calls = column("calls", (row) => row.calls, callsCell, true);
-const perCall = ["median", "p10", "p90"].map((label, at) => amounts(label, (row) => costOf(row)?.per_call?.[at]));
+const spreadOver = (of, key) => ["median", "p10", "p90"].map((label, at) => amounts(label + "/" + of, (row) => costOf(row)?.[key]?.[at]));
 
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
@@ -99,7 +99,7 @@ const opColumns = [
     amounts("inclusive", (op) => costOf(op)?.inclusive),
     amounts("low", (op) => costOf(op)?.low),
     amounts("high", (op) => costOf(op)?.high),
-    ...perCall,
+    ...spreadOver("invocation", "per_invocation"),
   ] : []),
   text("kernel", (op) => op.kernels.join(" "), (op) => make("td", "mono", op.kernels.join(" "))),
   text("reason", (op) => op.reason, (op) => make("td", "text", op.reason)),
@@ -117,7 +117,8 @@ const siteColumns = [
     calls,
     amounts("total", (site) => costOf(site)?.total),
     amounts("share", (site) => costOf(site)?.total, shareCell),
-    ...perCall,
+    amounts("disturbance", (site) => costOf(site)?.disturbance),
+    ...spreadOver("call", "per_call"),
   ] : []),
   text("notes", (site) => site.remarks.join("; "), (site) => make("td", "text", site.remarks.join("; "))),
 ];

@@ -1,0 +1,196 @@
+"""Disturbance: what calls take beyond the fence of calls like them. The truth is computed in plain Python."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.builders import graph, op, site
+from tracemap.attribution.attribute import Request, attribute
+from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.graph.model import TraceGraph
+from tracemap.measurements.runfile import read_run
+from tracemap.options.attribute import Rule
+
+Call = tuple[str, int, int, int]
+"""A site, its count of workgroups, the invocation, nanoseconds."""
+
+
+def two_sites() -> TraceGraph:
+    """Two ops in `site0`, one in `site1`, which share a kernel."""
+    return graph([op(1, 1), op(2, 2), op(3, 3)], [site(0, 1, 2), site(1, 3)])
+
+
+def attributed(folder: Path, calls: Iterable[Call], *, keep: bool = False, invocations: bool = True) -> Attribution:
+    rows = (
+        f"{place},main$async_dispatch_0,{groups},{invocation if invocations else ''},{cost},{2 * cost},{cost}"
+        for place, groups, invocation, cost in calls
+    )
+    table = folder / "r.csv"
+    table.write_text("\n".join(["site,kernel,workgroups_x,invocation,cpu_ns,duration_ns,faults", *rows]) + "\n")
+    return attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, keep_disturbed=keep))
+
+
+def disturbance(result: Attribution, metric: str = "cpu_ns") -> dict[str, int]:
+    """By site; the residual row must be their sum."""
+    found = {each.site: each.metrics[metric].disturbance for each in result.sites}
+    rows = [row.metrics[metric] for row in result.residual if row.reason is ResidualReason.DISTURBANCE]
+    assert sum(rows) == sum(found.values())
+    return found
+
+
+def fence(costs: Sequence[int]) -> float:
+    """The upper quartile and one and a half interquartile ranges; a quartile is the least value that reaches it."""
+    ordered = sorted(costs)
+    q1, q3 = (ordered[-(-len(ordered) * quarters // 4) - 1] for quarters in (1, 3))
+    return q3 + (q3 - q1) * 3 // 2
+
+
+def beyond_fences(calls: Iterable[Call]) -> Mapping[str, int]:
+    """What calls take beyond the fences of their sites and counts of workgroups, where nothing recurs."""
+    of_group: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for place, groups, _, cost in calls:
+        of_group[place, groups].append(cost)
+    found = dict.fromkeys(("site0", "site1"), 0)
+    for (place, _), costs in of_group.items():
+        if len(costs) >= 8:
+            found[place] += int(sum(max(0, cost - fence(costs)) for cost in costs))
+    return found
+
+
+def steady(place: str, costs: Iterable[int], groups: int = 1) -> list[Call]:
+    """A call in each invocation."""
+    return [(place, groups, invocation, cost) for invocation, cost in enumerate(costs)]
+
+
+def noisy(cost: int, count: int, seed: int = 1) -> list[int]:
+    """Costs of a kernel that takes so long, within five percent."""
+    chance = random.Random(seed)
+    return [round(cost * chance.uniform(0.95, 1.05)) for _ in range(count)]
+
+
+def test_a_call_that_waited_is_cut_at_its_fence_and_the_rest_is_split(tmp_path: Path) -> None:
+    costs = [100, 101, 102, 103, 104, 105, 106, 5000]
+    result = attributed(tmp_path, steady("site0", costs))
+    # Quartiles 101 and 105: the fence is 105 + 1.5 * 4.
+    assert fence(costs) == 111
+    assert disturbance(result) == {"site0": 5000 - 111, "site1": 0}
+    assert disturbance(result, "duration_ns") == {"site0": 10000 - 222, "site1": 0}
+    (row,) = result.residual
+    assert row.events == 1
+    first, second, _ = result.ops
+    worked = sum(costs) - 5000 + 111
+    assert result.sites[0].metrics["cpu_ns"].total == worked
+    assert first.metrics["cpu_ns"].attributed + second.metrics["cpu_ns"].attributed == worked
+    assert first.metrics["cpu_ns"].inclusive == first.metrics["cpu_ns"].high == worked
+    assert result.metrics[0].measured == sum(costs)
+    per_call = result.sites[0].metrics["cpu_ns"].per_call
+    assert per_call is not None
+    assert per_call.p90 == 5000  # of calls as they were measured
+
+
+def test_what_is_counted_is_never_disturbance(tmp_path: Path) -> None:
+    result = attributed(tmp_path, steady("site0", [1] * 20 + [50]))
+    assert disturbance(result, "faults") == {"site0": 0, "site1": 0}
+    assert result.ops[0].metrics["faults"].inclusive == 70
+
+
+def test_disturbed_calls_are_kept_if_asked(tmp_path: Path) -> None:
+    costs = [100] * 20 + [5000]
+    result = attributed(tmp_path, steady("site0", costs), keep=True)
+    assert not result.residual
+    assert result.sites[0].metrics["cpu_ns"].total == sum(costs)
+
+
+def test_too_few_calls_have_no_fence(tmp_path: Path) -> None:
+    assert not attributed(tmp_path, steady("site0", [100] * 6 + [5000])).residual
+    assert attributed(tmp_path, steady("site0", [100] * 7 + [5000])).residual
+
+
+@pytest.mark.parametrize("slow", [30, 50, 70])
+def test_two_frequent_modes_of_a_kernel_are_work(tmp_path: Path, slow: int) -> None:
+    """A kernel whose time depends on its data: its upper quartile is of the slow mode."""
+    costs = noisy(100_000, 300 - 3 * slow) + noisy(900_000, 3 * slow, seed=2)
+    random.Random(3).shuffle(costs)
+    assert not attributed(tmp_path, steady("site0", costs)).residual
+
+
+def test_a_site_with_two_counts_of_workgroups_has_two_fences(tmp_path: Path) -> None:
+    """One call in twenty has ten times the workgroups: as one group it would be cut."""
+    small, large = noisy(100_000, 190), noisy(1_000_000, 10)
+    calls = [*steady("site0", small), *steady("site0", large, groups=10)]
+    assert not attributed(tmp_path, calls).residual
+    assert attributed(tmp_path, steady("site0", small + large)).residual
+    slow = [*calls, ("site0", 10, 0, 60_000_000)]
+    assert disturbance(attributed(tmp_path, slow)) == beyond_fences(slow)
+
+
+def trips(invocations: int, of_trip: Sequence[int]) -> list[Call]:
+    """A loop whose trips take so long, within five percent, in each invocation."""
+    return [
+        ("site0", 1, invocation, noisy(cost, 1, seed=invocation * 1000 + trip)[0])
+        for invocation in range(invocations)
+        for trip, cost in enumerate(of_trip)
+    ]
+
+
+def test_a_rare_mode_that_recurs_in_each_invocation_is_work(tmp_path: Path) -> None:
+    """The last of twenty trips has ten times the work: 5 % of the calls, far beyond the fence of the others."""
+    calls = trips(30, [100_000] * 19 + [1_000_000])
+    assert sum(beyond_fences(calls).values()) > 20_000_000
+    assert not attributed(tmp_path, calls).residual
+    # The slow trips have a fence of their own, and so has a third kind of trip beyond that.
+    waited = [*calls, ("site0", 1, 3, 40_000_000)]
+    assert 38_000_000 < disturbance(attributed(tmp_path, waited))["site0"] < 39_000_000
+    steps = trips(30, [100_000] * 40 + [1_000_000] * 9 + [9_000_000] * 1)
+    assert not attributed(tmp_path, steps).residual
+
+
+def test_what_does_not_recur_is_disturbance_however_alike_it_is(tmp_path: Path) -> None:
+    """Calls that wait for a scheduler's time slice all take the same time more."""
+    costs = noisy(100_000, 280) + noisy(4_100_000, 20, seed=2)
+    random.Random(3).shuffle(costs)
+    calls = steady("site0", costs)
+    found = disturbance(attributed(tmp_path, calls))
+    assert found == beyond_fences(calls)
+    assert found["site0"] > 75_000_000
+
+
+def test_calls_that_may_be_of_several_sites_are_not_judged_without_invocations(tmp_path: Path) -> None:
+    """One of eight calls is slow: of a site that always is, for all that is known."""
+    calls = [("", 1, number // 8, 1000 if number % 8 == 0 else 10) for number in range(80)]
+    assert not attributed(tmp_path, calls, invocations=False).residual
+    assert not attributed(tmp_path, calls).residual
+    known = [("site0", 1, 0, cost) for _, _, _, cost in calls]
+    assert attributed(tmp_path, known, invocations=False).residual
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["site0", "site1"]),
+        st.integers(1, 2),
+        st.just(0),
+        st.one_of(st.integers(0, 40), st.integers(0, 2**40)),
+    ),
+    min_size=1,
+    max_size=120,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(calls=CALLS)
+def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(tmp_path: Path, calls: list[Call]) -> None:
+    numbered = [(place, groups, number, cost) for number, (place, groups, _, cost) in enumerate(calls)]
+    result = attributed(tmp_path, numbered)
+    beyond = beyond_fences(numbered)
+    assert disturbance(result) == beyond
+    for place in result.sites:
+        whole = sum(cost for name, _, _, cost in numbered if name == place.site)
+        assert place.metrics["cpu_ns"].total == whole - beyond[place.site]
+    assert result.metrics[0].measured == sum(cost for *_, cost in numbered)

@@ -1,0 +1,191 @@
+"""An op's share of each invocation, as a distribution: computed again in plain Python from the rows of the run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.builders import graph, op, site
+from tests.conftest import Built, Recorded
+from tests.recording import Row, events
+from tests.support import Json, json_cli
+from tracemap.attribution.attribute import Request, attribute
+from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution
+from tracemap.attribution.scan import weighted
+from tracemap.graph.model import TraceGraph
+from tracemap.measurements.order import FEWEST, median_ranks
+from tracemap.measurements.runfile import read_run
+from tracemap.options.attribute import Rule
+from tracemap.units import UNKNOWN
+
+Call = tuple[str, int, int]
+"""A site, the invocation, nanoseconds."""
+
+MEMBERS = {"site0": (1, 2), "site1": (2,), "site2": (2, 3, 4), "site3": (1, 2, 3)}
+
+
+def four_sites() -> TraceGraph:
+    sites = [site(number, *members, kernel=f"k{number}") for number, members in enumerate(MEMBERS.values())]
+    return graph([op(number, number) for number in range(1, 6)], [*sites, site(4, 5, kernel="k4")])
+
+
+def written(folder: Path, calls: Sequence[Call], name: str = "r") -> Path:
+    table = folder / f"{name}.csv"
+    rows = (f"{place},k{place[4:]},{invocation},{cost},{cost % 1000}" for place, invocation, cost in calls)
+    table.write_text("\n".join(["site,kernel,invocation,cpu_ns,faults", *rows]) + "\n")
+    return table
+
+
+def attributed(*tables: Path) -> Attribution:
+    return attribute(Request(four_sites(), "cd" * 32, [read_run(table) for table in tables], Rule.EQUAL))
+
+
+def expected(shares: Sequence[Fraction]) -> dict[str, Fraction | None]:
+    """The distribution of an op's shares, one for each invocation."""
+    ordered, count = sorted(shares), len(shares)
+    rank = {"p10": -(-count // 10), "median": -(-count // 2), "p90": -(-count * 9 // 10), "max": count}
+    found: dict[str, Fraction | None] = {name: ordered[number - 1] for name, number in rank.items()}
+    low = bound_of_median(count)
+    found["median_low"] = ordered[low - 1] if low else None
+    found["median_high"] = ordered[count - low] if low else None
+    return found
+
+
+def bound_of_median(count: int) -> int:
+    """The largest k so that the k-th value lies above the median in no more than 2.5 % of all samples; 0: none."""
+    chance, low = Fraction(1, 2**count), 0
+    while chance <= Fraction(1, 40):
+        low += 1
+        chance += Fraction(math.comb(count, low), 2**count)
+    return low
+
+
+def assert_like(found: object, shares: Sequence[Fraction]) -> None:
+    """Rounded once as a sum and once as a share."""
+    for name, value in expected(shares).items():
+        told = getattr(found, name)
+        assert told is UNKNOWN if value is None else abs(told - value) <= 1, (name, found, value)
+
+
+def shares_of(number: int, calls: Sequence[Call], invocations: Sequence[int]) -> list[Fraction]:
+    """By the rule `equal`; nothing in invocations in which none of the op's sites ran."""
+    found = {invocation: Fraction() for invocation in invocations}
+    for place, invocation, cost in calls:
+        members = MEMBERS.get(place, (5,))
+        if number in members:
+            found[invocation] += Fraction(cost, len(members))
+    return list(found.values())
+
+
+@pytest.mark.parametrize("count", [6, 7, 20, 61, 100, 999, 1000])
+def test_ranks_that_bound_the_median(count: int) -> None:
+    low, high = median_ranks(count)
+    assert low == bound_of_median(count)
+    assert low + high == count + 1
+
+
+@pytest.mark.parametrize("count", [1001, 2500, 5001])
+def test_ranks_of_many_values_are_those_of_the_sum(count: int) -> None:
+    assert median_ranks(count)[0] == bound_of_median(count)
+
+
+def test_few_values_bound_no_median() -> None:
+    assert bound_of_median(FEWEST - 1) == 0
+    with pytest.raises(ValueError, match="5 values"):
+        median_ranks(FEWEST - 1)
+
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from([*MEMBERS, "site4"]), st.integers(0, 11), st.integers(0, 10**9)), min_size=1, max_size=60
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(calls=CALLS, at_a_time=st.sampled_from([1, 20, 4_000_000]))
+def test_shares_of_invocations_are_those_of_their_rows(tmp_path: Path, calls: list[Call], at_a_time: int) -> None:
+    """Without fences, whose work is another test's: what is counted has none."""
+    invocations = sorted({invocation for _, invocation, _ in calls})
+    table = written(tmp_path, calls)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weighted, "_MOST_SUMS", at_a_time)
+        result = attributed(table)
+    counted = [(place, invocation, cost % 1000) for place, invocation, cost in calls]
+    for number, each in enumerate(result.ops, start=1):
+        assert_like(each.metrics["faults"].per_invocation, shares_of(number, counted, invocations))
+
+
+def test_what_disturbed_calls_is_in_no_invocation(tmp_path: Path) -> None:
+    """Of a site alone, whose percentiles are known, and of one that shares its op."""
+    chance = random.Random(1)
+    calls = [(place, number, chance.randint(90, 110)) for place in ("site3", "site4") for number in range(40)]
+    worst = [("site3", 40, 10**9), ("site4", 40, 10**9)]
+    first, *_, last = (each.metrics["cpu_ns"] for each in attributed(written(tmp_path, calls + worst)).ops)
+    assert last.per_invocation.max == last.attributed - sum(cost for _, _, cost in calls[40:])
+    assert isinstance(first.per_invocation.max, int)
+    assert 30 < first.per_invocation.max < 60
+
+
+def test_invocations_of_several_runs_are_different_ones(tmp_path: Path) -> None:
+    one = [("site1", number, 100 + number) for number in range(3, 9)]
+    two = [("site1", number, 200 + number) for number in range(3, 7)]
+    result = attributed(written(tmp_path, one, "one"), written(tmp_path, two, "two"))
+    values = [Fraction(cost) for _, _, cost in one + two]
+    assert_like(result.ops[1].metrics["cpu_ns"].per_invocation, values)
+
+
+@pytest.mark.parametrize("far", [1, 10**6, 2**31 - 1])
+def test_numbers_of_invocations_need_not_follow_each_other(tmp_path: Path, far: int) -> None:
+    calls = [("site4", 0, 7), ("site4", far, 9), ("site0", far, 1)]
+    result = attributed(written(tmp_path, calls))
+    assert_like(result.ops[4].metrics["cpu_ns"].per_invocation, [Fraction(7), Fraction(9)])
+    assert_like(result.ops[0].metrics["cpu_ns"].per_invocation, [Fraction(0), Fraction(1, 2)])
+
+
+@pytest.mark.parametrize("number", ["", "99999999999999", "-99999999999999"])
+def test_an_event_of_no_invocation_leaves_all_unknown_and_it_is_said(tmp_path: Path, number: str) -> None:
+    table = tmp_path / "r.csv"
+    table.write_text(f"site,kernel,invocation,cpu_ns\nsite4,k4,0,7\nsite4,k4,{number},9\n")
+    result = attributed(table)
+    assert result.ops[4].metrics["cpu_ns"].per_invocation == UNKNOWN_PER_INVOCATION
+    assert "invocations-unknown" in {diagnostic.slug for diagnostic in result.diagnostics}
+
+
+def test_shares_of_recorded_invocations_are_those_of_the_rows(built: Built, recorded: Recorded) -> None:
+    """The weights are those of the totals; sites are told by their kernels, of which each has one."""
+    run = recorded("hand_mlp")
+    bundle = built("hand_mlp")
+    result = json_cli("attribute", run, "--map", bundle, "--keep-disturbed")
+    shown = json_cli("show", bundle)
+    rows = [row for row in events(run) if row["kind"] == "dispatch" and not row["warmup"]]
+    kernel_of = {each["id"]: each["kernel"] for each in shown["sites"]}
+    assert len(set(kernel_of.values())) == len(kernel_of)
+    for entry in result["ops"]:
+        for metric in ("cpu_ns", "duration_ns"):
+            shares = recorded_shares(entry, metric, shown, rows)
+            assert_json_like(entry["metrics"][metric]["per_invocation"], shares)
+
+
+def recorded_shares(entry: Json, metric: str, shown: Json, rows: Sequence[Row]) -> list[Fraction]:
+    """What an op of one site has in each invocation."""
+    found: dict[int, Fraction] = defaultdict(Fraction)
+    cost = entry["metrics"][metric]
+    (place,) = next(each["sites"] for each in shown["ops"] if each["id"] == entry["op"])
+    kernel = next(each["kernel"] for each in shown["sites"] if each["id"] == place)
+    for row in rows:
+        found[row["invocation"]] += (
+            Fraction(row[metric]) * Fraction(cost["attributed"], cost["inclusive"]) if row["kernel"] == kernel else 0
+        )
+    return list(found.values())
+
+
+def assert_json_like(found: Json, shares: Sequence[Fraction]) -> None:
+    for name, value in expected(shares).items():
+        assert found[name] is None if value is None else abs(found[name] - value) <= 2, name

@@ -1,0 +1,69 @@
+"""An op's share of each invocation, as a distribution: what its sites cost in it, by the op's weights in them.
+
+A weight is what an op gets of what a site costs, and the same in all invocations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from fractions import Fraction
+
+from tracemap.attribution.model import PerInvocation, PlaceResult
+from tracemap.attribution.result.totals import Totals
+from tracemap.attribution.scan.tables import Tables
+from tracemap.attribution.scan.weighted import UNIT, Weighted, nothing, per_invocation
+from tracemap.graph.ops import OpId
+from tracemap.units import UNKNOWN, Integer
+
+PerOp = Mapping[OpId, Mapping[str, PerInvocation]]
+"""By op and metric name; no entry where it is not known."""
+
+
+def shares_of_invocations(tables: Tables, totals: Totals, results: Mapping[str, PlaceResult]) -> PerOp:
+    """The distributions of all ops of the results of sites and transfers, which are named by their places."""
+    if totals.scan.invocations.count is UNKNOWN:
+        return {}
+    weights = {metric.name: _weights(totals, results, metric.name) for metric in totals.scan.metrics}
+    sums = {(op, metric): _sum(each) for metric, by_op in weights.items() for op, each in by_op.items()}
+    known = per_invocation(tables, totals.scan, sorted(set(sums.values())))
+    found: dict[OpId, dict[str, PerInvocation]] = defaultdict(dict)
+    for metric, by_op in weights.items():
+        for op, each in by_op.items():
+            whole = known[sums[op, metric]][metric] if each else nothing(totals.scan)
+            found[op][metric] = _scaled(whole, max(each.values(), default=Fraction(1)))
+    return found
+
+
+def _weights(totals: Totals, results: Mapping[str, PlaceResult], metric: str) -> Mapping[OpId, dict[int, Fraction]]:
+    """What each op has of the events of each target; nothing where none of them ran."""
+    found: dict[OpId, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    for place, result in results.items():
+        targets = totals.at(place).targets
+        for share in result.shares:
+            of_op, weight = found[share.op], share.weight[metric]
+            for target in targets if weight else ():
+                # The events of a target of several places are split evenly over these.
+                of_op[target] += weight / len(totals.scan.targets[target].places)
+    return found
+
+
+def _sum(by_target: Mapping[int, Fraction]) -> Weighted:
+    """The weights in whole numbers, the largest as `UNIT`: ops whose weights are in proportion share one sum."""
+    largest = max(by_target.values(), default=Fraction(1))
+    return tuple((target, round(weight / largest * UNIT)) for target, weight in sorted(by_target.items()))
+
+
+def _scaled(whole: PerInvocation, weight: Fraction) -> PerInvocation:
+    return PerInvocation(
+        median=_times(whole.median, weight),
+        median_low=_times(whole.median_low, weight),
+        median_high=_times(whole.median_high, weight),
+        p10=_times(whole.p10, weight),
+        p90=_times(whole.p90, weight),
+        max=_times(whole.max, weight),
+    )
+
+
+def _times(value: Integer, weight: Fraction) -> Integer:
+    return value if value is UNKNOWN else round(value * weight)

@@ -1,0 +1,103 @@
+"""What disturbed calls: the time that they take beyond an upper fence of calls that do the same work.
+
+A *group* is the calls of one target with the same counts of workgroups. Its fence is the upper quartile and one and a
+half interquartile ranges (Tukey, Exploratory Data Analysis, 1977, section 2D). A call that was preempted lies beyond
+it, by as long as it waited; that is no work of any op.
+
+Not all that lies beyond is disturbance: one trip of a loop in twenty may have more to do. Times alone cannot tell, as
+calls that waited for a scheduler's time slice are as alike as those of a kernel. But what has more to do has it in each
+invocation, as all have the same inputs, and what disturbs strikes now and then. So calls beyond the fence that *recur*,
+in nine of ten of the invocations that have calls of the group, are a group of their own, with a fence of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracemap.attribution.scan.invocations import Invocations
+from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.tables import Tables
+from tracemap.units import INTEGER_LIMIT, UNKNOWN
+
+FEWEST = 8
+"""Calls from which a group has a fence: with fewer, less than two lie in each quarter."""
+
+_FENCE = (
+    f"CAST(least(CAST({{q3}} AS HUGEINT) + (CAST({{q3}} AS HUGEINT) - {{q1}}) * 3 // 2, {INTEGER_LIMIT}) AS BIGINT)"
+)
+
+# The calls beyond a fence, with their values; NULL for a value that is not beyond its own.
+_BEYOND = """
+SELECT event.target, event.detail AS shape, event.invocation, {values}
+FROM resolved AS event JOIN groups ON groups.target = event.target AND groups.shape = event.detail WHERE {beyond}
+"""
+
+# At most a quarter of a group's calls lies beyond its fence: they cannot recur where an invocation has a single one.
+_RAISE = """
+UPDATE groups SET {fence} = {raised} FROM (
+    SELECT beyond.target, beyond.shape, {distinct} AS invocations, quantile_disc({value}, [0.25, 0.75]) AS quartiles
+    FROM beyond JOIN groups ON groups.target = beyond.target AND groups.shape = beyond.shape
+    WHERE beyond.{value} > groups.{fence} AND groups.events > groups.invocations
+    GROUP BY ALL HAVING count(*) >= {fewest}) AS recurring
+WHERE groups.target = recurring.target AND groups.shape = recurring.shape
+    AND recurring.invocations * 10 >= groups.invocations * 9
+"""
+
+_DISTURBED = """
+SELECT beyond.target, count(*) FILTER ({any_beyond}), {sums}
+FROM beyond JOIN groups ON groups.target = beyond.target AND groups.shape = beyond.shape
+GROUP BY beyond.target ORDER BY beyond.target
+"""
+
+
+def fence_column(number: int) -> str:
+    """The column of the table `groups` that has the fence of the n-th metric; NULL: there is none."""
+    return f"fence_{number}"
+
+
+def fence_of(quartiles: tuple[str, str]) -> str:
+    """The upper fence of a lower and an upper quartile, in SQL; no fence lies beyond the largest number."""
+    return _FENCE.format(q1=quartiles[0], q3=quartiles[1])
+
+
+def disturbed(
+    tables: Tables, metrics: Sequence[int], of_all: Invocations
+) -> Mapping[int, tuple[int, Mapping[int, int]]]:
+    """What calls take beyond the fences of their groups, in the table `groups`, which recurring calls raise.
+
+    Args:
+        tables: the connection.
+        metrics: the numbers of those that have fences.
+        of_all: the invocations.
+
+    Returns:
+        By target how many calls lie beyond a fence, and by metric how much they take beyond it.
+    """
+    if not metrics:
+        return {}
+    names = [(value_column(number), fence_column(number)) for number in metrics]
+    cells = (f"CASE WHEN event.{value} > groups.{fence} THEN event.{value} END AS {value}" for value, fence in names)
+    beyond = " OR ".join(f"event.{value} > groups.{fence}" for value, fence in names)
+    tables.make("beyond", _BEYOND.format(values=", ".join(cells), beyond=beyond))
+    if of_all.count is not UNKNOWN:
+        for value, fence in names:
+            _raise(tables, value, fence, of_all)
+    still = [f"beyond.{value} > groups.{fence}" for value, fence in names]
+    sums = (
+        f"sum(beyond.{value} - groups.{fence}) FILTER ({condition})"
+        for (value, fence), condition in zip(names, still, strict=True)
+    )
+    rows = tables.query(_DISTURBED.format(any_beyond=" OR ".join(still), sums=", ".join(sums)))
+    return {
+        target: (calls, {number: int(total or 0) for number, total in zip(metrics, totals, strict=True)})
+        for target, calls, *totals in rows
+    }
+
+
+def _raise(tables: Tables, value: str, fence: str, of_all: Invocations) -> None:
+    """Give groups whose calls beyond the fence recur the fence of these, as often as any do."""
+    raised = fence_of(("quartiles[1]", "quartiles[2]"))
+    query = _RAISE.format(fence=fence, value=value, raised=raised, distinct=of_all.distinct, fewest=FEWEST)
+    # Each time at least three quarters of what lay beyond does no longer: it ends.
+    while tables.query(query)[0][0]:
+        pass

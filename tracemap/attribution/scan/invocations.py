@@ -1,0 +1,48 @@
+"""The invocations that the events of `resolved` belong to: how many there are, and how many have which events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracemap.attribution.scan.tables import Tables
+from tracemap.measurements.order import FEWEST, median_ranks
+from tracemap.units import UNKNOWN, Integer
+
+_WIDEST = 16
+"""Numbers of invocations for each event, up to which these are marked in a string of bits."""
+
+_KNOWN = """
+SELECT min(invocation), max(invocation), count(*), count(*) FILTER (target >= 0 AND invocation IS NULL) FROM resolved
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocations:
+    """How many invocations were measured, and the aggregate that counts those of some events.
+
+    `count` is unknown where an event of a place does not tell its invocation.
+    """
+
+    count: Integer
+    distinct: str
+
+    @property
+    def interval(self) -> tuple[float, ...]:
+        """Fractions of all invocations at which the bounds of the median's 95 % interval lie; none with too few."""
+        if self.count is UNKNOWN or self.count < FEWEST:
+            return ()
+        # In the middle of a rank, so that no rounding leads to the next one.
+        return tuple((rank - 0.5) / self.count for rank in median_ranks(self.count))
+
+
+def invocations(tables: Tables) -> Invocations:
+    """Look at the table `resolved`."""
+    ((first, last, events, untold),) = tables.query(_KNOWN)
+    if untold or first is None:
+        return Invocations(UNKNOWN, "0")
+    # One bit for each invocation is counted many times faster than a set of numbers.
+    narrow = last - first < _WIDEST * (events + 1)
+    bits = f"coalesce(bit_count(bitstring_agg(invocation, {first}, {last})), 0)"
+    distinct = bits if narrow else "count(DISTINCT invocation)"
+    ((count,),) = tables.query(f"SELECT {distinct} FROM resolved")
+    return Invocations(int(count), distinct)

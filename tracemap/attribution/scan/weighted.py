@@ -1,0 +1,99 @@
+"""What weighted sums of events are like from invocation to invocation: the share of an op of several sites.
+
+Most ops need no such sum: what a sole target has once in each invocation is known already. For the others the rows of
+their targets are read again, a bounded number of sums at a time: time grows with these rows times the sums that each
+is part of, memory does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from tracemap.attribution.model import PerInvocation
+from tracemap.attribution.scan.fences import fence_column
+from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.scan import Scan
+from tracemap.attribution.scan.tables import Tables
+from tracemap.units import UNKNOWN
+
+Weighted = tuple[tuple[int, int], ...]
+"""Numbers of targets, each with the weight of its events in `UNIT`."""
+
+UNIT = 1 << 30
+"""A weight of one. Sums are of whole numbers: these come out the same in whatever order they are added up."""
+
+_MOST_SUMS = 4_000_000
+"""Sums that are kept at a time, over all invocations and metrics."""
+
+_SUMS = """
+SELECT weights.number{columns}
+FROM resolved AS event JOIN weights ON weights.target = event.target
+JOIN groups ON groups.target = event.target AND groups.shape = event.detail
+GROUP BY weights.number, event.invocation
+"""
+_SUM = ", coalesce((sum({worked} * weights.weight) + {half}) // {unit}, 0) AS {value}"
+_WORKED = "CAST(least(event.{value}, groups.{fence}) AS HUGEINT)"
+
+# In an invocation without any of its events, a sum is nothing.
+_NOTHING = """
+INSERT INTO weighted SELECT number, {zeros}
+FROM (SELECT number, unnest(range({count} - n)) FROM (SELECT number, count(*) AS n FROM weighted GROUP BY number))
+"""
+_ORDERED = "SELECT number{columns} FROM weighted GROUP BY number ORDER BY number"
+_IN_ORDER = ", quantile_disc({value}, [{fractions}]), max({value})"
+
+
+def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict[Weighted, Mapping[str, PerInvocation]]:
+    """What sums are like over all invocations, whose number is known; by metric name.
+
+    Args:
+        tables: the connection, with the tables of the scan.
+        seen: the scan.
+        sums: different ones; those of nothing are left out.
+    """
+    count = seen.invocations.count
+    assert count is not UNKNOWN
+    found = {each: _told(seen, each) for each in sums}
+    rest = iter([each for each, told in found.items() if each and len(told) < len(seen.metrics)])
+    at_a_time = max(1, _MOST_SUMS // (count * max(1, len(seen.metrics))))
+    while some := list(islice(rest, at_a_time)):
+        found.update(zip(some, _summed(tables, seen, some), strict=True))
+    return found
+
+
+def nothing(seen: Scan) -> PerInvocation:
+    """What a sum without any events is like."""
+    low, high = (0, 0) if seen.invocations.interval else (UNKNOWN, UNKNOWN)
+    return PerInvocation(median=0, median_low=low, median_high=high, p10=0, p90=0, max=0)
+
+
+def _told(seen: Scan, each: Weighted) -> Mapping[str, PerInvocation]:
+    """What the scan tells of a sum: that of a target of its own."""
+    return seen.by_target[each[0][0]].per_invocation if [weight for _, weight in each] == [UNIT] else {}
+
+
+def _summed(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> Iterator[Mapping[str, PerInvocation]]:
+    rows = [(number, target, weight) for number, each in enumerate(sums) for target, weight in each]
+    tables.fill("weights", "number INTEGER, target INTEGER, weight BIGINT", rows)
+    names = [metric.name for metric in seen.metrics]
+    values = [value_column(number) for number in range(len(names))]
+    added = (
+        _SUM.format(
+            worked=_WORKED.format(value=value, fence=fence_column(number)), half=UNIT // 2, unit=UNIT, value=value
+        )
+        for number, value in enumerate(values)
+    )
+    tables.make("weighted", _SUMS.format(columns="".join(added)))
+    tables.query(_NOTHING.format(zeros=", ".join("0" for _ in values), count=seen.invocations.count))
+    fractions = ", ".join(map(str, (0.1, 0.5, 0.9, *seen.invocations.interval)))
+    in_order = (_IN_ORDER.format(value=value, fractions=fractions) for value in values)
+    for _, *cells in tables.query(_ORDERED.format(columns="".join(in_order))):
+        pairs = zip(names, cells[::2], cells[1::2], strict=True)
+        yield {name: _distribution([*map(int, ordered), int(largest)]) for name, ordered, largest in pairs}
+
+
+def _distribution(ordered: Sequence[int]) -> PerInvocation:
+    p10, median, p90, *bounds, largest = ordered
+    low, high = bounds or (UNKNOWN, UNKNOWN)
+    return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
