@@ -123,7 +123,7 @@ def attributed(program: str, bundle: Path, run: Path) -> tuple[dict[str, tuple[i
     lines = (PROGRAMS / f"{program}.mlir").read_text().splitlines()
     labels = {number: line.partition("// ")[2] for number, line in enumerate(lines, start=1) if line[:1] == " "}
     ops = {op["id"]: labels.get(op["line"], "") for op in json_cli("show", bundle)["ops"]}
-    result = json_cli("attribute", run, "--map", bundle)
+    result = json_cli("attribute", run, "--map", bundle, "--keep-disturbed")
     found = {
         ops[each["op"]]: (each["calls"], each["metrics"]["duration_ns"]["attributed"])
         for each in result["ops"]
