@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,14 @@ from tests.support import json_cli, run_cli
 from tests.test_attribution import attributed, csv_of, example, residual, run_of, shares, slugs
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.attribution.steps.lines import spread_evenly
+from tracemap.attribution.steps.lines import Spot, spread_evenly
 from tracemap.attribution.weights import wilson
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
-from tracemap.graph.program import Step
-from tracemap.machine.code import OUTSIDE, innermost, instructions_of, loops_of
+from tracemap.graph.program import Kernel, Step
+from tracemap.machine.code import OUTSIDE, CodeLoop, innermost, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
@@ -215,6 +215,18 @@ def addresses_run(bundle: Bundle, kernel: str, addresses: Sequence[int], lines: 
     return run_of(path, table, head)
 
 
+def ops_by_loop(kernel: Kernel, loops: Sequence[CodeLoop]) -> Callable[[int], frozenset[OpId]]:
+    """The ops that have code in the innermost loop around an address of which any has; none where there is no such."""
+    ops_at = {step.line: step.ops for step in kernel.steps}
+
+    def of(address: int) -> frozenset[OpId]:
+        around = sorted((sum(loop.lines.values()), n, loop) for n, loop in enumerate(loops) if loop.holds(address))
+        found = (frozenset(op for line in loop.lines for op in ops_at.get(line, ())) for _, _, loop in around)
+        return next((ops for ops in found if ops), frozenset())
+
+    return of
+
+
 def test_code_of_no_op_goes_to_the_loop_around(built: Built, tmp_path: Path) -> None:
     """A sample at every instruction of a real kernel: those in loops of ops have owners, whatever line they are of."""
     bundle = load(built("jax_gpt2_4l"))
@@ -226,9 +238,11 @@ def test_code_of_no_op_goes_to_the_loop_around(built: Built, tmp_path: Path) -> 
     request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
     result = attribute(request)
     owned = {step.line for step in kernel.steps if step.ops}
-    lost = [i for i in code if i.line not in owned and innermost(loops, i.address) == OUTSIDE]
-    assert 0 < residual(result, "samples").get(ResidualReason.KERNEL_OVERHEAD, 0) == len(lost) < len(code) // 20
-    assert sum(shares(result, "samples").values()) == len(code) - len(lost)
+    outside = [i for i in code if i.line not in owned and innermost(loops, i.address) == OUTSIDE]
+    lost = residual(result, "samples").get(ResidualReason.KERNEL_OVERHEAD, 0)
+    # Some of the code outside brings ops what they take in.
+    assert 0 < lost <= len(outside) < len(code) // 20
+    assert sum(shares(result, "samples").values()) == len(code) - lost
 
 
 def test_the_loop_decides_between_ops(built: Built, tmp_path: Path) -> None:
@@ -329,7 +343,7 @@ def test_columns_of_steps_are_found_behind_many_dispatches(tmp_path: Path) -> No
     weights=st.lists(st.integers(0, 100), min_size=1, max_size=6),
 )
 def test_what_is_spread_over_sites_keeps_both_sums(seen: dict[tuple[int, int], int], weights: list[int]) -> None:
-    counted = Counter(seen)
+    counted = Counter({Spot(line, line, loop): count for (line, loop), count in seen.items()})
     parts = spread_evenly(counted, weights)
     assert [part.total() for part in parts] == split_by_largest_remainder(counted.total(), weights)
     for place, count in counted.items():
@@ -338,7 +352,7 @@ def test_what_is_spread_over_sites_keeps_both_sums(seen: dict[tuple[int, int], i
 
 
 def test_single_samples_are_not_all_the_first_sites() -> None:
-    parts = spread_evenly(Counter({(line, OUTSIDE): 1 for line in range(1200)}), [1] * 12)
+    parts = spread_evenly(Counter({Spot(line, line): 1 for line in range(1200)}), [1] * 12)
     assert [part.total() for part in parts] == [100] * 12
 
 
@@ -416,7 +430,7 @@ def test_without_any_weight_members_have_the_same(rule: Rule | None, tmp_path: P
 )
 @given(data=st.data())
 def test_samples_anywhere_in_real_code_balance(built: Built, tmp_path: Path, data: st.DataObject) -> None:
-    """At any instruction, beside the code, with any line: what is at steps of one op alone is at least this op's."""
+    """At any instruction, beside the code, with any line: what is in a loop is of the ops of this loop."""
     bundle = load(built("jax_gpt2_4l"))
     kernel = next(kernel for kernel in bundle.graph.kernels if "softmax" in kernel.name)
     (image,) = read_images(bundle.module_path)
@@ -429,8 +443,8 @@ def test_samples_anywhere_in_real_code_balance(built: Built, tmp_path: Path, dat
     result = attribute(request)
     (samples,) = (metric for metric in result.metrics if metric.name == "samples")
     assert samples.measured == len(found)
-    ops_at = {step.line: frozenset(step.ops) for step in kernel.steps}
-    seen = Counter(ops_at.get(line, frozenset()) for _, line in found)
+    ops_in = ops_by_loop(kernel, loops_of(code))
+    seen = Counter(ops_in(address) for address, _ in found)
     got = shares(result, "samples")
     for ops, count in seen.items():
         assert not ops or sum(got[op] for op in ops) >= count

@@ -502,7 +502,7 @@ def test_code_that_a_kernel_calls_counts_where_it_is_called() -> None:
         CallCost("so", 100, "libm", 100, (19, *zeros)),  # another object's address 100 is no kernel's
     )
     counts = CallgrindCounts(EVENTS, (99, *zeros), (), {key: (value, *zeros) for key, value in costs.items()}, calls)
-    steps = simulated_steps(counts, {"so": image}, {"k"})
+    steps = simulated_steps(counts, {"so": image}, {"k": {3, 4}})
     assert {key: values[0] for key, values in steps.lines.items()} == {("k", 0): 2, ("k", 3): 24, ("k", 4): 31}
     assert steps.substituted == 24 + 19
     assert steps.program == 99
@@ -511,7 +511,7 @@ def test_code_that_a_kernel_calls_counts_where_it_is_called() -> None:
 def test_an_event_that_is_missing_is_named() -> None:
     counts = CallgrindCounts(("Ir",), (1,), (), {}, ())
     with pytest.raises(RunInvalid, match="did not count I1mr"):
-        simulated_steps(counts, {}, set())
+        simulated_steps(counts, {}, {})
 
 
 CALLGRIND = """# callgrind format

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import pytest
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import Corpus, check_cli, json_cli, made_once, run_cli
+from tests.test_attribution_steps import ops_by_loop
 from tracemap.attribution.weights import wilson
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.machine.code import instructions_of, loops_of
+from tracemap.machine.images import kernel_images, read_images
 from tracemap.options.attribute import Rule
 
 Json = dict[str, Any]
@@ -58,6 +61,16 @@ def rows_of_steps(run: Path, metric: str) -> list[tuple[str | None, int | None, 
         return connection.execute(query).fetchall()
 
 
+def samples_in(run: Path, kernel: str) -> list[tuple[int, int]]:
+    """Address and number of samples in a kernel."""
+    query = (
+        f"SELECT address, CAST(sum(samples) AS BIGINT) FROM read_parquet('{run}') "
+        "WHERE kind = 'step' AND kernel = ? AND address IS NOT NULL AND NOT coalesce(warmup, false) GROUP BY ALL"
+    )
+    with duckdb.connect() as connection:
+        return connection.execute(query, [kernel]).fetchall()
+
+
 def metric_of(result: Json, name: str) -> Json:
     (found,) = (metric for metric in result["metrics"] if metric["name"] == name)
     assert isinstance(found, dict)
@@ -84,18 +97,21 @@ def test_samples_in_kernels_reach_ops(model: str, made: Path, samples: Corpus, b
 
 
 @pytest.mark.parametrize("model", list(SAMPLED))
-def test_ops_have_at_least_what_was_seen_at_their_own_steps(
+def test_the_ops_of_a_loop_have_at_least_what_was_seen_in_it(
     model: str, made: Path, samples: Corpus, built: Built
 ) -> None:
-    """Over the ops of a kernel's step together, as the rows of a kernel of several sites may not tell the site."""
+    """Together, as in a loop no place of a sample tells the op, and as rows of a kernel may not tell the site."""
     bundle, run = sampled(model, made, samples, built)
     result = json_cli("attribute", run, "--map", bundle)
     got = {each["op"]: each["metrics"]["samples"]["attributed"] for each in result["ops"]}
-    own: dict[frozenset[str], int] = defaultdict(int)
-    ops_at = {(kernel.name, step.line): step.ops for kernel in load(bundle).graph.kernels for step in kernel.steps}
-    for kernel, line, count in rows_of_steps(run, "samples"):
-        # A step may be of an op that does no work of its own: what is seen there is its loop's.
-        own[frozenset(op for op in ops_at.get((kernel or "", line or 0), ()) if op in got)] += count
+    own: Counter[frozenset[str]] = Counter()
+    images = read_images(load(bundle).module_path)
+    for kernel in load(bundle).graph.kernels:
+        ((image, function),) = kernel_images(images, kernel.name)
+        ops_in = ops_by_loop(kernel, loops_of(instructions_of(image, function)))
+        for address, count in samples_in(run, kernel.name):
+            # Code may be of an op that does no work of its own: what is seen there is its loop's.
+            own[frozenset(op for op in ops_in(address) if op in got)] += count
     own.pop(frozenset(), None)
     assert own
     for ops, count in own.items():

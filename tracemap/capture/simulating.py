@@ -19,8 +19,10 @@ from typing import Final
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.geometry import Geometry
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ProgramFailed, RunInvalid, UsageInvalid
-from tracemap.machine.images import Image, read_image
+from tracemap.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
+from tracemap.machine.code import instructions_of, loops_of
+from tracemap.machine.flow import lines_of_values
+from tracemap.machine.images import CodeFunction, Image, read_image
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import STEP_METRICS, EventKind
@@ -31,6 +33,9 @@ from tracemap.units import format_count, format_share
 
 Command = Callable[[Path, Sequence[str]], list[str]]
 """The command line that runs a module once, on one worker, with more flags."""
+
+LinesOf = Mapping[str, Collection[int]]
+"""The lines of a kernel's text that are of ops, by the kernel's name."""
 
 SIMULATED_DEVICE: Final = "local-sync"
 """Works off everything in the calling thread: nothing depends on how threads take turns."""
@@ -76,14 +81,14 @@ def find_valgrind() -> Valgrind:
 class CacheSimulation:
     """What to simulate.
 
-    `module` is the bundle's, compiled for valgrind, and `build` says for what; `kernels` are all of it; `load_time`:
-    some of them run when the module is loaded, which is taken off.
+    `module` is the bundle's, compiled for valgrind, and `build` says for what; `lines_of` has for each kernel of it the
+    lines of its text that are of ops; `load_time`: some kernels run when the module is loaded, which is taken off.
     """
 
     module: Path
     build: str
     geometry: Geometry
-    kernels: frozenset[str]
+    lines_of: LinesOf
     load_time: bool
 
 
@@ -196,7 +201,7 @@ def _simulated(
             )
         ending.check(f"the program under valgrind {valgrind.version}")
         images = {str(path): read_image(path) for path in sorted(folder.glob("*.so")) if path.stat().st_size}
-        return simulated_steps(read_callgrind(folder / _COUNTS, images), images, simulation.kernels)
+        return simulated_steps(read_callgrind(folder / _COUNTS, images), images, simulation.lines_of)
 
 
 # ---- from instructions to steps
@@ -238,19 +243,19 @@ class SimulatedSteps:
         )
 
 
-def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], kernels: Collection[str]) -> SimulatedSteps:
+def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf) -> SimulatedSteps:
     """Bring counts by instruction to kernels and lines.
 
     Args:
         counts: of the objects `images`.
         images: the executables by the names that the counts call them.
-        kernels: which of their functions are kernels.
+        lines_of: of those of their functions that are kernels.
 
     Raises:
         RunInvalid: an event is missing.
     """
     order = [_index_of(counts.events, event) for event in EVENTS]
-    at = _kernel_lines(counts, images, kernels)
+    at = _kernel_lines(counts, images, lines_of)
     # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
     called = [call for call in counts.calls if (call.target_object, call.target) not in at]
     costs = [*counts.costs.items(), *(((call.object, call.address), call.costs) for call in called)]
@@ -270,9 +275,12 @@ def _index_of(events: Sequence[str], event: str) -> int:
 
 
 def _kernel_lines(
-    counts: CallgrindCounts, images: Mapping[str, Image], kernels: Collection[str]
+    counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf
 ) -> dict[tuple[str, int], tuple[str, int]]:
-    """Kernel and line of all instructions, by object and address, that are of kernels."""
+    """Kernel and line of all instructions, by object and address, that are of kernels.
+
+    A load is on the line that takes what it loads, a store on the line that made what it stores, as far as they tell.
+    """
     import numpy as np
 
     seen: dict[str, set[int]] = {name: set() for name in images}
@@ -282,12 +290,25 @@ def _kernel_lines(
     found = {}
     for name, image in images.items():
         addresses = np.array(sorted(seen[name]), dtype=np.int64)
-        lines = zip(addresses, image.functions_at(addresses), image.lines_at(addresses), strict=True)
-        for address, function, line in lines:
-            kernel = image.functions[function].name if function >= 0 else ""
-            if kernel in kernels:
-                found[name, int(address)] = kernel, int(line)
+        functions = image.functions_at(addresses).tolist()
+        kernels = [image.functions[number] for number in sorted(set(functions) - {-1})]
+        carried = {at: line for kernel in kernels for at, line in _carried(image, kernel, lines_of).items()}
+        for address, number, line in zip(
+            addresses.tolist(), functions, image.lines_at(addresses).tolist(), strict=True
+        ):
+            kernel = image.functions[number].name if number >= 0 else ""
+            if kernel in lines_of:
+                found[name, address] = kernel, carried.get(address, line)
     return found
+
+
+def _carried(image: Image, function: CodeFunction, lines_of: LinesOf) -> Mapping[int, int]:
+    """The lines whose values a kernel's instructions carry, by address; none where its code cannot be read."""
+    try:
+        instructions = instructions_of(image, function) if lines_of.get(function.name) else ()
+    except ModuleInvalid:
+        return {}
+    return lines_of_values(instructions, loops_of(instructions), lines_of.get(function.name, ()))
 
 
 # ---- into the run

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import ModuleInvalid
 from tracemap.machine.images import CodeFunction, Image
+from tracemap.machine.throughput import hundredths_of_cycle
+from tracemap.machine.values import NO_VALUES, Values, values_of
 
 if TYPE_CHECKING:
     import capstone
@@ -31,6 +33,7 @@ class Instruction:
     """An instruction: its address in the image, size in bytes, text, and the line that it is of (0: none).
 
     `targets` are where it may jump to within its function; `falls_through` says whether the next one may follow.
+    `hundredths` of a cycle is how long it keeps a core busy; `values` says what it reads and writes.
     """
 
     address: int
@@ -40,6 +43,8 @@ class Instruction:
     line: int
     targets: tuple[int, ...]
     falls_through: bool
+    hundredths: int
+    values: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,10 @@ def instructions_of(image: Image, function: CodeFunction) -> tuple[Instruction, 
 
     found = list(_decoder(image.machine).disasm(_bytes_of(image, function), function.low))
     lines = image.lines_at(np.array([each.address for each in found], dtype=np.int64)).tolist()
-    return tuple(_instruction(each, line, function) for each, line in zip(found, lines, strict=True))
+    return tuple(_instruction(each, line, function, image.machine) for each, line in zip(found, lines, strict=True))
 
 
-def _instruction(decoded: Decoded, line: int, function: CodeFunction) -> Instruction:
+def _instruction(decoded: Decoded, line: int, function: CodeFunction, machine: str) -> Instruction:
     import capstone
 
     known = decoded.id != 0  # bytes that are no instruction have no groups
@@ -81,6 +86,7 @@ def _instruction(decoded: Decoded, line: int, function: CodeFunction) -> Instruc
     ends = known and (decoded.group(capstone.CS_GRP_RET) or decoded.group(capstone.CS_GRP_INT))
     # Where a jump leads to, as far as it says so itself: its last operand, if that is a number.
     told = [int(last.imm) for last in decoded.operands[-1:] if last.type == capstone.CS_OP_IMM] if is_jump else []
+    values = values_of(decoded) if known else NO_VALUES
     return Instruction(
         address=decoded.address,
         size=decoded.size,
@@ -89,6 +95,10 @@ def _instruction(decoded: Decoded, line: int, function: CodeFunction) -> Instruc
         line=line,
         targets=tuple(target for target in told if function.low <= target < function.high),
         falls_through=not ends and not (is_jump and decoded.mnemonic in _ALWAYS),
+        hundredths=hundredths_of_cycle(
+            machine, decoded.mnemonic, decoded.op_str, loads=values.loads, stores=values.stores
+        ),
+        values=values,
     )
 
 
@@ -112,9 +122,14 @@ def _decoder(machine: str) -> capstone.Cs:
 
 
 def _bytes_of(image: Image, function: CodeFunction) -> bytes:
+    from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
-    for segment in ELFFile(io.BytesIO(image.data)).iter_segments():
+    try:
+        segments = list(ELFFile(io.BytesIO(image.data)).iter_segments())
+    except ELFError as error:
+        raise ModuleInvalid(f"the image with the code of {function.name} is damaged ({error})") from error
+    for segment in segments:
         start = int(segment["p_vaddr"])
         if segment["p_type"] == "PT_LOAD" and start <= function.low and function.high <= start + segment["p_filesz"]:
             place = int(segment["p_offset"]) + function.low - start

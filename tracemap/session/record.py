@@ -61,6 +61,7 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
         return
     from tracemap.capture.geometry import geometry
     from tracemap.capture.simulating import CacheSimulation, find_valgrind
+    from tracemap.graph.frames import frames_of
     from tracemap.mapping.compiler.simulated import build_simulated
 
     caches, valgrind = geometry(options.cache_geometry), find_valgrind()
@@ -68,9 +69,9 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
         progress("compiling for the simulator")
         flags = bundle.graph.module.flags
         module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
-        kernels = frozenset(kernel.name for kernel in bundle.graph.kernels)
+        lines_of = {kernel.name: frames_of(bundle.graph, kernel).owned for kernel in bundle.graph.kernels}
         load_time = any(site.initializer for site in bundle.graph.sites)
-        yield CacheSimulation(module.path, module.build, caches, kernels, load_time)
+        yield CacheSimulation(module.path, module.build, caches, lines_of, load_time)
 
 
 def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[Reservation]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
+from tracemap.attribution.steps.code import Lines
 from tracemap.attribution.steps.lines import (
     KernelSteps,
-    Lines,
     Spot,
     in_loops,
     kernel_steps,
@@ -74,14 +74,14 @@ class StepCounts:
         steps = self._steps[kernel.name]
         by_site: dict[str, Sums] = {}
         for number, metric in enumerate(self.metrics):
-            by_loop = in_loops(steps, rows, number)
+            by_loop = in_loops(steps, rows, number, metric)
             for site, seen in self._by_site(steps, rows, number).items():
                 lines = lines_of_ops(steps, seen, by_loop)
                 self._lines[kernel.name, metric].update(lines)
                 self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site])
                 self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = lines.total()
-                for (line, _), value in seen.items():
-                    _sums_at(by_site.setdefault(site, {}), line, self.metrics)[metric] += value
+                for spot, value in seen.items():
+                    _sums_at(by_site.setdefault(site, {}), spot.line, self.metrics)[metric] += value
         return _kernel_result(kernel, self.metrics, rows, by_site)
 
     def _by_site(self, steps: KernelSteps, rows: Sequence[StepRow], number: int) -> dict[str, Counter[Spot]]:
@@ -89,7 +89,7 @@ class StepCounts:
         of_target: dict[int, Counter[Spot]] = defaultdict(Counter)
         for row in rows:
             if row.values[number]:
-                of_target[row.target][steps.spot_of(row)] += row.values[number]
+                of_target[row.target][steps.spot_of(row, self.metrics[number])] += row.values[number]
         found: dict[str, Counter[Spot]] = {}
         for target, seen in sorted(of_target.items()):
             sites, weights = self.sites_of(target, self.metrics[number])

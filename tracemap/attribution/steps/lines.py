@@ -6,134 +6,150 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
+from tracemap.attribution.steps.code import NO_POOL, KernelCode, Lines
 from tracemap.errors import ModuleInvalid
+from tracemap.graph.frames import NOBODY, Frames, frames_of
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
-from tracemap.graph.program import Kernel, Site, Step
-from tracemap.machine.code import OUTSIDE, CodeLoop, innermost, instructions_of, loops_of
+from tracemap.graph.program import Kernel, Site
+from tracemap.machine.code import OUTSIDE, innermost, instructions_of
 from tracemap.machine.images import Image, kernel_images
-from tracemap.units import UNKNOWN, split_by_largest_remainder
+from tracemap.measurements.model import SAMPLES
+from tracemap.units import split_by_largest_remainder
 
-NOBODY = 0
-"""The line of what belongs to no op; lines count from 1."""
 UNKNOWN_LOOP = -2
 """The loop of what has no address."""
 
-Spot = tuple[int, int]
-"""A line of the kernel's text, and the loop of the machine code around, where the line alone does not decide."""
 
-Lines = Counter[int]
-"""What was seen, by line of the kernel's text."""
+class Spot(NamedTuple):
+    """Where something was seen, as far as it decides whose it is.
+
+    `line`: of the kernel's text; `owner`: the line of the op whose it is, `NOBODY` where that is not told; then `loop`
+    is the one of the machine code around, and `pool` the code that it was seen in, of which a sample's place tells no
+    more.
+    """
+
+    line: int
+    owner: int
+    loop: int = OUTSIDE
+    pool: int = NO_POOL
 
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """The steps of a kernel; `members` are the ops of all its sites."""
+    """The steps of a kernel, in its text and in its machine code."""
 
     kernel: Kernel
-    members: frozenset[OpId]
+    frames: Frames
     images: Sequence[Image]
     _loop_of: dict[int, int] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def owned(self) -> frozenset[int]:
-        """The lines that are of ops."""
-        return frozenset(step.line for step in self.kernel.steps if not self.members.isdisjoint(step.ops))
+        """The lines that are of ops, and tell whose the work is that stands on them."""
+        return self.frames.owned
 
     @cached_property
-    def _step_at(self) -> dict[int, Step]:
-        return {step.line: step for step in self.kernel.steps}
-
-    @cached_property
-    def loops(self) -> tuple[CodeLoop, ...]:
-        """The loops of its machine code; none where that cannot be read."""
+    def code(self) -> KernelCode:
+        """Its machine code; without instructions where that cannot be read."""
         found = kernel_images(self.images, self.kernel.name)
         try:
-            return loops_of(instructions_of(*found[0])) if found else ()
+            return KernelCode(instructions_of(*found[0]) if found else (), self.owned)
         except ModuleInvalid:
-            return ()
+            return KernelCode((), self.owned)
 
     def loop_of(self, address: int) -> int:
         """The innermost loop around an address that has code of ops, `OUTSIDE` where there is none."""
         if address not in self._loop_of:
-            number = innermost(self.loops, address)
-            while number != OUTSIDE and self.owned.isdisjoint(self.loops[number].lines):
-                number = self.loops[number].parent
+            loops = self.code.loops
+            number = innermost(loops, address)
+            while number != OUTSIDE and self.owned.isdisjoint(loops[number].lines):
+                number = loops[number].parent
             self._loop_of[address] = number
         return self._loop_of[address]
 
     def is_inside(self, loop: int, outer: int) -> bool:
         """Whether a loop is another, or stands in it."""
         while loop not in (outer, OUTSIDE):
-            loop = self.loops[loop].parent
+            loop = self.code.loops[loop].parent
         return loop == outer
 
-    def around(self, line: int) -> int:
-        """The innermost step around a line that is of ops, `NOBODY` where there is none."""
-        while (step := self._step_at.get(line)) is not None and step.parent is not UNKNOWN:
-            line = step.parent
-            if line in self.owned:
-                return line
-        return NOBODY
-
-    def members_at(self, line: int, site: Site) -> tuple[int, ...]:
-        """The numbers of the site's members that a line is of."""
-        step = self._step_at.get(line)
-        ops = () if step is None else step.ops
-        return tuple(number for number, member in enumerate(site.members) if member.op in ops)
-
-    def spot_of(self, row: StepRow) -> Spot:
-        """Where a row is, as far as it decides whose it is: its line, and the loop if the line is of no op."""
-        if row.step in self.owned:
-            return row.step, OUTSIDE
-        return row.step, UNKNOWN_LOOP if row.address == NO_ADDRESS else self.loop_of(row.address)
+    def spot_of(self, row: StepRow, metric: str) -> Spot:
+        """Where a row is, as far as it decides whose a metric's value is."""
+        own = row.step if row.step in self.owned else NOBODY
+        if row.address == NO_ADDRESS:
+            return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
+        address = row.address
+        if metric == SAMPLES:
+            if (pool := self.code.pool_of(address)) != NO_POOL:
+                return Spot(row.step, NOBODY, self.loop_of(address), pool)
+            address = self.code.waits.get(address, address)
+        owner = self.code.line_at.get(address, own)
+        return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(address))
 
 
 def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Sequence[Image]) -> KernelSteps:
     """The steps of a kernel of the map; without images it has no loops."""
-    members = frozenset(member.op for site in kernel.sites for member in graph.site_by_id[site].members)
-    return KernelSteps(kernel, members, images)
+    return KernelSteps(kernel, frames_of(graph, kernel), images)
 
 
-def in_loops(steps: KernelSteps, rows: Sequence[StepRow], metric: int) -> Mapping[int, Lines]:
-    """What was seen of a metric at lines of ops, by their innermost loop; of all sites, which run the same code."""
-    found: dict[int, Lines] = defaultdict(Counter)
+def in_loops(steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str) -> Mapping[int, Lines]:
+    """What was seen of a metric, the one of this number, at lines of ops, by their innermost loop; of all sites,
+    which run the same code.
+    """
+    seen: dict[int, Counter[Spot]] = defaultdict(Counter)
     for row in rows:
-        if row.step in steps.owned and row.address != NO_ADDRESS:
-            found[steps.loop_of(row.address)][row.step] += row.values[metric]
-    return found
+        if row.address != NO_ADDRESS:
+            spot = steps.spot_of(row, metric)
+            if spot.pool != NO_POOL or spot.owner:
+                seen[steps.loop_of(row.address)][spot] += row.values[number]
+    return {loop: lines_of_ops(steps, spots, {}) for loop, spots in seen.items()}
 
 
 def lines_of_ops(steps: KernelSteps, seen: Counter[Spot], by_loop: Mapping[int, Lines]) -> Lines:
     """What was seen at one site, by lines that are of ops; code of none goes to the lines around it."""
     lines: Lines = Counter()
-    homeless: Counter[int] = Counter()
-    for (line, loop), value in seen.items():
-        if line in steps.owned:
-            lines[line] += value
-        elif loop == UNKNOWN_LOOP:
-            lines[steps.around(line)] += value
+    of_pool: Counter[int] = Counter()
+    of_frame: Counter[int] = Counter()
+    of_loop: Counter[int] = Counter()
+    for spot, value in seen.items():
+        if spot.owner:
+            lines[spot.owner] += value
+        elif spot.pool != NO_POOL:
+            of_pool[spot.pool] += value
+        elif spot.loop in (UNKNOWN_LOOP, OUTSIDE):
+            of_frame[spot.line] += value
         else:
-            homeless[loop] += value
-    for loop, value in sorted(homeless.items()):
+            of_loop[spot.loop] += value
+    for pool, value in sorted(of_pool.items()):
+        lines.update(_split(value, steps.code.weights_of(pool)))
+    told = lines.copy()
+    for line, value in sorted(of_frame.items()):
+        around = steps.frames.around(line)
+        within = Counter({inner: told[inner] for inner in steps.frames.inside(around) if told[inner]})
+        lines.update(_split(value, within or Counter({around: 1})))
+    for loop, value in sorted(of_loop.items()):
         lines.update(_shared(steps, loop, value, by_loop))
     return lines
 
 
 def _shared(steps: KernelSteps, loop: int, value: int, by_loop: Mapping[int, Lines]) -> Lines:
     """What code of no op in a loop has seen, given to the lines of ops in it."""
-    if loop == OUTSIDE:
-        return Counter({NOBODY: value})
     seen: Lines = Counter()
     for inner, inside in by_loop.items():
         if steps.is_inside(inner, loop):
             seen.update(inside)
     if not seen.total():  # nothing was seen of any of them: by the number of their instructions
-        seen = Counter({line: count for line, count in steps.loops[loop].lines.items() if line in steps.owned})
-    lines = sorted(seen)
-    return Counter(dict(zip(lines, split_by_largest_remainder(value, [seen[line] for line in lines]), strict=True)))
+        counts = steps.code.loops[loop].lines
+        seen = Counter({line: count for line, count in counts.items() if line in steps.owned})
+    return _split(value, seen)
+
+
+def _split(value: int, weights: Lines) -> Lines:
+    lines = sorted(weights)
+    return Counter(dict(zip(lines, split_by_largest_remainder(value, [weights[line] for line in lines]), strict=True)))
 
 
 def spread_evenly(seen: Counter[Spot], weights: Sequence[int]) -> list[Counter[Spot]]:
@@ -157,7 +173,7 @@ def of_members(steps: KernelSteps, lines: Lines, site: Site) -> list[int]:
     """What was seen of each member of a site, and of nobody after them; a line of several gives each the same."""
     together: Counter[tuple[int, ...]] = Counter()
     for line, part in lines.items():
-        together[steps.members_at(line, site)] += part
+        together[steps.frames.members_at(line, site)] += part
     # Lines of the same members are split as one: split one by one, all that is left over would go to the first member.
     values = [0] * (len(site.members) + 1)
     for members, part in sorted(together.items()):

@@ -1,0 +1,100 @@
+"""What a kernel's machine code tells of what was seen in it: whose values an instruction carries, and what is one pool.
+
+A processor has hundreds of instructions in work at a time, and a sample names the oldest of them: the one that waits
+longest for the others, wherever the work is. So samples tell which loop took the time, but not which instruction of a
+loop that fits the processor's window. There, a loop's samples are one pool, split by how long each instruction keeps
+the core busy (`Instruction.hundredths`). Samples that found the processor waiting for memory are of the op that reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost, loops_of
+from tracemap.machine.flow import lines_of_values, waiting_for_memory
+
+WINDOW: Final = 512
+"""Instructions that a core has in work at a time: the reorder buffers of present-day server cores hold 350 to 512."""
+NO_POOL: Final = -1
+
+Lines = Counter[int]
+"""What was seen, or a weight, by line of the kernel's text."""
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """The machine code of a kernel; `owned` are the lines of its text that are of ops."""
+
+    instructions: Sequence[Instruction]
+    owned: Collection[int]
+
+    @cached_property
+    def loops(self) -> tuple[CodeLoop, ...]:
+        """Its loops."""
+        return loops_of(self.instructions)
+
+    @cached_property
+    def line_at(self) -> dict[int, int]:
+        """The line of the op whose value an instruction carries, by address; no entry where it carries none."""
+        return lines_of_values(self.instructions, self.loops, self.owned)
+
+    @cached_property
+    def _bodies(self) -> dict[int, list[Instruction]]:
+        """The instructions of each loop that stand in no loop inside of it; those outside of all loops."""
+        found: dict[int, list[Instruction]] = defaultdict(list)
+        for each in self.instructions:
+            found[innermost(self.loops, each.address)].append(each)
+        return found
+
+    @cached_property
+    def waits(self) -> dict[int, int]:
+        """Instructions of loops that wait for memory alone, with the one that loads or takes what was loaded."""
+        bodies = (body for loop, body in self._bodies.items() if loop != OUTSIDE)
+        waits = (pair for body in bodies for pair in waiting_for_memory(body).items())
+        return {address: load for address, load in waits if load in self.line_at}
+
+    @cached_property
+    def _pools(self) -> tuple[dict[int, int], list[Lines]]:
+        """The number of the pool that each address is in, and the weights of the pools' lines."""
+        pool_of: dict[int, int] = {}
+        weights: list[Lines] = []
+        for loop, body in self._bodies.items():
+            for part, around in _parts(body):
+                lines = self._weights(around)
+                if lines:
+                    # Outside of loops, code that is of no op comes before or behind that of ops, and is nobody's.
+                    inside = (each.address for each in part if loop != OUTSIDE or each.address in self.line_at)
+                    pool_of.update(dict.fromkeys(inside, len(weights)))
+                    weights.append(lines)
+        return pool_of, weights
+
+    def _weights(self, instructions: Sequence[Instruction]) -> Lines:
+        lines: Lines = Counter()
+        for each in instructions:
+            # Constants are loaded again where registers do not suffice for all ops together: that is nobody's own.
+            if each.address in self.line_at and not (each.values.constant and each.values.moves):
+                lines[self.line_at[each.address]] += each.hundredths
+        return lines
+
+    def pool_of(self, address: int) -> int:
+        """The number of the pool that a sample at an address falls into; `NO_POOL`: its place tells whose it is."""
+        return NO_POOL if address in self.waits else self._pools[0].get(address, NO_POOL)
+
+    def weights_of(self, pool: int) -> Lines:
+        """How long the instructions of each line keep the core busy, in the surroundings of a pool."""
+        return self._pools[1][pool]
+
+
+def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:
+    """A body in parts, each with all that can be in work together with it: a short one is a single part."""
+    if len(body) <= WINDOW:
+        yield body, body
+        return
+    step = WINDOW // 4
+    for begin in range(0, len(body), step):
+        low, high = begin - WINDOW // 2, begin + step + WINDOW // 2
+        yield body[begin : begin + step], body[max(0, low) : high]

@@ -1,0 +1,91 @@
+"""Which lines of a kernel's text do an op's work, and which are the frame around such lines.
+
+A loop nest of several fused ops is one operation with a region: loads, stores and loop control stand on its own line,
+with the location of one of the ops. The lines inside tell whose the work is; the frame tells nothing more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Kernel, Site, Step
+from tracemap.units import UNKNOWN
+
+NOBODY = 0
+"""The line of what belongs to no op; lines count from 1."""
+
+_ENDS = frozenset({"linalg.yield"})
+"""Steps that only hand on what others computed."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The steps of a kernel; `members` are the ops of all its sites."""
+
+    kernel: Kernel
+    members: frozenset[OpId]
+
+    @cached_property
+    def _step_at(self) -> dict[int, Step]:
+        return {step.line: step for step in self.kernel.steps}
+
+    @cached_property
+    def _lines_inside(self) -> Mapping[int, Sequence[int]]:
+        """The lines of ops inside of each step that holds any."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for step in self.kernel.steps:
+            if step.op_name not in _ENDS and not self.members.isdisjoint(step.ops):
+                for outer in self._outer(step):
+                    found[outer].append(step.line)
+        return found
+
+    def _outer(self, step: Step) -> Sequence[int]:
+        """The lines of the steps around one, from inside out."""
+        lines: list[int] = []
+        while step.parent is not UNKNOWN and step.parent in self._step_at and step.parent not in lines:
+            lines.append(step.parent)
+            step = self._step_at[step.parent]
+        return lines
+
+    @cached_property
+    def owned(self) -> frozenset[int]:
+        """The lines that are of ops, and tell whose the work is that stands on them."""
+        frames = self._lines_inside.keys()
+        return frozenset(
+            step.line
+            for step in self.kernel.steps
+            if not self.members.isdisjoint(step.ops)
+            and step.line not in frames
+            and not (step.op_name in _ENDS and step.parent in frames)
+        )
+
+    def around(self, line: int) -> int:
+        """A line that is of ops: this one, or the innermost step around it; `NOBODY` where there is none."""
+        step = self._step_at.get(line)
+        if step is None:
+            return NOBODY
+        lines = (line, *self._outer(step))
+        return next((each for each in lines if not self.members.isdisjoint(self._step_at[each].ops)), NOBODY)
+
+    def inside(self, line: int) -> Sequence[int]:
+        """The lines that do the work in the frame that a line stands for."""
+        step = self._step_at.get(line)
+        if step is not None and step.op_name in _ENDS and step.parent is not UNKNOWN:
+            line = step.parent
+        return self._lines_inside.get(line, ())
+
+    def members_at(self, line: int, site: Site) -> tuple[int, ...]:
+        """The numbers of the site's members that a line is of."""
+        step = self._step_at.get(line)
+        ops = () if step is None else step.ops
+        return tuple(number for number, member in enumerate(site.members) if member.op in ops)
+
+
+def frames_of(graph: TraceGraph, kernel: Kernel) -> Frames:
+    """The frames of a kernel of the map."""
+    return Frames(kernel, frozenset(member.op for site in kernel.sites for member in graph.site_by_id[site].members))

@@ -1,0 +1,151 @@
+"""Which op's value an instruction carries, where its own line does not tell, and which instructions wait for memory.
+
+A load stands on the line of the whole loop nest, not on that of the op that reads what it loads; a store likewise. The
+registers tell: what is loaded is of the op that takes it first, what is stored of the op that made it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
+
+
+def lines_of_values(
+    instructions: Sequence[Instruction], loops: Sequence[CodeLoop], owned: Collection[int]
+) -> dict[int, int]:
+    """The line of the op whose value an instruction carries, by its address; no entry where it carries none.
+
+    Args:
+        instructions: of a function, by address.
+        loops: those of the function.
+        owned: the lines that are of ops; an instruction of such a line carries this op's value.
+    """
+    carriers = _Carriers(instructions, loops, frozenset(owned))
+    lines = ((each.address, carriers.line(place, frozenset())) for place, each in enumerate(instructions))
+    return {address: line for address, line in lines if line}
+
+
+@dataclass
+class _Carriers:
+    instructions: Sequence[Instruction]
+    loops: Sequence[CodeLoop]
+    owned: frozenset[int]
+    _found: dict[int, int] = field(default_factory=dict)
+    _inside: dict[int, list[int]] = field(default_factory=dict)
+
+    def line(self, place: int, behind: frozenset[int]) -> int:
+        """The line of the op whose value an instruction carries, 0 for none; `behind`: those on the way to it."""
+        instruction = self.instructions[place]
+        if instruction.line in self.owned:
+            return instruction.line
+        if place not in self._found and place not in behind and len(behind) < _LONGEST:
+            values, way = instruction.values, behind | {place}
+            found = self._made(place, way) if values.stores else self._taken(place, way) if _carries(instruction) else 0
+            if not behind:
+                self._found[place] = found
+            return found
+        return self._found.get(place, 0)
+
+    def _taken(self, place: int, behind: frozenset[int]) -> int:
+        """The op that first takes what an instruction writes."""
+        waiting = self.instructions[place].values.writes
+        for other in self._order(place):
+            values = self.instructions[other].values
+            if waiting & (values.reads | values.places):
+                return self.line(other, behind)
+            waiting -= values.writes
+            if not waiting:
+                break
+        return 0
+
+    def _made(self, place: int, behind: frozenset[int]) -> int:
+        """The op that has made what an instruction stores."""
+        wanted = self.instructions[place].values.reads
+        for other in reversed(self._order(place)):
+            instruction = self.instructions[other]
+            if wanted & instruction.values.writes:
+                if instruction.line in self.owned:
+                    return instruction.line
+                return 0 if other in behind else self._made(other, behind | {other})
+        return 0
+
+    def _order(self, place: int) -> list[int]:
+        """The other instructions in the order in which they run behind one: once around its innermost loop."""
+        loop = innermost(self.loops, self.instructions[place].address)
+        if loop not in self._inside:
+            numbers = range(len(self.instructions))
+            held = (number for number in numbers if self.loops[loop].holds(self.instructions[number].address))
+            self._inside[loop] = list(numbers if loop == OUTSIDE else held)
+        inside = self._inside[loop]
+        at = bisect_left(inside, place)
+        return inside[at + 1 :] if loop == OUTSIDE else [*inside[at + 1 :], *inside[:at]]
+
+
+_LONGEST = 16
+"""Instructions that hand a value on before an op takes it; longer ways are not looked for."""
+
+
+def _carries(instruction: Instruction) -> bool:
+    """Whether an instruction brings an element somewhere, rather than counting or finding a place."""
+    values = instruction.values
+    return values.loads or any(register.startswith("v") for register in values.writes)
+
+
+class _Source(Enum):
+    """Where the value of a register comes from, in a loop."""
+
+    EARLY = 0
+    """Known long before: from outside of the loop, or counted on."""
+    MEMORY = 1
+    """Loaded from a place that is known early, or itself loaded."""
+    LATE = 2
+    """Computed from what was loaded."""
+
+
+def waiting_for_memory(body: Sequence[Instruction]) -> dict[int, int]:
+    """The instructions of a loop that can wait long for memory alone, not for what others compute.
+
+    These are loads whose place is known early, and what takes in nothing else than what these load. A processor that
+    is found at one of them, while all before it are done, waits for memory.
+
+    Returns:
+        The address of each, and of the one that takes part in the wait: itself, or the load just before.
+    """
+    sources: dict[str, _Source] = {}
+    found: dict[int, int] = {}
+    for _ in range(2):  # the second time with what the first one has left in the registers
+        found.clear()
+        load = NO_LOAD
+        for each in body:
+            kind = _kind(each, sources)
+            if kind is _Source.MEMORY or (kind is _Source.LATE and _takes_loaded(each, sources)):
+                found[each.address] = each.address
+            elif kind is _Source.EARLY and load != NO_LOAD:
+                # Some processors are found behind what they wait for; what is known early is not itself waited for.
+                found[each.address] = load
+            load = each.address if kind is _Source.MEMORY else NO_LOAD
+            sources |= dict.fromkeys(each.values.writes, kind)
+    return found
+
+
+NO_LOAD = -1
+
+
+def _taken(each: Instruction, sources: Mapping[str, _Source]) -> set[_Source]:
+    return {sources.get(register, _Source.EARLY) for register in each.values.reads | each.values.places}
+
+
+def _kind(each: Instruction, sources: Mapping[str, _Source]) -> _Source:
+    taken = _taken(each, sources)
+    loads = each.values.loads and not each.values.constant
+    if _Source.LATE in taken or (_Source.MEMORY in taken and not loads):
+        return _Source.LATE
+    return _Source.MEMORY if loads and each.values.writes else _Source.EARLY
+
+
+def _takes_loaded(each: Instruction, sources: Mapping[str, _Source]) -> bool:
+    return _Source.LATE not in _taken(each, sources) and not each.values.stores
