@@ -27,9 +27,9 @@ class Values:
     constant: bool
 
     @property
-    def moves(self) -> bool:
-        """Whether it only loads: whatever it takes in comes from memory."""
-        return self.loads and not self.stores and bool(self.writes)
+    def brings_constant(self) -> bool:
+        """Whether it only brings what lies beside the code into a register."""
+        return self.constant and not self.reads
 
 
 NO_VALUES: Final = Values(frozenset(), frozenset(), frozenset(), loads=False, stores=False, constant=False)

@@ -76,7 +76,7 @@ class KernelCode:
         lines: Lines = Counter()
         for each in instructions:
             # Constants are loaded again where registers do not suffice for all ops together: that is nobody's own.
-            if each.address in self.line_at and not (each.values.constant and each.values.moves):
+            if each.address in self.line_at and not each.values.brings_constant:
                 lines[self.line_at[each.address]] += each.hundredths
         return lines
 
@@ -90,11 +90,10 @@ class KernelCode:
 
 
 def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:
-    """A body in parts, each with all that can be in work together with it: a short one is a single part."""
-    if len(body) <= WINDOW:
+    """A body in parts, each with all that can be in work together with it, before or behind: a short one is one part."""
+    if len(body) <= 2 * WINDOW:
         yield body, body
         return
     step = WINDOW // 4
     for begin in range(0, len(body), step):
-        low, high = begin - WINDOW // 2, begin + step + WINDOW // 2
-        yield body[begin : begin + step], body[max(0, low) : high]
+        yield body[begin : begin + step], body[max(0, begin - WINDOW) : begin + step + WINDOW]
