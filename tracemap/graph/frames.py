@@ -7,7 +7,7 @@ with the location of one of the ops. The lines inside tell whose the work is; th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,8 +19,8 @@ from tracemap.units import UNKNOWN
 NOBODY = 0
 """The line of what belongs to no op; lines count from 1."""
 
-_ENDS = frozenset({"linalg.yield"})
-"""Steps that only hand on what others computed."""
+_HANDS_ON = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"})
+"""Steps that only hand on what others compute."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,15 @@ class Frames:
         return {step.line: step for step in self.kernel.steps}
 
     @cached_property
+    def _of_ops(self) -> Sequence[Step]:
+        return [step for step in self.kernel.steps if not self.members.isdisjoint(step.ops)]
+
+    @cached_property
     def _lines_inside(self) -> Mapping[int, Sequence[int]]:
         """The lines of ops inside of each step that holds any."""
         found: dict[int, list[int]] = defaultdict(list)
-        for step in self.kernel.steps:
-            if step.op_name not in _ENDS and not self.members.isdisjoint(step.ops):
+        for step in self._of_ops:
+            if step.op_name not in _HANDS_ON:
                 for outer in self._outer(step):
                     found[outer].append(step.line)
         return found
@@ -55,14 +59,9 @@ class Frames:
     @cached_property
     def owned(self) -> frozenset[int]:
         """The lines that are of ops, and tell whose the work is that stands on them."""
-        frames = self._lines_inside.keys()
-        return frozenset(
-            step.line
-            for step in self.kernel.steps
-            if not self.members.isdisjoint(step.ops)
-            and step.line not in frames
-            and not (step.op_name in _ENDS and step.parent in frames)
-        )
+        lines = {step.line for step in self._of_ops if step.line not in self._lines_inside}
+        working = {step.line for step in self._of_ops if step.op_name not in _HANDS_ON}
+        return frozenset(lines & working or lines)
 
     def around(self, line: int) -> int:
         """A line that is of ops: this one, or the innermost step around it; `NOBODY` where there is none."""
@@ -72,12 +71,12 @@ class Frames:
         lines = (line, *self._outer(step))
         return next((each for each in lines if not self.members.isdisjoint(self._step_at[each].ops)), NOBODY)
 
-    def inside(self, line: int) -> Sequence[int]:
-        """The lines that do the work in the frame that a line stands for."""
+    def inside(self, line: int) -> Collection[int]:
+        """The lines that do the work in the frame that a line stands for; of what hands on, those around it."""
         step = self._step_at.get(line)
-        if step is not None and step.op_name in _ENDS and step.parent is not UNKNOWN:
-            line = step.parent
-        return self._lines_inside.get(line, ())
+        if step is None or step.op_name not in _HANDS_ON:
+            return self._lines_inside.get(line, ())
+        return self.owned if step.parent is UNKNOWN else self._lines_inside.get(step.parent, ())
 
     def members_at(self, line: int, site: Site) -> tuple[int, ...]:
         """The numbers of the site's members that a line is of."""

@@ -141,7 +141,7 @@ def _taken(each: Instruction, sources: Mapping[str, _Source]) -> set[_Source]:
 
 def _kind(each: Instruction, sources: Mapping[str, _Source]) -> _Source:
     taken = _taken(each, sources)
-    loads = each.values.loads and not each.values.constant
+    loads = each.values.loads and not each.values.near
     if _Source.LATE in taken or (_Source.MEMORY in taken and not loads):
         return _Source.LATE
     return _Source.MEMORY if loads and each.values.writes else _Source.EARLY

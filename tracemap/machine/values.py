@@ -16,7 +16,7 @@ class Values:
     """Registers by the name of the widest one that they are part of: `eax` is `rax`, `xmm3` and `zmm3` are `v3`.
 
     `reads` are those whose values it takes, `places` those that make up addresses in memory, `writes` those that have
-    a new value behind it. `constant`: what it loads lies beside the code, and is always near.
+    a new value behind it. `near`: what it loads lies beside the code or on the stack, so that nothing waits for it.
     """
 
     reads: frozenset[str]
@@ -24,15 +24,15 @@ class Values:
     writes: frozenset[str]
     loads: bool
     stores: bool
-    constant: bool
+    near: bool
 
     @property
-    def brings_constant(self) -> bool:
-        """Whether it only brings what lies beside the code into a register."""
-        return self.constant and not self.reads
+    def reloads(self) -> bool:
+        """Whether it only brings back what there is no register for: a constant, or what was put on the stack."""
+        return self.near and not self.reads
 
 
-NO_VALUES: Final = Values(frozenset(), frozenset(), frozenset(), loads=False, stores=False, constant=False)
+NO_VALUES: Final = Values(frozenset(), frozenset(), frozenset(), loads=False, stores=False, near=False)
 """Of bytes that are no instruction."""
 
 _NO_VALUES = frozenset({"rflags", "eflags", "flags", "nzcv", "rip", "eip", "xzr", "wzr", ""})
@@ -41,6 +41,11 @@ _NUMBERED = re.compile(r"(?:[wx](\d+)|(r\d+)[dwb]?)$")
 _OLD = re.compile(r"[er]?([abcd])[xlh]$|[er]?(si|di|bp|sp)l?$")
 _NO_ACCESS = re.compile(r"lea|nop|prefetch|clflush|clwb")
 """What has a place in memory as operand, and does not go there for a value."""
+_NO_RESULT = re.compile(r"v?u?com|cmp$|test|bt$|fcmp|ccmp|tst|j|b\b|b\.|cb|tb|call|push|ret|nop|prefetch")
+"""What has no result but flags, or none at all."""
+_MOVE = re.compile(r"v?mov|v?p?extr|v?pmov|v?p?compress|v?p?scatter|k?mov")
+_OF_AARCH64 = re.compile(r"(ld|st)(r|p|n|u|x|[1234])")
+_NEAR = frozenset({"rip", "eip", "rsp", "rbp", "sp", "x29", "fp"})
 
 
 def _widest(register: str) -> str:
@@ -63,24 +68,41 @@ def values_of(decoded: Decoded) -> Values:
         written = _named(decoded, [result.reg])
         read -= written
     memory = [each for each in decoded.operands if each.type == capstone.CS_OP_MEM]
-    places = _named(decoded, [part for each in memory for part in (each.mem.base, each.mem.index)])
-    if _NO_ACCESS.match(decoded.mnemonic):
-        memory = []
-    loads = [each for each in memory if each.access & capstone.CS_AC_READ or not (each.access or each is result)]
+    bases = [each.mem.base for each in memory]
+    places = _named(decoded, [*bases, *(each.mem.index for each in memory)])
+    loads, stores = (False, False) if _NO_ACCESS.match(decoded.mnemonic) else _accesses(decoded, memory, result)
     return Values(
         reads=(read - places) | (_data(decoded) & read & places),
         places=places,
         writes=written,
-        loads=bool(loads),
-        stores=any(each.access & capstone.CS_AC_WRITE or each is result for each in memory),
-        constant=bool(loads) and all(decoded.reg_name(each.mem.base) in ("rip", "eip") for each in loads),
+        loads=loads,
+        stores=stores,
+        near=loads and all(decoded.reg_name(base) in _NEAR for base in bases),
     )
 
 
 def _untold_result(decoded: Decoded, written: frozenset[str]) -> Decoded | None:
-    """Of some instructions of AVX-512 the library does not know what they do: there the first operand is the result."""
+    """The first operand, where it is the result and the library does not say so.
+
+    It does not of some instructions of AVX-512, and takes what some moves write to memory for what they read.
+    """
+    import capstone
+
     first = next(iter(decoded.operands), None)
-    return first if first is not None and not first.access and not written else None
+    if first is None or written or _NO_RESULT.match(decoded.mnemonic):
+        return None
+    return first if not first.access or (first.type == capstone.CS_OP_MEM and _MOVE.match(decoded.mnemonic)) else None
+
+
+def _accesses(decoded: Decoded, memory: Sequence[Decoded], result: Decoded | None) -> tuple[bool, bool]:
+    """Whether an instruction loads, and whether it stores."""
+    import capstone
+
+    if _OF_AARCH64.match(decoded.mnemonic):  # where an address is counted on, the library says that memory is written
+        return bool(memory) and decoded.mnemonic[0] == "l", bool(memory) and decoded.mnemonic[0] == "s"
+    others = [each for each in memory if each is not result]
+    writes = [each for each in memory if each is result or each.access & capstone.CS_AC_WRITE]
+    return any(each.access & capstone.CS_AC_READ or not each.access for each in others), bool(writes)
 
 
 def _named(decoded: Decoded, registers: Sequence[int]) -> frozenset[str]:

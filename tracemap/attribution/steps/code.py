@@ -75,8 +75,8 @@ class KernelCode:
     def _weights(self, instructions: Sequence[Instruction]) -> Lines:
         lines: Lines = Counter()
         for each in instructions:
-            # Constants are loaded again where registers do not suffice for all ops together: that is nobody's own.
-            if each.address in self.line_at and not each.values.brings_constant:
+            # Values are loaded again where registers do not suffice for all ops together: that is nobody's own.
+            if each.address in self.line_at and not each.values.reloads:
                 lines[self.line_at[each.address]] += each.hundredths
         return lines
 
@@ -90,10 +90,15 @@ class KernelCode:
 
 
 def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:
-    """A body in parts, each with all that can be in work together with it, before or behind: a short one is one part."""
-    if len(body) <= 2 * WINDOW:
+    """A body in parts, each with the code around it that a sample in it may be of; most bodies are a single part.
+
+    A sample's place is off by a window to either side. Only in code of many windows it tells more than the model does.
+    """
+    if len(body) <= _MANY * WINDOW:
         yield body, body
         return
-    step = WINDOW // 4
-    for begin in range(0, len(body), step):
-        yield body[begin : begin + step], body[max(0, begin - WINDOW) : begin + step + WINDOW]
+    for begin in range(0, len(body), WINDOW):
+        yield body[begin : begin + WINDOW], body[max(0, begin - WINDOW) : begin + 2 * WINDOW]
+
+
+_MANY = 8

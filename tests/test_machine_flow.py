@@ -1,0 +1,144 @@
+"""What machine code tells of values: who takes what is loaded, who made what is stored, what waits, what takes long.
+
+The other side is the disassembler's text of real kernels, read with patterns, and LLVM's own model of processors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import check_cli
+from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
+from tracemap.graph.bundle import load
+from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
+from tracemap.machine.flow import waiting_for_memory
+from tracemap.machine.images import kernel_images, read_images
+
+CHAIN = """func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %a = stablehlo.tanh %x : tensor<64x64xf32>
+  %b = stablehlo.sqrt %y : tensor<64x64xf32>
+  %c = stablehlo.exponential %a : tensor<64x64xf32>
+  %d = stablehlo.add %b, %c : tensor<64x64xf32>
+  return %d : tensor<64x64xf32>
+}
+"""
+BASELINE = "--iree-llvmcpu-target-cpu=x86-64-v3"
+AARCH64 = ("--iree-llvmcpu-target-triple=aarch64-linux-gnu", "--iree-llvmcpu-target-cpu=generic")
+
+Chain = Callable[..., KernelSteps]
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    """Builds the program above with flags; returns its only kernel."""
+
+    def built(*flags: str) -> KernelSteps:
+        model, bundle = tmp_path / "model.mlir", tmp_path / "model.tracemap"
+        model.write_text(CHAIN)
+        check_cli("build", model, "-o", bundle, "--force", "--", *flags)
+        made = load(bundle)
+        (kernel,) = made.graph.kernels
+        return kernel_steps(made.graph, kernel, read_images(made.module_path))
+
+    return built
+
+
+def op_lines(steps: KernelSteps) -> dict[int, str]:
+    """The lines that do the work of ops, with what they compute."""
+    return {step.line: step.op_name for step in steps.kernel.steps if step.op_name.startswith(("math.", "arith.addf"))}
+
+
+def in_loops(steps: KernelSteps) -> list[Instruction]:
+    code = steps.code
+    return [each for each in code.instructions if innermost(code.loops, each.address) != OUTSIDE]
+
+
+@pytest.mark.parametrize("flags", [(BASELINE,), AARCH64])
+def test_loads_are_of_who_takes_and_stores_of_who_made(chain: Chain, flags: Sequence[str]) -> None:
+    """Two matrices are read, by tanh and by sqrt, and the sum is stored; all of it stands on the nest's own line."""
+    steps = chain(*flags)
+    names = op_lines(steps)
+    assert sorted(names.values()) == ["arith.addf", "math.exp", "math.sqrt", "math.tanh"]
+    assert steps.owned == names.keys()
+    nest = next(step.line for step in steps.kernel.steps if step.op_name == "linalg.generic")
+    moved = [each for each in in_loops(steps) if each.line == nest and each.values.places - {"rsp", "sp"}]
+    loaded = {names[steps.code.line_at[each.address]] for each in moved if each.values.loads}
+    stored = {names[steps.code.line_at[each.address]] for each in moved if each.values.stores}
+    assert loaded <= {"math.tanh", "math.sqrt"}
+    assert "math.tanh" in loaded
+    assert stored == {"arith.addf"}
+
+
+def test_an_op_that_folds_its_load_keeps_it(chain: Chain) -> None:
+    steps = chain(BASELINE)
+    for each in in_loops(steps):
+        if each.line in steps.owned:
+            assert steps.code.line_at[each.address] == each.line
+
+
+def test_only_what_takes_in_what_is_loaded_waits_for_memory(chain: Chain) -> None:
+    """Of the loop's instructions, the loads of the two matrices, and at most what takes nothing but these."""
+    steps = chain(BASELINE)
+    body = in_loops(steps)
+    waits = waiting_for_memory(body)
+    matrices = [each for each in body if re.search(r"ptr \[r(?!ip)", each.operands) and not each.values.stores]
+    assert matrices
+    assert {each.address for each in matrices if not each.values.reads} <= waits.keys()
+    assert len(waits) <= 3 * len(matrices)
+    last = max(each.address for each in body if each.values.stores)
+    assert last not in waits
+
+
+def regions(steps: KernelSteps) -> list[Instruction]:
+    """The instructions in loops that are not jumps."""
+    return [each for each in in_loops(steps) if not each.targets and not each.mnemonic.startswith(("j", "nop"))]
+
+
+def cycles_by_llvm(program: str, code: Sequence[Instruction], processor: str) -> list[float]:
+    """The reciprocal throughput of each instruction, as LLVM's model of a processor has it."""
+    lines = [f"{each.mnemonic} {re.sub(r'rip [+-] 0x[0-9a-f]+', 'rip + 64', each.operands)}" for each in code]
+    options = [f"-mcpu={processor}", "-mtriple=x86_64", "--json", "--instruction-info", "-iterations=1"]
+    text = "\n".join([".intel_syntax noprefix", *lines, ""])
+    done = subprocess.run([program, *options], input=text, capture_output=True, text=True, check=True)
+    (region,) = json.loads(done.stdout)["CodeRegions"]
+    return [float(each["RThroughput"]) for each in region["InstructionInfoView"]["InstructionList"]]
+
+
+@pytest.mark.parametrize("processor", ["icelake-server", "znver4", "skylake-avx512"])
+@pytest.mark.parametrize("flag", [BASELINE, "--iree-llvmcpu-target-cpu=icelake-server"])
+def test_what_ops_keep_busy_is_near_to_what_llvm_says(chain: Chain, flag: str, processor: str) -> None:
+    """As a share of the loop, and with the divisions' own unit left out of both."""
+    program = next((each for each in ("llvm-mca-19", "llvm-mca-18", "llvm-mca") if shutil.which(each)), None)
+    if program is None:
+        pytest.skip("needs llvm-mca of a recent LLVM (Debian: llvm-19)")
+    known = subprocess.run([program, "-mcpu=help"], input="", capture_output=True, text=True, check=False)
+    if processor not in known.stdout + known.stderr:
+        pytest.skip(f"{program} does not know {processor}")
+    steps = chain(flag)
+    code = [each for each in regions(steps) if not re.match(r"v(div|sqrt|rsqrt|rcp)", each.mnemonic)]
+    ours: Counter[int] = Counter()
+    theirs: Counter[int] = Counter()
+    for each, cycles in zip(code, cycles_by_llvm(program, code, processor), strict=True):
+        line = steps.code.line_at.get(each.address, 0)
+        ours[line] += each.hundredths
+        theirs[line] += round(100 * cycles)
+    for line in op_lines(steps):
+        assert abs(ours[line] / ours.total() - theirs[line] / theirs.total()) < 0.1
+
+
+def test_every_instruction_takes_some_time(chain: Chain) -> None:
+    assert all(each.hundredths > 0 for flags in ((BASELINE,), AARCH64) for each in chain(*flags).code.instructions)
+
+
+def test_the_loops_of_the_kernel_are_found_without_the_map(chain: Chain) -> None:
+    steps = chain(BASELINE)
+    ((image, function),) = kernel_images(steps.images, steps.kernel.name)
+    assert steps.code.loops == loops_of(instructions_of(image, function))
