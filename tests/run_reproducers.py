@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.checks import OWNERLESS
@@ -27,6 +27,12 @@ _MODES: Mapping[str, tuple[Callable[[set[str], set[str]], bool], str]] = {
     "sub": (lambda found, wanted: bool(found) and found <= wanted, "some and no other of"),
 }
 """How the kernels that an op is found in are compared with those of the truth."""
+
+
+_LOOKING_INSIDE: Mapping[str, tuple[str, ...]] = {
+    "sample": ("--iterations", "6000", "--sample", "1999", "--serial"),
+    "sim": ("--iterations", "3", "--cache-sim", "--serial"),
+}
 
 
 def main(folder: Path) -> int:
@@ -57,6 +63,11 @@ def differences(path: Path) -> Iterator[str]:
             table = Path(work, f"{name}.parquet")
             check_cli("record", bundle, *run["args"], "--iterations", "3", "-o", table)
             for text in _differences_of_run(run["calls"], shown, json_cli("attribute", table, "--map", bundle)):
+                yield f"run {name}: {text}"
+        for name, inside in truth.get("inside", {}).items():
+            table = Path(work, f"{name}.inside.parquet")
+            check_cli("record", bundle, *inside["args"], *_LOOKING_INSIDE[inside["how"]], "-o", table)
+            for text in _differences_inside(inside["shares"], json_cli("attribute", table, "--map", bundle)):
                 yield f"run {name}: {text}"
 
 
@@ -100,6 +111,15 @@ def _differences_of_run(calls: Mapping[str, int], shown: Json, attribution: Json
         called = max((found.get(op["id"], 0) for op in _ops_at(shown, line)), default=0)
         if called != wanted * iterations:
             yield f"line {line}: {called / iterations:g} calls per invocation, should be {wanted}"
+
+
+def _differences_inside(wanted: Sequence[tuple[str, str, float, float]], attribution: Json) -> Iterator[str]:
+    """Shares of a metric that the ops of a line have, of what all ops have."""
+    for line, metric, least, most in wanted:
+        costs = [(op["line"], op["metrics"][metric]["attributed"]) for op in attribution["ops"]]
+        share = sum(cost for at, cost in costs if at == int(line)) / (sum(cost for _, cost in costs) or 1)
+        if not least <= share <= most:
+            yield f"line {line}: {share:.0%} of {metric}, should be {least:.0%} to {most:.0%}"
 
 
 def _ops_at(shown: Json, line: str) -> list[Json]:

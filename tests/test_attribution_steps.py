@@ -84,6 +84,23 @@ def test_samples_go_to_the_ops_of_their_steps(tmp_path: Path) -> None:
     assert result.kernels[0].lines == {2: {"samples": 150}, 3: {"samples": 40}, 4: {"samples": 10}}
 
 
+@pytest.mark.parametrize(("instructions", "said"), [((140, 60), False), ((20, 180), True)])
+def test_kinds_of_evidence_that_disagree_are_named(
+    tmp_path: Path, instructions: tuple[int, int], *, said: bool
+) -> None:
+    """Three quarters of the samples, and of the instructions a little less, or a tenth."""
+    seen = run_of(tmp_path / "r.parquet", rows(("k0", 0, 2, 150), ("k0", 0, 3, 50)))
+    counts = csv_of(
+        tmp_path / "counts.csv",
+        "kind,kernel,step,Ir\n"
+        + "".join(f"step,k0,{line},{count}\n" for line, count in zip((2, 3), instructions, strict=True)),
+    )
+    result = attributed(seen, counts, rule=Rule.MEASURED, map_=stepped())
+    assert ("evidence-disagrees" in slugs(result)) == said
+    named = [each.message for each in result.diagnostics if each.slug == "evidence-disagrees"]
+    assert all("site0" in text for text in named)
+
+
 def test_the_error_of_sampling_is_an_interval(tmp_path: Path) -> None:
     result = measured(tmp_path, ("k0", 0, 2, 150), ("k0", 0, 3, 50))
     first = result.ops[0].metrics["cpu_ns"]

@@ -50,6 +50,12 @@ class Weights:
             for part, (low, high) in zip(self.split(total), bounds, strict=True)
         ]
 
+    def agrees(self, other: Weights, error: float) -> bool:
+        """Whether shares that rest on samples are those of other weights, but for chance and so much of the whole."""
+        bounds = [wilson(value, self.seen) for value in self.values]
+        shares = [value / sum(other.values) for value in other.values]
+        return all(low - error <= share <= high + error for (low, high), share in zip(bounds, shares, strict=True))
+
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """The 95 % score interval of a proportion (Wilson, JASA 22, 1927); within 0 and 1."""

@@ -85,11 +85,34 @@ def _of_steps(steps: StepCounts) -> Iterator[Diagnostic]:
 def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
     """What shares by the rule `measured` mean, and where it had nothing to go by."""
     text = (
-        "shares of a kernel's ops are occupancy: how much of its time passed at their instructions, not how much "
-        "less it would take without them, as what the processor does at once overlaps"
+        "shares of a kernel's ops: samples tell which loop took the time; inside of a loop it is split by how long "
+        "each op's instructions keep a core busy. One op less can save less, as a core does several at once"
     )
     yield Diagnostic("shares-are-occupancy", text)
+    yield from _of_disagreement(sites, by)
     unseen = sum(site.calls > 0 and len(site.shares) > 1 and site.site not in by.bases for site in sites)
     if unseen:
         text = f"nothing was seen of the ops of {plural(unseen, 'site')}: split by the rule model"
         yield Diagnostic("split-by-model", text)
+
+
+_MODEL_ERROR = 0.15
+"""By how much of a kernel a share may be off that a model of the core gives: what `make accuracy` holds it to."""
+
+
+def _of_disagreement(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+    """Sites of which samples say something else than simulated instructions, by more than the errors of both."""
+    site_by_id, found = by.steps.graph.site_by_id, []
+    for result in sites:
+        sampled = by.bases.get(result.site)
+        if result.calls and sampled is not None and sampled.sampled:
+            counted = by.steps.seen_at(site_by_id[result.site], INSTRUCTIONS)
+            if counted is not None and not sampled.agrees(counted, _MODEL_ERROR):
+                found.append(result.site)
+    if found:
+        named = ", ".join((*found[:_MOST_NAMED], "…") if len(found) > _MOST_NAMED else found)
+        text = (
+            f"at {plural(len(found), 'site')} samples and simulated instructions divide a kernel differently, by more "
+            f"than their errors: {named}. Instructions that take long, or wait for memory, are one reason"
+        )
+        yield Diagnostic("evidence-disagrees", text)
