@@ -67,7 +67,7 @@ def differences(path: Path) -> Iterator[str]:
         for name, inside in truth.get("inside", {}).items():
             table = Path(work, f"{name}.inside.parquet")
             check_cli("record", bundle, *inside["args"], *_LOOKING_INSIDE[inside["how"]], "-o", table)
-            for text in _differences_inside(inside["shares"], json_cli("attribute", table, "--map", bundle)):
+            for text in differences_inside(inside["shares"], json_cli("attribute", table, "--map", bundle)):
                 yield f"run {name}: {text}"
 
 
@@ -113,11 +113,11 @@ def _differences_of_run(calls: Mapping[str, int], shown: Json, attribution: Json
             yield f"line {line}: {called / iterations:g} calls per invocation, should be {wanted}"
 
 
-def _differences_inside(wanted: Sequence[tuple[str, str, float, float]], attribution: Json) -> Iterator[str]:
+def differences_inside(wanted: Sequence[tuple[int, str, float, float]], attribution: Json) -> Iterator[str]:
     """Shares of a metric that the ops of a line have, of what all ops have."""
     for line, metric, least, most in wanted:
         costs = [(op["line"], op["metrics"][metric]["attributed"]) for op in attribution["ops"]]
-        share = sum(cost for at, cost in costs if at == int(line)) / (sum(cost for _, cost in costs) or 1)
+        share = sum(cost for at, cost in costs if at == line) / (sum(cost for _, cost in costs) or 1)
         if not least <= share <= most:
             yield f"line {line}: {share:.0%} of {metric}, should be {least:.0%} to {most:.0%}"
 
