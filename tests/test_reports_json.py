@@ -113,6 +113,7 @@ def test_the_attribution_in_json() -> None:
         "measured": 280,
         "attributed": 271,
         "residual": 9,
+        "invocations": 2,
     }
     assert COSTS["run"] == {"elapsed_ns": 10_000, "iterations": 2, "workers": 1, "device": "local-task"}
     by_op = {entry["op"]: entry for entry in COSTS["ops"]}

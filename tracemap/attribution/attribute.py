@@ -131,7 +131,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
             elapsed_ns=_sum([header.elapsed_ns for header in headers]),
             iterations=_sum([header.iterations for header in headers]),
         ),
-        metrics=tuple(_total(metric, seen, ops, residual) for metric in metrics),
+        metrics=tuple(_total(metric, request.runs, seen, ops, residual) for metric in metrics),
         ops=ops,
         sites=sites,
         residual=residual,
@@ -141,7 +141,9 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     )
 
 
-def _total(metric: Metric, seen: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]) -> MetricTotal:
+def _total(
+    metric: Metric, runs: Sequence[Run], seen: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]
+) -> MetricTotal:
     return MetricTotal(
         name=metric.name,
         unit="millionths" if metric.type == "DOUBLE" else metric.unit,
@@ -149,4 +151,13 @@ def _total(metric: Metric, seen: Scan, ops: Sequence[OpResult], residual: Sequen
         measured=seen.measured(metric),
         attributed=sum(op.metrics[metric.name].attributed for op in ops),
         residual=sum(row.metrics[metric.name] for row in residual),
+        invocations=_invocations(metric.name, runs),
     )
+
+
+def _invocations(metric: str, runs: Sequence[Run]) -> Integer:
+    """In how many calls a metric was measured, over the runs that have it."""
+    have = [(run, each) for run in runs for each in run.metrics if each.name == metric]
+    # A call of one function and one of another have no common cost.
+    alike = len({run.header.function for run, _ in have}) == 1
+    return _sum([run.invocations_of(each) for run, each in have]) if alike else UNKNOWN

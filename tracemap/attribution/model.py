@@ -189,7 +189,11 @@ class ResidualRow:
 
 
 class MetricTotal(Record, frozen=True):
-    """A metric's balance: measured = attributed + residual."""
+    """A metric's balance: measured = attributed + residual.
+
+    `invocations`: how many calls of the function it was measured in; runs differ in that, and so do metrics of one run:
+    a simulator runs one call. Unknown where a run does not tell, and where runs are of different functions.
+    """
 
     name: str
     unit: str
@@ -197,6 +201,7 @@ class MetricTotal(Record, frozen=True):
     measured: int
     attributed: int
     residual: int
+    invocations: Integer
 
 
 class BalanceError(AssertionError):

@@ -25,7 +25,7 @@ from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import CodeFunction, Image, read_image
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import STEP_METRICS, EventKind
+from tracemap.measurements.model import CACHE_SIMULATED, STEP_METRICS, EventKind
 from tracemap.measurements.sql import literal, quoted
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, check_tool, find_tool
@@ -343,4 +343,4 @@ def _how_simulated(valgrind: Valgrind, simulation: CacheSimulation, counted: Sim
             f"; {format_share(counted.substituted, counted.instructions)} of theirs are in functions that stand in for "
             "instructions that the build lacks, and count at the steps that need these"
         )
-    return Diagnostic("cache-simulated", text)
+    return Diagnostic(CACHE_SIMULATED, text)

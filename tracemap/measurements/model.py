@@ -197,6 +197,9 @@ INSTRUCTIONS = "Ir"
 STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw")
 """Metrics that only rows of steps have, in runs with a column `step`; the simulator's are named as cachegrind's."""
 
+CACHE_SIMULATED: Final = "cache-simulated"
+"""The diagnostic of runs whose rows of steps have counts of a simulator, which runs one call."""
+
 TIME_METRICS = ("cpu_ns", "duration_ns")
 """Columns of `COLUMNS` that are metrics; the others are bookkeeping."""
 
@@ -236,3 +239,10 @@ class Run:
         """The metrics that its rows of steps have; none where no column says what a step is."""
         has_steps = any(name.strip().lower() == "step" for name in self.columns)
         return tuple(metric for metric in self.metrics if has_steps and metric.name in STEP_METRICS)
+
+    def invocations_of(self, metric: Metric) -> Integer:
+        """How many calls of the function its values of a metric are of: all timed ones, but one that was simulated."""
+        if metric not in self.step_metrics or metric.name == SAMPLES:
+            return self.header.iterations
+        simulated = any(diagnostic.slug == CACHE_SIMULATED for diagnostic in self.header.diagnostics)
+        return 1 if simulated else UNKNOWN

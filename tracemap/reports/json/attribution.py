@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -12,6 +12,9 @@ from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
+
+ATTRIBUTION_VERSION: Final = 2
+"""Version of the JSON. 1: first. 2: metrics say in how many invocations they were measured."""
 
 
 class ShownRun(Record, frozen=True):
@@ -49,7 +52,7 @@ class ShownStep(Record, frozen=True):
 class ShownAttribution(Document, frozen=True, kw_only=True):
     """What the ops of a model cost in a run. For each metric: measured = attributed + residual."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"
     map_sha256: str
     rule: Rule
