@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import SAMPLES, Corpus, made_once
+from tests.support import SAMPLES, Corpus, check_cli, made_once
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # a busy machine is slow; that is no defect of what is tested
@@ -48,6 +48,25 @@ def built(made: Path, samples: Corpus) -> Built:
         with made_once(bundle) as missing:
             if missing:
                 samples.build(model, bundle)
+        return bundle
+
+    return build
+
+
+FIXED = ("--iree-llvmcpu-target-triple=x86_64-unknown-linux-gnu", "--iree-llvmcpu-target-cpu=x86-64-v3")
+"""A processor whose kernels are the same wherever they are compiled."""
+
+
+@pytest.fixture(scope="session")
+def fixed(made: Path) -> Built:
+    """Makes, once, the bundle of a sample for one certain processor: runs that are kept are of it."""
+
+    def build(model: str) -> Path:
+        bundle = made / f"{model}-fixed.tracemap"
+        with made_once(bundle) as missing:
+            if missing:
+                sources = ("--source-root", SAMPLES / "sources")
+                check_cli("build", SAMPLES / "models" / f"{model}.mlir", *sources, "-o", bundle, "--", *FIXED)
         return bundle
 
     return build

@@ -289,7 +289,7 @@ def test_command_line(built: Built, tmp_path: Path) -> None:
     assert result["rule"] == "measured"
     assert [d["slug"] for d in result["diagnostics"]].count("shares-are-occupancy") == 1
     text = run_cli("attribute", run, "--map", built("hand_mlp"))
-    assert "95 % interval" in text.stdout
+    assert "95 % from" in text.stdout
     assert "occupancy" in text.stderr + text.stdout
     refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
     assert refused.returncode == 2

@@ -96,7 +96,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "reports": (
         frozenset({"escaping", "labels"}),
         frozenset({"costed", "highlight", "html", "kernels"}),
-        frozenset({"calls", "lowering", "page"}),
+        frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),
     ),
 }

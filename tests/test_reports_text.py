@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 
 from tests.builders import attribution, graph, op, site
+from tests.tables import all_of_terminal, printed_table
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.query import Selection, everything
-from tracemap.reports.terminal.attribution import MOST_ROWS, print_attribution
+from tracemap.options.attribute import AttributeOptions
+from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.terminal.show import print_map
 
 LONG = "main$async_dispatch_7_" + "matmul_like_" * 30 + "f32"
@@ -28,10 +31,10 @@ def rows_of(printed: str, title: str) -> list[list[str]]:
     return rows
 
 
-def attributed_text(**options: bool) -> str:
+def attributed_text(options: AttributeOptions | None = None) -> str:
     out = io.StringIO()
     costs = attribution(GRAPH, TOTALS, executes=EXECUTES, diagnostics=[Diagnostic("odd-too", "and [red]this[/red]")])
-    print_attribution(GRAPH, costs, out, **options)
+    print_attribution(GRAPH, costs, out, options)
     return out.getvalue()
 
 
@@ -71,22 +74,42 @@ def test_show_prints_what_was_selected_only() -> None:
 
 
 def test_attribute_prints_ops_by_cost() -> None:
-    rows = rows_of(attributed_text(), "Ops by cpu_ns")
-    assert [row[0] for row in rows] == ["op3", "op2", "op5", "op6"]
-    expected = "op3 model.mlir:4 net.py:1 linalg.generic h0/attn 4 150 ns 53.6 % 201 ns 100 ns 201 ns 75 ns"
-    assert " ".join(rows[0]) == expected
+    first, *others = printed_table(attributed_text(), "Ops by cpu_ns, per invocation, mean of 2")
+    assert [row["op"] for row in others] == ["op2", "op5", "op6"]
+    assert first == {
+        "op": "op3",
+        "line": "model.mlir:4",
+        "python": "net.py:1",
+        "name": "linalg.generic",
+        "scope": "h0/attn",
+        "calls": "2",
+        "cpu ns": "75.0",
+        "share %": "53.6",
+        "wall ns": "7.50",
+        "median cpu ns": "75",
+        "p10 cpu ns": "75",
+        "p90 cpu ns": "76",
+        "inclusive cpu ns": "100",
+        "low cpu ns": "50",
+        "high cpu ns": "100",
+    }
+
+
+def test_totals_are_of_the_whole_run() -> None:
+    first, *_ = printed_table(attributed_text(AttributeOptions(totals=True)), "Ops by cpu_ns, sums of 2 invocations")
+    assert (first["calls"], first["cpu ns"], first["inclusive cpu ns"]) == ("4", "150", "201")
 
 
 def test_attribute_balances_in_exact_numbers() -> None:
     printed = attributed_text()
     assert "cpu_ns: measured 280 = attributed 271 + residual 9 ns" in printed
     assert "duration_ns: measured 36 = attributed 28 + residual 8 ns" in printed
-    rows = rows_of(printed, "Balance")
-    assert [row[:2] for row in rows[:4]] == [
-        ["attributed", "271"],
-        ["residual", "runtime-overhead"],
-        ["residual", "counted-in-dispatches"],
-        ["measured", "280"],
+    rows = printed_table(printed, "Balance, per invocation, mean of 2")
+    assert [(row[""], row["cpu ns"]) for row in rows] == [
+        ("attributed", "135.5"),
+        ("residual runtime-overhead", "4.5"),
+        ("residual counted-in-dispatches", "0"),
+        ("measured", "140.0"),
     ]
 
 
@@ -98,13 +121,13 @@ def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
 
 
 def test_hidden_ops_are_summed() -> None:
-    count = MOST_ROWS + 3
+    count = AttributeOptions().top + 3
     map_ = graph([op(i, i + 1) for i in range(count)], [site(i, i) for i in range(count)])
     costs = attribution(map_, {"cpu_ns": {f"site{i}": 10 for i in range(count)}})
     out, everything = io.StringIO(), io.StringIO()
     print_attribution(map_, costs, out)
-    print_attribution(map_, costs, everything, all_ops=True)
-    assert f"… and 3 more ops: 30 ns, {100 * 3 / count:.1f} %" in out.getvalue()
+    print_attribution(map_, costs, everything, AttributeOptions(top=0))
+    assert f"… 3 more ops, {100 * 3 / count:.1f} %" in out.getvalue()
     assert len(rows_of(everything.getvalue(), "Ops by cpu_ns")) == count
 
 
@@ -125,7 +148,7 @@ def test_names_of_metrics_do_not_steer_the_terminal() -> None:
     assert out.getvalue().count("Ops by a\\x1b[2J\\nb") == 1
 
 
-def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
+def test_a_narrow_terminal_shortens_names_in_their_middle() -> None:
     map_ = graph((op(0, 1),), (site(0, 0, kernel=LONG),))
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as follower_end:
@@ -137,9 +160,12 @@ def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
             os.environ.pop("COLUMNS")
             if terminal_columns is not None:
                 os.environ["COLUMNS"] = terminal_columns
-        follower_end.flush()
-        printed = os.read(leader, 100_000).decode()
-    os.close(leader)
+    printed = all_of_terminal(leader).decode()
     lines = printed.replace("\r", "").split("\n")
-    assert max(map(len, lines)) < 200
-    assert LONG in "".join(line.split(" ")[0] for line in lines)
+    bare = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
+    assert max(map(len, bare)) <= 80
+    (name,) = (line.split(" ")[0] for line in bare if line.startswith("main$"))
+    head, tail = name.split("…")
+    assert LONG.startswith(head)
+    assert LONG.endswith(tail)
+    assert "\x1b[" in printed

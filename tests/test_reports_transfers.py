@@ -10,14 +10,14 @@ import duckdb
 import pytest
 
 from tests.support import ROOT, check_cli
-from tests.test_reports_text import rows_of
+from tests.tables import amount, printed_table
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle, load
 from tracemap.measurements.runfile import read_run
+from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.page.build import build_page
 from tracemap.reports.terminal.attribution import print_attribution
-from tracemap.units import format_ns
 
 PROGRAM = ROOT / "tests" / "programs" / "transfers.mlir"
 CALLS = {"alone": ((), "C"), "copied": (("64x64xf32=1", "1x64xf32=2", "3"), "D"), "cut": (("64x64xf32=1", "3"), "E")}
@@ -65,12 +65,13 @@ def test_text_and_page_have_the_cost_of_transfers(bundle: Bundle, function: str,
     costs = by_duration(bundle, run)
 
     out = io.StringIO()
-    print_attribution(bundle.graph, costs, out)
-    rows = [" ".join(row) for row in rows_of(out.getvalue(), "Ops by duration_ns")]
-    assert [row for row in rows if f" {ITERATIONS} {format_ns(measured)} " in row] == [
-        row for row in rows if f"transfers.mlir:{number} " in row
-    ]
-    assert sum("transfers.mlir" in row and " 0 0 ns " not in row for row in rows) == 1
+    print_attribution(bundle.graph, costs, out, AttributeOptions(totals=True))
+    rows = [row for row in printed_table(out.getvalue(), "Ops by duration_ns, sums") if row["line"] != "–"]
+    (cost,) = (heading for heading in rows[0] if heading.startswith("wall"))
+    (row,) = (row for row in rows if row[cost] != "0")
+    assert (row["line"], row["calls"]) == (f"transfers.mlir:{number}", str(ITERATIONS))
+    shown, slack = amount(cost, row[cost])
+    assert abs(shown - measured) <= slack
 
     page = build_page(bundle.graph, costs, bundle.source_text)
     with_cost = {

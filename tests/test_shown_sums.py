@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 import pytest
 
 from tests.checks import sum_of_run
 from tests.conftest import Built, Recorded
 from tests.support import Corpus, check_cli
+from tests.tables import amount, printed_table
 from tracemap import attribute, load
 from tracemap.reports.page.build import build_page
 
+TITLES = {"python": "Python line"}
 RUNS = ("jax_gpt2_4l", "hand_multifunc.roundtrip", "onnx_tinygpt", "hand_repeat6_calls")
-NS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-
-
-def amounts(printed: str, title: str, column: int) -> list[tuple[float, float]]:
-    """Nanoseconds in a column of times of a printed table, and half a unit of the last digit that is shown."""
-    lines = printed.split("\n")
-    start = next(number for number, line in enumerate(lines) if line.startswith(title)) + 2
-    found = []
-    for line in lines[start:]:
-        if not line.strip():
-            break
-        number, unit = re.findall(r"(?<![\w.:])([\d.]+) (ns|µs|ms|s)\b", line)[column]
-        digits = len(number.partition(".")[2])
-        found.append((float(number) * NS[unit], 0.0 if unit == "ns" else NS[unit] / 10**digits / 2))
-    return found
 
 
 @pytest.mark.parametrize("flags", RUNS)
@@ -35,13 +23,16 @@ def test_printed_tables_add_up_to_the_rows_of_the_run(
     flags: str, built: Built, recorded: Recorded, samples: Corpus
 ) -> None:
     run = recorded(flags)
-    printed = check_cli("attribute", run, "--map", built(samples.model_of(flags)), "--all")
     dispatched = sum_of_run(run, "cpu_ns", "kind = 'dispatch'")
     assert dispatched > 0
-    whole = ("Ops by cpu_ns", *(() if "more sites" in printed else ("Sites by cpu_ns",)))
-    for title in whole:
-        shown = amounts(printed, title, 0)
-        assert abs(sum(value for value, _ in shown) - dispatched) <= sum(slack for _, slack in shown), title
+    for by in ("op", "line", "name", "python", "caller", "site"):
+        options = ("--by", by, "--top", "0", "--totals", "--metric", "cpu_ns,duration_ns")
+        printed = check_cli("attribute", run, "--map", built(samples.model_of(flags)), *options)
+        rows = printed_table(printed, f"{TITLES.get(by, by.capitalize())}s by cpu_ns, sums of")
+        (heading,) = (heading for heading in rows[0] if re.fullmatch("cpu [nµm]?s", heading))
+        shown = [amount(heading, row[heading]) for row in rows]
+        total, slack = (sum(parts, Fraction()) for parts in zip(*shown, strict=True))
+        assert abs(total - dispatched) <= slack, by
     for metric in ("cpu_ns", "duration_ns"):
         (numbers,) = re.findall(rf"^{metric}: measured (\d+) = attributed (\d+) \+ residual (\d+) ns$", printed, re.M)
         measured, attributed, residual = map(int, numbers)

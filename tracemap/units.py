@@ -7,7 +7,9 @@ value `UNKNOWN`, never `None` and never 0.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 
@@ -151,6 +153,60 @@ def format_share(part: int, whole: int) -> str:
     if whole == 0:
         return "–"
     return f"{100 * part / whole:.1f} %"
+
+
+_STEPS = {"ns": (*_TIME_STEPS, (1, "ns")), "bytes": (*_BYTE_STEPS, (1, "B"))}
+_WHOLE_COUNTS = 10**8
+"""Columns of smaller counts show all their digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How all numbers of a column are written, so that they compare at a glance: one unit, as many digits each.
+
+    `unit` is its name for people, empty for plain counts.
+    """
+
+    size: int
+    unit: str
+    digits: int
+
+    @classmethod
+    def of(cls, values: Iterable[float], unit: str, most: float = 0) -> Scale:
+        """The scale of a column in the given unit (as of `format_quantity`, or `%`).
+
+        The largest value has at least three digits, the smallest that is not 0 has two, up to three behind the point.
+        `most` is the largest value of all columns that are to be compared with this one.
+
+        >>> Scale.of([108333, 16], "ns")
+        Scale(size=1000, unit='µs', digits=3)
+        """
+        sizes = sorted(abs(value) for value in values if value)
+        least, own = (sizes[0], sizes[-1]) if sizes else (0, 0)
+        most = max(most, own)
+        if unit == "%":
+            return cls(1, unit, 1)
+        steps = _STEPS.get(unit, (*_COUNT_STEPS, (1, "")) if most >= _WHOLE_COUNTS else ((1, ""),))
+        size, name = next(((size, name) for size, name in steps if most >= size), steps[-1])
+        if size == 1 and all(value == int(value) for value in sizes):
+            return cls(size, name, 0)
+        wanted = max(_places(own / size, 3), _places(least / size, 2))
+        return cls(size, name, min(wanted, 3 if most / size < 1000 else 1))
+
+    def text(self, value: float) -> str:
+        """A value of the column; one that is not 0 is never written as 0."""
+        if not value:
+            return "0"
+        least = 10**-self.digits
+        small = abs(value) / self.size < least / 2
+        return (
+            f"{'<' if value > 0 else '>-'}{least:.{self.digits}f}" if small else f"{value / self.size:,.{self.digits}f}"
+        )
+
+
+def _places(value: float, significant: int) -> int:
+    """How many digits behind the point show so many significant ones."""
+    return max(0, significant - 1 - math.floor(math.log10(value))) if value else 0
 
 
 def plural(count: int, word: str, words: str = "") -> str:

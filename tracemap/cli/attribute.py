@@ -24,6 +24,7 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
     \b
     Example:
       tracemap attribute run.csv --html page.html
+      tracemap attribute run.csv --by caller --metric cpu_ns,D1mr
       tracemap attribute profile.ireeprof --map model.tracemap --format json
     """
     from tracemap.session.attribute import attribute, show_attribution

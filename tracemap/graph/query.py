@@ -153,6 +153,11 @@ def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]
     return tuple(sorted(frames, key=lambda frame: _is_of(frame.file, graph.library)))
 
 
+def users_own(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames of the user's own files alone, innermost first."""
+    return tuple(frame for frame in frames if not _is_of(frame.file, graph.library))
+
+
 @cache
 def _is_of(file: str, patterns: tuple[str, ...]) -> bool:
     """Whether any of the patterns is the file's; many frames name few files."""

@@ -38,5 +38,26 @@ class AttributeOptions(Options):
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
     html: Path | None = option(None, "Write the annotated page too.", metavar="PAGE")
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the report says so.")
-    all: bool = option(False, "List all ops in the table, not only the most expensive.")
+    by: Literal["op", "line", "python", "caller", "scope", "kernel", "site", "name"] = option(
+        "op", "What a row of the text's table is; a caller is the innermost Python line outside of shared helpers."
+    )
+    metrics: tuple[str, ...] = option(
+        (),
+        "Metrics of the text, the first to rank by.  [default: time, and up to three others]",
+        "--metric",
+        metavar="A,B…",
+        split=True,
+    )
+    totals: bool = option(False, "Sums over all invocations in the text, not the mean of one.")
+    top: int = option(20, "Rows of the text's table; 0: all.", metavar="N", at_least=0)
+    sort: str | None = option(None, "The column to sort the text's rows by.  [default: cost]", metavar="COLUMN")
+    columns: tuple[str, ...] = option(
+        (), "Columns of the text's table, in this order.  [default: those that fit]", metavar="A,B…", split=True
+    )
+    filters: tuple[str, ...] = option(
+        (),
+        "Only rows with a text that matches, such as `*dot*` or `scope=h0/*`; give it again for rows that match both.",
+        "--filter",
+        metavar="[COLUMN=]PATTERN",
+    )
     force: bool = option(False, "Replace outputs that exist.")

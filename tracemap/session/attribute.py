@@ -62,7 +62,7 @@ def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -
         else:
             from tracemap.reports.terminal.attribution import print_attribution
 
-            print_attribution(graph, result, stream, all_ops=options.all)
+            print_attribution(graph, result, stream, options)
 
     def value() -> object:
         from tracemap.reports.json.attribution import shown_attribution

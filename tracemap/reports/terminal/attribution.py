@@ -1,150 +1,138 @@
-"""What `attribute` prints: the run, ops and sites by cost, the balance of each metric, and what a reader must know."""
+"""What `attribute` prints: the run, costs by op or as they are asked for, the balance, and what a reader must know."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, OpCost, OpResult, SiteResult
+from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Op
-from tracemap.reports.costed import (
-    AT_LOAD,
-    EQUAL_MEMBERS,
-    SPLIT_EVENLY,
-    CostedMap,
-    default_metric,
-    explained_of_elapsed,
-)
-from tracemap.reports.escaping import for_terminal
-from tracemap.reports.labels import file_line, op_line, or_dash, root_and_line
-from tracemap.reports.terminal.tables import Number, console, print_diagnostics, table
-from tracemap.units import Integer, Unknown, format_count, format_ns, format_quantity, format_share, plural
+from tracemap.options.attribute import AttributeOptions
+from tracemap.reports.costed import AT_LOAD, EQUAL_MEMBERS, SPLIT_EVENLY, CostedMap, explained_of_elapsed
+from tracemap.reports.labels import or_dash
+from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
+from tracemap.reports.views.chosen import Chosen, chosen_view
+from tracemap.reports.views.costs import Costs, shown_metrics
+from tracemap.reports.views.model import TEXT, Column, Row
+from tracemap.units import Scale, format_count, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-MOST_ROWS = 25
-"""Rows of the tables of ops and of sites; of ops all can be asked for."""
-
-_OPS = (
-    "op",
-    "line",
-    "name",
-    "scope",
-    *map(Number, "calls attributed share inclusive low high median/invocation".split()),
-)
-_INTERVAL = Number("95 % interval")
-_SITES = ("site", "kernel", "root", "line", *map(Number, "calls total share median/call p10 p90".split()))
+_NS = "ns"
 
 
-def print_attribution(graph: TraceGraph, attribution: Attribution, out: TextIO, *, all_ops: bool = False) -> None:
-    """Print what the ops cost: the run, the balance, the costliest ops and sites, what has no op, and diagnostics.
+def print_attribution(
+    graph: TraceGraph, attribution: Attribution, out: TextIO, options: AttributeOptions | None = None
+) -> None:
+    """Print what ops cost: the run, a table, what has no op, and diagnostics.
 
     Args:
         graph: the map.
         attribution: the costs.
-        out: where to; colours and the width of the terminal are used where it is one.
-        all_ops: print every op instead of the first `MOST_ROWS`.
+        out: where to; styles and the width of the terminal are used where it is one.
+        options: what a row is, and which of them and which columns are shown; None: the defaults.
+
+    Raises:
+        UsageInvalid: there is no such metric or column.
     """
-    to = console(out)
+    options = options or AttributeOptions()
     costed = CostedMap(graph, attribution)
-    _print_run(to, costed, attribution)
     # A run without a metric is refused when it is opened.
-    metric = attribution.metrics[default_metric(attribution.metrics)]
-    _print_ops(to, costed, metric, all_ops=all_ops)
-    _print_sites(to, costed, metric)
+    costs = Costs(attribution.metrics, shown_metrics(attribution.metrics, options.metrics), options.totals)
+    chosen = chosen_view(costed, costs, options)
+    to = console(out)
+    _print_run(to, costed, attribution, totals=options.totals)
+    _print_view(to, chosen, costs)
+    _print_balance(to, attribution, costs)
     _print_remarks(to, costed)
-    headings = ("", *(Number(total.name) for total in attribution.metrics), "")
-    to.print(table("Balance", headings, _balance_rows(attribution)))
-    for total in attribution.metrics:
-        parts = f"measured {total.measured} = attributed {total.attributed} + residual {total.residual}"
-        to.print(for_terminal(f"{total.name}: {parts} {total.unit}"))
     print_diagnostics(to, graph.diagnostics + attribution.diagnostics)
 
 
-def _print_run(to: Console, costed: CostedMap, attribution: Attribution) -> None:
+def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
     run, graph = attribution.run, costed.graph
-    to.print(
-        for_terminal(
-            f"{graph.module.name}: function {or_dash(run.function)}, device {or_dash(run.device)}, "
-            f"workers {or_dash(run.workers)}, iterations {format_count(run.iterations)}, "
-            f"elapsed {format_ns(run.elapsed_ns)} (rows explain {explained_of_elapsed(attribution)}), "
-            f"rule {attribution.rule.value}"
-        )
+    elapsed = format_ns(run.elapsed_ns)
+    if not totals and isinstance(run.elapsed_ns, int) and isinstance(run.iterations, int) and run.iterations:
+        elapsed = f"{format_ns(run.elapsed_ns // run.iterations)} per invocation"
+    say(
+        to,
+        f"{graph.module.name}: function {or_dash(run.function)}, device {or_dash(run.device)}, "
+        f"workers {or_dash(run.workers)}, invocations {format_count(run.iterations)}, "
+        f"elapsed {elapsed} (rows explain {explained_of_elapsed(attribution)}), "
+        f"rule {attribution.rule.value}",
     )
     at_load = sum(site.initializer for site in graph.sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     called = sum(result.calls > 0 for result in costed.site_results.values())
     loaded = f", {at_load} run at load: not measured" if at_load else ""
-    to.print(f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called} called{loaded}\n")
+    say(to, f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called} called{loaded}")
+    say(to, "")
 
 
-def _print_ops(to: Console, costed: CostedMap, metric: MetricTotal, *, all_ops: bool) -> None:
-    # Sorting is stable: ops of the same cost stay in the order of the model.
-    results = sorted(costed.op_results.values(), key=lambda result: -result.metrics[metric.name].attributed)
-    shown = results if all_ops else results[:MOST_ROWS]
-    to.print(_op_table(costed, shown, metric))
-    hidden = results[len(shown) :]
-    if hidden:
-        rest = sum(result.metrics[metric.name].attributed for result in hidden)
-        amount = f"{format_quantity(rest, metric.unit)}, {format_share(rest, metric.measured)}"
-        to.print(f"… and {plural(len(hidden), 'more op')}: {amount}")
+# ---- the table
 
 
-def _op_table(costed: CostedMap, results: Sequence[OpResult], metric: MetricTotal) -> Table:
-    """The interval of the samples has a column where samples decided anything."""
-    costs = [result.metrics[metric.name] for result in results]
-    intervals = [_interval(cost, metric) for cost in costs]
-    sampled = any(intervals)
-    rows = (
-        (*_op_cells(costed, result, metric), *([interval or "–"] if sampled else []))
-        for result, interval in zip(results, intervals, strict=True)
+def _print_view(to: Console, chosen: Chosen, costs: Costs) -> None:
+    view = chosen.view
+    title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
+    _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False)
+    for count, words, share in (
+        (chosen.hidden, f"more {view.noun}", chosen.hidden_share),
+        (chosen.unmatched, f"{view.noun} that {{}} not match", chosen.unmatched_share),
+    ):
+        if count:
+            say(to, f"… {_counted(count, words)}" + (f", {float(share):.1f} %" if view.share else ""))
+
+
+def _counted(count: int, words: str) -> str:
+    noun, _, rest = words.partition(" that ")
+    return plural(count, noun) + (f" that {rest.format('does' if count == 1 else 'do')}" if rest else "")
+
+
+def _in_order(chosen: Chosen) -> tuple[Column, ...]:
+    """Columns that were asked for go from the right where there is no room, the first never."""
+    if not chosen.asked:
+        return chosen.columns
+    return tuple(replace(column, leave=place, least=column.least) for place, column in enumerate(chosen.columns))
+
+
+def _print_columns(to: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool) -> None:
+    values = {column.key: [_value(row, column) for row in rows] for column in columns if column.unit != TEXT}
+    # Times stand side by side to be compared: all have the unit of the largest.
+    longest = max(
+        (abs(value or 0) for column in columns if column.unit == _NS for value in values[column.key]), default=0
     )
-    return table(f"Ops by {metric.name}", (*_OPS, _INTERVAL) if sampled else _OPS, rows, gap=False)
+    drawn = [
+        _numbers(column, values[column.key], longest if column.unit == _NS else 0)
+        if column.key in values
+        else _texts(column, rows)
+        for column in columns
+    ]
+    cells = zip(*(texts for _, texts in drawn), strict=True)
+    print_table(to, title, [heading for heading, _ in drawn], cells, gap=gap, advice="; --columns chooses")
 
 
-def _op_cells(costed: CostedMap, result: OpResult, metric: MetricTotal) -> tuple[str, ...]:
-    op, cost = costed.graph.op_by_id[result.op], result.metrics[metric.name]
-    share = format_share(cost.attributed, metric.measured)
-    each = cost.per_invocation.median
-    median = "–" if isinstance(each, Unknown) else format_quantity(each, metric.unit)
-    bounds = [format_quantity(value, metric.unit) for value in (cost.inclusive, cost.low, cost.high)]
-    numbers = (format_quantity(cost.attributed, metric.unit), share, *bounds, median)
-    return op.id, _lines(costed, op), op.name, costed.scope_of(op), format_count(result.calls), *numbers
+def _value(row: Row, column: Column) -> float | None:
+    cell = row.get(column.key)
+    return None if cell is None or isinstance(cell, str) else float(Fraction(cell) / column.divisor)
 
 
-def _interval(cost: OpCost, metric: MetricTotal) -> str:
-    """What the samples leave open, empty where they decided nothing."""
-    bounds: list[Integer] = [cost.sampled_low, cost.sampled_high]
-    if any(isinstance(bound, Unknown) for bound in bounds):
-        return ""
-    return " – ".join(format_quantity(bound, metric.unit) for bound in bounds)
+def _texts(column: Column, rows: Sequence[Row]) -> tuple[Heading, list[str]]:
+    heading = Heading(column.heading, leave=column.leave, least=column.least, words=column.words)
+    return heading, [str(row.get(column.key) or "") for row in rows]
 
 
-def _lines(costed: CostedMap, op: Op) -> str:
-    """The line in the model, and that of the innermost Python frame where its file is kept."""
-    kept = next((frame for frame in costed.frames_of(op) if frame.file in costed.source_index), None)
-    return f"{op_line(op)} {file_line(kept.file, kept.line)}" if kept else op_line(op)
+def _numbers(column: Column, values: Sequence[float | None], most: float) -> tuple[Heading, list[str]]:
+    """All in one unit, which stands above them."""
+    scale = Scale.of([value for value in values if value is not None], column.unit, most)
+    unit = f" {scale.unit}" if scale.unit else ""
+    heading = Heading(f"{column.heading}{unit}{column.per}", right=True, leave=column.leave)
+    return heading, ["–" if value is None else scale.text(value) for value in values]
 
 
-def _print_sites(to: Console, costed: CostedMap, metric: MetricTotal) -> None:
-    results = sorted(costed.site_results.values(), key=lambda result: -result.metrics[metric.name].total)
-    rows = (_site_cells(costed, result, metric) for result in results[:MOST_ROWS])
-    to.print(table(f"Sites by {metric.name}", _SITES, rows))
-    hidden = len(results) - MOST_ROWS
-    if hidden > 0:
-        to.print(f"… and {plural(hidden, 'more site')}")
-
-
-def _site_cells(costed: CostedMap, result: SiteResult, metric: MetricTotal) -> tuple[str, ...]:
-    site, cost = costed.graph.site_by_id[result.site], result.metrics[metric.name]
-    spread = (cost.per_call.median, cost.per_call.p10, cost.per_call.p90) if cost.per_call else ()
-    numbers = [format_quantity(value, metric.unit) for value in spread] or ["–"] * 3
-    total, share = format_quantity(cost.total, metric.unit), format_share(cost.total, metric.measured)
-    root = root_and_line(costed.graph, site)
-    return site.id, site.kernel, *root, format_count(result.calls), total, share, *numbers
+# ---- what else is to be known
 
 
 def _print_remarks(to: Console, costed: CostedMap) -> None:
@@ -156,13 +144,26 @@ def _print_remarks(to: Console, costed: CostedMap) -> None:
     )
     for remark, sites in of_sites:
         if sites:
-            to.print(for_terminal(f"{', '.join(sites)}: {remark}"))
+            say(to, f"{', '.join(sites)}: {remark}")
 
 
-def _balance_rows(attribution: Attribution) -> Iterator[tuple[str, ...]]:
-    metrics = attribution.metrics
-    yield "attributed", *(format_quantity(metric.attributed, metric.unit) for metric in metrics), "to ops"
+def _print_balance(to: Console, attribution: Attribution, costs: Costs) -> None:
+    """What is of ops and what is of none, of the metrics that are shown; then the same to the last unit, as sums."""
+    metrics = [costs.column(metric.name, costs.name(metric), metric, place) for place, metric in enumerate(costs.shown)]
+    columns = (Column("what", ""), *metrics, Column("why", "what it is", leave=30, least=18, words=True))
+    _print_columns(to, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
+    for total in costs.shown:
+        parts = f"measured {total.measured} = attributed {total.attributed} + residual {total.residual}"
+        say(to, f"{total.name}: {parts} {total.unit}")
+    others = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
+    if others:
+        say(to, f"--metric shows others: {', '.join(others)}")
+
+
+def _balance_rows(attribution: Attribution, costs: Costs) -> Iterator[Row]:
+    metrics = costs.shown
+    yield {"what": "attributed", **{metric.name: metric.attributed for metric in metrics}, "why": "to ops"}
     for row in attribution.residual:
-        cells = [format_quantity(row.metrics[metric.name], metric.unit) for metric in metrics]
-        yield f"residual {row.reason.value}", *cells, RESIDUAL_TEXTS[row.reason]
-    yield "measured", *(format_quantity(metric.measured, metric.unit) for metric in metrics), ""
+        if any(row.metrics[metric.name] for metric in metrics):
+            yield {"what": f"residual {row.reason.value}", **row.metrics, "why": RESIDUAL_TEXTS[row.reason]}
+    yield {"what": "measured", **{metric.name: metric.measured for metric in metrics}}

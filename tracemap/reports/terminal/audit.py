@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tracemap.graph.audit import Audit, Loss, Spot
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import SOURCE, Op
-from tracemap.reports.escaping import for_terminal
 from tracemap.reports.labels import line_and_column, or_question_mark
-from tracemap.reports.terminal.tables import Number, console, table
+from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.units import format_share, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _WHY_LATE = (
     "flow keeps one of equal kernels, and hal has machine code in place of their bodies: "
-    "ops that do work go on in their sites\n"
+    "ops that do work go on in their sites"
 )
 
 _NAMED = 6
 """Ops that a row of the table names; the JSON names all."""
 
-_PHASES = ("phase", Number("located"), Number("lost"))
-_LOSSES = ("phase", "kind", Number("ops"), "became", "why", "which")
+_PHASES = (Heading("phase"), number("located"), number("lost"))
+_LOSSES = (
+    Heading("phase"),
+    Heading("kind", least=12),
+    number("ops"),
+    Heading("became"),
+    Heading("why", leave=20, least=24, words=True),
+    Heading("which", leave=60, least=24, words=True),
+)
 
 
 def print_audit(graph: TraceGraph, audit: Audit, out: TextIO, *, list_all: bool) -> None:
@@ -35,20 +44,21 @@ def print_audit(graph: TraceGraph, audit: Audit, out: TextIO, *, list_all: bool)
         out: where to; the width of the terminal is used where it is one.
         list_all: name every op without a location of its own.
     """
+    to = console(out)
     own = audit.ops - len(audit.without_location)
-    out.write(for_terminal(graph.module.name) + f": {plural(audit.ops, 'op')}, {own} with a location of their own")
-    out.write(f" ({format_share(own, audit.ops)})\n\n")
-    console(out).print(table("", _PHASES, _phase_rows(audit)))
+    counted = f"{plural(audit.ops, 'op')}, {own} with a location of their own"
+    say(to, f"{graph.module.name}: {counted} ({format_share(own, audit.ops)})")
+    say(to, "")
+    print_table(to, "", _PHASES, _phase_rows(audit))
     if audit.unknown:
-        out.write(f"{plural(audit.unknown, 'op')} not followed: the bundle does not say how far they get\n")
+        say(to, f"{plural(audit.unknown, 'op')} not followed: the bundle does not say how far they get")
     if audit.losses:
-        out.write("\nLost, each once, in the first phase without it\n")
-        console(out).print(table("", _LOSSES, _loss_rows(audit.losses)))
-        out.write(_WHY_LATE)
+        print_table(to, "Lost, each once, in the first phase without it", _LOSSES, _loss_rows(audit.losses))
+        say(to, _WHY_LATE)
     if audit.without_location:
-        _print_without(audit.without_location, out, list_all=list_all)
+        _print_without(to, audit.without_location, list_all=list_all)
     for spot in audit.spots:
-        _print_spot(graph.op_by_id[spot.op], spot, out)
+        _print_spot(to, graph.op_by_id[spot.op], spot)
 
 
 def _phase_rows(audit: Audit) -> Iterator[tuple[object, ...]]:
@@ -80,23 +90,23 @@ def _named(ops: Sequence[Op]) -> str:
     return names if len(ops) <= _NAMED else f"{names}, {len(ops) - _NAMED} more"
 
 
-def _print_without(ops: Sequence[Op], out: TextIO, *, list_all: bool) -> None:
-    out.write(f"\n{plural(len(ops), 'op')} without a location of their own\n")
+def _print_without(to: Console, ops: Sequence[Op], *, list_all: bool) -> None:
+    say(to, "")
+    say(to, f"{plural(len(ops), 'op')} without a location of their own")
     if not list_all:
-        out.write(for_terminal(_named(ops)) + "\n")
+        say(to, _named(ops))
         return
     for op in ops:
-        out.write(for_terminal(f"{or_question_mark(op.file)}:{line_and_column(op)}: {op.name} ({op.id})") + "\n")
+        say(to, f"{or_question_mark(op.file)}:{line_and_column(op)}: {op.name} ({op.id})")
 
 
-def _print_spot(op: Op, spot: Spot, out: TextIO) -> None:
-    out.write("\n" + for_terminal(f"{op.id} {op.name} at {line_and_column(op)}: lost in the phase {spot.phase}"))
+def _print_spot(to: Console, op: Op, spot: Spot) -> None:
+    where = "; no pass that printed shows where"
     if spot.pass_name:
         called = f" ({spot.argument})" if spot.argument else ""
-        out.write(for_terminal(f" by {spot.pass_name}{called}, change {spot.number}, on {spot.anchor}"))
-    else:
-        out.write("; no pass that printed shows where")
+        where = f" by {spot.pass_name}{called}, change {spot.number}, on {spot.anchor}"
+    say(to, "")
+    say(to, f"{op.id} {op.name} at {line_and_column(op)}: lost in the phase {spot.phase}{where}")
     for title, text in (("before", spot.before), ("after", spot.after)):
-        if text:
-            out.write(f"\n  {title}\n" + "\n".join(f"    {for_terminal(line)}" for line in text.splitlines()))
-    out.write("\n")
+        for line in (f"  {title}", *(f"    {line}" for line in text.splitlines())) if text else ():
+            say(to, line)

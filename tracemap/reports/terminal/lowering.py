@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
 from tracemap.graph.ops import Evidence
-from tracemap.reports.escaping import for_terminal
 from tracemap.reports.labels import line_and_column, or_question_mark
 from tracemap.reports.lowering.words import heading, whereabouts
-from tracemap.reports.terminal.tables import console, table
+from tracemap.reports.terminal.tables import Heading, console, print_table, say
 from tracemap.units import plural
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _ONLY_OUTERMOST = "Links are with outermost loops; rows of loops within show what is in them."
-_LOOPS = ("loop", "lines", "function", "kind", "ops")
+_LOOPS = (
+    Heading("loop"),
+    Heading("lines"),
+    Heading("function", leave=20, least=10),
+    Heading("kind", leave=10, least=10),
+    Heading("ops", least=20),
+)
 
 
 def print_lowering(lowering: Lowering, out: TextIO) -> None:
@@ -22,32 +30,34 @@ def print_lowering(lowering: Lowering, out: TextIO) -> None:
 
     Stage 0, the model, has a table of its own only where it has loops. Constants are in the JSON only.
     """
-    out.write(f"{for_terminal(lowering.model)}: {plural(len(lowering.ops), 'op')}, iree-opt {lowering.compiler}\n")
+    to = console(out)
+    say(to, f"{lowering.model}: {plural(len(lowering.ops), 'op')}, iree-opt {lowering.compiler}")
     for number, stage in enumerate(lowering.stages):
         if stage.loops or number:
-            out.write(f"\n{for_terminal(heading(stage, number))}\n")
-            _print_stage(stage, lowering, out)
-    out.write("\nWhere each op is\n")
+            say(to, "")
+            say(to, heading(stage, number))
+            _print_stage(to, stage, lowering)
     shown = [op for op in lowering.ops if not op.constant]
-    stages = (f"stage {number}" for number in range(1, len(lowering.stages)))
-    console(out).print(table("", ("op", "line", "name", *stages), (_op_row(op, lowering) for op in shown)))
+    stages = (Heading(f"stage {number}", least=12) for number in range(1, len(lowering.stages)))
+    headings = (Heading("op"), Heading("line", leave=10), Heading("name", least=14), *stages)
+    print_table(to, "Where each op is", headings, (_op_row(op, lowering) for op in shown))
     constants = len(lowering.ops) - len(shown)
     if constants:
-        out.write(f"{plural(constants, 'constant')} left out; --format json has all\n")
+        say(to, f"{plural(constants, 'constant')} left out; --format json has all")
 
 
-def _print_stage(stage: Stage, lowering: Lowering, out: TextIO) -> None:
+def _print_stage(to: Console, stage: Stage, lowering: Lowering) -> None:
     if not stage.loops:
-        out.write("no loops\n")
+        say(to, "no loops")
         return
-    rows = _loop_rows(stage.loops, lowering, a_line_each=out.isatty())  # a row is a line only for other programs
-    console(out).print(table("", _LOOPS, rows))
+    rows = _loop_rows(stage.loops, lowering, a_line_each=not to.soft_wrap)  # a row is a line only for other programs
+    print_table(to, "", _LOOPS, rows)
     untraced = sum(loop.untraced for loop in stage.loops)
     inside = sum(loop.operations for loop in stage.loops)
     if any(loop.children for loop in stage.loops):
-        out.write(_ONLY_OUTERMOST + "\n")
+        say(to, _ONLY_OUTERMOST)
     if untraced:
-        out.write(f"{untraced} of {plural(inside, 'operation')} in loops have no location that leads to an op\n")
+        say(to, f"{untraced} of {plural(inside, 'operation')} in loops have no location that leads to an op")
 
 
 def _loop_rows(

@@ -9,22 +9,55 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
 from tracemap.graph.program import Site
 from tracemap.graph.query import Selection
-from tracemap.reports.escaping import for_terminal
 from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
 from tracemap.reports.labels import file_line, op_line, or_dash, root_and_line
-from tracemap.reports.terminal.tables import Number, console, print_diagnostics, table
+from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.units import format_bytes, format_count, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_OPS = ("op", "line", "name", "scope", "python", "fate", "sites", "reason")
-_SITES = ("site", "kernel", "function", "path", "command", "root", "line", Number("members"))
-_MEMBERS = ("site", "op", "line", "name", "evidence", Number("operations"), Number("bytes"))
-_KERNELS = ("kernel", Number("steps"), "sites")
-_LINES = (Number("line"), Number("instructions"), "ops", "text")
-_LOOPS = ("address", Number("instructions"), "ops")
-_INSTRUCTIONS = ("address", Number("line"), "instruction")
+_LINE = Heading("line", leave=20, least=12)
+_KERNEL = Heading("kernel", least=20)
+_NAME = Heading("name", least=12)
+_OPS = (
+    Heading("op"),
+    _LINE,
+    _NAME,
+    Heading("scope", leave=50, least=8),
+    Heading("python", leave=70, least=12),
+    Heading("fate"),
+    Heading("sites", leave=40, least=9),
+    Heading("reason", leave=30, least=20, words=True),
+)
+_SITES = (
+    Heading("site"),
+    _KERNEL,
+    Heading("function", leave=50, least=10),
+    Heading("path", leave=60, least=12),
+    Heading("command", leave=70),
+    Heading("root", leave=30, least=12),
+    _LINE,
+    number("members", leave=40),
+)
+_MEMBERS = (
+    Heading("site"),
+    Heading("op"),
+    _LINE,
+    _NAME,
+    Heading("evidence"),
+    number("operations", leave=30),
+    number("bytes", leave=31),
+)
+_KERNELS = (_KERNEL, number("steps", leave=10), Heading("sites", least=12, words=True))
+_LINES = (
+    number("line"),
+    number("instructions", leave=30),
+    Heading("ops", leave=20, least=20),
+    Heading("text", least=30, at_end=True),
+)
+_LOOPS = (Heading("address"), number("instructions"), Heading("ops", least=30, words=True))
+_INSTRUCTIONS = (Heading("address"), number("line"), Heading("instruction", least=30, at_end=True))
 
 
 def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bool = False) -> None:
@@ -40,15 +73,15 @@ def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bo
     if whole:
         _print_coverage(to, graph)
     if selection.ops:
-        to.print(table("Ops", _OPS, (_op_row(op, graph) for op in selection.ops), gap=False))
+        print_table(to, "Ops", _OPS, (_op_row(op, graph) for op in selection.ops), gap=False)
     if selection.sites:
-        to.print(table("Sites", _SITES, (_site_row(site, graph) for site in selection.sites)))
+        print_table(to, "Sites", _SITES, (_site_row(site, graph) for site in selection.sites))
     members = list(_member_rows(selection.sites, graph))
     if members:
-        to.print(table("Members", _MEMBERS, members))
+        print_table(to, "Members", _MEMBERS, members)
     if selection.kernels:
         rows = ((kernel.name, len(kernel.steps), ", ".join(kernel.sites)) for kernel in selection.kernels)
-        to.print(table("Kernels", _KERNELS, rows))
+        print_table(to, "Kernels", _KERNELS, rows)
     print_diagnostics(to, graph.diagnostics if whole else ())
 
 
@@ -57,11 +90,13 @@ def _print_coverage(to: Console, graph: TraceGraph) -> None:
     counts = ", ".join(f"{count} {fate.value}" for fate, count in fates.items() if count)
     with_members = sum(bool(site.members) for site in graph.sites)
     inferred = sum(op.reason.inferred for op in graph.ops)
-    to.print(for_terminal(f"{graph.module.name}, compiled by {graph.module.iree_compiler}"))
-    to.print(f"{plural(len(graph.ops), 'op')}: {counts or 'none'}; {plural(inferred, 'fate')} inferred")
-    to.print(
-        f"{plural(len(graph.sites), 'site')} on {plural(len(graph.kernels), 'kernel')}, {with_members} with members\n"
+    say(to, f"{graph.module.name}, compiled by {graph.module.iree_compiler}")
+    say(to, f"{plural(len(graph.ops), 'op')}: {counts or 'none'}; {plural(inferred, 'fate')} inferred")
+    say(
+        to,
+        f"{plural(len(graph.sites), 'site')} on {plural(len(graph.kernels), 'kernel')}, {with_members} with members",
     )
+    say(to, "")
 
 
 def _op_row(op: Op, graph: TraceGraph) -> tuple[str, ...]:
@@ -91,13 +126,13 @@ def print_kernel(view: KernelView, graph: TraceGraph, out: TextIO, *, assembly: 
     """Print the inside of a kernel: its final IR, its loops, and its instructions where they are asked for."""
     to = console(out)
     if view.lines:
-        to.print(table(_title(view), _LINES, _line_rows(view, graph)))
+        print_table(to, _title(view), _LINES, _line_rows(view, graph))
     if view.loops:
-        to.print(table("Loops of its machine code", _LOOPS, _loop_rows(view, graph)))
+        print_table(to, "Loops of its machine code", _LOOPS, _loop_rows(view, graph))
     if assembly and view.instructions:
-        to.print(table("Instructions", _INSTRUCTIONS, _instruction_rows(view)))
+        print_table(to, "Instructions", _INSTRUCTIONS, _instruction_rows(view))
     if view.no_code:
-        to.print(for_terminal(f"no loops and no instructions: {view.no_code}"))
+        say(to, f"no loops and no instructions: {view.no_code}")
 
 
 def _title(view: KernelView) -> str:

@@ -1,80 +1,220 @@
-"""Tables for terminals, with rich; plain text of the same layout where the output is piped.
+"""Tables for terminals, and the same as plain text where the output is piped.
 
-Ids and names are never cut: a table wider than the terminal folds its long columns, a piped one is as wide as it needs.
+A terminal's table fits its width: texts are shortened in their middle, sentences folded between words, and where that
+is not enough columns are left out, which is said. What is piped has all of it, one line a row. No line ends in blanks.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, TextIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.reports.escaping import for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-PIPED_WIDTH = 10_000
-"""Columns where the output is no terminal: enough for one line per row, which other programs can read."""
+_GAP = 2
+_EASY = 24
+"""Texts are not shortened below this for columns of `EXTRA`."""
+EXTRA = 60
+"""Columns whose `leave` is as large or larger are worth less than names that can be read."""
+_NARROWEST = 4
+_ELLIPSIS = "…"
 
 
-class Number(str):
-    """The heading of a column of numbers, which are right-aligned and never folded."""
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What stands above a column, and how its cells may be made to fit.
 
-    __slots__ = ()
+    Of several columns that have no room the one with the largest `leave` goes first; 0: it stays. Texts are shortened
+    to `least` columns of the terminal, 0: not as long as anything else can be done. `words`: cells are sentences;
+    `at_end`: they are code, which is shortened at its end.
+    """
+
+    text: str
+    right: bool = False
+    leave: int = 0
+    least: int = 0
+    words: bool = False
+    at_end: bool = False
+
+
+def number(text: str, leave: int = 0) -> Heading:
+    """A column of numbers, which are aligned at their right."""
+    return Heading(text, right=True, leave=leave)
 
 
 def console(out: TextIO) -> Console:
-    """What prints to `out`; colours and the width of the terminal are used where it is one."""
+    """What prints to `out`: as wide as its terminal, and with styles where it is one and nobody forbids them."""
     from rich.console import Console
 
-    # Without a width rich takes 80 columns for what is no terminal, and folds rows that other programs are to read.
-    width = None if out.isatty() else PIPED_WIDTH
-    return Console(file=out, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    styled = out.isatty() and not os.environ.get("NO_COLOR")
+    return Console(
+        file=out,
+        color_system="auto" if styled else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not out.isatty(),
+    )
 
 
-def table(title: str, headings: Iterable[str], rows: Iterable[Sequence[object]], *, gap: bool = True) -> Table:
-    """A table without box.
+def say(to: Console, text: str, style: str = "") -> None:
+    """Print a line of text; on a terminal it goes on in further ones, between words. No line ends in blanks."""
+    from rich.text import Text
+
+    safe = Text(for_terminal(text), style=style)
+    for part in [safe] if to.soft_wrap or not text else safe.wrap(to, to.width):
+        part.rstrip()
+        to.print(part, soft_wrap=True)
+
+
+def print_table(
+    to: Console,
+    title: str,
+    headings: Sequence[Heading],
+    rows: Iterable[Sequence[object]],
+    *,
+    gap: bool = True,
+    advice: str = "",
+) -> None:
+    """Print a table.
 
     Args:
+        to: where to.
         title: what stands above it; nothing where it is empty.
         headings: one per column.
-        rows: the cells of each row.
+        rows: the cells of each row; a tuple is a cell of several lines.
         gap: an empty line above the title.
+        advice: what to do where columns are left out.
     """
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(
-        title=Text("\n" * gap + for_terminal(title), style="bold") if title else None,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
+    cells = [[_lines(cell) for cell in row] for row in rows]
+    natural, width = _natural(headings, cells), _width(to)
+    if width is not None:  # what reads a pipe has the same columns whatever they hold
+        natural = {at: wide for at, wide in natural.items() if not cells or any(any(row[at]) for row in cells)}
+    kept = _fitted(headings, natural, width)
+    if title:
+        if gap:
+            say(to, "")
+        say(to, title, "bold")
+    _print_row(
+        to, [[_short(for_terminal(headings[at].text), width)] for at, width in kept.items()], headings, kept, "dim"
     )
-    for heading in headings:
-        number = isinstance(heading, Number)
-        justify: Literal["right", "left"] = "right" if number else "left"
-        drawn.add_column(for_terminal(heading), justify=justify, no_wrap=number, overflow="fold")
-    for row in rows:
-        drawn.add_row(*map(_cell, row))
-    return drawn
+    for row in cells:
+        _print_row(to, [_folded(to, row[at], width, headings[at]) for at, width in kept.items()], headings, kept, "")
+    left_out = [headings[at].text for at in natural if at not in kept]
+    if left_out:
+        say(to, f"(no room for: {', '.join(left_out)}{advice})", "dim")
 
 
-def _cell(content: object) -> Text:
-    """Brackets in names of a model are no markup, control characters do not reach the terminal.
+def _lines(cell: object) -> list[str]:
+    """Brackets in names of a model are no markup, control characters do not reach the terminal."""
+    return [for_terminal(str(line)) for line in (cell if isinstance(cell, tuple) else (cell,))]
 
-    A tuple is a cell of several lines.
-    """
+
+def _width(to: Console) -> int | None:
+    """The width of the terminal; None where lines may be of any length."""
+    return None if to.soft_wrap else to.width
+
+
+# ---- what fits
+
+
+def _natural(headings: Sequence[Heading], cells: Sequence[Sequence[Sequence[str]]]) -> dict[int, int]:
+    """The width of each column that shows everything."""
+    from rich.cells import cell_len
+
+    widths = {at: cell_len(for_terminal(heading.text)) for at, heading in enumerate(headings)}
+    for row in cells:
+        for at, lines in enumerate(row):
+            widths[at] = max(widths[at], *map(cell_len, lines), 0)
+    return widths
+
+
+def _fitted(headings: Sequence[Heading], natural: dict[int, int], width: int | None) -> dict[int, int]:
+    """The widths of the columns that are shown."""
+    from rich.cells import cell_len
+
+    kept = dict(natural)
+    while width is not None and _excess(kept, width) > 0:
+        leave = max(kept, key=lambda at: (headings[at].leave, at))
+        extra = headings[leave].leave >= EXTRA
+        floors = {
+            at: max(cell_len(headings[at].text), headings[at].least, _EASY if extra else 0)
+            for at in kept
+            if headings[at].least
+        }
+        shrunk = _shrunk(kept, floors, width)
+        if _excess(shrunk, width) > 0 and headings[leave].leave:
+            del kept[leave]
+        elif _excess(shrunk, width) > 0:
+            return _shrunk(kept, dict.fromkeys(kept, _NARROWEST), width)
+        else:
+            return shrunk
+    return kept
+
+
+def _excess(widths: dict[int, int], width: int) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1) - width
+
+
+def _shrunk(widths: dict[int, int], floors: dict[int, int], width: int) -> dict[int, int]:
+    """Take from the widest of the columns that have a floor, until all columns fit or these are at their floor."""
+    shrunk = dict(widths)
+    for _ in range(_excess(widths, width)):
+        above = [at for at, floor in floors.items() if shrunk[at] > floor]
+        if not above:
+            break
+        shrunk[max(above, key=lambda at: shrunk[at])] -= 1
+    return shrunk
+
+
+# ---- what is drawn
+
+
+def _folded(to: Console, lines: Sequence[str], width: int, heading: Heading) -> list[str]:
+    """The lines of a cell, none wider than its column."""
     from rich.text import Text
 
-    lines = content if isinstance(content, tuple) else (content,)
-    return Text("\n".join(for_terminal(str(line)) for line in lines))
+    if not heading.words:
+        return [_short(line, width, at_end=heading.at_end) for line in lines]
+    return [part.plain.rstrip() for line in lines for part in Text(line).wrap(to, width)] or [""]
+
+
+def _short(text: str, width: int, *, at_end: bool = False) -> str:
+    """A text without what comes before its last part: paths and names differ at their ends, more so at the last."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    head = width - 1 if at_end else (width - 1) // 3
+    tail = width - 1 - head
+    begin = next((at for at in range(len(text)) if cell_len(text[at:]) <= tail), len(text))
+    head_text = set_cell_size(text, head)
+    return (head_text if at_end else head_text.rstrip()) + _ELLIPSIS + text[begin:]
+
+
+def _print_row(
+    to: Console, cells: Sequence[Sequence[str]], headings: Sequence[Heading], kept: dict[int, int], style: str
+) -> None:
+    """Print the cells of a row, side by side; as many lines as the highest has."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    for number_ in range(max(map(len, cells), default=0)):
+        parts = []
+        for lines, (at, width) in zip(cells, kept.items(), strict=True):
+            text = lines[number_] if number_ < len(lines) else ""
+            blanks = " " * (width - cell_len(text))
+            parts.append(blanks + text if headings[at].right else text + blanks)
+        to.print(Text((" " * _GAP).join(parts).rstrip(), style=style), soft_wrap=True)
 
 
 def print_diagnostics(to: Console, diagnostics: Iterable[Diagnostic]) -> None:
     """What a reader must know before trusting the result, one line each."""
     for diagnostic in diagnostics:
-        to.print(for_terminal(f"note [{diagnostic.slug}]: {diagnostic.message}"))
+        say(to, f"note [{diagnostic.slug}]: {diagnostic.message}")

@@ -1,0 +1,270 @@
+"""What commands print, at the widths that terminals have and into pipes, as golden files that people have read.
+
+`pytest tests/test_terminal.py --update-gold` writes them anew. The run is a recorded one that is kept, and the bundles
+are of one processor, so that everything is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from msgspec import structs
+
+from tests.conftest import Built
+from tests.support import ROOT, Json, check_cli, command_line, json_cli
+from tests.tables import all_of_terminal, amount, printed_table
+from tests.test_hook_stats import calls_file
+from tracemap.graph.audit import audit
+from tracemap.graph.bundle import load
+from tracemap.graph.query import everything
+from tracemap.options.attribute import AttributeOptions, Rule
+from tracemap.reports.kernels import view_kernel
+from tracemap.reports.terminal.audit import print_audit
+from tracemap.reports.terminal.show import print_kernel, print_map
+from tracemap.reports.views.chosen import VIEWS
+from tracemap.session.attribute import show_attribution
+from tracemap.session.runs import Attributed, joined
+
+GOLD = ROOT / "tests" / "gold" / "terminal"
+RUN = GOLD / "run.csv"
+WIDTHS = (80, 120, 200, None)
+"""Columns of terminals; None: a pipe."""
+
+
+class Terminal(io.StringIO):
+    """Text that is written to a terminal; its width is that of the environment."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def attributed(fixed: Built) -> Attributed:
+    return joined([RUN], load(fixed("jax_mlp_train")), Rule.MODEL, allow_mismatch=False, progress=lambda _: None)
+
+
+def printed(write: Callable[[TextIO], object], columns: int | None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a command writes to a terminal that shows no styles, or into a pipe."""
+    monkeypatch.setenv("COLUMNS", str(columns or 80))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = io.StringIO() if columns is None else Terminal()
+    write(out)
+    return out.getvalue()
+
+
+def check_gold(
+    name: str,
+    write: Callable[[TextIO], object],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Compare with the golden file, which has all widths, and look at each line."""
+    parts = []
+    for columns in WIDTHS:
+        text = printed(write, columns, monkeypatch)
+        check_lines(text, columns)
+        parts.append(f"==== {f'{columns} columns' if columns else 'piped'}\n{text}\n")
+    gold = GOLD / f"{name}.txt"
+    if request.config.getoption("--update-gold"):
+        gold.write_text("".join(parts), encoding="utf-8")
+    assert "".join(parts) == gold.read_text(encoding="utf-8")
+
+
+def check_lines(text: str, columns: int | None) -> None:
+    """No line is wider than the terminal, none ends in blanks, and nothing steers the terminal."""
+    assert text.endswith("\n")
+    for line in text.split("\n"):
+        assert line == line.rstrip(), line
+        assert columns is None or len(line) <= columns, line
+        assert line.isprintable(), line
+
+
+# ---- golden files
+
+
+@pytest.mark.parametrize("by", VIEWS)
+def test_costs_look_as_they_did(
+    by: str, attributed: Attributed, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    options = AttributeOptions(by=by)  # type: ignore[arg-type] # it is one of them
+    check_gold(f"attribute-{by}", lambda out: show_attribution(attributed, options, out), monkeypatch, request)
+
+
+def test_maps_look_as_they_did(fixed: Built, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    graph = load(fixed("hand_mlp")).graph
+    graph = structs.replace(graph, module=structs.replace(graph.module, iree_compiler="VERSION"))
+    check_gold("show", lambda out: print_map(everything(graph), graph, out, whole=True), monkeypatch, request)
+
+
+def test_the_inside_of_a_kernel_looks_as_it_did(
+    fixed: Built, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    bundle = load(fixed("hand_mlp"))
+    view = view_kernel(bundle.graph.kernels[0], bundle.kernel_text(bundle.graph.kernels[0]), ())
+    check_gold("show-kernel", lambda out: print_kernel(view, bundle.graph, out), monkeypatch, request)
+
+
+def test_audits_look_as_they_did(fixed: Built, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    graph = load(fixed("jax_mlp_train")).graph
+    check_gold("audit", lambda out: print_audit(graph, audit(graph), out, list_all=False), monkeypatch, request)
+
+
+# ---- all widths, and real terminals
+
+
+@pytest.mark.parametrize("columns", range(30, 260, 11))
+def test_tables_fit_any_width(columns: int, attributed: Attributed, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = attributed.bundle.graph
+    for by in VIEWS:
+        options = AttributeOptions(by=by, top=7)  # type: ignore[arg-type] # it is one of them
+        check_lines(printed(lambda out: show_attribution(attributed, options, out), columns, monkeypatch), columns)  # noqa: B023
+    check_lines(
+        printed(lambda out: print_map(everything(graph), graph, out, whole=True), columns, monkeypatch), columns
+    )
+    check_lines(
+        printed(lambda out: print_audit(graph, audit(graph), out, list_all=True), columns, monkeypatch), columns
+    )
+
+
+def test_columns_go_in_the_stated_order(attributed: Attributed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of docs/attribution.md; no sample was taken, so there is no interval."""
+    order = [
+        "high",
+        "low",
+        "inclusive",
+        "calls",
+        "p90",
+        "p10",
+        "DLmr/1000",
+        "D1mr/1000",
+        "median",
+        "python",
+        "scope",
+        "DLmr",
+        "D1mr",
+        "Ir",
+        "line",
+    ]
+    left_out = set()
+    for columns in range(290, 24, -1):
+        text = printed(partial(show_attribution, attributed, AttributeOptions()), columns, monkeypatch)
+        table = text.partition("Balance")[0].replace("\n", " ")
+        said = re.search(r"\(no room for: (.*?); --columns chooses\)", table)
+        names = [name.split()[0] for name in said[1].split(", ")] if said else []
+        assert sorted(names) == sorted(order[: len(names)])
+        left_out.add(len(names))
+    assert left_out == set(range(len(order) + 1))
+
+
+def on_terminal(columns: int, *arguments: str | Path, **variables: str) -> str:
+    """What the real command line prints on a real terminal."""
+    leader, follower = pty.openpty()
+    given = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
+    given |= {"COLUMNS": str(columns), "TERM": "xterm-256color", **variables}
+    with subprocess.Popen(command_line(*arguments), stdout=follower, env=given, cwd=ROOT) as running:
+        os.close(follower)
+        text = all_of_terminal(leader).decode().replace("\r\n", "\n")
+    assert running.returncode == 0
+    return text
+
+
+def test_styles_are_for_terminals_that_want_them(fixed: Built) -> None:
+    command = ("attribute", RUN, "--map", fixed("jax_mlp_train"))
+    styled, plain = on_terminal(100, *command), on_terminal(100, *command, NO_COLOR="1")
+    assert "\x1b[1m" in styled
+    assert re.sub(r"\x1b\[[\d;]*m", "", styled) == plain
+    check_lines(plain, 100)
+
+
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"COLUMNS": "40"}])
+def test_pipes_get_whole_lines_without_styles(variables: dict[str, str], fixed: Built) -> None:
+    command = command_line("attribute", RUN, "--map", fixed("jax_mlp_train"))
+    done = subprocess.run(command, capture_output=True, env={**os.environ, **variables}, check=True)
+    check_lines(done.stdout.decode(), None)
+    assert "…" not in done.stdout.decode().split("Balance")[0].replace("… 33 more ops", "")
+
+
+def test_statistics_are_laid_out_as_irees_whatever_the_terminal(tmp_path: Path) -> None:
+    calls = calls_file(tmp_path / "calls.csv", 500)
+    piped = check_cli("stats", calls)
+    assert {on_terminal(columns, "stats", calls) for columns in (80, 120, 200)} == {piped}
+
+
+# ---- what the numbers are
+
+
+def test_every_column_of_ops_is_what_the_json_says(fixed: Built) -> None:
+    """Sums of the JSON, divided here by the invocations of each metric: 3 were timed, 1 was simulated."""
+    bundle = fixed("jax_mlp_train")
+    found = json_cli("attribute", RUN, "--map", bundle)
+    calls = {metric["name"]: metric["invocations"] for metric in found["metrics"]}
+    assert (calls["cpu_ns"], calls["duration_ns"], calls["Ir"], calls["DLmw"]) == (3, 3, 1, 1)
+    every = ",".join(calls)
+    ops = {op["op"]: op for op in found["ops"]}
+    for options, divisors in (((), calls), (("--totals",), dict.fromkeys(calls, 1))):
+        text = check_cli("attribute", RUN, "--map", bundle, "--top", "0", "--metric", every, *options)
+        rows = printed_table(text, "Ops by cpu_ns")
+        assert sorted(row["op"] for row in rows) == sorted(ops)
+        for row in rows:
+            expected = dict(_expected(ops[row["op"]], found, divisors))
+            assert len(row) == len(expected) + len(("op", "line", "python", "name", "scope"))
+            for name, value in expected.items():
+                pattern = re.escape(name) + "( [nµm]?s(/invocation)?| %| M)?"
+                (heading,) = (heading for heading in row if re.fullmatch(pattern, heading))
+                _check(row["op"], heading, row[heading], value)
+
+
+def _expected(op: Json, found: Json, divisors: dict[str, int]) -> Iterator[tuple[str, Fraction | None]]:
+    """The columns of an op by their name without unit, computed from the JSON."""
+    words = {"cpu_ns": "cpu", "duration_ns": "wall"}
+    costs = {name: cost["attributed"] for name, cost in op["metrics"].items()}
+    yield "calls", Fraction(op["calls"], divisors["cpu_ns"])
+    for name, cost in costs.items():
+        yield words.get(name, name), Fraction(cost, divisors[name])
+    (measured,) = (metric["measured"] for metric in found["metrics"] if metric["name"] == "cpu_ns")
+    yield "share", Fraction(100 * costs["cpu_ns"], measured)
+    for key in ("inclusive", "low", "high"):
+        yield f"{key} cpu", Fraction(op["metrics"]["cpu_ns"][key], divisors["cpu_ns"])
+    for key in ("median", "p10", "p90"):
+        yield f"{key} cpu", Fraction(op["metrics"]["cpu_ns"]["per_invocation"][key])
+    for name in ("I1mr", "ILmr", "D1mr", "DLmr", "D1mw", "DLmw"):
+        yield f"{name}/1000 Ir", Fraction(1000 * costs[name], costs["Ir"]) if costs["Ir"] else None
+
+
+def _check(row: str, heading: str, cell: str, value: Fraction | None) -> None:
+    if value is None or cell == "–":
+        assert (value is None) == (cell == "–"), (row, heading)
+        return
+    shown, slack = amount(heading, cell)
+    assert abs(shown - value) <= slack, (row, heading, cell, float(value))
+
+
+@pytest.mark.parametrize("by", ["line", "name", "kernel", "site"])
+def test_rows_of_other_views_are_sums_of_the_json(by: str, fixed: Built) -> None:
+    bundle = fixed("jax_mlp_train")
+    found, shown = json_cli("attribute", RUN, "--map", bundle), json_cli("show", bundle)
+    kernels = {site["id"]: site["kernel"] for site in shown["sites"]}
+    keys: dict[str, Callable[[Json], str]] = {
+        "line": lambda op: f"{op['file']}:{op['line']}",
+        "name": lambda op: str(op["name"]),
+        "kernel": lambda site: kernels[site["site"]],
+        "site": lambda site: str(site["site"]),
+    }
+    part, field = ("sites", "total") if by in {"kernel", "site"} else ("ops", "attributed")
+    expected: dict[str, int] = defaultdict(int)
+    for each in found[part]:
+        expected[keys[by](each)] += each["metrics"]["D1mr"][field]
+    text = check_cli("attribute", RUN, "--map", bundle, "--top", "0", "--by", by, "--metric", "D1mr,Ir")
+    rows = printed_table(text, f"{by.capitalize()}s by D1mr, per invocation")
+    assert {row[by]: int(row["D1mr"].replace(",", "")) for row in rows} == expected

@@ -1,0 +1,258 @@
+"""Views of costs: what a row is, which rows and columns are shown, and in what unit."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections import defaultdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import attribution, graph, op, site
+from tests.conftest import Built, Recorded
+from tests.support import check_cli, json_cli, run_cli
+from tests.tables import amount, printed_table
+from tests.test_terminal import GOLD, RUN
+from tracemap.errors import UsageInvalid
+from tracemap.graph.ops import Frame
+from tracemap.options.attribute import AttributeOptions
+from tracemap.reports.terminal.attribution import print_attribution
+from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
+from tracemap.units import UNKNOWN, Scale
+
+THREE = graph(
+    [op(1, 1, name="a.dot", scope=("h0",)), op(2, 2, name="a.add", scope=("h0", "x")), op(3, 3, name="b.add")],
+    [site(0, 1, kernel="k0"), site(1, 2, kernel="k1"), site(2, 3, kernel="k1")],
+)
+COSTS = {"cpu_ns": {"site0": 100, "site1": 300, "site2": 600}, "page-faults": {"site0": 9, "site1": 1, "site2": 0}}
+
+
+def shown(*, costs: dict[str, dict[str, int]] = COSTS, **options: Any) -> str:  # noqa: ANN401 - as many types as there are options
+    out = io.StringIO()
+    print_attribution(THREE, attribution(THREE, costs), out, AttributeOptions(**options))
+    return out.getvalue()
+
+
+# ---- rows and columns
+
+
+def test_rows_are_sorted_by_what_is_asked_for() -> None:
+    def ops(**options: Any) -> list[str]:  # noqa: ANN401 - as many types as there are options
+        return [row["op"] for row in printed_table(shown(**options), "Ops by")]
+
+    assert ops() == ["op3", "op2", "op1"]
+    assert ops(sort="page-faults") == ["op1", "op2", "op3"]
+    assert ops(metrics="page-faults") == ["op1", "op2", "op3"]
+    assert ops(sort="name") == ["op2", "op1", "op3"]
+    assert ops(top=2) == ["op3", "op2"]
+    assert ops(filters=["*add"]) == ["op3", "op2"]
+    assert ops(filters=["scope=h0*"]) == ["op2", "op1"]
+    assert ops(filters=["scope=h0*", "a.dot"]) == ["op1"]
+
+
+def test_what_is_not_shown_is_counted() -> None:
+    text = shown(top=1, filters=["name=*add"])
+    assert "… 1 more op, 30.0 %\n… 1 op that does not match, 10.0 %\n" in text
+    assert "… 3 ops that do not match, 100.0 %" in shown(filters=["nothing"])
+    assert "…" not in shown(top=0)
+
+
+def test_columns_are_those_that_are_asked_for() -> None:
+    (first, *_) = printed_table(shown(columns="name,page-faults,op"), "Ops by cpu_ns")
+    assert first == {"name": "b.add", "page-faults": "0", "op": "op3"}
+    (first, *_) = printed_table(shown(columns="kernel,sites,calls", by="kernel"), "Kernels by cpu_ns")
+    assert first == {"kernel": "k1", "sites": "2", "calls": "2"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": "Ir"}, "the run has no metric 'Ir'; it has: cpu_ns, page-faults"),
+        ({"columns": "op,flops"}, "the table of ops has no column 'flops'; it has: op, line"),
+        ({"by": "scope", "sort": "kernel"}, "the table of scopes has no column 'kernel'"),
+        ({"filters": ["cpu_ns=3*"]}, "cpu_ns is a column of numbers; rows are filtered by texts: op, line"),
+    ],
+)
+def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageInvalid) as caught:
+        shown(**options)
+    assert message in str(caught.value)
+
+
+def test_a_column_that_there_is_not_ends_the_command(built: Built, recorded: Recorded) -> None:
+    done = run_cli("attribute", recorded("jax_mlp"), "--map", built("jax_mlp"), "--sort", "flops")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "has no column 'flops'" in done.stderr
+
+
+# ---- units
+
+
+def test_times_stand_in_one_unit_with_as_many_digits_as_the_smallest_needs() -> None:
+    costs = {"cpu_ns": {"site0": 2_000_000, "site1": 2_468_000, "site2": 6_000}}
+    rows = printed_table(shown(costs=costs), "Ops by cpu_ns")
+    assert [row["cpu ms"] for row in rows] == ["1.234", "1.000", "0.003"]
+
+
+@given(st.lists(st.integers(-(10**15), 10**15), max_size=9), st.sampled_from(["ns", "bytes", "count", "%", "page"]))
+def test_columns_lose_less_than_half_of_their_last_digit(values: list[int], unit: str) -> None:
+    scale = Scale.of(values, unit)
+    for value in values:
+        text = scale.text(value)
+        assert (text == "0") == (value == 0)
+        if text.startswith("<"):
+            assert 0 < value < Fraction(1, 10**scale.digits) * scale.size
+        elif not text.startswith(">"):
+            found, slack = amount(scale.unit, text)
+            assert abs(found - value) <= slack + abs(value) * Fraction(1, 10**12)
+
+
+# ---- invocations
+
+
+def test_runs_that_are_added_up_have_the_invocations_of_both(tmp_path: Path, fixed: Built) -> None:
+    """Each run has 3 timed calls and a simulated one: the cost of a call stays as it was."""
+    copy = tmp_path / "copy.csv"
+    for suffix in ("", ".json"):
+        shutil.copy(f"{RUN}{suffix}", f"{copy}{suffix}")
+    one, both = (json_cli("attribute", *runs, "--map", fixed("jax_mlp_train")) for runs in ([RUN], [RUN, copy]))
+    for first, second in zip(one["metrics"], both["metrics"], strict=True):
+        assert second["invocations"] == 2 * first["invocations"] == (6 if first["unit"] == "ns" else 2)
+        assert second["measured"] == 2 * first["measured"]
+    text = check_cli("attribute", RUN, copy, "--map", fixed("jax_mlp_train"))
+    assert "per invocation: cpu_ns mean of 6; Ir, D1mr, DLmr mean of 2" in text
+
+
+def test_runs_of_different_functions_have_no_common_invocation(tmp_path: Path, fixed: Built) -> None:
+    copy = tmp_path / "copy.csv"
+    shutil.copy(RUN, copy)
+    header = json.loads(Path(f"{RUN}.json").read_text())
+    Path(f"{copy}.json").write_text(json.dumps({**header, "function": "another"}))
+    found = json_cli("attribute", RUN, copy, "--map", fixed("jax_mlp_train"))
+    assert {metric["invocations"] for metric in found["metrics"]} == {None}
+
+
+def test_a_run_that_tells_no_invocations_is_shown_as_sums(tmp_path: Path, fixed: Built) -> None:
+    """Without its header nothing says how often the function was called."""
+    bare = tmp_path / "bare.csv"
+    shutil.copy(RUN, bare)
+    text = check_cli("attribute", bare, "--map", fixed("jax_mlp_train"), "--top", "0", "--metric", "Ir,cpu_ns")
+    rows = printed_table(text, "Ops by Ir, sums of the whole run")
+    found = json_cli("attribute", bare, "--map", fixed("jax_mlp_train"))
+    assert {metric["invocations"] for metric in found["metrics"]} == {None}
+    assert {row["op"]: int(row["Ir in all"].replace(",", "")) for row in rows} == {
+        each["op"]: each["metrics"]["Ir"]["attributed"] for each in found["ops"]
+    }
+
+
+def test_counts_of_another_simulator_are_of_unknown_invocations(tmp_path: Path, fixed: Built) -> None:
+    """Their header has no word of how often it called the function, so sums stand beside costs of one call, named."""
+    run = tmp_path / "run.csv"
+    shutil.copy(RUN, run)
+    header = json.loads(Path(f"{RUN}.json").read_text())
+    Path(f"{run}.json").write_text(json.dumps({**header, "diagnostics": []}))
+    text = check_cli("attribute", run, "--map", fixed("jax_mlp_train"))
+    (first, *_) = printed_table(text, "Ops by cpu_ns, per invocation, mean of 3")
+    assert "Ir in all" in first
+
+
+# ---- Python lines and scopes
+
+
+def frame(line: int, function: str | None, file: str = "model.py") -> Frame:
+    return Frame(file, line, UNKNOWN, UNKNOWN if function is None else function)
+
+
+def test_a_shared_helper_is_called_from_several_places() -> None:
+    """`linear` is called by two lines of `attention`; `gelu` by one, through `linear` or not."""
+    stacks = [
+        [frame(1, "linear"), frame(10, "attention"), frame(20, "block")],
+        [frame(1, "linear"), frame(11, "attention"), frame(20, "block")],
+        [frame(5, "gelu"), frame(12, "attention"), frame(20, "block")],
+        [frame(12, "attention"), frame(20, "block")],
+    ]
+    helpers = shared_helpers(stacks)
+    callers = [caller_of(stack, helpers) for stack in stacks]
+    assert callers == [frame(10, "attention"), frame(11, "attention"), frame(5, "gelu"), frame(12, "attention")]
+
+
+def test_recursion_makes_no_helper_and_ops_in_helpers_alone_have_the_outermost_line() -> None:
+    recursive = [[frame(2, "walk"), frame(2, "walk"), frame(3, "walk"), frame(9, "main")]]
+    assert shared_helpers(recursive) == frozenset()
+    stacks = [[frame(1, "linear"), frame(7, "main")], [frame(1, "linear"), frame(8, "main")], [frame(1, "linear")]]
+    helpers = shared_helpers(stacks)
+    assert caller_of(stacks[2], helpers) == frame(1, "linear")
+    assert caller_of([], helpers) is None
+
+
+def test_where_no_function_is_told_lines_have_to_do() -> None:
+    """As torch's exporter writes stacks."""
+    stacks = [[frame(line, None), frame(around, None)] for line, around in ((67, 84), (67, 85), (68, 84))]
+    helpers = shared_helpers(stacks)
+    assert [caller_of(stack, helpers) for stack in stacks] == [frame(84, None), frame(85, None), frame(68, None)]
+
+
+def test_callers_of_a_real_model_are_the_lines_that_call_its_helpers(built: Built, recorded: Recorded) -> None:
+    """`linear` and `layer_norm` of `jax_models.py` are called from all over; each op's own frames say from where."""
+    run, bundle = recorded("jax_gpt2_4l"), built("jax_gpt2_4l")
+    costs = {each["op"]: each["metrics"]["cpu_ns"]["attributed"] for each in json_cli("attribute", run)["ops"]}
+    expected: dict[str, int] = defaultdict(int)
+    nested = set()
+    for each in json_cli("show", bundle)["ops"]:
+        own = [one for one in each["frames"] if one["function"] not in {"linear", "layer_norm"}]
+        line = f"{Path(own[0]['file']).name}:{own[0]['line']}" if own else ""
+        expected[line] += costs.get(each["id"], 0)
+        if each["function"] != "main" or each["name"] == "func.call":  # its calls lead elsewhere too
+            nested.add(line)
+    options = ("--by", "caller", "--top", "0", "--totals", "--metric", "cpu_ns")
+    rows = {row["caller"]: row for row in printed_table(check_cli("attribute", run, *options), "Callers by cpu_ns")}
+    (heading,) = (heading for heading in rows["jax_models.py:111"] if heading.startswith("cpu"))
+    exact = {"jax_models.py:100", "jax_models.py:102", "jax_models.py:106", "jax_models.py:107", "jax_models.py:130"}
+    assert exact <= rows.keys() - nested
+    for line in rows.keys() - nested - {"(no frame)"}:
+        value, slack = amount(heading, rows[line][heading])
+        assert abs(value - expected[line]) <= slack, line
+    assert {row["function"] for row in rows.values()}.isdisjoint({"linear", "layer_norm"})
+
+
+@pytest.mark.parametrize(
+    ("scope", "plain"),
+    [
+        ("grad/jvp(layer0)", "grad/layer0"),
+        ("grad/transpose(jvp(layer0))", "grad/layer0"),
+        ("grad/transpose(grad)/jvp(layer0)", "grad/layer0"),
+        ("grad/jvp()", "grad"),
+        ("h0/attn/hqd,hkd->hqk", "h0/attn/hqd,hkd->hqk"),
+        ("h0/h0", "h0/h0"),
+        ("vmap(h0)", "vmap(h0)"),
+    ],
+)
+def test_scopes_of_derivatives_belong_to_the_plain_one(scope: str, plain: str) -> None:
+    assert "/".join(plain_scope(scope.split("/"))) == plain
+
+
+def test_forward_and_backward_are_summed_under_the_plain_scope(fixed: Built) -> None:
+    """Each op once in each row that its scope leads to: the sums are made here from the JSON alone."""
+    bundle = fixed("jax_mlp_train")
+    found = json_cli("attribute", RUN, "--map", bundle)
+    scopes = {each["id"]: "/".join(each["scope"]) for each in json_cli("show", bundle)["ops"]}
+    text = check_cli("attribute", RUN, "--map", bundle, "--by", "scope", "--top", "0", "--metric", "Ir", "--totals")
+    rows = {row["scope"]: int(row["Ir"].replace(",", "")) for row in printed_table(text, "Scopes by Ir")}
+    spent = {each["op"]: each["metrics"]["Ir"]["attributed"] for each in found["ops"]}
+    for layer in ("layer0", "layer1"):
+        direct = sum(cost for each, cost in spent.items() if layer in scopes[each] and "(grad)" not in scopes[each])
+        assert rows[f"grad/{layer}"] >= direct > rows[f"grad/jvp({layer})"] > 0
+        nested = rows[f"grad/transpose(grad)/jvp({layer})"]
+        parts = [rows[f"grad/jvp({layer})"], rows[f"grad/transpose(jvp({layer}))"], nested]
+        assert rows[f"grad/{layer}"] == sum(parts)
+
+
+def test_golden_files_are_of_all_views() -> None:
+    assert len(list(GOLD.glob("attribute-*.txt"))) == 8

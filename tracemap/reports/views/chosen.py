@@ -1,0 +1,103 @@
+"""What of a view is shown: rows that match, sorted, the first so many; and the columns that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from fractions import Fraction
+
+from tracemap.errors import UsageInvalid
+from tracemap.options.attribute import AttributeOptions
+from tracemap.reports.costed import CostedMap
+from tracemap.reports.views.costs import SHARE, Costs
+from tracemap.reports.views.model import TEXT, Cell, Column, Row, View
+from tracemap.reports.views.ops import by_line, by_name, by_op
+from tracemap.reports.views.places import by_kernel, by_site
+from tracemap.reports.views.python import by_caller, by_python, by_scope
+
+VIEWS: Mapping[str, Callable[[CostedMap, Costs], View]] = {
+    "op": by_op,
+    "line": by_line,
+    "python": by_python,
+    "caller": by_caller,
+    "scope": by_scope,
+    "kernel": by_kernel,
+    "site": by_site,
+    "name": by_name,
+}
+"""What makes the view of each value of the option `by`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is shown of a view: columns and rows, whether the columns were asked for, and what is not shown."""
+
+    view: View
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    asked: bool
+    hidden: int
+    """Rows beyond the first so many."""
+    unmatched: int
+    """Rows that do not match."""
+    hidden_share: Fraction
+    unmatched_share: Fraction
+
+
+def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> Chosen:
+    """Make the view that is asked for, and choose its rows and columns.
+
+    Raises:
+        UsageInvalid: the view has no such column.
+    """
+    view = VIEWS[options.by](costed, costs)
+    matching = [row for row in view.rows if all(_matches(view, row, pattern) for pattern in options.filters)]
+    shown = _sorted(view, matching, options.sort)[: options.top or None]
+    columns = tuple(_column(view, key) for key in options.columns) or _usual(view, shown)
+    everything, found, first = (_share(rows) for rows in (view.rows, matching, shown))
+    hidden, unmatched = len(matching) - len(shown), len(view.rows) - len(matching)
+    of = (hidden, unmatched, found - first, everything - found)
+    return Chosen(view, columns, tuple(shown), bool(options.columns), *of)
+
+
+def _column(view: View, key: str) -> Column:
+    by_key = {column.key: column for column in view.columns}
+    if key not in by_key:
+        raise UsageInvalid(f"the table of {view.noun}s has no column {key!r}; it has: {', '.join(by_key)}")
+    return by_key[key]
+
+
+def _usual(view: View, rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The usual columns, but those that say nothing in any row."""
+    said = {column.key for column in view.columns if any(row.get(column.key) not in {None, "", "–"} for row in rows)}
+    return tuple(column for column in view.columns if column.usual and (column.key in said or not rows))
+
+
+def _matches(view: View, row: Row, pattern: str) -> bool:
+    key, equals, rest = pattern.partition("=")
+    texts = [column.key for column in view.columns if column.unit == TEXT]
+    if equals and key in {column.key for column in view.columns}:
+        if key not in texts:
+            raise UsageInvalid(f"{key} is a column of numbers; rows are filtered by texts: {', '.join(texts)}")
+        return fnmatchcase(str(row.get(key, "")), rest)
+    return any(fnmatchcase(str(row.get(key, "")), pattern) for key in texts)
+
+
+def _sorted(view: View, rows: Sequence[Row], sort: str | None) -> list[Row]:
+    """Numbers from the largest, texts from A to Z; ties, and what has no number, as in the map."""
+    column = _column(view, sort or view.rank)
+    if column.unit == TEXT:
+        return sorted(rows, key=lambda row: str(row.get(column.key, "")))
+    numbers = {index: _number(row.get(column.key)) for index, row in enumerate(rows)}
+    return [
+        rows[index] for index in sorted(numbers, key=lambda index: (numbers[index] is None, -(numbers[index] or 0)))
+    ]
+
+
+def _number(cell: Cell) -> int | Fraction | None:
+    return None if isinstance(cell, str) else cell
+
+
+def _share(rows: Sequence[Row]) -> Fraction:
+    return sum((Fraction(_number(row.get(SHARE)) or 0) for row in rows), Fraction())

@@ -1,0 +1,170 @@
+"""The columns of costs that all views have: metrics, per invocation or as sums, the share of the first, and ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from tracemap.attribution.model import MetricTotal
+from tracemap.errors import UsageInvalid
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
+from tracemap.reports.costed import default_metric
+from tracemap.reports.views.model import NEVER, PERCENT, Cell, Column
+from tracemap.units import Unknown, plural
+
+CLOCKS = {"cpu_ns": "cpu", "duration_ns": "wall"}
+"""What people call the clocks of times: that of the workers' own time, summed over them, and that on the wall."""
+SHARE = "share"
+_MOST_OTHERS = 3
+_LEADING = (INSTRUCTIONS, "D1mr", "DLmr", SAMPLES)
+"""Metrics of steps that say most, in this order."""
+_SIMULATED_MISSES = frozenset({"I1mr", "ILmr", "D1mr", "DLmr", "D1mw", "DLmw"})
+
+# What goes first where there is no room has the largest number; further columns of a view stand between these.
+LEAVE_METRIC = 20
+LEAVE_RATIO = 65
+
+
+def shown_metrics(metrics: Sequence[MetricTotal], wanted: Sequence[str]) -> tuple[MetricTotal, ...]:
+    """Those that are asked for; else time, and up to three others: counters, then what was seen inside of kernels.
+
+    Raises:
+        UsageInvalid: the runs have no such metric.
+    """
+    by_name = {metric.name: metric for metric in metrics}
+    for name in wanted:
+        if name not in by_name:
+            raise UsageInvalid(f"the run has no metric {name!r}; it has: {', '.join(by_name)}")
+    if wanted:
+        return tuple(by_name[name] for name in dict.fromkeys(wanted))
+    first = metrics[default_metric(metrics)]
+    others = sorted((metric for metric in metrics if metric is not first), key=_lateness)
+    return (first, *others[:_MOST_OTHERS])
+
+
+def _lateness(metric: MetricTotal) -> int:
+    """Counters come first, in the order of the run; then what leads among metrics of steps, times, and the rest."""
+    if metric.name in _LEADING:
+        return 1 + _LEADING.index(metric.name)
+    if metric.name in CLOCKS:
+        return 1 + len(_LEADING)
+    return 2 + len(_LEADING) if metric.name in STEP_METRICS else 0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Which metrics are shown, the first to rank by, and whether as sums over all invocations.
+
+    `all_metrics` are those that may be asked for as columns too.
+    """
+
+    all_metrics: tuple[MetricTotal, ...]
+    shown: tuple[MetricTotal, ...]
+    totals: bool
+
+    @property
+    def first(self) -> MetricTotal:
+        """The metric that rows are ranked by."""
+        return self.shown[0]
+
+    def name(self, metric: MetricTotal) -> str:
+        """What stands above a metric: its clock, or its own name, and that it is a sum where others are none."""
+        known = CLOCKS.get(metric.name, metric.name.removesuffix("_ns") if metric.unit == "ns" else metric.name)
+        return known if self.totals or _calls(metric) else f"{known} in all"
+
+    def column(self, key: str, heading: str, metric: MetricTotal, leave: int, *, usual: bool = True) -> Column:
+        """A column of sums of a metric, which are divided by the invocations they are of, unless sums are shown."""
+        calls = 1 if self.totals else _calls(metric) or 1
+        unit, scale = _unit(metric)
+        return Column(key, heading, unit, divisor=calls * scale, leave=leave, usual=usual)
+
+    def of_first(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
+        """A column of other sums of the metric that is ranked by."""
+        return self.column(key, f"{word} {self.name(self.first)}", self.first, leave, usual=usual)
+
+    def of_invocations(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
+        """A column of what single invocations took of the metric that is ranked by, beside sums too."""
+        unit, scale = _unit(self.first)
+        name, per = f"{word} {self.name(self.first)}", "/invocation" if self._are_sums else ""
+        return Column(key, name, unit, per, scale, leave, usual=usual)
+
+    @property
+    def _are_sums(self) -> bool:
+        return self.totals or not _calls(self.first)
+
+    def of_calls(self, key: str, word: str, leave: int) -> Column:
+        """A column of what single calls took of the metric that is ranked by."""
+        unit, scale = _unit(self.first)
+        return Column(key, f"{word} {self.name(self.first)}", unit, "/call", scale, leave)
+
+    def calls(self, leave: int) -> Column:
+        """A column of how often something ran, in the invocations of what is measured of whole dispatches."""
+        calls = 1 if self.totals else _calls(self.all_metrics[0]) or 1
+        return Column("calls", "calls", "count", divisor=calls, leave=leave)
+
+    def columns(self) -> tuple[Column, ...]:
+        """The first metric, its share, the others, and misses per thousand instructions."""
+        return tuple(self._columns())
+
+    def _columns(self) -> Iterator[Column]:
+        rest = [metric for metric in self.all_metrics if metric not in self.shown]
+        yield self.column(self.first.name, self.name(self.first), self.first, NEVER)
+        yield Column(SHARE, SHARE, PERCENT)
+        for place, metric in enumerate([*self.shown[1:], *rest]):
+            leave, usual = LEAVE_METRIC + place, metric in self.shown
+            yield self.column(metric.name, self.name(metric), metric, leave, usual=usual)
+        for place, (key, (misses, _)) in enumerate(self._ratios.items()):
+            heading = key.replace("/", "/1000 ")
+            yield Column(key, heading, "count", leave=LEAVE_RATIO + place, usual=misses in self.shown)
+
+    @cached_property
+    def _ratios(self) -> dict[str, tuple[MetricTotal, MetricTotal]]:
+        """Misses and the instructions that they are told per thousand of, by the key of the column."""
+        by_name = {metric.name: metric for metric in self.all_metrics}
+        found = {}
+        for metric in self.all_metrics:
+            per = by_name.get(INSTRUCTIONS if metric.name in STEP_METRICS else "instructions")
+            if per is not None and per.invocations == metric.invocations and _counts_misses(metric.name):
+                found[f"{metric.name}/{per.name}"] = (metric, per)
+        return found
+
+    def cells(self, amounts: Mapping[str, int]) -> dict[str, Cell]:
+        """The cells of these columns, from sums by metric name."""
+        made: dict[str, Cell] = {metric.name: amounts.get(metric.name, 0) for metric in self.all_metrics}
+        if self.first.measured:
+            made[SHARE] = Fraction(100 * amounts.get(self.first.name, 0), self.first.measured)
+        for key, (misses, per) in self._ratios.items():
+            instructions = amounts.get(per.name, 0)
+            made[key] = Fraction(1000 * amounts.get(misses.name, 0), instructions) if instructions else None
+        return made
+
+    def basis(self) -> str:
+        """Of what the numbers are, for the title of a table."""
+        of = {calls: [metric.name for metric in self.shown if _calls(metric) == calls] for calls in self._calls}
+        if self.totals or not of:
+            return f"sums of {plural(self._calls[0], 'invocation')}" if len(of) == 1 else "sums of the whole run"
+        if len(of) == 1:
+            return f"per invocation, mean of {self._calls[0]:,}"
+        means = {calls: f"mean of {calls:,}" if calls > 1 else "of 1" for calls in of}
+        return "per invocation: " + "; ".join(f"{', '.join(names)} {means[calls]}" for calls, names in of.items())
+
+    @cached_property
+    def _calls(self) -> list[int]:
+        """The different numbers of invocations that metrics were measured in."""
+        return [calls for calls in dict.fromkeys(map(_calls, self.shown)) if calls]
+
+
+def _counts_misses(name: str) -> bool:
+    return name in _SIMULATED_MISSES or name.endswith("misses")
+
+
+def _unit(metric: MetricTotal) -> tuple[str, int]:
+    """The unit that a metric is shown in, and how many of its own make one of it."""
+    return ("count", 1_000_000) if metric.unit == "millionths" else (metric.unit, 1)
+
+
+def _calls(metric: MetricTotal) -> int:
+    """The invocations of a metric; 0 where they are unknown."""
+    return 0 if isinstance(metric.invocations, Unknown) else metric.invocations

@@ -1,0 +1,55 @@
+"""What a table of costs is: columns, some of them left out where there is no room, and rows of texts and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+Cell = str | int | Fraction | None
+"""A text; or a number, in the unit of its column and not yet divided; None where there is none."""
+Row = Mapping[str, Cell]
+"""Cells by the keys of columns; what has no entry is None."""
+
+TEXT = ""
+"""The unit of columns of texts."""
+PERCENT = "%"
+
+NEVER = 0
+"""Of `Column.leave`: it stays where there is no room, whatever else goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: the name that options call it by, and what stands above it: heading, unit, and `per`, such as `/call`.
+
+    Numbers are divided by `divisor` when they are shown: by the invocations that they were measured in, where costs of
+    one are shown. Of several that have no room, the one with the largest `leave` goes first. Texts are shortened to
+    `least` letters before anything goes; `words`: they are sentences. A column that is not `usual` is shown only where
+    it is asked for.
+    """
+
+    key: str
+    heading: str
+    unit: str = TEXT
+    per: str = ""
+    divisor: int = 1
+    leave: int = NEVER
+    least: int = 0
+    usual: bool = True
+    words: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A table: what a row is, in one word, its columns, and its rows in the order of the map.
+
+    `rank` is the key of the column that rows are sorted by where nothing else is asked for; `share` whether the shares
+    of rows add up, so that those of rows that are not shown can be told.
+    """
+
+    noun: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Row]
+    rank: str
+    share: bool = True

@@ -1,0 +1,95 @@
+"""Views with a row for each site, or for each kernel: what ran, not who caused it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from tracemap.attribution.model import SiteResult, TransferResult
+from tracemap.graph.program import Site
+from tracemap.reports.costed import CostedMap
+from tracemap.reports.labels import op_line, root_and_line
+from tracemap.reports.views.costs import Costs
+from tracemap.reports.views.model import Cell, Column, Row, View
+from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_LINE, LEAVE_SCOPE
+
+_KERNEL = Column("kernel", "kernel", least=26)
+_LEAVE_SPREAD = 40
+
+
+def by_site(costed: CostedMap, costs: Costs) -> View:
+    """A row for each site, and for each transfer that is of an op: its cost, and how much it varies over calls.
+
+    What disturbed it, which is no part of its cost, has a column where anything did.
+    """
+    disturbed = any(result.metrics[costs.first.name].disturbance for result in costed.results.values())
+    columns = (
+        Column("site", "site"),
+        _KERNEL,
+        Column("root", "root", leave=LEAVE_SCOPE, least=12),
+        Column("line", "line", leave=LEAVE_LINE, least=12),
+        costs.calls(LEAVE_CALLS),
+        *costs.columns(),
+        costs.of_first("disturbance", "disturbance", _LEAVE_SPREAD - 1, usual=disturbed),
+        costs.of_calls("median", "p50", _LEAVE_SPREAD),
+        costs.of_calls("p10", "p10", _LEAVE_SPREAD + 1),
+        costs.of_calls("p90", "p90", _LEAVE_SPREAD + 1),
+    )
+    rows = [
+        {
+            "site": place,
+            "calls": result.calls,
+            "disturbance": result.metrics[costs.first.name].disturbance,
+            **_about(costed, place),
+            **_spread(result, costs),
+            **_cost(result, costs),
+        }
+        for place, result in costed.results.items()
+    ]
+    return View("site", columns, rows, costs.first.name)
+
+
+def _about(costed: CostedMap, place: str) -> Mapping[str, Cell]:
+    """What a site or transfer is: its kernel or kind, and the op that it is of."""
+    site = costed.graph.site_by_id.get(place)
+    if site is not None:
+        root, line = root_and_line(costed.graph, site)
+        return {"kernel": site.kernel, "root": root, "line": line}
+    transfer = costed.graph.transfer_by_id[place]
+    op = next((costed.graph.op_by_id[op] for op in transfer.ops), None)
+    return {"kernel": transfer.kind} | ({"root": f"{op.id} {op.name}", "line": op_line(op)} if op else {})
+
+
+def _spread(result: SiteResult | TransferResult, costs: Costs) -> Mapping[str, Cell]:
+    spread = result.metrics[costs.first.name].per_call
+    return {"median": spread.median, "p10": spread.p10, "p90": spread.p90} if spread else {}
+
+
+def _cost(result: SiteResult | TransferResult, costs: Costs) -> Mapping[str, Cell]:
+    return costs.cells({name: cost.total for name, cost in result.metrics.items()})
+
+
+def by_kernel(costed: CostedMap, costs: Costs) -> View:
+    """A row for each kernel: how many sites share it, and what they cost together."""
+    columns = (
+        _KERNEL,
+        Column("root", "root", leave=LEAVE_SCOPE, least=12),
+        Column("sites", "sites", "count", leave=LEAVE_CALLS),
+        costs.calls(LEAVE_CALLS),
+        *costs.columns(),
+    )
+    groups: dict[str, list[Site]] = defaultdict(list)
+    for place in costed.site_results:
+        site = costed.graph.site_by_id[place]
+        groups[site.kernel].append(site)
+    rows = [{"kernel": kernel, **_of_sites(costed, costs, sites)} for kernel, sites in groups.items()]
+    return View("kernel", columns, rows, costs.first.name)
+
+
+def _of_sites(costed: CostedMap, costs: Costs, sites: list[Site]) -> Row:
+    amounts = Counter[str]()
+    for site in sites:
+        amounts.update(costed.total(site.id))
+    root = next((costed.graph.op_by_id[site.root.op].name for site in sites if site.root), "")
+    calls = sum(costed.site_results[site.id].calls for site in sites)
+    return {"root": root, "sites": len(sites), "calls": calls, **costs.cells(amounts)}
