@@ -1,6 +1,7 @@
-"""The least that an attribution must do, in bare SQL: `python -m benchmarks.group_by RUN`.
+"""The least that an attribution must do, in bare SQL: `python -m benchmarks.group_by RUN [bare]`.
 
-Reads the columns that attribution reads and groups by kernel and command, with the same aggregates of the same metrics.
+Reads the columns that attribution reads and groups by kernel, command and shape, with the same aggregates of the same
+metrics; `bare`: groups by kernel and command, and only counts and sums.
 """
 
 from __future__ import annotations
@@ -9,13 +10,21 @@ import sys
 
 import duckdb
 
-AGGREGATES = ", ".join(
-    f"sum({metric}), quantile_disc({metric}, [0.1, 0.5, 0.9])" for metric in ("cpu_ns", "duration_ns")
-)
+METRICS = ("cpu_ns", "duration_ns")
+COMMAND = "kind, kernel, command_buffer_id, command_index"
+SHAPE = "workgroups_x, workgroups_y, workgroups_z, payload_bytes"
+SUMS = ", ".join(f"sum({metric})" for metric in METRICS)
+ORDERED = ", ".join(f"max({metric}), quantile_disc({metric}, [0.1, 0.25, 0.5, 0.75, 0.9])" for metric in METRICS)
+
+
+def query(run: str, *, bare: bool) -> str:
+    """The group-by of a run."""
+    columns = f"{COMMAND}, count(*), {SUMS}"
+    if not bare:
+        columns = f"{columns}, {SHAPE}, count(invocation), {ORDERED}"
+    return f"SELECT {columns} FROM '{run}' WHERE NOT warmup GROUP BY ALL"
+
 
 if __name__ == "__main__":
     with duckdb.connect() as connection:
-        connection.execute(
-            f"SELECT kind, kernel, command_buffer_id, command_index, count(*), {AGGREGATES} "
-            f"FROM '{sys.argv[1]}' WHERE NOT warmup GROUP BY ALL"
-        ).fetchall()
+        connection.execute(query(sys.argv[1], bare=sys.argv[2:] == ["bare"])).fetchall()

@@ -1,15 +1,17 @@
 """How attribution copes with much data: a run of ten million events, made by repeating a recorded one.
 
-Parquet has a target in seconds; reading CSV is mostly parsing, so it is compared with a plain DuckDB group-by of the
-same columns and aggregates on the same file.
+Parquet has a target in seconds. Reading CSV is mostly parsing, so it is compared with bare DuckDB group-bys of the same
+file: one of the same aggregates, one that only counts and sums. Attribution finds fences, disturbance and distributions
+over invocations besides.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import Figure, alternating, print_row, print_title, run, targeted, tracemap
+from benchmarks.measure import Figure, Usage, alternating, print_row, print_title, run, targeted, tracemap
 from tests.support import ROOT, SAMPLES
 
 MODEL = "jax_gpt2_4l"
@@ -18,26 +20,42 @@ REPEATS = 5
 
 
 def measure(folder: Path) -> list[Figure]:
-    """Whole commands: seconds on Parquet, ratio to a group-by on CSV, and the peak of memory of both."""
+    """Whole commands: seconds on Parquet, ratios to group-bys on CSV, and the peak of memory of both."""
     bundle, large = make_run(folder)
-    parquet = tracemap("attribute", large.with_suffix(".parquet"), "--map", bundle, "--format", "json")
-    table = tracemap("attribute", large.with_suffix(".csv"), "--map", bundle, "--format", "json")
-    group_by: list[str | Path] = [sys.executable, "-m", "benchmarks.group_by", large.with_suffix(".csv")]
+    parquet, table = (
+        tracemap("attribute", large.with_suffix(suffix), "--map", bundle, "--format", "json")
+        for suffix in (".parquet", ".csv")
+    )
     print_title(f"attribute {EVENTS:,} events, {MODEL}")
     usages = [run(parquet) for _ in range(REPEATS + 1)][1:]
     figures = [targeted("attribute Parquet", [usage.seconds for usage in usages], "s", 2.0)]
-    peaks = [usage.peak_mib for usage in usages]
+    print_row("attribute Parquet, CPU", [usage.cpu_seconds for usage in usages], "s")
+    for name, words, target in (("group-by", [], 1.3), ("bare group-by", ["bare"], 2.2)):
+        group_by = [sys.executable, "-m", "benchmarks.group_by", str(large.with_suffix(".csv")), *words]
+        usages += _beside(name, table, group_by, target, figures)
+    return [*figures, targeted("peak memory, largest", [max(usage.peak_mib for usage in usages)], "MiB", 1e9 / 2**20)]
 
-    def attribute_table() -> float:
-        usage = run(table)
-        peaks.append(usage.peak_mib)
-        return usage.seconds
 
-    ours, theirs, ratios = alternating(attribute_table, lambda: run(group_by, cwd=ROOT).seconds, REPEATS)
-    print_row("attribute CSV", ours, "s")
-    print_row("group-by CSV", theirs, "s")
-    figures.append(targeted("attribute / group-by, CSV", ratios, "x", 1.5))
-    return [*figures, targeted("peak memory, largest", [max(peaks)], "MiB", 1e9 / 2**20)]
+def _beside(
+    name: str, ours: Sequence[str], theirs: Sequence[str], target: float, figures: list[Figure]
+) -> Sequence[Usage]:
+    """Print what attribution of a CSV takes beside a group-by of it; returns the former's usages."""
+    our_usages: list[Usage] = []
+    their_usages: list[Usage] = []
+
+    def seconds(command: Sequence[str], usages: list[Usage]) -> float:
+        usages.append(run(command, cwd=ROOT))
+        return usages[-1].seconds
+
+    our_s, their_s, ratios = alternating(
+        lambda: seconds(ours, our_usages), lambda: seconds(theirs, their_usages), REPEATS
+    )
+    print_row("attribute CSV", our_s, "s")
+    print_row(f"{name} CSV", their_s, "s")
+    figures.append(targeted(f"attribute / {name}, CSV", ratios, "x", target))
+    cpu = [one.cpu_seconds / other.cpu_seconds for one, other in zip(our_usages, their_usages, strict=True)]
+    print_row(f"attribute / {name}, CPU", cpu[1:], "x")
+    return our_usages
 
 
 def make_run(folder: Path) -> tuple[Path, Path]:

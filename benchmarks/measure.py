@@ -18,10 +18,14 @@ _KIB_PER_MAXRSS = 1 if sys.platform == "linux" else 1 / 1024
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one command took: wall time, and the peak of its resident memory (of its children's, where larger)."""
+    """What one command took: wall time, and the peak of its resident memory (of its children's, where larger).
+
+    `cpu_seconds` are those of user and system together, which other programs on the machine change less.
+    """
 
     seconds: float
     peak_mib: float
+    cpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def run(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> Usage:
     seconds = time.perf_counter() - began
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(words)}: status {process.returncode}\n{said.decode(errors='replace')}")
-    return Usage(seconds, usage.ru_maxrss * _KIB_PER_MAXRSS / 1024)
+    return Usage(seconds, usage.ru_maxrss * _KIB_PER_MAXRSS / 1024, usage.ru_utime + usage.ru_stime)
 
 
 def output_of(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> str:

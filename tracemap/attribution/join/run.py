@@ -102,6 +102,18 @@ class Join:
         return self.has_indices and not self._lossy
 
     @property
+    def has_one_shape(self) -> bool:
+        """Whether all events of a target have the same counts of workgroups and lengths, whatever their rows tell.
+
+        Each command has the counts that it was recorded with; two lists of commands that differ in nothing else may be
+        of one target. Buffers that are not trusted leave events that name only a kernel.
+        """
+        plain = {tuple((each.kind, each.kernel) for each in commands) for commands in self.header.programs}
+        lengths_known = all(transfer.bytes is not UNKNOWN for transfer in self._transfers)
+        trusted = self.trusts_buffers and bool(self.by_command)
+        return trusted and lengths_known and len(plain) == len(self.header.programs)
+
+    @property
     def knows_ways(self) -> bool:
         """Whether the order of submissions can tell what they are."""
         return self._schedule is not None and not self._lossy

@@ -39,8 +39,8 @@ equal lengths if they move bytes; unequal ones share a number once in 10^19 pair
 
 # A run's invocations follow those of the runs before. Numbers that are out of all reason are unknown.
 _INVOCATION = "TRY_CAST(TRY_CAST(event.invocation AS INTEGER) + CAST({first} AS BIGINT) AS INTEGER)"
-_SHAPE = "hash(event.workgroups_x, event.workgroups_y, event.workgroups_z, event.payload_bytes)"
-_DETAIL = f"CASE event.kind WHEN 'execute' THEN {{covered}} ELSE CAST({_SHAPE} // 2 AS BIGINT) END"
+_SHAPE = "CAST(hash(event.workgroups_x, event.workgroups_y, event.workgroups_z, event.payload_bytes) // 2 AS BIGINT)"
+_DETAIL = "CASE event.kind WHEN 'execute' THEN {covered} ELSE {shape} END"
 NO_ADDRESS = -1
 
 # Summed up here, as a sampled run has a row for each sample.
@@ -65,7 +65,10 @@ def add_events(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metr
         dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
         transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
         invocation=_INVOCATION.format(first=_next_invocation(source.tables)),
-        detail=_DETAIL.format(covered=f"event.{COVERED}" if COVERED in source.columns else "NULL"),
+        detail=_DETAIL.format(
+            covered=f"event.{COVERED}" if COVERED in source.columns else "NULL",
+            shape="0" if source.join.has_one_shape else _SHAPE,
+        ),
         values="".join(f", {value_of(metric, source.run)}" for metric in metrics),
         events=source.events,
         which=which,

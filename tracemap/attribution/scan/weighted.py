@@ -28,12 +28,12 @@ _MOST_SUMS = 4_000_000
 
 _SUMS = """
 SELECT weights.number{columns}
-FROM resolved AS event JOIN weights ON weights.target = event.target
-JOIN groups ON groups.target = event.target AND groups.shape = event.detail
+FROM resolved AS event JOIN (SELECT * FROM weights JOIN groups USING (target)) AS weights
+     ON weights.target = event.target AND weights.shape = event.detail
 GROUP BY weights.number, event.invocation
 """
 _SUM = ", coalesce((sum({worked} * weights.weight) + {half}) // {unit}, 0) AS {value}"
-_WORKED = "CAST(least(event.{value}, groups.{fence}) AS HUGEINT)"
+_WORKED = "CAST(least(event.{value}, weights.{fence}) AS HUGEINT)"
 
 # In an invocation without any of its events, a sum is nothing.
 _NOTHING = """
