@@ -7,16 +7,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.builders import graph, op, site
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.runfile import read_run
+from tracemap.graph.program import Command, CommandBuffer
+from tracemap.measurements.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand
+from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import Rule
+from tracemap.units import UNKNOWN
 
 Call = tuple[str, int, int, int]
 """A site, its count of workgroups, the invocation, nanoseconds."""
@@ -129,6 +134,38 @@ def test_a_site_with_two_counts_of_workgroups_has_two_fences(tmp_path: Path) -> 
     assert attributed(tmp_path, steady("site0", small + large)).residual
     slow = [*calls, ("site0", 10, 0, 60_000_000)]
     assert disturbance(attributed(tmp_path, slow)) == beyond_fences(slow)
+
+
+def buffers_run(folder: Path, counts: Sequence[int], costs: Sequence[Sequence[int]]) -> Attribution:
+    """A recorded run: one buffer and list of commands for each count of workgroups, with the costs of its calls."""
+    command = Command("dispatch", "main$async_dispatch_0", "site0", (UNKNOWN, 1, 1))
+    buffer = CommandBuffer(0, "main", memoized=False, initializer=False, commands=(command,))
+    made = structs.replace(two_sites(), command_buffers=(buffer,))
+    head = structs.replace(
+        UNTOLD_HEADER,
+        module_sha256=made.module.sha256,
+        programs=tuple((RecordedCommand("dispatch", command.kernel, (count, 1, 1)),) for count in counts),
+        buffers=tuple(RecordedBuffer(number, True, number) for number in range(len(counts))),
+    )
+    rows = ", ".join(f"({number}, {counts[number]}, {cost})" for number, each in enumerate(costs) for cost in each)
+    with duckdb.connect() as connection:
+        events = connection.sql(
+            f"""SELECT 'dispatch' AS kind, '{command.kernel}' AS kernel, buffer::BIGINT AS command_buffer_id,
+                       0::BIGINT AS command_index, row_number() OVER () AS invocation,
+                       count::BIGINT AS workgroups_x, cost::BIGINT AS cpu_ns
+                FROM (VALUES {rows}) AS events(buffer, count, cost)"""
+        )
+        write_run(head, events, folder / "recorded.parquet", force=True)
+    return attribute(Request(made, "cd" * 32, [read_run(folder / "recorded.parquet")], Rule.EQUAL))
+
+
+def test_recorded_commands_tell_whether_a_site_has_several_counts(tmp_path: Path) -> None:
+    """Where all have one, rows are not asked for theirs."""
+    small, large = noisy(100_000, 190), noisy(1_000_000, 10)
+    assert not buffers_run(tmp_path, (1, 10), (small, large)).residual
+    (row,) = buffers_run(tmp_path, (1,), (small + large,)).residual
+    whole = small + large
+    assert row.metrics["cpu_ns"] == sum(max(0, cost - int(fence(whole))) for cost in whole)
 
 
 def trips(invocations: int, of_trip: Sequence[int]) -> list[Call]:

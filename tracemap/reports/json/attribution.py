@@ -14,7 +14,11 @@ from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
 ATTRIBUTION_VERSION: Final = 2
-"""Version of the JSON. 1: first. 2: metrics say in how many invocations they were measured."""
+"""Version of the JSON.
+
+1: first. 2: metrics say in how many invocations they were measured; ops have `per_invocation` in place of `per_call`;
+sites have `disturbance`.
+"""
 
 
 class ShownRun(Record, frozen=True):
