@@ -41,7 +41,8 @@ demo: $(READY) ## build, record and attribute the JAX GPT-2 of samples/, print t
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	cd samples && ../$(BIN)/tracemap build models/$(MODEL).mlir --source-root sources -o ../$(DEMO)/$(MODEL).tracemap
 	cd samples && ../$(BIN)/tracemap record ../$(DEMO)/$(MODEL).tracemap --flagfile flags/$(MODEL).flags -o ../$(DEMO)/run.csv
-	$(BIN)/tracemap attribute $(DEMO)/run.csv --html $(DEMO)/page.html > $(DEMO)/table.txt
+	$(BIN)/tracemap attribute $(DEMO)/run.csv --columns op,line,python,name,scope,cpu_ns,share,duration_ns,median \
+		--html $(DEMO)/page.html > $(DEMO)/table.txt
 	@cat $(DEMO)/table.txt
 	@echo "The annotated page: $(CURDIR)/$(DEMO)/page.html"
 
