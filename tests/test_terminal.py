@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
+from rich.cells import cell_len
 
 from tests.conftest import Built
 from tests.support import ROOT, Json, check_cli, command_line, json_cli
@@ -32,6 +35,7 @@ from tracemap.options.attribute import AttributeOptions, Rule
 from tracemap.reports.kernels import view_kernel
 from tracemap.reports.terminal.audit import print_audit
 from tracemap.reports.terminal.show import print_kernel, print_map
+from tracemap.reports.terminal.tables import Heading, console, print_table
 from tracemap.reports.views.chosen import VIEWS
 from tracemap.session.attribute import show_attribution
 from tracemap.session.runs import Attributed, joined
@@ -268,3 +272,30 @@ def test_rows_of_other_views_are_sums_of_the_json(by: str, fixed: Built) -> None
     text = check_cli("attribute", RUN, "--map", bundle, "--top", "0", "--by", by, "--metric", "D1mr,Ir")
     rows = printed_table(text, f"{by.capitalize()}s by D1mr, per invocation")
     assert {row[by]: int(row["D1mr"].replace(",", "")) for row in rows} == expected
+
+
+# ---- what fits
+
+
+@given(
+    st.lists(st.lists(st.text(max_size=60), min_size=4, max_size=4), max_size=6),
+    st.integers(20, 120),
+    st.lists(st.sampled_from(["number", "name", "code", "words"]), min_size=4, max_size=4),
+)
+def test_whatever_cells_hold_a_table_fits(rows: list[list[str]], columns: int, kinds: list[str]) -> None:
+    """Names of models may be in any script, and as long as they like; wide letters take two columns."""
+    headings = [
+        Heading(f"{kind}{at}", kind == "number", leave=at * 30, least=8, words=kind == "words", at_end=kind == "code")
+        for at, kind in enumerate(kinds)
+    ]
+    out = Terminal()
+    to = console(out)
+    to.width = columns
+    print_table(to, "A table", headings, rows)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()).split("\n")
+    for line in lines:
+        assert cell_len(line) <= columns
+        assert line == line.rstrip()
+        assert line.isprintable()
+    assert len(lines) > len(rows) + 2
+    assert lines[2].strip()

@@ -85,9 +85,11 @@ def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> 
     assert message in str(caught.value)
 
 
-def test_a_column_that_there_is_not_ends_the_command(built: Built, recorded: Recorded) -> None:
-    done = run_cli("attribute", recorded("jax_mlp"), "--map", built("jax_mlp"), "--sort", "flops")
+def test_a_column_that_there_is_not_ends_the_command(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = run_cli("attribute", recorded("jax_mlp"), "--map", built("jax_mlp"), "--sort", "flops", "--html", page)
     assert done.returncode == 2
+    assert not page.exists()
     assert done.stdout == ""
     assert "has no column 'flops'" in done.stderr
 

@@ -26,6 +26,7 @@ def attribute(
     Raises:
         TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
         TargetExists, TargetUnwritable: an output cannot be written.
+        UsageInvalid: a metric or column is wanted that the table does not have.
     """
     from tracemap.graph.bundle import load
 
@@ -40,6 +41,10 @@ def attribute(
         keep_disturbed=options.keep_disturbed,
         progress=progress,
     )
+    if options.format == "text":
+        from tracemap.reports.views.chosen import check_choice
+
+        check_choice(made.bundle.graph, made.attribution, options)
     if options.html is not None:
         from tracemap.reports.page.render import write_bundle_page
 

@@ -13,8 +13,8 @@ from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.costed import AT_LOAD, EQUAL_MEMBERS, SPLIT_EVENLY, CostedMap, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
-from tracemap.reports.views.chosen import Chosen, chosen_view
-from tracemap.reports.views.costs import Costs, shown_metrics
+from tracemap.reports.views.chosen import Chosen, chosen_view, costs_of
+from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row
 from tracemap.units import Scale, format_count, format_ns, plural
 
@@ -40,8 +40,7 @@ def print_attribution(
     """
     options = options or AttributeOptions()
     costed = CostedMap(graph, attribution)
-    # A run without a metric is refused when it is opened.
-    costs = Costs(attribution.metrics, shown_metrics(attribution.metrics, options.metrics), options.totals)
+    costs = costs_of(attribution, options)
     chosen = chosen_view(costed, costs, options)
     to = console(out)
     _print_run(to, costed, attribution, totals=options.totals)

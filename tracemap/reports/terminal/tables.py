@@ -95,7 +95,7 @@ def print_table(
     cells = [[_lines(cell) for cell in row] for row in rows]
     natural, width = _natural(headings, cells), _width(to)
     if width is not None:  # what reads a pipe has the same columns whatever they hold
-        natural = {at: wide for at, wide in natural.items() if not cells or any(any(row[at]) for row in cells)}
+        natural = {at: wide for at, wide in natural.items() if any(any(row[at]) for row in cells)} or natural
     kept = _fitted(headings, natural, width)
     if title:
         if gap:
@@ -192,10 +192,18 @@ def _short(text: str, width: int, *, at_end: bool = False) -> str:
     if cell_len(text) <= width:
         return text
     head = width - 1 if at_end else (width - 1) // 3
-    tail = width - 1 - head
-    begin = next((at for at in range(len(text)) if cell_len(text[at:]) <= tail), len(text))
-    head_text = set_cell_size(text, head)
-    return (head_text if at_end else head_text.rstrip()) + _ELLIPSIS + text[begin:]
+    begin = set_cell_size(text[:width], head)
+    return (begin if at_end else begin.rstrip()) + _ELLIPSIS + _end(text, width - 1 - head)
+
+
+def _end(text: str, width: int) -> str:
+    """As much of the end of a text as fits; of long ones no more is looked at."""
+    from rich.cells import cell_len
+
+    begin = len(text)
+    while begin and (width := width - cell_len(text[begin - 1])) >= 0:
+        begin -= 1
+    return text[begin:]
 
 
 def _print_row(

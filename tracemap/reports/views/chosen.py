@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
+from tracemap.attribution.model import Attribution
 from tracemap.errors import UsageInvalid
+from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.costed import CostedMap
-from tracemap.reports.views.costs import SHARE, Costs
+from tracemap.reports.views.costs import SHARE, Costs, shown_metrics
 from tracemap.reports.views.model import TEXT, Cell, Column, Row, View
 from tracemap.reports.views.ops import by_line, by_name, by_op
 from tracemap.reports.views.places import by_kernel, by_site
@@ -43,6 +45,26 @@ class Chosen:
     """Rows that do not match."""
     hidden_share: Fraction
     unmatched_share: Fraction
+
+
+def costs_of(attribution: Attribution, options: AttributeOptions) -> Costs:
+    """Which metrics are shown, and as what.
+
+    Raises:
+        UsageInvalid: the runs have no such metric.
+    """
+    # A run without a metric is refused when it is opened.
+    return Costs(attribution.metrics, shown_metrics(attribution.metrics, options.metrics), options.totals)
+
+
+def check_choice(graph: TraceGraph, attribution: Attribution, options: AttributeOptions) -> None:
+    """Find out before anything is written whether what is to be shown is there.
+
+    Raises:
+        UsageInvalid: there is no such metric or column.
+    """
+    if options.metrics or options.columns or options.sort or options.filters:
+        chosen_view(CostedMap(graph, attribution), costs_of(attribution, options), options)
 
 
 def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> Chosen:
