@@ -63,6 +63,27 @@ class Peaks(Record, frozen=True):
     source: Literal["measured", "assumed"]
 
 
+class ElapsedParts(Record, frozen=True):
+    """The parts of the elapsed time of the measured calls; they add up to it. Unknown where the rows do not tell."""
+
+    kernels_ns: Annotated[Integer, msgspec.Meta(description="In which a dispatch ran, of whatever worker.")]
+    transfers_ns: Annotated[Integer, msgspec.Meta(description="In which a copy, fill or update of its own ran.")]
+    queue_ns: Annotated[
+        Integer,
+        msgspec.Meta(description="In which something was submitted and no kernel ran: before, between and after them."),
+    ]
+    host_ns: Annotated[Integer, msgspec.Meta(description="In an invocation, with nothing submitted: the host's code.")]
+    between_ns: Annotated[
+        Integer,
+        msgspec.Meta(description="Between invocations: the program that calls, and the profiler writing down."),
+    ]
+    unexplained_ns: Annotated[Integer, msgspec.Meta(description="What the program's clock counted beside that.")]
+
+    def values(self) -> tuple[Integer, ...]:
+        """The parts in the order of the fields."""
+        return msgspec.structs.astuple(self)
+
+
 class RunHeader(Document, frozen=True, kw_only=True):
     """How a run came about: unknown is what was not told by whoever wrote the file."""
 
