@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ class Values:
     loads: bool
     stores: bool
     near: bool
+    lines: frozenset[str]
+    """What lines of memory it brings, each named by the registers and the number that make up its address."""
 
     @property
     def reloads(self) -> bool:
@@ -32,7 +34,9 @@ class Values:
         return self.near and not self.reads
 
 
-NO_VALUES: Final = Values(frozenset(), frozenset(), frozenset(), loads=False, stores=False, near=False)
+NO_VALUES: Final = Values(
+    frozenset(), frozenset(), frozenset(), loads=False, stores=False, near=False, lines=frozenset()
+)
 """Of bytes that are no instruction."""
 
 _NO_VALUES = frozenset({"rflags", "eflags", "flags", "nzcv", "rip", "eip", "xzr", "wzr", ""})
@@ -78,6 +82,7 @@ def values_of(decoded: Decoded) -> Values:
         loads=loads,
         stores=stores,
         near=loads and all(decoded.reg_name(base) in _NEAR for base in bases),
+        lines=frozenset(line for each in memory if loads for line in _lines(decoded, each)),
     )
 
 
@@ -103,6 +108,19 @@ def _accesses(decoded: Decoded, memory: Sequence[Decoded], result: Decoded | Non
     others = [each for each in memory if each is not result]
     writes = [each for each in memory if each is result or each.access & capstone.CS_AC_WRITE]
     return any(each.access & capstone.CS_AC_READ or not each.access for each in others), bool(writes)
+
+
+_LINE_BYTES = 64
+_LANES = {"x": 4, "y": 8, "z": 16}
+
+
+def _lines(decoded: Decoded, memory: Decoded) -> Iterator[str]:
+    """The lines that an operand in memory touches: one, or as many as a gather has lanes of 32 bits."""
+    place = f"{decoded.reg_name(memory.mem.base)}+{decoded.reg_name(memory.mem.index)}"
+    line = f"{place}+{memory.mem.disp // _LINE_BYTES}"
+    width = re.search(r"([xyz])mm", decoded.op_str)
+    lanes = _LANES[width[1]] if width and "gather" in decoded.mnemonic else 1
+    yield from (f"{line}/{lane}" for lane in range(lanes))
 
 
 def _named(decoded: Decoded, registers: Sequence[int]) -> frozenset[str]:

@@ -215,6 +215,8 @@ SAMPLES = "samples"
 """The metric of rows of steps that are samples of the program counter: one each."""
 INSTRUCTIONS = "Ir"
 """The metric of rows of steps that a simulator counted: instructions that were run."""
+READ_MISSES = "D1mr"
+"""Reads that missed the first-level cache, in a simulation."""
 STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw")
 """Metrics that only rows of steps have, in runs with a column `step`; the simulator's are named as cachegrind's."""
 

@@ -3,7 +3,7 @@
 A processor has hundreds of instructions in work at a time, and a sample names the oldest of them: the one that waits
 longest for the others, wherever the work is. So samples tell which loop took the time, but not which instruction of a
 loop that fits the processor's window. There, a loop's samples are one pool, split by how long each instruction keeps
-the core busy (`Instruction.hundredths`). Samples that found the processor waiting for memory are of the op that reads.
+the core busy (`Instruction.hundredths`). Samples that found the processor waiting for memory are of the ops that read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tracemap.machine.flow import lines_of_values, waiting_for_memory
 WINDOW: Final = 512
 """Instructions that a core has in work at a time: the reorder buffers of present-day server cores hold 350 to 512."""
 NO_POOL: Final = -1
+WAITING: Final = -2
+"""The pool of samples that found the core waiting for memory."""
 
 Lines = Counter[int]
 """What was seen, or a weight, by line of the kernel's text."""
@@ -82,11 +84,19 @@ class KernelCode:
 
     def pool_of(self, address: int) -> int:
         """The number of the pool that a sample at an address falls into; `NO_POOL`: its place tells whose it is."""
-        return NO_POOL if address in self.waits else self._pools[0].get(address, NO_POOL)
+        return self._pools[0].get(address, NO_POOL)
 
     def weights_of(self, pool: int) -> Lines:
         """How long the instructions of each line keep the core busy, in the surroundings of a pool."""
         return self._pools[1][pool]
+
+    def brought_in(self, loop: int) -> Lines:
+        """How many lines of memory a loop's instructions bring in one turn, by the line of the op that takes them."""
+        brought: dict[int, set[str]] = defaultdict(set)
+        for each in self._bodies[loop]:
+            if each.address in self.line_at and not each.values.near:
+                brought[self.line_at[each.address]] |= each.values.lines
+        return Counter({line: len(lines) for line, lines in brought.items() if lines})
 
 
 def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:

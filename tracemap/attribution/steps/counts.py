@@ -10,6 +10,7 @@ from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.steps.code import Lines
 from tracemap.attribution.steps.lines import (
+    NO_METRIC,
     KernelSteps,
     Spot,
     in_loops,
@@ -22,7 +23,7 @@ from tracemap.attribution.weights import Weights
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.images import Image
-from tracemap.measurements.model import INSTRUCTIONS, SAMPLES
+from tracemap.measurements.model import INSTRUCTIONS, READ_MISSES, SAMPLES
 
 _ENOUGH = 100
 """Samples from which a site is judged by its own alone; with fewer, by those of all sites of its kernel."""
@@ -74,15 +75,21 @@ class StepCounts:
         steps = self._steps[kernel.name]
         by_site: dict[str, Sums] = {}
         for number, metric in enumerate(self.metrics):
-            by_loop = in_loops(steps, rows, number, metric)
+            waits = steps.waits_in_loops(rows, number, self._misses) if metric == SAMPLES else {}
+            by_loop = in_loops(steps, rows, number, metric, waits)
             for site, seen in self._by_site(steps, rows, number).items():
-                lines = lines_of_ops(steps, seen, by_loop)
+                lines = lines_of_ops(steps, seen, by_loop, waits)
                 self._lines[kernel.name, metric].update(lines)
                 self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site])
                 self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = lines.total()
                 for spot, value in seen.items():
                     _sums_at(by_site.setdefault(site, {}), spot.line, self.metrics)[metric] += value
         return _kernel_result(kernel, self.metrics, rows, by_site)
+
+    @property
+    def _misses(self) -> int:
+        """The number of the metric that counts misses of reads."""
+        return self.metrics.index(READ_MISSES) if READ_MISSES in self.metrics else NO_METRIC
 
     def _by_site(self, steps: KernelSteps, rows: Sequence[StepRow], number: int) -> dict[str, Counter[Spot]]:
         """What was seen of a metric at the spots of a kernel, by site."""

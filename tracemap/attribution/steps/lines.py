@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
-from tracemap.attribution.steps.code import NO_POOL, KernelCode, Lines
+from tracemap.attribution.steps.code import NO_POOL, WAITING, KernelCode, Lines
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.frames import NOBODY, Frames, frames_of
 from tracemap.graph.model import TraceGraph
@@ -81,13 +81,45 @@ class KernelSteps:
         own = row.step if row.step in self.owned else NOBODY
         if row.address == NO_ADDRESS:
             return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
-        address = row.address
         if metric == SAMPLES:
-            if (pool := self.code.pool_of(address)) != NO_POOL:
-                return Spot(row.step, NOBODY, self.loop_of(address), pool)
-            address = self.code.waits.get(address, address)
-        owner = self.code.line_at.get(address, own)
-        return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(address))
+            if row.address in self.code.waits:
+                return Spot(row.step, NOBODY, innermost(self.code.loops, row.address), WAITING)
+            if (pool := self.code.pool_of(row.address)) != NO_POOL:
+                return Spot(row.step, NOBODY, self.loop_of(row.address), pool)
+        owner = self.code.line_at.get(row.address, own)
+        return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(row.address))
+
+    def waits_in_loops(self, rows: Sequence[StepRow], samples: int, misses: int) -> Mapping[int, Lines]:
+        """How what a loop waited for memory is split over the lines that read, by loop, for samples of all sites.
+
+        Reads that wait at all have missed. They wait in one queue, so which of them is found waiting says little of
+        whose misses filled it: each counts as many lines as it misses, or as it brings in where no misses were counted.
+
+        Args:
+            rows: of the kernel.
+            samples: the number of that metric.
+            misses: the number of a metric that counts misses of reads, `NO_METRIC` where there is none.
+        """
+        found: dict[int, Lines] = defaultdict(Counter)
+        missed: Lines = Counter()
+        for row in rows:
+            if row.address in self.code.waits:
+                line = self.code.line_at[self.code.waits[row.address]]
+                found[innermost(self.code.loops, row.address)][line] += row.values[samples]
+            if misses != NO_METRIC:
+                missed[row.step] += row.values[misses]
+        return {loop: self._weights_of_waits(loop, seen, missed) for loop, seen in found.items()}
+
+    def _weights_of_waits(self, loop: int, seen: Lines, missed: Lines) -> Lines:
+        brought = self.code.brought_in(loop)
+        waited = [line for line, count in seen.items() if count * _SELDOM >= seen.total()]
+        counted = Counter({line: missed[line] for line in waited if missed[line]})
+        return counted or Counter({line: brought[line] or 1 for line in waited})
+
+
+NO_METRIC = -1
+_SELDOM = 20
+"""Reads at which less than one in so many waits of their loop is found do not miss: they stand near one that does."""
 
 
 def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Sequence[Image]) -> KernelSteps:
@@ -95,7 +127,9 @@ def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Sequence[Image]) -> 
     return KernelSteps(kernel, frames_of(graph, kernel), images)
 
 
-def in_loops(steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str) -> Mapping[int, Lines]:
+def in_loops(
+    steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str, waits: Mapping[int, Lines]
+) -> Mapping[int, Lines]:
     """What was seen of a metric, the one of this number, at lines of ops, by their innermost loop; of all sites,
     which run the same code.
     """
@@ -105,24 +139,31 @@ def in_loops(steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: s
             spot = steps.spot_of(row, metric)
             if spot.pool != NO_POOL or spot.owner:
                 seen[steps.loop_of(row.address)][spot] += row.values[number]
-    return {loop: lines_of_ops(steps, spots, {}) for loop, spots in seen.items()}
+    return {loop: lines_of_ops(steps, spots, {}, waits) for loop, spots in seen.items()}
 
 
-def lines_of_ops(steps: KernelSteps, seen: Counter[Spot], by_loop: Mapping[int, Lines]) -> Lines:
+def lines_of_ops(
+    steps: KernelSteps, seen: Counter[Spot], by_loop: Mapping[int, Lines], waits: Mapping[int, Lines]
+) -> Lines:
     """What was seen at one site, by lines that are of ops; code of none goes to the lines around it."""
     lines: Lines = Counter()
+    of_wait: Counter[int] = Counter()
     of_pool: Counter[int] = Counter()
     of_frame: Counter[int] = Counter()
     of_loop: Counter[int] = Counter()
     for spot, value in seen.items():
         if spot.owner:
             lines[spot.owner] += value
+        elif spot.pool == WAITING:
+            of_wait[spot.loop] += value
         elif spot.pool != NO_POOL:
             of_pool[spot.pool] += value
         elif spot.loop in (UNKNOWN_LOOP, OUTSIDE):
             of_frame[spot.line] += value
         else:
             of_loop[spot.loop] += value
+    for loop, value in sorted(of_wait.items()):
+        lines.update(_split(value, waits[loop]))
     for pool, value in sorted(of_pool.items()):
         lines.update(_split(value, steps.code.weights_of(pool)))
     told = lines.copy()
