@@ -90,7 +90,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "measurements": (
         frozenset({"model", "order", "sql", "callgrind", "histograms"}),
         frozenset({"events"}),
-        frozenset({"columns", "hook", "ireeprof"}),
+        frozenset({"columns", "elapsed", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
     ),
     "reports": (
