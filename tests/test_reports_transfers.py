@@ -73,6 +73,13 @@ def test_text_and_page_have_the_cost_of_transfers(bundle: Bundle, function: str,
     shown, slack = amount(cost, row[cost])
     assert abs(shown - measured) <= slack
 
+    for by in ("site", "kernel"):
+        out = io.StringIO()
+        print_attribution(bundle.graph, costs, out, AttributeOptions(totals=True, by=by))
+        (row,) = (row for row in printed_table(out.getvalue(), f"{by.capitalize()}s by") if row[cost] != "0")
+        assert row["kernel"] in {"copy", "fill", "update"}
+        assert abs(amount(cost, row[cost])[0] - measured) <= slack
+
     page = build_page(bundle.graph, costs, bundle.source_text)
     with_cost = {
         line.number: (line.calls, line.costs[0].attributed.exact, line.costs[0].inclusive.exact)

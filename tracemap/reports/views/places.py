@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.model import SiteResult, TransferResult
-from tracemap.graph.program import Site
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.labels import op_line, root_and_line
 from tracemap.reports.views.costs import Costs
@@ -70,7 +69,7 @@ def _cost(result: SiteResult | TransferResult, costs: Costs) -> Mapping[str, Cel
 
 
 def by_kernel(costed: CostedMap, costs: Costs) -> View:
-    """A row for each kernel: how many sites share it, and what they cost together."""
+    """A row for each kernel, and for each kind of transfer: how many sites share it, and what they cost together."""
     columns = (
         _KERNEL,
         Column("root", "root", leave=LEAVE_SCOPE, least=12),
@@ -78,18 +77,18 @@ def by_kernel(costed: CostedMap, costs: Costs) -> View:
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
     )
-    groups: dict[str, list[Site]] = defaultdict(list)
-    for place in costed.site_results:
-        site = costed.graph.site_by_id[place]
-        groups[site.kernel].append(site)
-    rows = [{"kernel": kernel, **_of_sites(costed, costs, sites)} for kernel, sites in groups.items()]
+    groups: dict[Cell, list[str]] = defaultdict(list)
+    for place in costed.results:
+        groups[_about(costed, place)["kernel"]].append(place)
+    rows = [{"kernel": kernel, **_of_places(costed, costs, places)} for kernel, places in groups.items()]
     return View("kernel", columns, rows, costs.first.name)
 
 
-def _of_sites(costed: CostedMap, costs: Costs, sites: list[Site]) -> Row:
+def _of_places(costed: CostedMap, costs: Costs, places: Sequence[str]) -> Row:
     amounts = Counter[str]()
-    for site in sites:
-        amounts.update(costed.total(site.id))
+    for place in places:
+        amounts.update(costed.total(place))
+    sites = [costed.graph.site_by_id[place] for place in places if place in costed.graph.site_by_id]
     root = next((costed.graph.op_by_id[site.root.op].name for site in sites if site.root), "")
-    calls = sum(costed.site_results[site.id].calls for site in sites)
-    return {"root": root, "sites": len(sites), "calls": calls, **costs.cells(amounts)}
+    calls = sum(costed.results[place].calls for place in places)
+    return {"root": root, "sites": len(places), "calls": calls, **costs.cells(amounts)}

@@ -140,7 +140,7 @@ def by_scope(costed: CostedMap, costs: Costs) -> View:
     The row of the first metric alone, `own`, is of ops that stand in the scope itself.
     """
     columns = (
-        Column("scope", "scope", least=12),
+        Column("scope", "scope", least=24),
         *(_NAMES, _OPS),
         *costs.columns(),
         costs.of_first("own", "own", LEAVE_INCLUSIVE),
