@@ -15,7 +15,7 @@ import pytest
 from tests.recording import compiled, entry_points, events, request, sample
 from tests.support import ROOT, SAMPLES
 from tracemap.capture import execution
-from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
+from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, Watch, run_benchmark
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.record import Recorded, record
 from tracemap.codec import pretty
@@ -38,7 +38,8 @@ LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
 
 
 def slugs(recorded: Recorded) -> list[str]:
-    return [item.slug for item in recorded.header.diagnostics]
+    """What is said of a run; what else the machine does is no matter of these tests."""
+    return [item.slug for item in recorded.header.diagnostics if item.slug != "disturbed"]
 
 
 def refused(made: Path, tmp_path: Path, model: str, **options: object) -> str:
@@ -129,7 +130,7 @@ def test_a_function_without_dispatches(made: Path, tmp_path: Path) -> None:
     recorded = record(asked)
     assert events(recorded.path) == []
     assert slugs(recorded) == ["no-events"]
-    assert recorded.header.iterations == 20
+    assert recorded.header.iterations == 1
     assert isinstance(recorded.header.elapsed_ns, int)
     assert read_run(recorded.path).has_header
 
@@ -216,9 +217,9 @@ def test_what_is_counted_and_sampled_is_of_the_execution_that_is_told_of(made: P
 def test_a_second_attempt_that_fails_does_not_lose_the_first(
     damage: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Ending:
+    def run(command: Sequence[str], variables: Mapping[str, str] | None, watch: Watch, every_s: float) -> Ending:
         if TIMED_FLUSH_FLAG not in command:
-            return run_benchmark(command, variables)
+            return run_benchmark(command, variables, watch, every_s)
         if damage == "garbage":
             (output,) = (flag for flag in command if flag.startswith("--device_profiling_output="))
             Path(output.partition("=")[2]).write_bytes(b"no profile")

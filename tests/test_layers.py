@@ -74,9 +74,9 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"attribute"}),
     ),
     "capture": (
-        frozenset({"benchmark", "counters", "geometry", "inputs", "leash", "peaks", "reserving", "steady"}),
-        frozenset({"open_run", "sampling", "simulating"}),
-        frozenset({"plan"}),
+        frozenset({"benchmark", "counters", "disturbance", "enough", "geometry", "inputs", "leash", "peaks"}),
+        frozenset({"open_run", "reserving", "sampling", "simulating", "steady", "watching"}),
+        frozenset({"counting", "plan"}),
         frozenset({"execution"}),
         frozenset({"record"}),
     ),
@@ -88,7 +88,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
-        frozenset({"model", "order", "sql", "callgrind", "histograms"}),
+        frozenset({"model", "order", "sql", "callgrind", "histograms", "medians"}),
         frozenset({"events"}),
         frozenset({"columns", "elapsed", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),

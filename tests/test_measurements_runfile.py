@@ -19,8 +19,10 @@ from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import (
     COLUMNS,
+    UNOBSERVED,
     UNTOLD_HEADER,
     Clock,
+    Invocation,
     Metric,
     Peaks,
     RecordedBuffer,
@@ -43,6 +45,8 @@ HEADER = RunHeader(
     iterations=3,
     warmup=1,
     elapsed_ns=10**15,
+    invocation=Invocation(10**14, 10**13, 10**15, "seconds"),
+    disturbance=structs.replace(UNOBSERVED, observed_ns=10**15, running_ns=0, load_percent=250),
     inputs=("4xf32=0",),
     peaks=Peaks(10**11, 10**10, "measured"),
     programs=((RecordedCommand("dispatch", HOSTILE, (4, 1, 1)), RecordedCommand("barrier", UNKNOWN, ())), ()),
@@ -290,11 +294,11 @@ def test_a_header_of_another_version(tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header = json.loads(header_path(path).read_text(encoding="utf-8"))
     header_path(path).write_text(json.dumps(header | {"schema_version": 99}), encoding="utf-8")
-    with pytest.raises(RunVersion, match=r"99.*version 2"):
+    with pytest.raises(RunVersion, match=r"99.*version 3"):
         read_run(path)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 2}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 3}'])
 def test_a_damaged_header(damage: str, tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header_path(path).write_text(damage, encoding="utf-8")

@@ -25,6 +25,7 @@ from tracemap.units import UNKNOWN, Integer
 SERIAL_FLAG: Final = "--task_topology_max_group_count=1"
 TIMED_FLUSH_FLAG: Final = "--device_profiling_flush_interval_ms=2"
 """Empties the profiler's buffers during an invocation too; needed where one invocation overfills them."""
+FLUSH_INTERVAL: Final = TIMED_FLUSH_FLAG.partition("=")[0]
 
 _HOST_DEVICES = ("local-task", "local-sync")
 _HOST_DATA = "queue-events,host-execution,executable-metadata"
@@ -108,11 +109,14 @@ def profiling_flags(device: str, output: Path) -> list[str]:
 
 
 Watch = Callable[[int], bool]
-"""Told the process's id every second while it runs; False ends it."""
+"""Told the process's id again and again while it runs; False ends it."""
 
 
 def run_benchmark(
-    command: Sequence[str], variables: Mapping[str, str] | None = None, watch: Watch = lambda _: True
+    command: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    watch: Watch = lambda _: True,
+    every_s: float = _WATCH_S,
 ) -> Ending:
     """Run the program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
 
@@ -123,16 +127,16 @@ def run_benchmark(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with interruptible():
             child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
-        interrupted = not _waited(child, watch)
+        interrupted = not _waited(child, watch, every_s)
         return Ending(child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted)
 
 
-def _waited(child: Child, watch: Watch) -> bool:
+def _waited(child: Child, watch: Watch, every_s: float) -> bool:
     """Wait for the program; False if Ctrl-C cut it short."""
     try:
         with interruptible():
             try:
-                _watch(child, watch)
+                _watch(child, watch, every_s)
             finally:
                 end(child)
     except (KeyboardInterrupt, Ended) as error:
@@ -143,9 +147,9 @@ def _waited(child: Child, watch: Watch) -> bool:
     return True
 
 
-def _watch(child: Child, watch: Watch) -> None:
-    """Wait until the program has ended, or is to be given up."""
-    while not ended_within(child, _WATCH_S):
+def _watch(child: Child, watch: Watch, every_s: float) -> None:
+    """Wait until the program has ended, or is to be ended."""
+    while not ended_within(child, every_s):
         if not watch(child.pid):
             return
 

@@ -1,63 +1,81 @@
-"""The executions of what is recorded: a timed one under the profiler, and further ones under the hook, which counts.
-
-Counting slows calls down, so times and counts come from different executions of the same program; events that do not
-find room in the processor's counters together have an execution each. Within a counted one the hook's calls are joined
-to the profile's dispatches by kernel and order of start; between executions, dispatches are joined by kernel and order
-of submission, which the program itself decides. What does not fit has no count, and is said.
-"""
+"""The executions of what is recorded: a timed one under the profiler, until it was measured enough."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
-from tracemap.capture.counters.events import Event
+from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
+from tracemap.capture.enough import ENOUGH_SAMPLES
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.plan import Plan
+from tracemap.capture.watching import WATCH_S, Watcher
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid, ToolMissing
+from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
-from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
-from tracemap.measurements.events import EventTable
-from tracemap.measurements.hook.calls import load_calls
-from tracemap.measurements.hook.recording import HookRecording, read_recording
+from tracemap.hook import HookSettings, environment
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, empty_profile
-from tracemap.measurements.sql import quoted
-from tracemap.owned.home import beside, temporary_folder
+from tracemap.owned.home import beside
 from tracemap.toolchain import Progress
-from tracemap.units import UNKNOWN, plural
+from tracemap.units import UNKNOWN, Integer, Unknown, format_count, plural
 
 if TYPE_CHECKING:
     import duckdb
-
-# ---- timed
-
-
-_FLUSH_INTERVAL = TIMED_FLUSH_FLAG.partition("=")[0]
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
 class Execution:
     """A program that was run: how it was called, how it ended, what its profile tells, the folder of its samples.
 
-    All of it is of one execution; nothing of another may be added to its events.
+    All of it is of one execution; nothing of another may be added to its events. `calls`: how many were made, warm-up
+    included, where it came to its end or was ended after so many.
     """
 
     command: tuple[str, ...]
     more: tuple[str, ...]
     """The flags in it that the plan does not have; a further execution that is to do the same needs them too."""
+    calls: int
+    warmup: int
     ending: Ending
     profile: Profile
     samples: Path
+    watcher: Watcher
+    diagnostics: tuple[Diagnostic, ...] = ()
 
     def failure(self, entry: Function) -> str:
         """What to say of a program that failed."""
         return f"iree-benchmark-module did not finish {entry.name}: {self.ending.explanation}"
+
+    @property
+    def times_ns(self) -> npt.NDArray[Any]:
+        """How long each call took, until the next one began; the last one's is not known where none did."""
+        import numpy as np
+
+        begins, cut = self.profile.begins_ns, self.watcher.cut
+        return np.diff(begins if cut is None or cut.until_ns is UNKNOWN else np.append(begins, cut.until_ns))
+
+    @property
+    def until_ns(self) -> Integer:
+        """The end of what was recorded, on the host's monotonic clock; unknown: the program came to its end."""
+        cut = self.watcher.cut
+        if cut is None:
+            return UNKNOWN
+        return self.profile.span.last_ns if cut.until_ns is UNKNOWN else cut.until_ns
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What is to be executed: how often (None: until the plan's goal is reached), where to, with which more flags."""
+
+    name: str
+    path: Path
+    calls: int | None
+    warmup: int
+    more: tuple[str, ...] = ()
 
 
 def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
@@ -72,15 +90,17 @@ def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
         ProgramFailed: it failed before anything was recorded.
         RunInvalid: its profile cannot be read.
     """
-    progress(f"running {plan.entry.name}, {plan.calls} calls")
-    first = _execute(plan, plan.profile, (), connection, progress)
+    first = _until_enough(plan, connection, progress) if plan.goal else _counted(plan, connection, progress)
     if not first.profile.lost_records or first.ending.failed:
         return first
     progress("records were lost; running again with more frequent flushes")
     # Events and samples of both executions are kept apart until one of them is chosen.
     try:
         with beside(plan.profile) as path:
-            second = _execute(plan, path, (TIMED_FLUSH_FLAG,), connection, progress)
+            again = _Attempt("again", path, first.calls, first.warmup, (TIMED_FLUSH_FLAG,))
+            second = _execute(plan, again, connection, progress)
+            if _is_better(second, first) and plan.options.keep_profile:
+                shutil.copyfile(path, plan.profile)
     except (ProgramFailed, RunEmpty, RunInvalid):  # the first execution was good, and stands
         return first
     if second.ending.interrupted:
@@ -94,167 +114,80 @@ def _is_better(second: Execution, first: Execution) -> bool:
     return not second.ending.failed and lost_less and second.profile.event_count >= first.profile.event_count
 
 
-def _execute(
-    plan: Plan, path: Path, more: tuple[str, ...], connection: duckdb.DuckDBPyConnection, progress: Progress
-) -> Execution:
-    """Run the program with more flags, with the sampler where samples are wanted; its profile goes to `path`."""
-    attempt = "again" if more else "first"
-    command = plan.command(path, more)
-    samples = plan.folder / f"samples-{attempt}"
+def _counted(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
+    """Run the program with a number of calls that is known before."""
+    calls = plan.iterations + plan.warmup
+    progress(f"running {plan.entry.name}, {calls} calls")
+    done = _execute(plan, _Attempt("first", plan.profile, calls, plan.warmup), connection, progress)
+    if plan.flushes_on_timer and plan.options.iterations is UNKNOWN and not plan.options.cache_sim:
+        return replace(done, diagnostics=(_uncountable(plan.iterations),))
+    return done
+
+
+def _until_enough(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
+    """Run the program until it was measured enough; where the profile does not show its calls, so often as is usual."""
+    progress(f"running {plan.entry.name} until its median is known{_expected(plan)}")
+    done = _execute(plan, _Attempt("first", plan.profile, None, plan.warmup), connection, progress)
+    if done.ending.failed or (done.profile.event_count and done.profile.invocations is not UNKNOWN):
+        return done
+    # No call had returned, as where nothing is ever done on a device: what takes so long is not called often.
+    calls = plan.iterations if done.calls else 1
+    warmup = 0 if plan.options.warmup is UNKNOWN and not done.calls else plan.warmup
+    progress(f"running {plan.entry.name}, {calls + warmup} calls")
+    os.truncate(plan.profile, 0)
+    counted = _execute(plan, _Attempt("counted", plan.profile, calls + warmup, warmup), connection, progress)
+    return replace(counted, diagnostics=(_uncountable(calls),) if counted.profile.event_count else ())
+
+
+def _uncountable(calls: int) -> Diagnostic:
+    text = (
+        f"the profile does not show calls as they return, so {plural(calls, 'call')} were measured, however they vary"
+    )
+    return Diagnostic("calls-uncountable", text)
+
+
+def _expected(plan: Plan) -> str:
+    """How many samples there can be within the time that may be spent."""
+    options, workers = plan.options, count_workers(plan.device, plan.flags)
+    if not options.sample_hz or isinstance(workers, Unknown):
+        return ""
+    most = format_count(round(options.sample_hz * options.seconds * workers))
+    return f", or {ENOUGH_SAMPLES:,} samples lie in kernels: at most {most} are to be expected in {options.seconds:g} s"
+
+
+def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
+    """Run the program, with the sampler where samples are wanted, and read its profile."""
+    command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
+    samples = plan.folder / f"samples-{attempt.name}"
     variables = {}
     if hz := plan.options.sample_hz:
         samples.mkdir()
         variables = environment(samples, HookSettings(record_calls=False, sample_hz=hz))
-    ending = run_benchmark(command, variables)
+    watcher = Watcher(None if attempt.calls else plan.goal, attempt.path, samples, progress)
+    ending = run_benchmark(command, variables, watcher.watch, WATCH_S)
+    watcher.end()
+    if watcher.cut is not None and not ending.interrupted:
+        ending = replace(ending, status=0)  # we ended it
     progress("reading the profile")
-    known = KnownCalls(
-        invocations=UNKNOWN if ending.failed else plan.calls,
-        warmup=plan.options.warmup,
-        timed_flushes=any(flag.startswith(_FLUSH_INTERVAL) for flag in (*plan.flags, *more)),
-    )
-    table = f"{attempt}_events"
-    try:
-        profile = load_profile(path, connection, table, known)
-    except RunEmpty:
-        # A program that never opens the device writes no profile: nothing ran on it.
-        profile = empty_profile(connection, table)
-    done = Execution(tuple(command), more, ending, profile, samples)
+    calls, warmup = (watcher.cut.calls, watcher.cut.warmup) if watcher.cut else (attempt.calls or 0, attempt.warmup)
+    timed_flushes = plan.flushes_on_timer or bool(attempt.more)
+    known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes)
+    profile = _read(attempt, connection, known)
+    done = Execution(tuple(command), attempt.more, calls, warmup, ending, profile, samples, watcher)
     if ending.failed and profile.event_count == 0:
-        path.unlink(missing_ok=True)
+        attempt.path.unlink(missing_ok=True)
         raise ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
     return done
 
 
-# ---- counted
+_ENDLESS = 1_000_000_000
+"""Calls of a program that is ended before."""
 
 
-Command = Callable[[Path], list[str]]
-"""The command line that writes its profile to this path."""
-
-
-def check_hook() -> None:
-    """Find out before the run whether the hook can be used.
-
-    Raises:
-        ToolMissing: its library was not built; the message says what to install.
-    """
+def _read(attempt: _Attempt, connection: duckdb.DuckDBPyConnection, known: KnownCalls) -> Profile:
+    table = f"{attempt.name}_events"
     try:
-        library_path()
-    except HookUnavailable as error:
-        raise ToolMissing(str(error)) from error
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """One execution under the hook: what was counted in it, and what the hook recorded."""
-
-    events: Sequence[Event]
-    recording: HookRecording
-
-
-def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Event]]) -> tuple[Diagnostic, ...]:
-    """Run again under the hook, once for each pass, and add a column per event to the dispatches that were timed.
-
-    Args:
-        timed: the events of the execution that was timed.
-        command: what to run.
-        passes: the events to count in each execution, as `counters.choosing.in_passes` returns them.
-
-    Raises:
-        ProgramFailed: an execution failed.
-    """
-    done: list[_Pass] = []
-    found: list[Diagnostic] = []
-    for events in passes:
-        recording, missing = _count(timed, command, events)
-        if isinstance(recording, str):
-            why = recording or "no executable ran on the CPU"
-            return (Diagnostic("no-counters", f"no events were counted: {why}"),)
-        done.append(_Pass(events, recording))
-        found += recording.diagnostics
-        if missing:
-            text = f"{plural(missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
-            found.append(Diagnostic("counters-unmatched", text))
-    return (_how_counted(done), *dict.fromkeys(found))
-
-
-def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tuple[HookRecording | str, int]:
-    """Run once under the hook, and add its counts.
-
-    Returns:
-        What the hook recorded, and how many dispatches have no counts; where it recorded nothing, what it said.
-    """
-    with temporary_folder(_record_folder()) as folder:
-        settings = HookSettings(events=tuple(event.setting for event in events))
-        ending = run_benchmark(command(folder / "counted.ireeprof"), environment(folder, settings))
-        ending.check("an execution under the hook, which counts events,")
-        try:
-            recording = read_recording(folder)
-        except RunEmpty:
-            return ending.of_hook, 0
-        counted = load_profile(folder / "counted.ireeprof", timed.connection, "counted_events").events
-        load_calls(recording, timed.connection)
-        return recording, timed.add_counts(_counts_sql(counted, events), [event.name for event in events])
-
-
-def _record_folder() -> Path | None:
-    """Memory, where there is plenty: a record costs half as much there as on a disk. None: the usual folder."""
-    try:
-        free = shutil.disk_usage(_MEMORY).free
-    except OSError:
-        return None
-    return _MEMORY if free >= _PLENTY_BYTES and os.access(_MEMORY, os.W_OK) else None
-
-
-_MEMORY = Path("/dev/shm")
-_PLENTY_BYTES = 4 << 30
-
-
-# Calls of workgroups belong to the dispatch that started as the k-th of its kernel, as theirs did; where the two have
-# not seen equally many, nothing is known. What ran before the first event of the profile is load-time work, which no
-# profile has; the hook's clock, which is calibrated, may be a little off.
-_COUNTS = """
-WITH dispatches AS (
-    SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, row) AS started
-    FROM {dispatches} AS dispatch WHERE workgroups_x * workgroups_y * workgroups_z > 0
-), called AS (
-    SELECT kernel, call, workgroups_x, workgroups_y, workgroups_z, min(start_ns) AS start_ns, {sums}
-    FROM hook_calls WHERE start_ns >= (SELECT min(start_ns) - {slack_ns} FROM {events}) GROUP BY ALL
-), hooked AS (
-    SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, call) AS started FROM called
-)
-SELECT kernel, submitted, {counts}
-FROM dispatches JOIN hooked USING (kernel, started, workgroups_x, workgroups_y, workgroups_z)
-WHERE (SELECT count(*) FROM hooked AS other WHERE other.kernel = dispatches.kernel)
-    = (SELECT count(*) FROM dispatches AS other WHERE other.kernel = dispatches.kernel)
-"""
-_SLACK_NS = 10_000
-
-
-def _counts_sql(counted: EventTable, events: Sequence[Event]) -> str:
-    """A SELECT of kernel, submitted, and e0, e1 … of the dispatches of a counted execution."""
-    sums = ", ".join(f"sum({quoted(event.name)})::BIGINT AS e{number}" for number, event in enumerate(events))
-    counts = ", ".join(f"e{number}" for number in range(len(events)))
-    return _COUNTS.format(
-        dispatches=counted.dispatches, events=counted.name, sums=sums, counts=counts, slack_ns=_SLACK_NS
-    )
-
-
-def _how_counted(passes: Sequence[_Pass]) -> Diagnostic:
-    costs = [
-        thread.overhead_ticks * process.ns_per_tick
-        for one in passes
-        for process in one.recording.processes
-        for thread in process.threads
-    ]
-    names = "; ".join(
-        ", ".join(event.name + (" (user code only)" if event.user_only else "") for event in one.events)
-        for one in passes
-    )
-    where = "in a second execution" if len(passes) == 1 else f"in {len(passes)} further executions, one after the other"
-    calls = max(one.recording.call_count for one in passes)
-    return Diagnostic(
-        "counted-apart",
-        f"{names}: counted {where}, under the hook, which added about {max(costs):.0f} ns to each of "
-        f"{plural(calls, 'call')} of workgroups; times are of the first",
-    )
+        return load_profile(attempt.path, connection, table, known)
+    except RunEmpty:
+        # A program that never opens the device writes no profile: nothing ran on it.
+        return empty_profile(connection, table)

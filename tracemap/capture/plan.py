@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
-from tracemap.capture.benchmark import SERIAL_FLAG, benchmark_command, profiling_flags
+from tracemap.capture.benchmark import FLUSH_INTERVAL, SERIAL_FLAG, benchmark_command, profiling_flags
+from tracemap.capture.enough import ENOUGH_SAMPLES, LEAST_WARMUP, Goal
 from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
@@ -16,10 +18,13 @@ from tracemap.errors import InputInvalid, TargetUnwritable, TracemapError, Usage
 from tracemap.functions import Argument, Function, function_named
 from tracemap.locations import unescape
 from tracemap.options.record import RecordOptions
+from tracemap.outputs import is_stream
 from tracemap.toolchain import check_tool, find_tool
-from tracemap.units import UNKNOWN, Text
+from tracemap.units import UNKNOWN, Text, Unknown
 
 DEFAULT_DEVICE = "local-task"
+FIXED_ITERATIONS: Final = 20
+"""Measured calls where nothing else decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +70,33 @@ class Plan:
         return self.request.options
 
     @property
-    def calls(self) -> int:
-        """How often the function is called, warm-up included."""
-        return self.options.iterations + self.options.warmup
+    def warmup(self) -> int:
+        """How many calls are warm-up where it is said how many are made."""
+        return LEAST_WARMUP if isinstance(self.options.warmup, Unknown) else self.options.warmup
 
-    def command(self, profile: Path, more: Sequence[str] = ()) -> list[str]:
-        """The command line that makes all calls and writes this profile."""
+    @property
+    def iterations(self) -> int:
+        """How many calls are measured where it is said how many, or cannot be found out."""
+        return FIXED_ITERATIONS if isinstance(self.options.iterations, Unknown) else self.options.iterations
+
+    @property
+    def goal(self) -> Goal | None:
+        """What is enough; None: calls are counted. Simulated counts are those of one call, however many are timed."""
+        options = self.options
+        if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
+            return None
+        samples = ENOUGH_SAMPLES if options.sample_hz else 0
+        return Goal(options.precision / 100, options.seconds, samples, options.warmup)
+
+    @property
+    def flushes_on_timer(self) -> bool:
+        """Whether the profile is flushed not only after each call, so that it does not show calls as they return."""
+        return any(flag.startswith(FLUSH_INTERVAL) for flag in self.flags)
+
+    def command(self, profile: Path, calls: int, more: Sequence[str] = ()) -> list[str]:
+        """The command line that makes so many calls, warm-up included, and writes this profile."""
         flags = [*self.flags, *more]
-        plain = benchmark_command(self.modules, self.entry.name, self._specs, self.device, self.calls, flags)
+        plain = benchmark_command(self.modules, self.entry.name, self._specs, self.device, calls, flags)
         return [*plain, *profiling_flags(self.device, profile)]
 
     def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
@@ -94,6 +118,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
         UsageInvalid: flags that do not go together.
     """
     options = request.options
+    _check_ends(options)
     flags = sorted_out([*(read_flags(options.flagfile) if options.flagfile else []), *options.runtime_flags])
     modules = _modules(request.module, flags.modules)
     if options.inputs:
@@ -110,6 +135,22 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
         text = f"{folder}: inputs cannot be written ({error}); name a folder that has room by TMPDIR"
         raise TargetUnwritable(text) from error
     return Plan(request, profile, entry, device, inputs, (*flags.rest, *serial), modules, folder)
+
+
+def _check_ends(options: RecordOptions) -> None:
+    """Refuse a number of calls beside what decides how many.
+
+    Raises:
+        UsageInvalid: both are given.
+    """
+    default = RecordOptions()
+    if options.iterations is not UNKNOWN and (options.precision, options.seconds) != (
+        default.precision,
+        default.seconds,
+    ):
+        raise UsageInvalid("--iterations says exactly how many calls are made: leave --precision and --seconds out")
+    if options.keep_profile and options.output is not None and is_stream(options.output):
+        raise UsageInvalid("--keep-profile keeps a file beside the run: name the run's file with -o")
 
 
 def _inputs(request: RecordRequest, entry: Function, specs: Sequence[str], folder: Path) -> list[Input]:

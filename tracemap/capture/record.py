@@ -11,32 +11,42 @@ from tracemap._version import __version__
 from tracemap.capture.benchmark import count_workers
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
-from tracemap.capture.execution import Execution, add_counts, check_hook, timed_execution
+from tracemap.capture.counting import add_counts, check_hook
+from tracemap.capture.disturbance import disturbed, observed
+from tracemap.capture.enough import Outcome, halves_agree, steady_from
+from tracemap.capture.execution import Execution, timed_execution
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
-from tracemap.capture.sampling import add_samples
+from tracemap.capture.sampling import add_samples, samples_in_kernels
 from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import RunHeader
+from tracemap.measurements.medians import median_of
+from tracemap.measurements.model import Disturbance, Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import open_database
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import UNKNOWN, Integer, Text
 
 _RUNTIME = "iree-base-runtime"
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run that was written: where, its header, and how many events it has."""
+    """A run that was written: where, its header, and how many events it has.
+
+    `enough`: why no more calls were made, and what is known of the median one; empty where their number was given.
+    `profile`: IREE's own, where it was kept; None: it was not.
+    """
 
     path: Path
     header: RunHeader
     events: int
+    enough: str = ""
+    profile: Path | None = None
 
 
 def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded:
@@ -53,7 +63,8 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         UsageInvalid: flags that do not go together.
     """
     if request.reservation is None:
-        with reserved(request.output, force=request.options.force) as reservation:
+        options = request.options
+        with reserved(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
     passes = _passes(request)
     with temporary_folder() as folder:
@@ -72,34 +83,56 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     output = plan.request.output
     with open_database() as connection:
         execution = timed_execution(plan, connection, progress)
-        events = execution.profile.events
         about = list(_about(plan, execution))
-        about += execution.profile.diagnostics
-        # A program that failed once would fail again, and is worth no more than what it recorded.
-        if passes and not execution.ending.failed:
-            progress("counting events")
-            about += add_counts(events, lambda profile: plan.command(profile, execution.more), passes)
-        if plan.options.sample_hz:  # after the counts, which are of dispatches only
-            trouble = execution.ending.of_hook
-            about += add_samples(events, execution.samples, plan.request.module, plan.options.sample_hz, trouble)
-        if plan.request.caches is not None and not execution.ending.failed:
-            about += _add_caches(plan, events, plan.request.caches, progress)
+        about += _add_what_was_seen(plan, execution, passes, progress)
+        outcome = _outcome(plan, execution)
+        about += _about_end(execution, outcome)
         progress("measuring the machine")
         header = _header(plan, execution, about)
         progress("writing the run")
-        write_run(header, events.in_order(), output, force=plan.options.force)
-    plan.profile.unlink(missing_ok=True)
+        write_run(header, execution.profile.events.in_order(), output, force=plan.options.force)
+    kept = plan.options.keep_profile and plan.profile.stat().st_size > 0
+    if not kept:
+        plan.profile.unlink(missing_ok=True)
     if execution.ending.failed:
         raise ProgramFailed(f"{execution.failure(plan.entry)}; what it recorded until then is in {output}")
-    return Recorded(output, header, execution.profile.event_count)
+    enough = outcome.sentence if outcome is not None and outcome.is_enough else ""
+    return Recorded(output, header, execution.profile.event_count, enough, plan.profile if kept else None)
 
 
 def _about(plan: Plan, execution: Execution) -> Iterator[Diagnostic]:
-    """What the way in which the program ended says of the run."""
+    """What the way in which the program ran says of the run."""
     if execution.ending.failed:
         yield Diagnostic("program-killed", execution.failure(plan.entry))
     if execution.profile.event_count == 0:
         yield Diagnostic("no-events", f"{plan.entry.name} ran without any work on the device")
+    yield from execution.profile.diagnostics
+    yield from execution.diagnostics
+
+
+def _about_end(execution: Execution, outcome: Outcome | None) -> Iterator[Diagnostic]:
+    """What is to be known of how well the run is measured."""
+    if outcome is not None and not outcome.is_enough:
+        yield Diagnostic("budget-spent", outcome.sentence)
+    if (found := disturbed(_disturbance(execution))) is not None:
+        yield found
+
+
+def _add_what_was_seen(
+    plan: Plan, execution: Execution, passes: Sequence[Sequence[Event]], progress: Progress
+) -> Iterator[Diagnostic]:
+    """Add counts, samples and simulated counts to what was timed.
+
+    A program that failed once would fail again, and is worth no more than what it recorded.
+    """
+    events, calls, more = execution.profile.events, execution.calls, execution.more
+    if passes and not execution.ending.failed:
+        progress("counting events")
+        yield from add_counts(events, lambda profile: plan.command(profile, calls, more), passes)
+    if plan.options.sample_hz:  # after the counts, which are of dispatches only
+        yield from _add_samples(plan, execution)
+    if plan.request.caches is not None and not execution.ending.failed:
+        yield from _add_caches(plan, events, plan.request.caches, progress)
 
 
 def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progress: Progress) -> tuple[Diagnostic, ...]:
@@ -108,6 +141,39 @@ def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progres
     except BaseException:  # what was timed would pass for a run that was asked for
         plan.profile.unlink(missing_ok=True)
         raise
+
+
+def _add_samples(plan: Plan, execution: Execution) -> tuple[Diagnostic, ...]:
+    hz, trouble = plan.options.sample_hz, execution.ending.of_hook
+    module, until_ns = plan.request.module, execution.until_ns
+    return add_samples(execution.profile.events, execution.samples, module, hz, trouble, until_ns)
+
+
+def _disturbance(execution: Execution) -> Disturbance:
+    return observed(execution.watcher.looks, *_measured_span(execution))
+
+
+def _measured_span(execution: Execution) -> tuple[Integer, Integer]:
+    """When the measured calls began and ended."""
+    span = execution.profile.span
+    return span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns
+
+
+def _outcome(plan: Plan, execution: Execution) -> Outcome | None:
+    """Why no more calls were made; None where their number was given, or the program failed."""
+    cut, goal = execution.watcher.cut, plan.goal
+    if cut is None or cut.why is None or goal is None or execution.ending.failed:
+        return None
+    measured = execution.times_ns[execution.warmup :]
+    steady = steady_from(execution.times_ns) is not UNKNOWN and halves_agree(measured, goal.precision)
+    samples = samples_in_kernels(execution.profile.events) if goal.samples else UNKNOWN
+    return Outcome(cut.why, goal, execution.calls - execution.warmup, median_of(measured), samples, steady)
+
+
+def _invocation(execution: Execution) -> Invocation:
+    median, cut = median_of(execution.times_ns[execution.warmup :]), execution.watcher.cut
+    why: Text = "iterations" if cut is None or cut.why is None else cut.why.value
+    return Invocation(median.value, median.low, median.high, UNKNOWN if execution.ending.failed else why)
 
 
 def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic]) -> RunHeader:
@@ -120,9 +186,11 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic]) -> Ru
         device=plan.device,
         workers=count_workers(plan.device, plan.flags),
         clock=profile.clock,
-        iterations=_iterations(plan, execution),
-        warmup=plan.options.warmup,
-        elapsed_ns=_elapsed_ns(plan, execution),
+        iterations=_iterations(execution),
+        warmup=execution.warmup,
+        elapsed_ns=_elapsed_ns(execution),
+        invocation=_invocation(execution),
+        disturbance=_disturbance(execution),
         inputs=tuple(given.said for given in plan.inputs),
         peaks=measure_peaks(),
         programs=profile.programs,
@@ -139,27 +207,27 @@ def _runtime_version() -> str:
         return "of unknown version"
 
 
-def _iterations(plan: Plan, execution: Execution) -> Integer:
+def _iterations(execution: Execution) -> Integer:
     if not execution.ending.failed:
-        return plan.options.iterations
+        return execution.calls - execution.warmup
     recorded = execution.profile.invocations
-    return max(0, recorded - plan.options.warmup) if isinstance(recorded, int) else UNKNOWN
+    return max(0, recorded - execution.warmup) if isinstance(recorded, int) else UNKNOWN
 
 
-def _elapsed_ns(plan: Plan, execution: Execution) -> Integer:
+def _elapsed_ns(execution: Execution) -> Integer:
     """Wall time of the measured iterations.
 
     The benchmark's own clock covers all calls from begin to end, but gives one sum with the warm-up in it; the profile
     knows when the warm-up was over (the first submission after it), but not when the last call returned. So: the sum,
-    less what passed between the first submission and the first one after the warm-up.
+    less what passed between the first submission and the first one after the warm-up. Of a program that was ended only
+    the profile tells, which knows when the first call began that is left out.
     """
-    span = execution.profile.span
-    begin, end = span.measured_ns, span.last_ns
+    span, total = execution.profile.span, execution.ending.total_ns
+    begin, end = _measured_span(execution)
     recorded = end - begin if isinstance(begin, int) and isinstance(end, int) else UNKNOWN
-    total = execution.ending.total_ns
     if not isinstance(total, int):
         return recorded
     if isinstance(span.first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
         return max(recorded, total - (begin - span.first_ns))
     # Nothing was submitted, or calls cannot be told apart: the warm-up counts as any other call.
-    return round(total * plan.options.iterations / plan.calls)
+    return round(total * (execution.calls - execution.warmup) / execution.calls)

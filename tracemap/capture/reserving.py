@@ -34,8 +34,8 @@ class Reservation:
 
 
 @contextmanager
-def reserved(output: Path, *, force: bool) -> Iterator[Reservation]:
-    """Take the name of a run.
+def reserved(output: Path, *, force: bool, keep: bool = False) -> Iterator[Reservation]:
+    """Take the name of a run; its profile goes in the end, or is kept.
 
     Raises:
         TargetExists: the run exists and `force` is not set, or another recording is making it.
@@ -50,12 +50,12 @@ def reserved(output: Path, *, force: bool) -> Iterator[Reservation]:
         claim = _claimed(output, force=force)
     if claim is None:
         raise TargetExists(f"{output}: another recording is making it; wait for its end, or choose another name")
-    with claim.held() as reservation:
+    with claim.held(keep=keep) as reservation:
         yield reservation
 
 
 @contextmanager
-def reserved_number(folder: Path) -> Iterator[Reservation]:
+def reserved_number(folder: Path, *, keep: bool = False) -> Iterator[Reservation]:
     """Take the next free number in a bundle's folder of runs, which is made, and goes where it stays empty.
 
     Raises:
@@ -71,7 +71,7 @@ def reserved_number(folder: Path) -> Iterator[Reservation]:
     except OSError as error:
         raise TargetUnwritable(f"{folder}: cannot be written ({error.strerror}); name a run with -o") from error
     try:
-        with last_words(lambda: _remove_if_empty(folder)), claim.held() as reservation:
+        with last_words(lambda: _remove_if_empty(folder)), claim.held(keep=keep) as reservation:
             yield reservation
     finally:
         _remove_if_empty(folder)
@@ -115,8 +115,8 @@ class _Claim:
     lock: int
 
     @contextmanager
-    def held(self) -> Iterator[Reservation]:
-        """Keep the name; in the end the profile goes, unless it is all that there is of what was measured."""
+    def held(self, *, keep: bool) -> Iterator[Reservation]:
+        """Keep the name; in the end the profile goes, unless it is to stay or all that is left of what was measured."""
         try:
             with last_words(self._end_early):
                 yield Reservation(self.output, self.profile)
@@ -125,9 +125,17 @@ class _Claim:
                 error.add_note(said)
             raise
         else:
-            self.profile.unlink(missing_ok=True)
+            self._end_well(keep=keep)
         finally:
             os.close(self.lock)
+
+    def _end_well(self, *, keep: bool) -> None:
+        """A profile that is kept is the user's from now on, whom no recording takes it from; an empty one is none."""
+        if keep and os.fstat(self.lock).st_size:
+            with suppress(OSError):
+                os.removexattr(self.lock, _MARK)
+        else:
+            self.profile.unlink(missing_ok=True)
 
     def _end_early(self) -> str:
         """Where something was recorded, say so; where nothing was, there is no profile."""

@@ -7,6 +7,7 @@ that was running then; where several were (workers run two sites of one kernel a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from tracemap.machine.images import Image, read_images
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.samples import HookSamples, SampledExecutable, read_samples
 from tracemap.measurements.model import COLUMNS, SAMPLES
-from tracemap.units import format_share, plural
+from tracemap.units import UNKNOWN, Integer, format_share, plural
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,7 +27,9 @@ _OF_DISPATCH = ("command_buffer_id", "command_index", "submission_id", "site", "
 """What a row of a step has from the dispatch that it was seen in."""
 
 
-def add_samples(timed: EventTable, folder: Path, module: Path, hz: int, trouble: str) -> tuple[Diagnostic, ...]:
+def add_samples(
+    timed: EventTable, folder: Path, module: Path, hz: int, trouble: str, until_ns: Integer = UNKNOWN
+) -> tuple[Diagnostic, ...]:
     """Add a row per sample to the events of the execution that was sampled.
 
     Args:
@@ -35,6 +38,7 @@ def add_samples(timed: EventTable, folder: Path, module: Path, hz: int, trouble:
         module: the module that was run; its debug lines tell the steps.
         hz: the rate that was asked for.
         trouble: what the hook said that it could not do, "" if nothing.
+        until_ns: what was sampled from then on is left out; unknown: nothing is.
 
     Raises:
         RunInvalid: the hook's files are damaged.
@@ -44,6 +48,8 @@ def add_samples(timed: EventTable, folder: Path, module: Path, hz: int, trouble:
         samples = read_samples(folder)
     except RunEmpty:
         return (Diagnostic("no-samples", f"no samples were taken: {trouble or 'no executable ran on the CPU'}"),)
+    if isinstance(until_ns, int):
+        samples = replace(samples, taken=samples.taken[samples.taken["time_ns"] < until_ns])
     columns, kernels = _resolved(samples, read_images(module))
     connection = timed.connection
     connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (kernel_number BIGINT, kernel VARCHAR)")
@@ -55,6 +61,12 @@ def add_samples(timed: EventTable, folder: Path, module: Path, hz: int, trouble:
     timed.add_rows("SELECT * EXCLUDE number FROM sample_rows ORDER BY number")
     timed.sort("start_ns, kind, kernel, step, address")
     return (_how_sampled(samples, hz, connection), *samples.diagnostics)
+
+
+def samples_in_kernels(timed: EventTable) -> int:
+    """How many samples of measured calls lie in kernels."""
+    in_kernels = f"SELECT count(kernel) FROM {timed.name} WHERE kind = 'step' AND NOT warmup"
+    return int(timed.connection.execute(in_kernels).fetchall()[0][0])
 
 
 def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:

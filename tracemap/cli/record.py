@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 @options_command("record", RecordOptions)
 @click.argument("bundle", type=PATH)
 def command(bundle: Path, options: RecordOptions) -> None:
-    """Run the module of BUNDLE under IREE's profiler, an exact number of times, and write a run.
+    """Run the module of BUNDLE under IREE's profiler until it was measured enough, and write a run.
 
+    It is called until its calls are steady, and from there on until their median is known to within --precision, or,
+    with --sample, 2,000 samples lie in kernels; no longer than --seconds. --iterations N makes exactly N calls.
     Inputs that are not given are made up from the declared types: zeros for integers, small random floats.
     What stands after -- goes to iree-benchmark-module. The path of the run is printed.
 
@@ -30,7 +33,7 @@ def command(bundle: Path, options: RecordOptions) -> None:
       tracemap record model.tracemap --serial --iterations 50 -o run.csv
       tracemap record model.tracemap --function decode --dim 128
       tracemap record model.tracemap --counters page-faults,context-switches
-      tracemap record model.tracemap --iterations 500 --sample
+      tracemap record model.tracemap --sample --seconds 10
       tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
       tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
     """
@@ -41,9 +44,18 @@ def command(bundle: Path, options: RecordOptions) -> None:
     with phases_shown("record") as progress:
         recorded = record(opened, options, progress)
     click.echo(_summary(recorded), err=True)
+    for line in _further(recorded):
+        click.echo(line, err=True)
     warn(recorded.header.diagnostics)
     if not is_standard(recorded.path):
         click.echo(recorded.path)
+
+
+def _further(recorded: Recorded) -> Iterator[str]:
+    if recorded.enough:
+        yield recorded.enough
+    if recorded.profile is not None:
+        yield f"IREE's profile is kept: {recorded.profile}"
 
 
 def _summary(recorded: Recorded) -> str:

@@ -22,8 +22,9 @@ from tracemap.units import UNKNOWN, Integer, Text
 # ---- the header
 
 
-RUN_FORMAT_VERSION: Final = 2
-"""Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z."""
+RUN_FORMAT_VERSION: Final = 3
+"""Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z. 3: the header has the
+median call with its interval, why no more calls were made, and what disturbed the program."""
 
 
 class Clock(enum.StrEnum):
@@ -84,10 +85,44 @@ class ElapsedParts(Record, frozen=True):
         return msgspec.structs.astuple(self)
 
 
+class Invocation(Record, frozen=True):
+    """How long a measured call of the function took, from its first submission to that of the next call.
+
+    `low_ns` and `high_ns` are the ends of the median's 95 % interval, which a few calls do not have.
+    """
+
+    median_ns: Integer
+    low_ns: Integer
+    high_ns: Integer
+    ended_by: Annotated[Text, msgspec.Meta(description="Why no more calls were made.")]
+
+
+class Disturbance(Record, frozen=True):
+    """What disturbed the program while it was measured, summed over its threads.
+
+    It was observed for `observed_ns` of the measured calls. `running_ns`, `waiting_ns`: time on a processor, and time
+    ready to run without one; `stolen_ns`: time that the host of a virtual machine gave to others, of all processors;
+    frequencies are means of all processors; `load_percent`: the machine's load average of a minute, 100 is one.
+    """
+
+    observed_ns: Integer
+    running_ns: Integer
+    waiting_ns: Integer
+    voluntary_switches: Integer
+    involuntary_switches: Integer
+    migrations: Integer
+    minor_faults: Integer
+    major_faults: Integer
+    stolen_ns: Integer
+    frequency_before_hz: Integer
+    frequency_after_hz: Integer
+    load_percent: Integer
+
+
 class RunHeader(Document, frozen=True, kw_only=True):
     """How a run came about: unknown is what was not told by whoever wrote the file."""
 
-    schema_version: Literal[2] = RUN_FORMAT_VERSION
+    schema_version: Literal[3] = RUN_FORMAT_VERSION
     kind: Literal["run"] = "run"
     module_sha256: Annotated[Text, msgspec.Meta(description="SHA-256 of the module that ran.")]
     bundle: Annotated[Text, msgspec.Meta(description="Name of the bundle that the module came from.")]
@@ -99,6 +134,8 @@ class RunHeader(Document, frozen=True, kw_only=True):
     iterations: Annotated[Integer, msgspec.Meta(description="Measured calls of the function.")]
     warmup: Annotated[Integer, msgspec.Meta(description="Calls before them, marked in the table.")]
     elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured calls.")]
+    invocation: Invocation
+    disturbance: Disturbance
     inputs: Annotated[tuple[str, ...], msgspec.Meta(description="What each argument was.")]
     peaks: Peaks
     programs: Annotated[
@@ -113,6 +150,10 @@ class RunHeader(Document, frozen=True, kw_only=True):
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")
 """Stands in where nobody measured the machine: one core of a present-day server. Only their ratio matters."""
 
+UNTIMED: Final = Invocation(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+UNOBSERVED: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, UNKNOWN))
+"""What a run tells of which neither is known."""
+
 UNTOLD_HEADER: Final = RunHeader(
     module_sha256=UNKNOWN,
     bundle=UNKNOWN,
@@ -124,6 +165,8 @@ UNTOLD_HEADER: Final = RunHeader(
     iterations=UNKNOWN,
     warmup=UNKNOWN,
     elapsed_ns=UNKNOWN,
+    invocation=UNTIMED,
+    disturbance=UNOBSERVED,
     inputs=(),
     peaks=ASSUMED_PEAKS,
     programs=(),

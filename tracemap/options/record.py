@@ -34,8 +34,24 @@ class RecordOptions(Options):
     dim: Integer = option(UNKNOWN, "The size of every `?` in made-up inputs.", metavar="N", at_least=0)
     flagfile: Path | None = option(None, "A flag file of IREE: function, inputs, parameters.", metavar="F")
     serial: bool = option(False, "One worker instead of all cores.")
-    iterations: int = option(20, "Measured calls.", at_least=1)
-    warmup: int = option(3, "Calls before them, which are marked and left out of reports.", at_least=0)
+    iterations: Integer = option(
+        UNKNOWN, "Measured calls, exactly.  [default: until their median is known]", metavar="N", at_least=1
+    )
+    precision: float = option(
+        2.0,
+        "Measure until the 95 % interval of the median call is within so much of it, in percent.",
+        metavar="PERCENT",
+        above=0,
+        at_most=100,
+    )
+    seconds: float = option(5.0, "Measure no longer than this.", metavar="S", above=0, at_most=86_400)
+    warmup: Integer = option(
+        UNKNOWN,
+        "Calls before the measured ones, which are marked and left out of reports.  "
+        "[default: until they are steady; 3 with --iterations]",
+        metavar="N",
+        at_least=0,
+    )
     counters: tuple[str, ...] = option(
         (),
         "Events to count in further executions, such as page-faults,cache-misses; see tracemap events.",
@@ -66,6 +82,7 @@ class RecordOptions(Options):
         "A cache to simulate, I1, D1 or LL: D1=32768,8,64.  [default: this machine's]",
         metavar="CACHE=BYTES,WAYS,LINE",
     )
+    keep_profile: bool = option(False, "Keep IREE's own profile beside the run, as RUN.ireeprof, for iree-profile.")
     force: bool = option(False, "Replace the output if it exists.")
     runtime_flags: tuple[str, ...] = option(
         (), "Flags for iree-benchmark-module.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"

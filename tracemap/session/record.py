@@ -79,8 +79,8 @@ def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[
     from tracemap.capture.reserving import reserved, reserved_number
 
     if options.output is not None:
-        return reserved(options.output, force=options.force)
-    return reserved_number(bundle.runs_path)
+        return reserved(options.output, force=options.force, keep=options.keep_profile)
+    return reserved_number(bundle.runs_path, keep=options.keep_profile)
 
 
 def _device(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
@@ -29,6 +29,7 @@ from tracemap.units import UNKNOWN, Integer, format_count
 
 if TYPE_CHECKING:
     import duckdb
+    import numpy.typing as npt
 
 # ---- which call a submission belongs to
 
@@ -132,6 +133,13 @@ def span_of_calls(connection: duckdb.DuckDBPyConnection, warmup: int) -> Span:
     return Span(*(UNKNOWN if value is None else int(value) for value in (first, measured, last)))
 
 
+def begins_of_calls(connection: duckdb.DuckDBPyConnection) -> npt.NDArray[Any]:
+    """When each call of the entry point began: its first submission, in ns on the host's monotonic clock."""
+    query = "SELECT min(host_time_ns) AS ns FROM profile_submissions WHERE invocation IS NOT NULL GROUP BY invocation"
+    found: npt.NDArray[Any] = connection.execute(f"{query} ORDER BY invocation").fetchnumpy()["ns"]
+    return found.astype("int64")
+
+
 # ---- the whole
 
 
@@ -139,7 +147,8 @@ def span_of_calls(connection: duckdb.DuckDBPyConnection, warmup: int) -> Span:
 class Profile:
     """What a profile tells: the events, the recorded command lists, and what was lost.
 
-    `invocations` counts the calls of the entry point that could be told apart, warm-up included.
+    `invocations` counts the calls of the entry point that could be told apart, warm-up included; `begins_ns` is when
+    they began.
     """
 
     events: EventTable
@@ -148,6 +157,7 @@ class Profile:
     buffers: tuple[RecordedBuffer, ...]
     clock: Clock
     invocations: Integer
+    begins_ns: npt.NDArray[Any]
     span: Span
     lost_records: int
     diagnostics: tuple[Diagnostic, ...]
@@ -209,6 +219,7 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
         buffers=buffers,
         clock=clock,
         invocations=told_apart,
+        begins_ns=begins_of_calls(connection),
         span=span_of_calls(connection, known.warmup),
         lost_records=lost,
         diagnostics=(*lost_diagnostics, *mixed, *invalid_times(connection, clock), *unknown),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import duckdb
 
 _MAGIC = b"IRPF"
-_FILE_HEADER_BYTES = 24
+FILE_HEADER_BYTES: Final = 24
+"""Of an `.ireeprof`; records follow, each of which begins with its length as a little-endian u64, itself included."""
 _FILE_LENGTH_OFFSET = 16
 
 
@@ -60,18 +61,17 @@ def whole_records(profile: Path) -> WholeRecords:
     if size == 0:
         raise RunEmpty(f"{profile}: the profile is empty: nothing was recorded before the program ended")
     with readable(profile, RunInvalid), profile.open("rb") as file:
-        head = file.read(_FILE_HEADER_BYTES)
+        head = file.read(FILE_HEADER_BYTES)
         if not head.startswith(_MAGIC):
             raise RunInvalid(f"{profile}: not a profile of IREE (it does not begin with {_MAGIC.decode()})")
-        end = _FILE_HEADER_BYTES
-        # Every record begins with its length as a little-endian u64, itself included.
+        end = FILE_HEADER_BYTES
         while len(length_bytes := file.read(8)) == 8:
             (length,) = struct.unpack("<Q", length_bytes)
             if length < 8 or end + length > size:
                 break
             end += length
             file.seek(end)
-    if end == _FILE_HEADER_BYTES:
+    if end == FILE_HEADER_BYTES:
         raise RunEmpty(f"{profile}: the profile holds no record: nothing was recorded, or the device cannot profile")
     (declared,) = struct.unpack_from("<Q", head, _FILE_LENGTH_OFFSET)
     return WholeRecords(end, size, finished=declared == end == size)
@@ -88,15 +88,20 @@ def copy_whole_records(profile: Path, target: Path) -> Diagnostic | None:
     if whole.finished:
         return None
     shutil.copyfile(profile, target)
-    with target.open("r+b") as file:
-        file.truncate(whole.end)
-        file.seek(_FILE_LENGTH_OFFSET)
-        file.write(struct.pack("<Q", whole.end))
+    cut_profile(target, whole.end)
     return Diagnostic(
         "run-truncated",
         "the program that wrote the profile did not finish it: events after its last whole record are missing, "
         f"{plural(whole.size - whole.end, 'byte')} of half a record were cut off",
     )
+
+
+def cut_profile(profile: Path, end: int) -> None:
+    """Leave the first `end` bytes of a profile, which are whole records, and have it say that it ends there."""
+    with profile.open("r+b") as file:
+        file.truncate(end)
+        file.seek(_FILE_LENGTH_OFFSET)
+        file.write(struct.pack("<Q", end))
 
 
 # ---- the records of an export

@@ -1,0 +1,183 @@
+"""What disturbed a program while it was measured, as Linux counts it: from looks at it while it runs.
+
+A look reads a few files of /proc for each thread. What the system does not tell is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.measurements.model import UNOBSERVED, Disturbance
+from tracemap.units import UNKNOWN, Integer, format_count, format_ns, format_share
+
+_PROC = Path("/proc")
+_CPUS = Path("/sys/devices/system/cpu")
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_MUCH: Final = 0.1
+"""From which share on a run is called disturbed. The time of a dispatch is that of its last worker: where workers wait
+for a tenth of the time that they want to run, what ops differ by in less than that may be the waiting alone."""
+
+Counts = Mapping[str, int]
+"""Numbers by the names that they have in `Disturbance`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What had happened until a moment: to the program and its machine, to each thread, and how things stood then."""
+
+    time_ns: int
+    counts: Counts
+    threads: Mapping[str, Counts]
+    frequency_hz: Integer
+    load_percent: Integer
+
+
+def look(pid: int) -> Look:
+    """Look at a program that runs."""
+    return Look(
+        time_ns=time.monotonic_ns(),
+        counts=_counts(_of_program(pid), _of_machine),
+        threads={name: _counts(*_of_thread(_PROC / str(pid) / "task" / name)) for name in _threads(pid)},
+        frequency_hz=_known(_frequency_hz),
+        load_percent=_known(lambda: round(100 * float((_PROC / "loadavg").read_text().split()[0]))),
+    )
+
+
+def observed(looks: Sequence[Look], begin_ns: Integer, end_ns: Integer) -> Disturbance:
+    """What disturbed a program between two moments: between the first and the last look in that time.
+
+    Nothing is known where there were not two, as of what lasts for less than they are apart.
+    """
+    if not (isinstance(begin_ns, int) and isinstance(end_ns, int)):
+        return UNOBSERVED
+    inside = [each for each in looks if begin_ns <= each.time_ns <= end_ns]
+    if len(inside) < 2:
+        return UNOBSERVED
+    first, last = inside[0], inside[-1]
+    found = {name: last.counts[name] - first.counts[name] for name in last.counts if name in first.counts}
+    found |= _of_all_threads(first, last)
+    return structs.replace(
+        UNOBSERVED,
+        observed_ns=last.time_ns - first.time_ns,
+        frequency_before_hz=first.frequency_hz,
+        frequency_after_hz=last.frequency_hz,
+        load_percent=first.load_percent,
+        **found,
+    )
+
+
+def _of_all_threads(first: Look, last: Look) -> dict[str, int]:
+    """Sums over the threads that live at the end; of those that are new, all that happened to them."""
+    names = set.intersection(*(set(counts) for counts in last.threads.values())) if last.threads else set()
+    return {
+        name: sum(counts[name] - first.threads.get(thread, {}).get(name, 0) for thread, counts in last.threads.items())
+        for name in sorted(names)
+    }
+
+
+def disturbed(found: Disturbance) -> Diagnostic | None:
+    """A sentence where a run was much disturbed: its threads waited for a processor, or the machine did."""
+    causes = [*_waiting(found), *_stolen(found)]
+    if not causes:
+        return None
+    switches = f"{format_count(found.involuntary_switches)} involuntary switches"
+    load = found.load_percent
+    loaded = f", load {load / 100:.1f}" if isinstance(load, int) else ""
+    return Diagnostic("disturbed", f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded})")
+
+
+def _waiting(found: Disturbance) -> list[str]:
+    running, waiting = found.running_ns, found.waiting_ns
+    if not (isinstance(running, int) and isinstance(waiting, int)) or waiting < _MUCH * max(1, running + waiting):
+        return []
+    return [
+        f"its threads waited for a processor in {format_share(waiting, running + waiting)} of the time they wanted one"
+    ]
+
+
+def _stolen(found: Disturbance) -> list[str]:
+    stolen, observed_ns = found.stolen_ns, found.observed_ns
+    if not (isinstance(stolen, int) and isinstance(observed_ns, int)):
+        return []
+    whole = observed_ns * (os.cpu_count() or 1)
+    return [f"the host took {format_ns(stolen)} from the machine"] if stolen >= _MUCH * max(1, whole) else []
+
+
+# ---- what Linux tells
+
+
+def _counts(*sources: Callable[[], Counts]) -> Counts:
+    """All that several sources tell; one that cannot be read, or reads otherwise, tells nothing."""
+    found: dict[str, int] = {}
+    for source in sources:
+        try:
+            found |= source()
+        except (OSError, ValueError, IndexError, KeyError):
+            continue
+    return found
+
+
+def _known(source: Callable[[], int]) -> Integer:
+    try:
+        return source()
+    except (OSError, ValueError, IndexError, ZeroDivisionError):
+        return UNKNOWN
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return [path.name for path in (_PROC / str(pid) / "task").iterdir()]
+    except OSError:
+        return []
+
+
+def _of_program(pid: int) -> Callable[[], Counts]:
+    def read() -> Counts:
+        # Behind the program's name, which stands in parentheses and may hold any letter (man 5 proc_pid_stat).
+        fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return {"minor_faults": int(fields[7]), "major_faults": int(fields[9])}
+
+    return read
+
+
+def _of_machine() -> Counts:
+    """The line of all processors (man 5 proc_stat): user, nice, system, idle, iowait, irq, softirq, steal."""
+    fields = (_PROC / "stat").read_text().partition("\n")[0].split()
+    return {"stolen_ns": int(fields[8]) * _TICK_NS}
+
+
+def _of_thread(folder: Path) -> list[Callable[[], Counts]]:
+    def schedstat() -> Counts:
+        running, waiting, _ = (folder / "schedstat").read_text().split()
+        return {"running_ns": int(running), "waiting_ns": int(waiting)}
+
+    def status() -> Counts:
+        found = _pairs(folder / "status")
+        return {
+            "voluntary_switches": int(found["voluntary_ctxt_switches"]),
+            "involuntary_switches": int(found["nonvoluntary_ctxt_switches"]),
+        }
+
+    def sched() -> Counts:
+        return {"migrations": int(_pairs(folder / "sched")["se.nr_migrations"])}
+
+    return [schedstat, status, sched]
+
+
+def _pairs(path: Path) -> dict[str, str]:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _frequency_hz() -> int:
+    """The mean of all processors."""
+    found = [int(path.read_text()) for path in _CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")]
+    return 1000 * sum(found) // len(found)

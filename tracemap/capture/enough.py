@@ -1,0 +1,184 @@
+"""When a program was measured enough: from when on its calls are steady, and how well their median is known by now.
+
+A call lasts from its first submission to that of the next call. The first calls are warm-up until the time of a call
+is steady: until of two stretches of calls, one behind the other, the later's median lies in the earlier's interval.
+From there on calls are measured until the interval of their median is narrow enough, and both halves of them agree on
+it: calls that follow each other are not independent of each other, which the interval takes them for, and where what
+disturbs them comes and goes, the halves differ. Stopping at the first interval that is narrow enough is a sequential
+estimate of fixed width, whose confidence comes to that of the interval as the width shrinks (Y. S. Chow, H. Robbins:
+On the asymptotic theory of fixed-width sequential confidence intervals, Annals of Mathematical Statistics 36, 1965).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.measurements.medians import Median, median_of
+from tracemap.units import UNKNOWN, Integer, format_bytes, format_count, format_ns, plural
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+LEAST_WARMUP: Final = 3
+"""First calls touch memory and fill caches, however alike they look."""
+ENOUGH_SAMPLES: Final = 2_000
+"""Samples in kernels: an op with a tenth of them has its share to within 1.3 points."""
+MOST_BYTES: Final = 64 << 20
+"""How much profile is recorded at most: it is read in about as many seconds as it took, and never held in memory."""
+_LEAST_CALLS = 20
+_LEAST_STRETCH = 10
+
+
+class Why(enum.StrEnum):
+    """Why no more calls were made."""
+
+    PRECISION = "precision"
+    """The interval of their median is narrow enough."""
+    SAMPLES = "samples"
+    """There are enough samples in kernels."""
+    SECONDS = "seconds"
+    """The time is spent."""
+    BYTES = "bytes"
+    """The profile is as large as it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is enough, and what may be spent on it.
+
+    `precision` is a share of the median; `samples` how many are to lie in kernels (0: the precision decides);
+    `warmup` how many of the first calls are warm-up (unknown: until they are steady).
+    """
+
+    precision: float
+    seconds: float
+    samples: int
+    warmup: Integer
+
+    def reached(self, state: State) -> Why | None:
+        """Why to stop by now; None: go on."""
+        warmup = state.warmup(self.warmup)
+        if warmup is not UNKNOWN and self._is_enough(state, warmup):
+            return Why.SAMPLES if self.samples else Why.PRECISION
+        if state.calls <= (self.warmup if isinstance(self.warmup, int) else 0):
+            return None  # at least one is to be measured
+        if state.bytes >= MOST_BYTES:
+            return Why.BYTES
+        return Why.SECONDS if state.spent_ns >= self.seconds * 1e9 else None
+
+    def _is_enough(self, state: State, warmup: int) -> bool:
+        if self.samples:
+            return state.samples >= self.samples
+        measured = state.times_ns[warmup:]
+        if len(measured) < _LEAST_CALLS or median_of(measured).error > self.precision:
+            return False
+        return halves_agree(measured, self.precision)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was measured by now: whole calls with their times, samples in kernels since the warm-up, what was spent."""
+
+    calls: int
+    times_ns: npt.NDArray[Any]
+    """Of each call; the last one's is not known where nothing came after it."""
+    samples: int
+    bytes: int
+    spent_ns: int
+
+    def warmup(self, given: Integer) -> Integer:
+        """How many of the first calls are warm-up; unknown: they are not steady yet."""
+        return steady_from(self.times_ns) if given is UNKNOWN else given
+
+    def warmup_at_end(self, given: Integer) -> int:
+        """The same when nothing more is measured: a few, of which one at least is left."""
+        found = self.warmup(given)
+        return found if isinstance(found, int) else max(0, min(LEAST_WARMUP, self.calls - 1))
+
+
+def steady_from(times_ns: npt.NDArray[Any]) -> Integer:
+    """The first call from which on the times of calls are steady, at least the fourth; unknown: none is known yet."""
+    first = LEAST_WARMUP
+    while True:
+        stretch = max(_LEAST_STRETCH, first)
+        earlier, later = times_ns[first : first + stretch], times_ns[first + stretch : first + 2 * stretch]
+        if len(later) < stretch:
+            return UNKNOWN
+        if median_of(earlier).holds(median_of(later).value):
+            return first
+        first *= 2
+
+
+def halves_agree(times_ns: npt.NDArray[Any], precision: float) -> bool:
+    """Whether the medians of the first and of the second half differ by no more than is wanted, or by chance."""
+    middle = len(times_ns) // 2
+    first, second = median_of(times_ns[:middle]), median_of(times_ns[middle:])
+    if not (isinstance(first.value, int) and isinstance(second.value, int)):
+        return False
+    return abs(second.value - first.value) <= precision * first.value or first.overlaps(second)
+
+
+# ---- in words
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program came to be measured enough, or why it was not.
+
+    `calls` and `samples` are those after the warm-up; `steady`: the calls were so when they were counted, and their
+    halves agree.
+    """
+
+    why: Why
+    goal: Goal
+    calls: int
+    median: Median
+    samples: Integer
+    steady: bool
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the goal was reached."""
+        return self.why in {Why.PRECISION, Why.SAMPLES}
+
+    @property
+    def sentence(self) -> str:
+        """Why no more calls were made, and what is known of the median call.
+
+        >>> goal = Goal(precision=0.02, seconds=5.0, samples=0, warmup=UNKNOWN)
+        >>> Outcome(Why.PRECISION, goal, 412, Median(412, 1_230_000, 1_210_000, 1_252_140), UNKNOWN, True).sentence
+        'enough: median 1.23 ms ± 1.8 % after 412 invocations'
+        """
+        parts = [self._samples] if self.goal.samples else []
+        parts.append(f"{median_words(self.median)} after {plural(self.calls, 'invocation')}")
+        if not self.steady and not self.is_enough:
+            parts.append("which still changes")
+        return f"{self._reason}: {', '.join(parts)}"
+
+    @property
+    def _reason(self) -> str:
+        if self.why is Why.SECONDS:
+            return f"budget of {self.goal.seconds:g} s spent"
+        return f"budget of {format_bytes(MOST_BYTES)} of profile spent" if self.why is Why.BYTES else "enough"
+
+    @property
+    def _samples(self) -> str:
+        of_wanted = "" if self.is_enough else f" of {format_count(self.goal.samples)}"
+        return f"{format_count(self.samples)}{of_wanted} samples in kernels"
+
+
+def median_words(median: Median) -> str:
+    """The median of invocations with its error, in percent.
+
+    >>> median_words(Median(2, 1_500_000_000, UNKNOWN, UNKNOWN))
+    'median 1.50 s (too few for an interval)'
+    """
+    if median.value is UNKNOWN:
+        return "median unknown"
+    error = median.error
+    # Rounded up, so that what is said to be within the limit is.
+    known = f"± {math.ceil(1000 * error - 1e-9) / 10:.1f} %" if math.isfinite(error) else "(too few for an interval)"
+    return f"median {format_ns(median.value)} {known}"

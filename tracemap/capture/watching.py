@@ -1,0 +1,138 @@
+"""Looks at a program while it runs: what disturbs it, and whether it was measured enough, when it is ended.
+
+The profile shows each call as soon as it has returned; the program knows nothing of being watched, and what watches it
+reads a file and some of /proc ten times a second. What is written of the call that was cut short is cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.capture.disturbance import Look, look
+from tracemap.capture.enough import Goal, State, Why
+from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.measurements.hook.samples import OUTSIDE, read_samples
+from tracemap.measurements.ireeprof.growing import GrowingProfile
+from tracemap.measurements.ireeprof.records import cut_profile
+from tracemap.toolchain import Progress
+from tracemap.units import UNKNOWN, Integer, Unknown, format_count
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+WATCH_S: Final = 0.1
+_MOST_LOOKS = 600
+_LOOKS_PER_COUNT = 5
+_SAMPLES_MORE = 1.1
+"""Samples are counted by executables here and by kernels in the end, of which executables have a little more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is left of a program that was ended: whole calls, of which the first are warm-up, and their times.
+
+    `why`: None where no call had returned when the time was spent. `until_ns`: when the first call began that is left
+    out; unknown where none had, so that the last one's time is not known either.
+    """
+
+    why: Why | None
+    calls: int
+    warmup: int
+    times_ns: npt.NDArray[Any]
+    until_ns: Integer
+
+
+class Watcher:
+    """Watches one execution.
+
+    Attributes:
+        looks: what was seen of the program, by time.
+        cut: what is left of it, where it was ended because it was measured enough; None: it was not.
+    """
+
+    def __init__(self, goal: Goal | None, profile: Path, samples: Path, progress: Progress) -> None:
+        """Nothing runs yet. Without a goal the program is only looked at, and comes to its own end."""
+        import numpy as np  # noqa: F401 - it takes time that is not to be taken while the program runs
+
+        self.looks: list[Look] = []
+        self.cut: Cut | None = None
+        self._goal, self._progress, self._samples = goal, progress, samples
+        self._path, self._profile = profile, GrowingProfile(profile)
+        self._calling_ns: Integer = UNKNOWN
+        self._sampled = 0
+
+    def watch(self, pid: int) -> bool:
+        """Look at the program; False: end it."""
+        if len(self.looks) >= _MOST_LOOKS:
+            del self.looks[1:-1:2]
+        self.looks.append(look(pid))
+        if self._calling_ns is UNKNOWN and _has_spoken(pid):
+            self._calling_ns = self.looks[-1].time_ns
+        return self._goal is None or self._goes_on(self._goal)
+
+    def _goes_on(self, goal: Goal) -> bool:
+        known = self._profile
+        before = len(known.begins_ns)
+        known.read_on()
+        # A call whose records were there at the last look already has them all; one that came since may not.
+        state = self._state(calls=before if len(known.begins_ns) == before else len(known.begins_ns) - 1)
+        if goal.samples and len(self.looks) % _LOOKS_PER_COUNT == 0:
+            self._count_samples(goal, state)
+        why = goal.reached(state)
+        if why is None and (state.calls or state.spent_ns < goal.seconds * 1e9):
+            return True
+        self.cut = Cut(why, state.calls, state.warmup_at_end(goal.warmup), state.times_ns, UNKNOWN)
+        return False
+
+    def _state(self, calls: int) -> State:
+        import numpy as np
+
+        begins, now = self._profile.begins_ns, time.monotonic_ns()
+        begun_ns = begins[0] if begins else now if isinstance(self._calling_ns, Unknown) else self._calling_ns
+        return State(
+            calls=calls,
+            times_ns=np.diff(np.array(begins[: calls + 1], dtype=np.int64)),
+            samples=self._sampled,
+            bytes=self._profile.bytes,
+            spent_ns=now - begun_ns,
+        )
+
+    def _count_samples(self, goal: Goal, state: State) -> None:
+        """See how many samples lie in executables since the warm-up, and say how many there will be."""
+        warmup = state.warmup(goal.warmup)
+        if warmup is UNKNOWN or warmup >= len(self._profile.begins_ns):
+            return
+        try:
+            taken = read_samples(self._samples).taken
+        except (RunEmpty, RunInvalid):  # the files are made at this moment
+            return
+        begin_ns = self._profile.begins_ns[warmup]
+        count = int(((taken["executable"] != OUTSIDE) & (taken["time_ns"] >= begin_ns)).sum())
+        self._sampled = round(count / _SAMPLES_MORE)
+        expected = format_count(round(count * goal.seconds * 1e9 / max(1, state.spent_ns)))
+        self._progress(f"sampling: about {expected} samples in kernels are to be expected in {goal.seconds:g} s")
+
+    def end(self) -> None:
+        """The program has ended: cut off what is of calls that are left out."""
+        if self.cut is None:
+            return
+        self._profile.read_on()
+        begins, calls = self._profile.begins_ns, self.cut.calls
+        if calls:
+            more = len(begins) > calls
+            until_ns: Integer = begins[calls] if more else UNKNOWN
+            times_ns = self._state(calls).times_ns
+            self.cut = Cut(self.cut.why, calls, self.cut.warmup, times_ns, until_ns)
+            cut_profile(self._path, self._profile.places[calls] if more else self._profile.end_of_events)
+
+
+def _has_spoken(pid: int) -> bool:
+    """Whether the benchmark has said what machine it runs on: everything is loaded then, and it begins to call."""
+    try:
+        return os.stat(f"/proc/{pid}/fd/1").st_size > 0  # noqa: PTH116 - a link to a file that has no name any more
+    except OSError:
+        return False
