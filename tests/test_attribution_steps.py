@@ -21,6 +21,7 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.attribution.steps.lines import Spot, spread_evenly
 from tracemap.attribution.weights import wilson
+from tracemap.diagnostics import foremost
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.graph.model import TraceGraph
@@ -183,9 +184,31 @@ def test_the_rule_needs_something_measured(tmp_path: Path) -> None:
     assert attributed(run, rule=None).rule is Rule.MODEL
     assert attributed(run_of(tmp_path / "s.parquet", rows()), rule=None, map_=stepped()).rule is Rule.MODEL
     (tmp_path / "seen").mkdir()
-    assert measured(tmp_path / "seen", ("k0", 0, 2, 1), rule=None).rule is Rule.MEASURED
+    assert measured(tmp_path / "seen", ("k0", 0, 2, 100), rule=None).rule is Rule.MEASURED
     with pytest.raises(UsageInvalid, match="--sample or --cache-sim"):
         attributed(run, rule=Rule.MEASURED)
+
+
+@pytest.mark.parametrize(("in_kernels", "rule"), [(1, Rule.MODEL), (99, Rule.MODEL), (100, Rule.MEASURED)])
+def test_a_few_samples_decide_nothing(in_kernels: int, rule: Rule, tmp_path: Path) -> None:
+    """Those outside of kernels do not count, and who asks for the rule gets it."""
+    table = csv_of(
+        tmp_path / "r.csv",
+        f"kind,kernel,step,cpu_ns,samples\ndispatch,k0,,100,\nstep,k0,2,,{in_kernels}\nstep,,,,500\n",
+    )
+    result = attributed(table, rule=None, map_=stepped())
+    assert result.rule is rule
+    told = [item.message for item in result.diagnostics if item.slug == "few-samples"]
+    assert [text.startswith(f"only {in_kernels} sample") for text in told] == [True] * (rule is Rule.MODEL)
+    assert foremost(result.diagnostics) == told
+    assert attributed(table, rule=Rule.MEASURED, map_=stepped()).rule is Rule.MEASURED
+
+
+def test_simulated_counts_decide_however_few(tmp_path: Path) -> None:
+    table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,samples,Ir\ndispatch,k0,,9,,\nstep,k0,2,,1,7\n")
+    result = attributed(table, rule=None, map_=stepped())
+    assert result.rule is Rule.MEASURED
+    assert foremost(result.diagnostics) == []
 
 
 STEP_ROWS = st.lists(
@@ -284,13 +307,16 @@ def test_command_line(built: Built, tmp_path: Path) -> None:
     bundle = load(built("hand_mlp"))
     kernel = next(kernel for kernel in bundle.graph.kernels if "matmul" in kernel.name)
     line = next(step.line for step in kernel.steps if step.op_name.startswith("linalg.matmul"))
-    run = addresses_run(bundle, kernel.name, [0] * 5, [line] * 5, tmp_path / "r.parquet")
+    run = addresses_run(bundle, kernel.name, [0] * 100, [line] * 100, tmp_path / "r.parquet")
     result = json_cli("attribute", run, "--map", built("hand_mlp"))
     assert result["rule"] == "measured"
     assert [d["slug"] for d in result["diagnostics"]].count("shares-are-occupancy") == 1
     text = run_cli("attribute", run, "--map", built("hand_mlp"))
     assert "95 % from" in text.stdout
     assert "occupancy" in text.stderr + text.stdout
+    few = addresses_run(bundle, kernel.name, [0] * 5, [line] * 5, tmp_path / "few.parquet")
+    text = run_cli("attribute", few, "--map", built("hand_mlp"))
+    assert text.stdout.startswith("only 5 samples lie in kernels, too few to decide by: the rule model splits")
     refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
     assert refused.returncode == 2
 
@@ -456,7 +482,7 @@ def test_samples_anywhere_in_real_code_balance(built: Built, tmp_path: Path, dat
     odd = st.tuples(st.integers(0, 1 << 40), st.integers(0, 500))
     found = data.draw(st.lists(st.one_of(own, own, odd), min_size=1, max_size=60))
     run = addresses_run(bundle, kernel.name, [a for a, _ in found], [b for _, b in found], tmp_path / "r.parquet")
-    request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], images=lambda: (image,))
+    request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
     result = attribute(request)
     (samples,) = (metric for metric in result.metrics if metric.name == "samples")
     assert samples.measured == len(found)
@@ -473,6 +499,6 @@ def test_steps_of_another_kernel_than_the_sites_are_unmatched(tmp_path: Path) ->
     table = csv_of(
         tmp_path / "r.csv", f"kind,kernel,site,step,cpu_ns,samples\ndispatch,k0,site0,,100,\n{rows_of_kernels}"
     )
-    result = attributed(table, rule=None, map_=stepped())
+    result = attributed(table, rule=Rule.MEASURED, map_=stepped())
     assert residual(result, "samples") == {ResidualReason.UNMATCHED: 12}
     assert shares(result, "samples") == {"op1": 11, "op2": 0, "op3": 0}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from tracemap.codec import Record
 
 
@@ -10,3 +13,12 @@ class Diagnostic(Record, frozen=True):
 
     slug: str
     message: str
+
+
+FOREMOST: Final = ("disturbed", "few-samples")
+"""What is to be known before anything else: it stands above a result, not behind it."""
+
+
+def foremost(diagnostics: Iterable[Diagnostic]) -> list[str]:
+    """The sentences that stand above a result."""
+    return [item.message for item in diagnostics if item.slug in FOREMOST]

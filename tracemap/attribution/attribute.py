@@ -5,8 +5,10 @@ What comes back from SQL (`scan`) is a few rows per target; the rest is arithmet
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import structs
 
@@ -22,9 +24,9 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
-from tracemap.measurements.model import Metric, Run
+from tracemap.measurements.model import SAMPLES, Metric, Run
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import UNKNOWN, Integer, plural
 
 
 def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> list[Diagnostic]:
@@ -68,7 +70,7 @@ def _sum(values: Sequence[Integer]) -> Integer:
 class Request:
     """What to attribute: a map, its SHA-256, runs of its module, and how to split.
 
-    Without a rule the runs decide: `measured` where anything was seen inside of kernels, else `model`. `images` reads
+    Without a rule the runs decide: `measured` where enough was seen inside of kernels, else `model`. `images` reads
     the module's machine code; it is asked only where runs have addresses. `keep_disturbed`: what calls take beyond the
     fence of calls like them is split over ops as all else.
     """
@@ -99,20 +101,45 @@ def attribute(request: Request) -> Attribution:
         return _result(request, tables, totals(seen), diagnostics)
 
 
+FEW_SAMPLES: Final = 100
+"""With fewer samples in all kernels the share of an op that has half of them is not known to within 10 points."""
+
+
 def _rule(wanted: Rule | None, seen: Scan) -> Rule:
-    """The rule that was asked for; else what was seen inside of kernels decides."""
+    """The rule that was asked for; else what was seen inside of kernels decides, if it is more than a few samples."""
     inside = any(any(row.values) for row in seen.step_rows)
     if wanted is Rule.MEASURED and not inside:
         raise UsageInvalid(
             "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
         )
-    return wanted or (Rule.MEASURED if inside else Rule.MODEL)
+    return wanted or (Rule.MEASURED if inside and not _few_samples(seen) else Rule.MODEL)
+
+
+def _few_samples(seen: Scan) -> int:
+    """How many samples lie in kernels, where they are all that was seen inside of them, and too few; else 0."""
+    in_kernels = Counter[str]()
+    for row in seen.step_rows:
+        if row.kernel:
+            in_kernels.update({metric.name: value for metric, value in zip(seen.step_metrics, row.values, strict=True)})
+    samples = in_kernels.pop(SAMPLES, 0)
+    return samples if samples < FEW_SAMPLES and not in_kernels.total() else 0
+
+
+def _of_samples(rule: Rule, seen: Scan) -> Iterator[Diagnostic]:
+    """Samples that are too few to decide by."""
+    if few := _few_samples(seen):
+        decides = (
+            "the rule model splits kernels' costs" if rule is Rule.MODEL else f"the rule {rule.value} was asked for"
+        )
+        text = f"only {plural(few, 'sample')} lie in kernels, too few to decide by: {decides}; record longer"
+        yield Diagnostic("few-samples", text)
 
 
 def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Sequence[Diagnostic]) -> Attribution:
     """Everything that follows from what the runs have, in whole numbers."""
     graph, seen = request.graph, of_places.scan
     rule = _rule(request.rule, seen)
+    diagnostics = [*diagnostics, *_of_samples(rule, seen)]
     per_call = percentiles(tables, seen, of_places.pools)
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]

@@ -10,7 +10,7 @@ from typing import Literal
 from tracemap.options.option import Options, option
 
 RULE_HELP = (
-    "How a site's cost is split over its ops.  [default: measured where a RUN has samples or counts, else model]"
+    "How a site's cost is split over its ops.  [default: measured where a RUN has 100 samples or counts, else model]"
 )
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
+from tracemap.diagnostics import foremost
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.costed import AT_LOAD, EQUAL_MEMBERS, SPLIT_EVENLY, CostedMap, explained_of_elapsed
@@ -43,6 +44,8 @@ def print_attribution(
     costs = costs_of(attribution, options)
     chosen = chosen_view(costed, costs, options)
     to = console(out)
+    for sentence in foremost(attribution.diagnostics):
+        say(to, sentence)
     _print_run(to, costed, attribution, totals=options.totals)
     _print_view(to, chosen, costs)
     _print_balance(to, attribution, costs)
