@@ -21,6 +21,7 @@ from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
 from tracemap.options.record import DEFAULT_HZ
+from tracemap.toolchain import find_tool
 
 ENDLESS = 10_000_000
 DEADLINE_S = 60.0
@@ -103,6 +104,30 @@ def test_a_run_without_events_says_so(multifunc: Path, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout == "run.csv\n"
     assert "[no-events]" in done.stderr
+
+
+def test_a_profile_that_is_kept(multifunc: Path, tmp_path: Path) -> None:
+    """It is the user's from then on: IREE's tool reads it, and no further recording takes it away."""
+    command = ("record", multifunc, "--function", "encode", "--iterations", "2")
+    done = run_cli(*command, "--keep-profile", "-o", "run.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "IREE's profile is kept: run.csv.ireeprof\n" in done.stderr
+    kept = (tmp_path / "run.csv.ireeprof").read_bytes()
+    tool = [str(find_tool("iree-profile")), "summary", str(tmp_path / "run.csv.ireeprof")]
+    told = subprocess.run(tool, capture_output=True, check=True, text=True).stdout
+    assert " queue_events=5 " in next(line for line in told.splitlines() if line.startswith("chunks:"))
+    (tmp_path / "converted").mkdir()
+    run = open_run(tmp_path / "run.csv.ireeprof", tmp_path / "converted")
+    assert len(events(run.table)) == len(events(tmp_path / "run.csv"))
+    (tmp_path / "run.csv").unlink()
+    check_cli(*command, "-o", "run.csv", cwd=tmp_path)
+    assert (tmp_path / "run.csv.ireeprof").read_bytes() == kept
+    assert sorted(path.name for path in tmp_path.glob("*.ireeprof*")) == ["run.csv.ireeprof"]
+    check_cli(*command, "--keep-profile", cwd=tmp_path)
+    assert (multifunc / "runs" / "run-001.parquet.ireeprof").stat().st_size > 0
+    refused = run_cli(*command, "--keep-profile", "-o", "-", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--keep-profile" in refused.stderr
 
 
 def test_force_replaces(multifunc: Path, tmp_path: Path) -> None:

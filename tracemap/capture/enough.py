@@ -1,7 +1,8 @@
 """When a program was measured enough: from when on its calls are steady, and how well their median is known by now.
 
 A call lasts from its first submission to that of the next call. The first calls are warm-up until the time of a call
-is steady: until of two stretches of calls, one behind the other, the later's median lies in the earlier's interval.
+is steady: until of two stretches of calls, one behind the other, the later's median lies in the earlier's interval, or
+no farther from its median than is wanted.
 From there on calls are measured until the interval of their median is narrow enough, and both halves of them agree on
 it: calls that follow each other are not independent of each other, which the interval takes them for, and where what
 disturbs them comes and goes, the halves differ. Stopping at the first interval that is narrow enough is a sequential
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.measurements.medians import Median, median_of
+from tracemap.options.record import MOST_HZ
 from tracemap.units import UNKNOWN, Integer, format_bytes, format_count, format_ns, plural
 
 if TYPE_CHECKING:
@@ -49,20 +51,21 @@ class Why(enum.StrEnum):
 class Goal:
     """What is enough, and what may be spent on it.
 
-    `precision` is a share of the median; `samples` how many are to lie in kernels (0: the precision decides);
-    `warmup` how many of the first calls are warm-up (unknown: until they are steady).
+    `precision` is a share of the median; `sample_hz` how often a second a thread is sampled (0: it is not, and the
+    precision decides, not the samples); `warmup` how many of the first calls are warm-up (unknown: until they are
+    steady).
     """
 
     precision: float
     seconds: float
-    samples: int
+    sample_hz: int
     warmup: Integer
 
     def reached(self, state: State) -> Why | None:
         """Why to stop by now; None: go on."""
-        warmup = state.warmup(self.warmup)
+        warmup = state.warmup(self)
         if warmup is not UNKNOWN and self._is_enough(state, warmup):
-            return Why.SAMPLES if self.samples else Why.PRECISION
+            return Why.SAMPLES if self.sample_hz else Why.PRECISION
         if state.calls <= (self.warmup if isinstance(self.warmup, int) else 0):
             return None  # at least one is to be measured
         if state.bytes >= MOST_BYTES:
@@ -70,8 +73,8 @@ class Goal:
         return Why.SECONDS if state.spent_ns >= self.seconds * 1e9 else None
 
     def _is_enough(self, state: State, warmup: int) -> bool:
-        if self.samples:
-            return state.samples >= self.samples
+        if self.sample_hz:
+            return state.samples >= ENOUGH_SAMPLES
         measured = state.times_ns[warmup:]
         if len(measured) < _LEAST_CALLS or median_of(measured).error > self.precision:
             return False
@@ -89,25 +92,26 @@ class State:
     bytes: int
     spent_ns: int
 
-    def warmup(self, given: Integer) -> Integer:
+    def warmup(self, goal: Goal) -> Integer:
         """How many of the first calls are warm-up; unknown: they are not steady yet."""
-        return steady_from(self.times_ns) if given is UNKNOWN else given
+        return steady_from(self.times_ns, goal.precision) if goal.warmup is UNKNOWN else goal.warmup
 
-    def warmup_at_end(self, given: Integer) -> int:
+    def warmup_at_end(self, goal: Goal) -> int:
         """The same when nothing more is measured: a few, of which one at least is left."""
-        found = self.warmup(given)
+        found = self.warmup(goal)
         return found if isinstance(found, int) else max(0, min(LEAST_WARMUP, self.calls - 1))
 
 
-def steady_from(times_ns: npt.NDArray[Any]) -> Integer:
+def steady_from(times_ns: npt.NDArray[Any], precision: float) -> Integer:
     """The first call from which on the times of calls are steady, at least the fourth; unknown: none is known yet."""
     first = LEAST_WARMUP
     while True:
         stretch = max(_LEAST_STRETCH, first)
-        earlier, later = times_ns[first : first + stretch], times_ns[first + stretch : first + 2 * stretch]
-        if len(later) < stretch:
+        if len(times_ns) < first + 2 * stretch:
             return UNKNOWN
-        if median_of(earlier).holds(median_of(later).value):
+        earlier = median_of(times_ns[first : first + stretch])
+        later = median_of(times_ns[first + stretch : first + 2 * stretch])
+        if earlier.holds(later.value) or earlier.is_near(later, precision):
             return first
         first *= 2
 
@@ -116,9 +120,7 @@ def halves_agree(times_ns: npt.NDArray[Any], precision: float) -> bool:
     """Whether the medians of the first and of the second half differ by no more than is wanted, or by chance."""
     middle = len(times_ns) // 2
     first, second = median_of(times_ns[:middle]), median_of(times_ns[middle:])
-    if not (isinstance(first.value, int) and isinstance(second.value, int)):
-        return False
-    return abs(second.value - first.value) <= precision * first.value or first.overlaps(second)
+    return first.is_near(second, precision) or first.overlaps(second)
 
 
 # ---- in words
@@ -129,7 +131,7 @@ class Outcome:
     """How a program came to be measured enough, or why it was not.
 
     `calls` and `samples` are those after the warm-up; `steady`: the calls were so when they were counted, and their
-    halves agree.
+    halves agree; `bytes`: the profile's.
     """
 
     why: Why
@@ -138,6 +140,7 @@ class Outcome:
     median: Median
     samples: Integer
     steady: bool
+    bytes: int
 
     @property
     def is_enough(self) -> bool:
@@ -148,15 +151,33 @@ class Outcome:
     def sentence(self) -> str:
         """Why no more calls were made, and what is known of the median call.
 
-        >>> goal = Goal(precision=0.02, seconds=5.0, samples=0, warmup=UNKNOWN)
-        >>> Outcome(Why.PRECISION, goal, 412, Median(412, 1_230_000, 1_210_000, 1_252_140), UNKNOWN, True).sentence
+        >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
+        >>> Outcome(Why.PRECISION, goal, 412, Median(412, 1_230_000, 1_210_000, 1_252_140), UNKNOWN, True, 0).sentence
         'enough: median 1.23 ms ± 1.8 % after 412 invocations'
         """
-        parts = [self._samples] if self.goal.samples else []
+        parts = [self._samples] if self.goal.sample_hz else []
         parts.append(f"{median_words(self.median)} after {plural(self.calls, 'invocation')}")
         if not self.steady and not self.is_enough:
             parts.append("which still changes")
-        return f"{self._reason}: {', '.join(parts)}"
+        return f"{self._reason}: {', '.join(parts)}{self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        """What would get as many samples as are wanted: more time, or where the profile has no room for it, more often.
+
+        >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=251, warmup=UNKNOWN)
+        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, True, 1 << 20)._remedy
+        '; --seconds 11 would do'
+        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, True, 60 << 20)._remedy
+        '; --sample 553 would do'
+        """
+        if self.is_enough or not isinstance(self.samples, int) or not self.samples:
+            return ""
+        times = 1.1 * ENOUGH_SAMPLES / self.samples
+        if self.bytes * times <= MOST_BYTES:
+            return f"; --seconds {math.ceil(times * self.goal.seconds)} would do"
+        often = math.ceil(times * self.goal.sample_hz)
+        return f"; --sample {often} would do" if often <= MOST_HZ else ""
 
     @property
     def _reason(self) -> str:
@@ -166,7 +187,7 @@ class Outcome:
 
     @property
     def _samples(self) -> str:
-        of_wanted = "" if self.is_enough else f" of {format_count(self.goal.samples)}"
+        of_wanted = "" if self.is_enough else f" of {format_count(ENOUGH_SAMPLES)}"
         return f"{format_count(self.samples)}{of_wanted} samples in kernels"
 
 

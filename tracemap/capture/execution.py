@@ -105,7 +105,7 @@ def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
         return first
     if second.ending.interrupted:
         return replace(first, ending=second.ending)  # nothing else is to be run
-    return second if _is_better(second, first) else first
+    return replace(second, diagnostics=first.diagnostics) if _is_better(second, first) else first
 
 
 def _is_better(second: Execution, first: Execution) -> bool:

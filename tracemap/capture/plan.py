@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.capture.benchmark import FLUSH_INTERVAL, SERIAL_FLAG, benchmark_command, profiling_flags
-from tracemap.capture.enough import ENOUGH_SAMPLES, LEAST_WARMUP, Goal
+from tracemap.capture.enough import LEAST_WARMUP, Goal
 from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
@@ -85,8 +85,7 @@ class Plan:
         options = self.options
         if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
             return None
-        samples = ENOUGH_SAMPLES if options.sample_hz else 0
-        return Goal(options.precision / 100, options.seconds, samples, options.warmup)
+        return Goal(options.precision / 100, options.seconds, options.sample_hz, options.warmup)
 
     @property
     def flushes_on_timer(self) -> bool:

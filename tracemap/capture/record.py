@@ -165,9 +165,10 @@ def _outcome(plan: Plan, execution: Execution) -> Outcome | None:
     if cut is None or cut.why is None or goal is None or execution.ending.failed:
         return None
     measured = execution.times_ns[execution.warmup :]
-    steady = steady_from(execution.times_ns) is not UNKNOWN and halves_agree(measured, goal.precision)
-    samples = samples_in_kernels(execution.profile.events) if goal.samples else UNKNOWN
-    return Outcome(cut.why, goal, execution.calls - execution.warmup, median_of(measured), samples, steady)
+    steady = steady_from(execution.times_ns, goal.precision) is not UNKNOWN and halves_agree(measured, goal.precision)
+    samples = samples_in_kernels(execution.profile.events) if goal.sample_hz else UNKNOWN
+    calls, size = execution.calls - execution.warmup, plan.profile.stat().st_size
+    return Outcome(cut.why, goal, calls, median_of(measured), samples, steady, size)
 
 
 def _invocation(execution: Execution) -> Invocation:

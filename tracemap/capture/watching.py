@@ -80,12 +80,12 @@ class Watcher:
         known.read_on()
         # A call whose records were there at the last look already has them all; one that came since may not.
         state = self._state(calls=before if len(known.begins_ns) == before else len(known.begins_ns) - 1)
-        if goal.samples and len(self.looks) % _LOOKS_PER_COUNT == 0:
+        if goal.sample_hz and len(self.looks) % _LOOKS_PER_COUNT == 0:
             self._count_samples(goal, state)
         why = goal.reached(state)
-        if why is None and (state.calls or state.spent_ns < goal.seconds * 1e9):
+        if why is None and (known.begins_ns or state.spent_ns < goal.seconds * 1e9):
             return True
-        self.cut = Cut(why, state.calls, state.warmup_at_end(goal.warmup), state.times_ns, UNKNOWN)
+        self.cut = Cut(why, state.calls, state.warmup_at_end(goal), state.times_ns, UNKNOWN)
         return False
 
     def _state(self, calls: int) -> State:
@@ -103,7 +103,7 @@ class Watcher:
 
     def _count_samples(self, goal: Goal, state: State) -> None:
         """See how many samples lie in executables since the warm-up, and say how many there will be."""
-        warmup = state.warmup(goal.warmup)
+        warmup = state.warmup(goal)
         if warmup is UNKNOWN or warmup >= len(self._profile.begins_ns):
             return
         try:

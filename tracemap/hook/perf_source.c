@@ -93,7 +93,8 @@ static bool map_ring(struct source *source) {
     source->perf.bytes = size;
     source->head = (const uint64_t *)(const void *)&source->perf.page->data_head;
     source->tail = (uint64_t *)(void *)&source->perf.page->data_tail;
-    source->drain_after = DRAIN_SAMPLES * SAMPLE_BYTES < size / 4 ? DRAIN_SAMPLES * SAMPLE_BYTES : size / 4;
+    size_t wanted_bytes = samples_between_drains() * SAMPLE_BYTES;
+    source->drain_after = wanted_bytes < size / 4 ? wanted_bytes : size / 4;
     return true;
   }
   return false;

@@ -2,6 +2,14 @@
 
 #include "settings.h"
 
+#define DRAINS_PER_SECOND 16u
+#define MOST_BETWEEN_DRAINS 64u
+
+unsigned samples_between_drains(void) {
+  uint64_t wanted = settings.sample_hz / DRAINS_PER_SECOND;
+  return wanted < 1 ? 1 : wanted > MOST_BETWEEN_DRAINS ? MOST_BETWEEN_DRAINS : (unsigned)wanted;
+}
+
 static bool put_header(const struct samples *samples) {
   return file_put(samples->file, &samples->header, sizeof samples->header, HEADER_OFFSET);
 }

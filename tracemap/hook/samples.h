@@ -31,7 +31,9 @@ void samples_flush(struct samples *samples);
 /* ---- sources */
 
 #define TIMER_RING 4096u   /* samples; a power of two */
-#define DRAIN_SAMPLES 64u  /* after how many a ring is emptied */
+
+/* After how many samples a ring is emptied: sixteen times a second, or every 64. A killed program loses no more. */
+unsigned samples_between_drains(void);
 
 struct source;
 

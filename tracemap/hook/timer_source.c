@@ -91,7 +91,7 @@ static bool open_timer(struct source *source) {
   source->exclude_kernel = false;
   source->head = &source->timer.head;
   source->tail = &source->timer.tail;
-  source->drain_after = DRAIN_SAMPLES;
+  source->drain_after = samples_between_drains();
   timed = source;
   return true;
 }

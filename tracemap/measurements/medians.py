@@ -41,6 +41,12 @@ class Median:
         reach = max(self.high - self.value, self.value - self.low)
         return reach / self.value if self.value else (math.inf if reach else 0.0)
 
+    def is_near(self, other: Median, share: float) -> bool:
+        """Whether another median differs by no more than a share of this one; one that is unknown is near to none."""
+        if not (isinstance(self.value, int) and isinstance(other.value, int)):
+            return False
+        return abs(other.value - self.value) <= share * self.value
+
     def overlaps(self, other: Median) -> bool:
         """Whether two intervals have something in common; one that is unknown has nothing."""
         low, high = self.low, self.high

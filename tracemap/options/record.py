@@ -13,6 +13,8 @@ DEFAULT_HZ: Final = 251
 """Samples per second and thread: with some 20 us each in a virtual machine this adds about half a percent. A prime, so
 that it does not fall into step with what the program does."""
 
+MOST_HZ: Final = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions(Options):
@@ -71,7 +73,7 @@ class RecordOptions(Options):
         "--sample",
         metavar="HZ",
         at_least=1,
-        at_most=20_000,
+        at_most=MOST_HZ,
         bare=DEFAULT_HZ,
     )
     cache_sim: bool = option(

@@ -1,0 +1,169 @@
+"""What disturbs a program: looks at real ones, whose own account of themselves is the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.recording import request, sample
+from tracemap.capture import disturbance
+from tracemap.capture.disturbance import disturbed, look, observed
+from tracemap.capture.record import record
+from tracemap.measurements.model import UNOBSERVED, Disturbance
+from tracemap.units import UNKNOWN
+
+# Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.
+WORKING = """
+import json, mmap, resource, sys, threading, time
+def say():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    switches = used.ru_nvcsw, used.ru_nivcsw
+    print(json.dumps([*switches, used.ru_minflt, used.ru_majflt, time.process_time_ns()]), flush=True)
+    sys.stdin.readline()
+def spin():
+    end = time.thread_time() + 0.3
+    while time.thread_time() < end: pass
+other = threading.Thread(target=lambda: (go.wait(), spin(), done.set(), leave.wait()), daemon=True)
+go, done, leave = threading.Event(), threading.Event(), threading.Event()
+other.start()
+say()
+for _ in range(200): time.sleep(0.0005)
+memory = mmap.mmap(-1, 4096 * 3000)
+for page in range(3000): memory[4096 * page] = 1
+go.set(); spin(); done.wait()
+say()
+leave.set()
+"""
+
+
+@contextmanager
+def spinning(count: int) -> Iterator[None]:
+    """So many processes that want a processor all the time."""
+    command = [sys.executable, "-c", "while True: pass"]
+    running = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def told(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    numbers: list[int] = json.loads(process.stdout.readline())
+    return numbers
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_a_program_is_seen_as_it_sees_itself() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        before = told(process)
+        first = look(process.pid)
+        go_on(process)
+        after = told(process)
+        last = look(process.pid)
+        go_on(process)
+    found = observed([first, last], first.time_ns, last.time_ns)
+    voluntary, involuntary, minor, major, cpu_ns = (end - begin for begin, end in zip(before, after, strict=True))
+    assert voluntary >= 200
+    # Between its account and the look the program does no more than write a line and wait.
+    assert abs(known(found.voluntary_switches) - voluntary) <= 20
+    assert abs(known(found.involuntary_switches) - involuntary) <= 20 + involuntary // 10
+    assert minor >= 3000
+    assert abs(known(found.minor_faults) - minor) <= 100
+    assert abs(known(found.major_faults) - major) <= 20
+    assert cpu_ns >= 600_000_000
+    assert abs(known(found.running_ns) - cpu_ns) <= cpu_ns // 10
+    assert found.observed_ns == last.time_ns - first.time_ns >= 300_000_000
+    assert known(found.waiting_ns) >= 0
+    assert 0 <= known(found.stolen_ns) <= found.observed_ns * (os.cpu_count() or 1)
+
+
+def known(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def test_only_what_was_seen_while_calls_were_measured() -> None:
+    looks = [look_at(time_ns) for time_ns in (10, 20, 30, 40)]
+    found = observed(looks, 15, 35)
+    assert (found.observed_ns, found.minor_faults, found.voluntary_switches) == (10, 10, 100)
+    assert found.load_percent == 20
+    for begin, end in ((15, 25), (35, 99), (15, UNKNOWN), (UNKNOWN, 35)):
+        assert observed(looks, begin, end) == UNOBSERVED
+    assert observed([], 0, 99) == UNOBSERVED
+
+
+def look_at(time_ns: int) -> disturbance.Look:
+    """A look at a time at which as much had happened as the time says; one thread is new at 30."""
+    threads = {"1": {"voluntary_switches": 9 * time_ns}, **({"2": {"voluntary_switches": 10}} if time_ns >= 30 else {})}
+    return disturbance.Look(time_ns, {"minor_faults": time_ns}, threads, UNKNOWN, time_ns)
+
+
+def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without these files, and a program that is gone."""
+    monkeypatch.setattr(disturbance, "_PROC", tmp_path)
+    monkeypatch.setattr(disturbance, "_CPUS", tmp_path)
+    seen = [look(1), look(1)]
+    assert observed(seen, 0, seen[-1].time_ns) == structs.replace(
+        UNOBSERVED, observed_ns=seen[1].time_ns - seen[0].time_ns
+    )
+    for name, hz in (("cpu0", "1000000"), ("cpu1", "3000000")):
+        (tmp_path / name / "cpufreq").mkdir(parents=True)
+        (tmp_path / name / "cpufreq" / "scaling_cur_freq").write_text(hz)
+    (tmp_path / "loadavg").write_text("2.50 1.00 1.00 1/99 9\n")
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 80 9 10\ncpu0 1\n")
+    found = look(1)
+    assert (found.frequency_hz, found.load_percent) == (2_000_000_000, 250)
+    assert found.counts == {"stolen_ns": 80 * 1_000_000_000 // os.sysconf("SC_CLK_TCK")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"running_ns": 91, "waiting_ns": 9}, ""),
+        ({"running_ns": 90, "waiting_ns": 10}, "waited for a processor in 10.0 % of the time they wanted one"),
+        ({"running_ns": 0, "waiting_ns": 0}, ""),
+        ({"observed_ns": 10**9, "stolen_ns": 10**9 * (os.cpu_count() or 1)}, "the host took "),
+        ({"observed_ns": 10**9, "stolen_ns": 10**7}, ""),
+    ],
+)
+def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> None:
+    found = disturbed(structs.replace(UNOBSERVED, **changes))
+    assert (found is not None) == bool(said)
+    assert found is None or said in found.message
+    assert found is None or found.message.endswith("(unknown involuntary switches)")
+
+
+def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
+    with spinning(2 * (os.cpu_count() or 1)):
+        asked = request(sample(made, "hand_attention"), tmp_path / "run.csv", precision=1e-6, seconds=2.0)
+        recorded = record(asked)
+    found = recorded.header.disturbance
+    assert isinstance(found, Disturbance)
+    assert known(found.involuntary_switches) > 0
+    assert known(found.observed_ns) <= known(recorded.header.elapsed_ns)
+    (told_of,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbed")
+    assert told_of.startswith("the run was disturbed: its threads waited for a processor in ")
+
+
+def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None:
+    recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=1, warmup=0))
+    assert recorded.header.disturbance == UNOBSERVED

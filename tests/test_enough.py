@@ -1,0 +1,372 @@
+"""When a program was measured enough: the rule on times whose truth is known, and what the real runtime is stopped by.
+
+Times are drawn with fixed seeds from distributions whose medians are known; of real runs, what is said is computed anew
+from IREE's own profile, by other code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from msgspec import structs
+
+from tests.conftest import Built
+from tests.recording import events, request, sample
+from tests.support import SAMPLES, run_cli
+from tests.test_capture_record import slugs
+from tracemap.capture import enough, execution
+from tracemap.capture.enough import Goal, State, Why, halves_agree, median_words, steady_from
+from tracemap.capture.record import Recorded, record
+from tracemap.errors import UsageInvalid
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements.medians import Median, median_of, median_rank
+from tracemap.measurements.model import UNTIMED
+from tracemap.toolchain import find_tool
+from tracemap.units import UNKNOWN, format_ns
+
+Times = npt.NDArray[Any]
+NEEDS_HOOK = pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
+
+# ---- the interval
+
+
+def exact_rank(count: int) -> int:
+    """The same as `median_rank`, in whole numbers and term by term: 1 - 2 P(B < rank) >= 19/20."""
+    below = 0
+    for rank in range(count + 1):
+        below += math.comb(count, rank)
+        if 40 * below > 2**count:
+            return rank
+    return 0
+
+
+def test_ranks_are_exact() -> None:
+    assert [median_rank(count) for count in range(400)] == [exact_rank(count) for count in range(400)]
+    assert median_rank(2_001) == exact_rank(2_001)
+
+
+@pytest.mark.parametrize("count", [6, 20, 101, 1000])
+def test_the_interval_holds_the_median_as_often_as_it_says(count: int) -> None:
+    """Of a skewed distribution whose median is 1 ms; what is left to chance is four standard errors."""
+    dice = np.random.default_rng(count)
+    rounds = 2_000
+    drawn = np.rint(1e6 * dice.standard_exponential((rounds, count)) / math.log(2)).astype(np.int64)
+    held = sum(median_of(times).holds(1_000_000) for times in drawn)
+    covered = float(1 - 2 * sum(Fraction(math.comb(count, i), 2**count) for i in range(exact_rank(count))))
+    assert covered >= 0.95
+    assert abs(held / rounds - covered) <= 4 * math.sqrt(covered * (1 - covered) / rounds)
+
+
+def test_medians_of_a_few() -> None:
+    assert median_of(np.array([], dtype=np.int64)) == Median(0, UNKNOWN, UNKNOWN, UNKNOWN)
+    assert median_of(np.array([5, 2])) == Median(2, 3, UNKNOWN, UNKNOWN)
+    assert median_of(np.array([9, 1, 5, 7, 3, 11])) == Median(6, 6, 1, 11)
+    assert median_of(np.array([5, 2])).error == math.inf
+    assert median_of(np.array([0] * 6)).error == 0
+    assert Median(6, 100, 99, 103).error == 0.03
+    assert not Median(1, 5, UNKNOWN, UNKNOWN).overlaps(Median(6, 5, 1, 9))
+
+
+# ---- the rule
+
+
+def stopped(goal: Goal, times: Times) -> tuple[Why | None, Times]:
+    """Watch times come in, a tenth more at each look; why it was stopped, and the measured times until then."""
+    calls = 1
+    while True:
+        seen = times[:calls]
+        state = State(len(seen), seen, samples=0, bytes=0, spent_ns=int(seen.sum()))
+        why = goal.reached(state)
+        if why is not None or calls >= len(times):
+            return why, seen[state.warmup_at_end(goal) :]
+        calls = min(len(times), calls + max(1, calls // 10))
+
+
+def drawn(seed: int, count: int, spread: float) -> Times:
+    """Times around a median of 1 ms, the slow ones further off than the fast ones."""
+    return np.rint(1e6 * np.exp(spread * np.random.default_rng(seed).standard_normal(count))).astype(np.int64)
+
+
+@pytest.mark.parametrize(("spread", "precision"), [(0.05, 0.02), (0.2, 0.02), (0.2, 0.1)])
+def test_where_it_stops_the_median_is_known(spread: float, precision: float) -> None:
+    """It stops at about the number of calls that theory asks for, and is as right there as it says."""
+    goal = Goal(precision, seconds=1e9, sample_hz=0, warmup=0)
+    ends = [stopped(goal, drawn(seed, 20_000, spread)) for seed in range(300)]
+    assert {why for why, _ in ends} == {Why.PRECISION}
+    assert all(median_of(times).error <= precision for _, times in ends)
+    # Of a median the standard error is 1 / (2 f sqrt(n)), f the density there: here 1 / (spread sqrt(2 pi)).
+    expected = max(20.0, (1.96 * spread * math.sqrt(math.pi / 2) / precision) ** 2)
+    assert 0.4 * expected <= np.median([len(times) for _, times in ends]) <= 1.6 * expected + 10
+    held = sum(median_of(times).holds(1_000_000) for _, times in ends)
+    assert held >= 0.88 * len(ends)  # looking again and again costs a few points of the 95 %
+    off = [abs(int(np.median(times)) / 1e6 - 1) for _, times in ends]
+    assert sum(each <= precision for each in off) >= 0.92 * len(ends)
+
+
+def test_what_goes_on_changing_is_not_known() -> None:
+    """Times that rise all the time, or half of the time: their median's interval is narrow, and means nothing."""
+    goal = Goal(0.02, seconds=1.0, sample_hz=0, warmup=UNKNOWN)
+    rising = np.rint(drawn(1, 1_000, 0.01) * np.linspace(1, 8, 1_000)).astype(np.int64)
+    why, measured = stopped(goal, rising)
+    assert why is Why.SECONDS
+    assert not halves_agree(measured, 0.02)
+    steps = np.concatenate([drawn(2, 400, 0.1), 2 * drawn(3, 400, 0.1)])
+    assert not halves_agree(steps, 0.02)
+    assert halves_agree(drawn(4, 800, 0.1), 0.02)
+    assert not halves_agree(drawn(4, 1, 0.1), 0.02)
+
+
+def test_warmup_ends_where_calls_are_steady() -> None:
+    """A start-up that fades: what is measured is within a hundredth of what the calls take in the end."""
+    for seed in range(50):
+        fading = 1 + 4 * np.exp(-np.arange(2_000) / 30)
+        times = np.rint(drawn(seed, 2_000, 0.01) * fading).astype(np.int64)
+        begin = steady_from(times, 0.02)
+        assert isinstance(begin, int)
+        assert times[begin : begin + 10].mean() < 1.35e6
+        assert abs(float(np.median(times[begin:])) / 1e6 - 1) < 0.01
+    constant = np.full(100, 5)
+    assert steady_from(constant, 0.0) == 3
+    assert steady_from(constant[:22], 0.0) is UNKNOWN
+
+
+def test_budgets() -> None:
+    goal = Goal(0.02, seconds=5.0, sample_hz=251, warmup=2)
+    times = np.full(50, 1_000_000)
+    state = State(50, times, samples=1_999, bytes=0, spent_ns=4_999_999_999)
+    assert goal.reached(state) is None
+    assert goal.reached(_with(state, samples=2_000)) is Why.SAMPLES
+    assert goal.reached(_with(state, spent_ns=5_000_000_000)) is Why.SECONDS
+    assert goal.reached(_with(state, bytes=enough.MOST_BYTES)) is Why.BYTES
+    untold = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
+    # One call is measured at least, whatever that takes.
+    assert goal.reached(_with(state, calls=2, times_ns=times[:2], spent_ns=10**12)) is None
+    assert goal.reached(_with(state, calls=3, times_ns=times[:2], spent_ns=10**12)) is Why.SECONDS
+    assert _with(state, calls=2, times_ns=times[:1]).warmup_at_end(untold) == 1
+    assert _with(state, calls=1, times_ns=times[:0]).warmup_at_end(untold) == 0
+
+
+def _with(state: State, **changes: Any) -> State:  # noqa: ANN401 - as many types as fields
+    names = ("calls", "times_ns", "samples", "bytes", "spent_ns")
+    return State(**{name: changes.get(name, getattr(state, name)) for name in names})
+
+
+def test_an_error_is_never_said_to_be_less_than_it_is() -> None:
+    assert median_words(Median(9, 1_000_000, 980_100, 1_000_000)) == "median 1.00 ms ± 2.0 %"
+    assert median_words(Median(9, 1_000_000, 979_999, 1_000_000)) == "median 1.00 ms ± 2.1 %"
+    assert median_words(Median(0, UNKNOWN, UNKNOWN, UNKNOWN)) == "median unknown"
+
+
+# ---- the real runtime
+
+
+def begins_of(profile: Path, folder: Path) -> list[int]:
+    """When each call began, as IREE's own tool tells of a profile."""
+    exported = folder / "exported.jsonl"
+    tool = find_tool("iree-profile")
+    subprocess.run([str(tool), "export", "--format=ireeperf-jsonl", f"--output={exported}", profile], check=True)
+    begins: dict[int, int] = {}
+    with exported.open(encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            if row["record_type"] == "queue_event":
+                chunk = row["source_record_index"]
+                begins[chunk] = min(row["host_time_ns"], begins.get(chunk, row["host_time_ns"]))
+    return [begins[chunk] for chunk in sorted(begins)]
+
+
+def check_told(recorded: Recorded, folder: Path) -> None:
+    """What the header says of the calls is what the profile shows, which ends with the last whole call."""
+    header = recorded.header
+    assert recorded.profile is not None
+    begins = begins_of(recorded.profile, folder)
+    assert isinstance(header.iterations, int)
+    assert isinstance(header.warmup, int)
+    assert isinstance(header.elapsed_ns, int)
+    assert len(begins) == header.iterations + header.warmup
+    # The last call ended when the one began that was cut off.
+    times = sorted(np.diff([*begins[header.warmup :], begins[header.warmup] + header.elapsed_ns]).tolist())
+    rank = exact_rank(len(times))
+    middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) // 2
+    invocation = header.invocation
+    assert (invocation.median_ns, invocation.low_ns, invocation.high_ns) == (middle, times[rank - 1], times[-rank])
+    rows = events(recorded.path)
+    timed = [row for row in rows if row["kind"] != "step"]
+    assert {row["invocation"] for row in timed} == set(range(len(begins)))
+    assert all(row["warmup"] == (row["invocation"] < header.warmup) for row in timed)
+    assert max(row["start_ns"] + row["duration_ns"] for row in timed) <= begins[header.warmup] + header.elapsed_ns
+
+
+@pytest.mark.parametrize("device", ["local-task", "local-sync"])
+def test_until_the_median_is_known(device: str, made: Path, tmp_path: Path) -> None:
+    """However busy the machine is: within 60 seconds the median is known to within a quarter."""
+    asked = request(
+        sample(made, "hand_attention"), tmp_path / "run.parquet", device=device, precision=25.0, seconds=60.0,
+        keep_profile=True,
+    )  # fmt: skip
+    recorded = record(asked)
+    check_told(recorded, tmp_path)
+    header = recorded.header
+    invocation = header.invocation
+    assert invocation.ended_by == "precision"
+    assert isinstance(invocation.median_ns, int)
+    assert isinstance(invocation.low_ns, int)
+    assert isinstance(invocation.high_ns, int)
+    reach = max(invocation.high_ns - invocation.median_ns, invocation.median_ns - invocation.low_ns)
+    assert reach <= 0.25 * invocation.median_ns
+    told = re.fullmatch(r"enough: median (.*) ± (.*) % after ([\d,]+) invocations", recorded.enough)
+    assert told is not None
+    assert told[1] == format_ns(invocation.median_ns)
+    assert 0 <= float(told[2]) - 100 * reach / invocation.median_ns < 0.1001
+    assert isinstance(header.iterations, int)
+    assert int(told[3].replace(",", "")) == header.iterations >= 20
+    assert "budget-spent" not in slugs(recorded)
+
+
+def test_until_the_time_is_spent(made: Path, tmp_path: Path) -> None:
+    asked = request(
+        sample(made, "hand_mlp"), tmp_path / "run.parquet", precision=1e-6, seconds=0.5, keep_profile=True, warmup=5
+    )
+    recorded = record(asked)
+    check_told(recorded, tmp_path)
+    header = recorded.header
+    assert header.invocation.ended_by == "seconds"
+    assert header.warmup == 5
+    assert recorded.enough == ""
+    (told,) = (item.message for item in header.diagnostics if item.slug == "budget-spent")
+    assert told.startswith(f"budget of 0.5 s spent: median {format_ns(header.invocation.median_ns)} ± ")
+    begins = begins_of(tmp_path / "run.parquet.ireeprof", tmp_path)
+    assert isinstance(header.elapsed_ns, int)
+    until = begins[5] + header.elapsed_ns
+    longest = max(np.diff([*begins, until]).tolist())
+    assert until - begins[0] >= 500_000_000 - longest - 100_000_000  # what had not come to an end by then is left out
+    assert until - begins[0] < 30_000_000_000
+
+
+def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enough, "MOST_BYTES", 100_000)
+    asked = request(sample(made, "hand_mlp"), tmp_path / "run.parquet", precision=1e-6, seconds=60.0, keep_profile=True)
+    recorded = record(asked)
+    check_told(recorded, tmp_path)
+    assert recorded.header.invocation.ended_by == "bytes"
+    (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "budget-spent")
+    assert told.startswith("budget of 97.7 KiB of profile spent: median ")
+
+
+@NEEDS_HOOK
+@pytest.mark.parametrize(("hz", "seconds"), [(999, 0.3), (9973, 60.0)])
+def test_until_there_are_enough_samples(hz: int, seconds: float, made: Path, tmp_path: Path) -> None:
+    """In 0.3 s two workers have no time for so many samples; in 60 s even those of a very busy machine have."""
+    asked = request(
+        sample(made, "hand_attention"), tmp_path / "run.parquet", sample_hz=hz, seconds=seconds, keep_profile=True,
+        runtime_flags=("--task_topology_max_group_count=2",),
+    )  # fmt: skip
+    recorded = record(asked)
+    check_told(recorded, tmp_path)
+    rows = [row for row in events(recorded.path) if row["kind"] == "step"]
+    inside = sum(row["kernel"] is not None and not row["warmup"] for row in rows)
+    spent = [item.message for item in recorded.header.diagnostics if item.slug == "budget-spent"]
+    if seconds > 1:
+        assert recorded.header.invocation.ended_by == "samples"
+        assert inside >= 2_000
+        assert recorded.enough.startswith(f"enough: {inside:,} samples in kernels, median ")
+        assert spent == []
+    else:
+        assert recorded.header.invocation.ended_by == "seconds"
+        assert spent[0].startswith(f"budget of {seconds:g} s spent: {inside:,} of 2,000 samples in kernels, median ")
+
+
+@NEEDS_HOOK
+def test_what_is_counted_is_as_many_calls_as_were_timed(made: Path, tmp_path: Path) -> None:
+    asked = request(
+        sample(made, "hand_mlp"), tmp_path / "run.parquet", seconds=0.3, serial=True, counters=("page-faults",)
+    )
+    recorded = record(asked)
+    dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+    assert isinstance(recorded.header.iterations, int)
+    assert isinstance(recorded.header.warmup, int)
+    assert len(dispatches) == 4 * (recorded.header.iterations + recorded.header.warmup)
+    assert "counters-unmatched" not in slugs(recorded)
+    assert all(row["page-faults"] is not None for row in dispatches)
+
+
+def test_buffers_of_the_call_that_was_cut_off_are_not_told_of(made: Path, tmp_path: Path) -> None:
+    """Where buffers are made for each call, there are as many as calls."""
+    recorded = record(request(sample(made, "hand_dynamic"), tmp_path / "run.csv", dim=16, seconds=0.5, precision=1e-6))
+    header = recorded.header
+    assert isinstance(header.iterations, int)
+    assert isinstance(header.warmup, int)
+    assert len(header.buffers) == header.iterations + header.warmup
+    used = {row["command_buffer_id"] for row in events(recorded.path) if row["kind"] == "dispatch"}
+    assert used == {buffer.id for buffer in header.buffers}
+
+
+LOOP = ("64x64xf32=0.01", "64x64xf32=0.01", "1500")
+
+
+def test_calls_that_overfill_the_profiler_are_made_again(made: Path, tmp_path: Path) -> None:
+    """Flushed on a timer the profile does not show calls as they return: as many are made as the first time."""
+    recorded = record(
+        request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=LOOP, seconds=0.3, keep_profile=True)
+    )
+    assert "--device_profiling_flush_interval_ms=2" in recorded.header.command
+    header = recorded.header
+    assert isinstance(header.iterations, int)
+    assert isinstance(header.warmup, int)
+    assert f"--benchmark_min_time={header.iterations + header.warmup}x" in header.command
+    assert header.invocation.ended_by == "iterations"
+    assert recorded.profile is not None
+    done = subprocess.run(
+        [str(find_tool("iree-profile")), "summary", recorded.profile], check=True, capture_output=True
+    )
+    assert b"host_execution_events" in done.stdout
+
+
+def test_flushes_on_a_timer_leave_nothing_to_stop_by(made: Path, tmp_path: Path) -> None:
+    flags = ("--device_profiling_flush_interval_ms=2",)
+    recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", runtime_flags=flags))
+    assert recorded.header.iterations == 20
+    assert "calls-uncountable" in slugs(recorded)
+
+
+def test_a_call_that_takes_longer_than_there_is_time(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing had returned when the time was spent: one call is made, to its end."""
+    monkeypatch.setattr(execution, "WATCH_S", 0.01)
+    inputs = (*LOOP[:2], "40000")
+    recorded = record(
+        request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=inputs, seconds=0.05, serial=True)
+    )
+    header = recorded.header
+    assert (header.iterations, header.warmup) == (1, 0)
+    assert "calls-uncountable" in slugs(recorded)
+    assert "--benchmark_min_time=1x" in header.command
+    assert header.invocation == structs.replace(UNTIMED, ended_by="iterations")
+
+
+def test_a_number_of_calls_leaves_nothing_to_decide(made: Path, tmp_path: Path) -> None:
+    for more in ({"seconds": 1.0}, {"precision": 5.0}):
+        with pytest.raises(UsageInvalid, match="leave --precision and --seconds out"):
+            record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=3, **more))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_the_command_line(built: Built, tmp_path: Path) -> None:
+    flags = SAMPLES / "flags" / "hand_mlp.flags"
+    command = ("record", built("hand_mlp"), "--flagfile", flags, "--precision", "30", "--seconds", "60", "-o", "r.csv")
+    done = run_cli(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^enough: median .* ± .* % after [\d,]+ invocations$", done.stderr, re.MULTILINE)
+    for wrong in (("--precision", "0"), ("--precision", "101"), ("--seconds", "0")):
+        refused = run_cli(*command, "--force", *wrong, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert wrong[0] in refused.stderr
