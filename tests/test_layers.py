@@ -88,8 +88,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
-        frozenset({"model", "order", "sql", "callgrind", "histograms", "medians"}),
-        frozenset({"events"}),
+        frozenset({"model", "order", "sql", "callgrind", "histograms"}),
+        frozenset({"events", "medians"}),
         frozenset({"columns", "elapsed", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
     ),

@@ -1,27 +1,22 @@
 """The median of what was measured, and the interval in which it lies.
 
-The interval comes from order statistics: of `n` values that are drawn independently from one distribution, whatever it
-is, the k-th smallest and the k-th largest enclose its median unless fewer than k lie on one side, and how many lie
-below is binomial with probability one half. So P(x_k <= median <= x_(n+1-k)) >= 1 - 2 P(B < k), B ~ Binomial(n, 1/2)
-(H. A. David, H. N. Nagaraja: Order Statistics, 3rd edition, 2003, section 7.1; for measurements of programs: J.-Y. Le
-Boudec: Performance Evaluation of Computer and Communication Systems, 2010, theorem 2.1). No mean and no normal
-distribution is assumed; the times of programs have neither a symmetric distribution nor a bounded spread.
+The ends of the interval are values of the sample (`order.median_ranks`). Neither a mean nor a normal distribution is
+assumed: the times of programs have no symmetric distribution and no bounded spread (J.-Y. Le Boudec: Performance
+Evaluation of Computer and Communication Systems, 2010, section 2.2). What is assumed is that values do not depend on
+each other.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from tracemap.measurements.order import FEWEST, median_ranks
 from tracemap.units import UNKNOWN, Integer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-CONFIDENCE: Final = 0.95
-"""How often an interval is to hold the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,37 +63,7 @@ def median_of(values: npt.NDArray[Any]) -> Median:
         return Median(0, UNKNOWN, UNKNOWN, UNKNOWN)
     ordered = np.sort(values)
     middle = (int(ordered[(count - 1) // 2]) + int(ordered[count // 2])) // 2
-    rank = median_rank(count)
-    if not rank:
+    if count < FEWEST:
         return Median(count, middle, UNKNOWN, UNKNOWN)
-    return Median(count, middle, int(ordered[rank - 1]), int(ordered[count - rank]))
-
-
-@cache
-def median_rank(count: int) -> int:
-    """The largest k for which the k-th smallest and the k-th largest of so many values are the interval's ends.
-
-    0: there is none, as of fewer than six values even the least and the greatest enclose the median too seldom.
-
-    >>> [median_rank(count) for count in (5, 6, 9, 100)]
-    [0, 1, 2, 40]
-    """
-    # The normal distribution comes close from either side; the exact tail decides.
-    rank = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) + 2)
-    while rank and 2 * _below(count, rank) > 1 - CONFIDENCE:
-        rank -= 1
-    return rank
-
-
-def _below(count: int, rank: int) -> float:
-    """P(B < rank) for B ~ Binomial(count, 1/2), added up from its largest term downwards."""
-    if rank > count:
-        return 1.0
-    places = rank - 1
-    log_ways = math.lgamma(count + 1) - math.lgamma(places + 1) - math.lgamma(count - places + 1)
-    term = total = math.exp(log_ways - count * math.log(2))
-    while places and term > total * 1e-16:
-        term *= places / (count - places + 1)
-        total += term
-        places -= 1
-    return total
+    low, high = median_ranks(count)
+    return Median(count, middle, int(ordered[low - 1]), int(ordered[high - 1]))
