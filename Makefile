@@ -77,6 +77,7 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.inside
 	$(BIN)/python -m tests.oracle.shares
+	$(BIN)/python -m tests.oracle.busy
 
 mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)

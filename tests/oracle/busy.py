@@ -1,0 +1,162 @@
+"""Whether costs of ops stand on a busy machine: `python -m tests.oracle.busy --recordings 20`.
+
+A model of four equal layers is recorded while two processes spin, and while none does, in turn. Ops that do the same in
+each layer are a group of equal ops: the same five groups must lead every time, ops of a group must not lie further
+apart than in quiet recordings, and no op of more than a hundredth of the whole may have another share of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tests.support import SAMPLES, Json, command_line
+
+_MODEL = "jax_gpt2_4l"
+_ITERATIONS = "300"
+_LEADING = 5
+_SPINNING = 2
+
+MOST_APART = 0.10
+"""By how much more the ops of a group may lie apart on a busy machine, of their mean."""
+MOST_CHANGE = 0.15
+"""By how much the share of an op may differ from that in quiet recordings, of itself."""
+_LARGE = 0.01
+
+Group = tuple[str, ...]
+Shares = Mapping[str, float]
+"""Of the work of all ops, by op."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What recordings on a busy machine tell beside quiet ones."""
+
+    same_leaders: int
+    recordings: int
+    apart_quiet: float
+    apart_busy: float
+    change: float
+
+    @property
+    def missed(self) -> bool:
+        """Whether a target is."""
+        apart = self.apart_busy > self.apart_quiet + MOST_APART
+        return self.same_leaders < self.recordings or apart or self.change > MOST_CHANGE
+
+
+def judge(groups: Mapping[Group, Sequence[str]], quiet: Sequence[Shares], busy: Sequence[Shares]) -> Judged:
+    """Compare recordings; what is quiet is the median of quiet ones, op by op."""
+    usual = {op: statistics.median(each[op] for each in quiet) for op in quiet[0]}
+    leading = leaders(groups, usual)
+    large = [op for op, share in usual.items() if share > _LARGE]
+    return Judged(
+        same_leaders=sum(leaders(groups, each) == leading for each in busy),
+        recordings=len(busy),
+        apart_quiet=max(apart(groups, leading, each) for each in quiet),
+        apart_busy=max(apart(groups, leading, each) for each in busy),
+        change=max(abs(each[op] / usual[op] - 1) for each in busy for op in large),
+    )
+
+
+def leaders(groups: Mapping[Group, Sequence[str]], shares: Shares) -> list[Group]:
+    """The groups that cost most, the costliest first."""
+    return sorted(groups, key=lambda group: -sum(shares[op] for op in groups[group]))[:_LEADING]
+
+
+def apart(groups: Mapping[Group, Sequence[str]], among: Sequence[Group], shares: Shares) -> float:
+    """How far the ops of a group lie apart, of their mean; of that group of which they do most."""
+    found = ([shares[op] for op in groups[group]] for group in among)
+    return max((max(each) - min(each)) / statistics.mean(each) for each in found)
+
+
+def equal_ops(shown: Json) -> dict[Group, list[str]]:
+    """Ops of one name and scope, but for the number of the layer, whose sites call the same kernels."""
+    kernel_of = {each["id"]: each["kernel"] for each in shown["sites"]}
+    found: dict[Group, list[str]] = defaultdict(list)
+    for op in shown["ops"]:
+        if op["sites"]:
+            scope = re.sub(r"\d+", "*", "/".join(op["scope"]))
+            found[op["name"], scope, *(kernel_of[place] for place in op["sites"])].append(op["id"])
+    return dict(found)
+
+
+def shares_of(result: Json) -> Shares:
+    """The share of each op of all that is attributed."""
+    costs = {op["op"]: op["metrics"]["cpu_ns"]["attributed"] for op in result["ops"]}
+    whole = sum(costs.values())
+    return {op: cost / whole for op, cost in costs.items()}
+
+
+@contextmanager
+def spinning(count: int) -> Iterator[None]:
+    """So many processes that always have something to do."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+
+
+def _run(*words: str | Path) -> str:
+    return subprocess.run(command_line(*words), check=True, capture_output=True, text=True, cwd=SAMPLES).stdout
+
+
+def _record(bundle: Path, run: Path, others: int) -> None:
+    with spinning(others):
+        flags = SAMPLES / "flags" / f"{_MODEL}.flags"
+        _run("record", bundle, "--flagfile", flags, "--iterations", _ITERATIONS, "--force", "-o", run)
+
+
+def measure(recordings: int, folder: Path) -> dict[str, Judged]:
+    """What holds with and without fences, on the same recordings."""
+    bundle, run = folder / f"{_MODEL}.tracemap", folder / "run.parquet"
+    _run("build", f"models/{_MODEL}.mlir", "-o", bundle)
+    groups = equal_ops(json.loads(_run("show", bundle, "--format", "json")))
+    found: dict[tuple[str, int], list[Shares]] = defaultdict(list)
+    for _ in range(recordings):
+        for others in (0, _SPINNING):
+            _record(bundle, run, others)
+            for name, flags in (("without disturbance", ()), ("with it", ("--keep-disturbed",))):
+                result = json.loads(_run("attribute", run, "--map", bundle, "--format", "json", *flags))
+                found[name, others].append(shares_of(result))
+    names = dict.fromkeys(name for name, _ in found)
+    return {name: judge(groups, found[name, 0], found[name, _SPINNING]) for name in names}
+
+
+def table(judged: Mapping[str, Judged]) -> str:
+    """The judgements as a table of Markdown."""
+    rows = ["| costs | same five groups lead | equal ops apart, quiet | busy | share of an op changes by |"]
+    rows.append("|---|---|---|---|---|")
+    for name, each in judged.items():
+        leading = f"{each.same_leaders} of {each.recordings}"
+        numbers = " | ".join(f"{number:.0%}" for number in (each.apart_quiet, each.apart_busy, each.change))
+        rows.append(f"| {name} | {leading} | {numbers} |")
+    return "\n".join(rows)
+
+
+@click.command()
+@click.option("--recordings", type=click.IntRange(1), default=20, show_default=True, help="Of either kind.")
+def main(recordings: int) -> None:
+    """Print the table; status 1 where a target is missed."""
+    with tempfile.TemporaryDirectory(prefix="tracemap-busy-") as folder:
+        judged = measure(recordings, Path(folder))
+    print(table(judged))
+    sys.exit(1 if judged["without disturbance"].missed else 0)
+
+
+if __name__ == "__main__":
+    main()

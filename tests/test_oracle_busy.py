@@ -1,0 +1,62 @@
+"""The judgement of recordings on a busy machine, on shares that are made up for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.oracle.busy import MOST_APART, MOST_CHANGE, Group, Shares, equal_ops, judge
+
+GROUPS: dict[Group, list[str]] = {("g", str(number)): [f"a{number}", f"b{number}"] for number in range(7)}
+
+
+def shares(**other: float) -> Shares:
+    """The n-th group costs less than the one before, its ops the same; but for what is said."""
+    usual = {op: 0.1 - 0.01 * number for number, (_, ops) in enumerate(GROUPS.items()) for op in ops}
+    return {**usual, **other}
+
+
+def test_recordings_that_differ_little_are_within_all_targets() -> None:
+    judged = judge(GROUPS, [shares()], [shares(a0=0.104), shares(b2=0.082)])
+    assert (judged.same_leaders, judged.recordings) == (2, 2)
+    assert judged.apart_quiet == 0
+    assert judged.apart_busy == pytest.approx(0.004 / 0.102)
+    assert judged.change == pytest.approx(0.04)
+    assert not judged.missed
+
+
+@pytest.mark.parametrize(
+    ("busy", "of"),
+    [
+        (shares(a0=0.094, b0=0.094, a1=0.096, b1=0.096), "leaders"),
+        (shares(a0=0.096 * (1 + MOST_APART), b0=0.1), "nothing"),
+        (shares(a0=0.1 * (1 + MOST_APART), b0=0.094), "apart"),
+        (shares(a6=0.04 * (1.01 + MOST_CHANGE)), "change"),
+    ],
+)
+def test_each_target_can_be_missed(busy: Shares, of: str) -> None:
+    judged = judge(GROUPS, [shares()], [busy])
+    assert judged.missed == (of != "nothing")
+    assert (judged.same_leaders == 1) == (of != "leaders")
+    assert (judged.apart_busy > MOST_APART) == (of == "apart")
+    assert (judged.change > MOST_CHANGE) == (of == "change")
+
+
+def test_what_is_quiet_is_the_median_of_quiet_recordings() -> None:
+    quiet = [shares(), shares(a3=0.9), shares(a3=0.01)]
+    assert judge(GROUPS, quiet, [shares()]).change == 0
+
+
+def test_equal_ops_are_told_by_name_scope_and_kernels() -> None:
+    def op(number: int, name: str, scope: str, *sites: str) -> dict[str, object]:
+        return {"id": f"op{number}", "name": name, "scope": scope.split("/"), "sites": list(sites)}
+
+    sites = [{"id": f"site{number}", "kernel": f"k{number // 2}"} for number in range(4)]
+    ops = [
+        op(1, "dot", "h0/ffn", "site0"),
+        op(2, "dot", "h1/ffn", "site1"),
+        op(3, "dot", "h1/ffn", "site2"),
+        op(4, "add", "h1/ffn", "site1"),
+        op(5, "dot", "h1/attn", "site1"),
+        op(6, "constant", "h1/ffn"),
+    ]
+    assert list(equal_ops({"ops": ops, "sites": sites}).values()) == [["op1", "op2"], ["op3"], ["op4"], ["op5"]]
