@@ -58,5 +58,8 @@ def test_equal_ops_are_told_by_name_scope_and_kernels() -> None:
         op(4, "add", "h1/ffn", "site1"),
         op(5, "dot", "h1/attn", "site1"),
         op(6, "constant", "h1/ffn"),
+        op(7, "add", "h1/ffn", "site1"),
+        op(8, "add", "h0/ffn", "site0"),
     ]
-    assert list(equal_ops({"ops": ops, "sites": sites}).values()) == [["op1", "op2"], ["op3"], ["op4"], ["op5"]]
+    equal = [["op1", "op2"], ["op3"], ["op4", "op8"], ["op5"], ["op7"]]
+    assert list(equal_ops({"ops": ops, "sites": sites}).values()) == equal

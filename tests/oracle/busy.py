@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,13 +82,16 @@ def apart(groups: Mapping[Group, Sequence[str]], among: Sequence[Group], shares:
 
 
 def equal_ops(shown: Json) -> dict[Group, list[str]]:
-    """Ops of one name and scope, but for the number of the layer, whose sites call the same kernels."""
+    """Ops of one name and scope, but for the number of the layer, at the same place in sites of the same kernels."""
     kernel_of = {each["id"]: each["kernel"] for each in shown["sites"]}
     found: dict[Group, list[str]] = defaultdict(list)
+    alike: Counter[Group] = Counter()
     for op in shown["ops"]:
         if op["sites"]:
             scope = re.sub(r"\d+", "*", "/".join(op["scope"]))
-            found[op["name"], scope, *(kernel_of[place] for place in op["sites"])].append(op["id"])
+            own: Group = (op["name"], *op["sites"])
+            found[op["name"], scope, str(alike[own]), *(kernel_of[place] for place in op["sites"])].append(op["id"])
+            alike[own] += 1
     return dict(found)
 
 
