@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections import defaultdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from tests.tables import amount, printed_table
 from tests.test_terminal import GOLD, RUN
 from tracemap.errors import UsageInvalid
 from tracemap.graph.ops import Frame
+from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
@@ -258,3 +261,61 @@ def test_forward_and_backward_are_summed_under_the_plain_scope(fixed: Built) -> 
 
 def test_golden_files_are_of_all_views() -> None:
     assert len(list(GOLD.glob("attribute-*.txt"))) == 8
+
+
+# ---- columns against the rows of runs
+
+
+def test_every_column_of_sites_is_what_the_rows_of_the_run_say(built: Built, recorded: Recorded) -> None:
+    """Each kernel of this model has one site; three invocations are too few for a fence."""
+    run = recorded("hand_mlp")
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            "SELECT kernel, count(*), sum(cpu_ns), sum(duration_ns), quantile_disc(cpu_ns, [0.5, 0.1, 0.9]), "
+            f"100 * sum(cpu_ns) / (SELECT sum(cpu_ns) FROM '{run}' WHERE NOT warmup) "
+            f"FROM '{run}' WHERE kind = 'dispatch' AND NOT warmup GROUP BY kernel"
+        ).fetchall()
+    text = check_cli("attribute", run, "--map", built("hand_mlp"), "--by", "site", "--top", "0")
+    rows = {row["kernel"]: row for row in printed_table(text, "Sites by cpu_ns, per invocation, mean of 3")}
+    assert len(rows) == len(found) == 4
+    for kernel, calls, cpu, wall, percentiles, share in found:
+        figures = dict(zip(("p50 cpu", "p10 cpu", "p90 cpu"), percentiles, strict=True))
+        figures |= {"calls": Fraction(calls, 3), "cpu": Fraction(cpu, 3), "wall": Fraction(wall, 3), "share": share}
+        assert len(rows[kernel]) == len(figures) + len(("site", "kernel", "root", "line"))
+        for name, value in figures.items():
+            (heading,) = (each for each in rows[kernel] if re.fullmatch(f"{name}( [nµm]?s(/call)?| %)?", each))
+            shown_value, slack = amount(heading, rows[kernel][heading])
+            assert abs(shown_value - Fraction(value)) <= slack + Fraction(1, 10**9), (kernel, heading)
+
+
+def test_columns_on_request_and_the_interval_of_samples_are_what_the_json_says(
+    built: Built, recorded: Recorded, tmp_path: Path
+) -> None:
+    """A run with samples at one line of a kernel: only its ops have an interval."""
+    bundle, run = built("hand_mlp"), tmp_path / "sampled.parquet"
+    kernel = next(each for each in json_cli("show", bundle)["kernels"] if "matmul" in each["name"])
+    line = next(step["line"] for step in kernel["steps"] if step["op_name"].startswith("linalg.matmul"))
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE run AS FROM '{recorded('hand_mlp')}'")
+        connection.execute("ALTER TABLE run ADD COLUMN step BIGINT")
+        connection.execute("ALTER TABLE run ADD COLUMN samples BIGINT")
+        connection.execute(
+            "INSERT INTO run (kind, kernel, warmup, step, samples) SELECT 'step', ?, false, ?, 1 FROM range(150)",
+            [kernel["name"], line],
+        )
+        write_run(read_run(recorded("hand_mlp")).header, connection.table("run"), run, force=False)
+    found = {op["op"]: op["metrics"]["cpu_ns"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
+    keys = ("sampled_low", "sampled_high", "max", "median_low", "median_high", "samples")
+    text = check_cli("attribute", run, "--map", bundle, "--columns", ",".join(("op", *keys)))
+    rows = {row["op"]: row for row in printed_table(text, "Ops by cpu_ns, per invocation")}
+    assert sum(cost["sampled_low"] is not None for cost in found.values()) == 2
+    for op_id, row in rows.items():
+        _, *heads = row
+        cost = found[op_id]
+        bounds = [None if cost[key] is None else Fraction(cost[key], 3) for key in ("sampled_low", "sampled_high")]
+        for heading, value in zip(heads, [*bounds, Fraction(cost["per_invocation"]["max"]), None, None], strict=False):
+            # Of three invocations the interval of a median is not known; ops without samples have none either.
+            assert (row[heading] == "–") == (value is None), heading
+            if value is not None:
+                shown_value, slack = amount(heading, row[heading])
+                assert abs(shown_value - value) <= slack
