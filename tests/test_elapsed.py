@@ -8,9 +8,9 @@ import duckdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracemap.measurements.elapsed import UNKNOWN_PARTS, elapsed_parts
+from tracemap.measurements.elapsed import elapsed_parts
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import ElapsedParts
+from tracemap.measurements.model import UNKNOWN_PARTS, ElapsedParts
 from tracemap.units import UNKNOWN
 
 Event = tuple[str, int, int, int]

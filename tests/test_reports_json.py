@@ -16,6 +16,7 @@ from tracemap.attribution.model import ResidualReason
 from tracemap.codec import pretty
 from tracemap.graph.ops import Evidence, Fate, OpId
 from tracemap.graph.program import Kernel, Step
+from tracemap.measurements.model import ElapsedParts
 from tracemap.options.attribute import Rule
 from tracemap.reports.json.attribution import shown_attribution
 from tracemap.reports.json.show import shown_map
@@ -115,7 +116,13 @@ def test_the_attribution_in_json() -> None:
         "residual": 9,
         "invocations": 2,
     }
-    assert COSTS["run"] == {"elapsed_ns": 10_000, "iterations": 2, "workers": 1, "device": "local-task"}
+    assert COSTS["run"] == {
+        "elapsed_ns": 10_000,
+        "iterations": 2,
+        "workers": 1,
+        "device": "local-task",
+        "elapsed": dict.fromkeys(ElapsedParts.__struct_fields__),
+    }
     by_op = {entry["op"]: entry for entry in COSTS["ops"]}
     assert by_op["op3"]["calls"] == 4
     assert by_op["op3"]["metrics"]["cpu_ns"] == {

@@ -24,6 +24,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
+from tracemap.measurements.elapsed import added
 from tracemap.measurements.model import SAMPLES, Metric, Run
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, plural
@@ -157,6 +158,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
             headers[0],
             elapsed_ns=_sum([header.elapsed_ns for header in headers]),
             iterations=_sum([header.iterations for header in headers]),
+            elapsed=added([header.elapsed for header in headers]),
         ),
         metrics=tuple(_total(metric, request.runs, seen, ops, residual) for metric in metrics),
         ops=ops,

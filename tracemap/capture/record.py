@@ -22,6 +22,7 @@ from tracemap.capture.sampling import add_samples, samples_in_kernels
 from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed
+from tracemap.measurements.elapsed import elapsed_parts
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.medians import median_of
 from tracemap.measurements.model import Disturbance, Invocation, RunHeader
@@ -189,7 +190,8 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic]) -> Ru
         clock=profile.clock,
         iterations=_iterations(execution),
         warmup=execution.warmup,
-        elapsed_ns=_elapsed_ns(execution),
+        elapsed_ns=(elapsed_ns := _elapsed_ns(execution)),
+        elapsed=elapsed_parts(profile.events, elapsed_ns),
         invocation=_invocation(execution),
         disturbance=_disturbance(execution),
         inputs=tuple(given.said for given in plan.inputs),

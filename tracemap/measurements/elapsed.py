@@ -6,10 +6,11 @@ to the nanosecond. What the program's clock counted beyond its events is not exp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import ElapsedParts
+from tracemap.measurements.model import UNKNOWN_PARTS, ElapsedParts
 from tracemap.units import UNKNOWN, Integer
 
 # What an interval covers that no earlier one has covered is its own; what lies between intervals is the host's. Of a
@@ -45,4 +46,12 @@ def elapsed_parts(events: EventTable, elapsed_ns: Integer) -> ElapsedParts:
     return ElapsedParts(kernels, transfers, queue, host, between, rest) if rest >= 0 else UNKNOWN_PARTS
 
 
-UNKNOWN_PARTS: Final = ElapsedParts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+def added(parts: Sequence[ElapsedParts]) -> ElapsedParts:
+    """The parts of several runs together; unknown as soon as one run's are."""
+    sums = [0] * len(UNKNOWN_PARTS.values())
+    for each in parts:
+        for number, value in enumerate(each.values()):
+            if value is UNKNOWN:
+                return UNKNOWN_PARTS
+            sums[number] += value
+    return ElapsedParts(*sums) if parts else UNKNOWN_PARTS

@@ -85,6 +85,9 @@ class ElapsedParts(Record, frozen=True):
         return msgspec.structs.astuple(self)
 
 
+UNKNOWN_PARTS: Final = ElapsedParts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+
+
 class Invocation(Record, frozen=True):
     """How long a measured call of the function took, from its first submission to that of the next call.
 
@@ -145,6 +148,7 @@ class RunHeader(Document, frozen=True, kw_only=True):
     buffers: Annotated[tuple[RecordedBuffer, ...], msgspec.Meta(description="In creation order.")]
     tools: Annotated[tuple[str, ...], msgspec.Meta(description="Names and versions.")]
     diagnostics: tuple[Diagnostic, ...]
+    elapsed: Annotated[ElapsedParts, msgspec.Meta(description="What the elapsed time went for.")] = UNKNOWN_PARTS
 
 
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")

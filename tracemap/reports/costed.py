@@ -13,6 +13,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Site
 from tracemap.graph.query import frames_of, scope_of, users_first
+from tracemap.measurements.model import UNKNOWN_PARTS
 from tracemap.units import Text, Unknown, format_share
 
 DEFAULT_METRIC = "cpu_ns"
@@ -31,18 +32,27 @@ def default_metric(metrics: Sequence[MetricTotal]) -> int:
 
 
 def explained_of_elapsed(attribution: Attribution) -> str:
-    """How much of the elapsed time the run's rows account for; over 100 % where calls overlap, `–` where unknown.
+    """What the elapsed time went for, in shares of it; where that is not known, how much of it the rows account for.
 
-    Submissions span their dispatches, so what is counted in both is taken once.
+    The latter is over 100 % where calls overlap; submissions span their dispatches, so what is counted in both is taken
+    once. nothing where the elapsed time is unknown.
     """
-    elapsed = attribution.run.elapsed_ns
+    elapsed, parts = attribution.run.elapsed_ns, attribution.run.elapsed
+    if not isinstance(elapsed, Unknown) and elapsed and parts != UNKNOWN_PARTS:
+        shown = zip(ELAPSED_PARTS, parts.values(), strict=True)
+        shares = [f"{name} {format_share(part, elapsed)}" for name, part in shown if isinstance(part, int) and part]
+        return ", ".join(shares)
     duration = next((metric for metric in attribution.metrics if metric.name == "duration_ns"), None)
     if isinstance(elapsed, Unknown) or duration is None:
-        return "–"
+        return "not explained"
     twice = sum(
         row.metrics["duration_ns"] for row in attribution.residual if row.reason is ResidualReason.COUNTED_IN_DISPATCHES
     )
-    return format_share(duration.measured - twice, elapsed)
+    return f"rows explain {format_share(duration.measured - twice, elapsed)}"
+
+
+ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "between invocations", "not explained")
+"""What people read of the parts of elapsed time, in the order of `ElapsedParts`."""
 
 
 def heat(value: int, peak: int) -> float:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost
 from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
+from tracemap.measurements.model import ElapsedParts
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
@@ -28,6 +29,7 @@ class ShownRun(Record, frozen=True):
     iterations: Integer
     workers: Integer
     device: Text
+    elapsed: ElapsedParts
 
 
 class ShownSiteResult(Record, frozen=True):

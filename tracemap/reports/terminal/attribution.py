@@ -61,10 +61,9 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
     say(
         to,
         f"{graph.module.name}: function {or_dash(run.function)}, device {or_dash(run.device)}, "
-        f"workers {or_dash(run.workers)}, invocations {format_count(run.iterations)}, "
-        f"elapsed {elapsed} (rows explain {explained_of_elapsed(attribution)}), "
-        f"rule {attribution.rule.value}",
+        f"workers {or_dash(run.workers)}, invocations {format_count(run.iterations)}, rule {attribution.rule.value}",
     )
+    say(to, f"elapsed {elapsed}: {explained_of_elapsed(attribution)}")
     at_load = sum(site.initializer for site in graph.sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     called = sum(result.calls > 0 for result in costed.site_results.values())
