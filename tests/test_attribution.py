@@ -21,7 +21,7 @@ from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution, Bala
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer
-from tracemap.measurements.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand, RunHeader
+from tracemap.measurements.model import UNTIMED, UNTOLD_HEADER, Invocation, RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text
@@ -231,12 +231,15 @@ def test_a_run_that_is_damaged_where_its_values_lie_is_refused(tmp_path: Path, s
 
 
 def test_several_runs_of_one_kind_add_up_and_others_do_not(tmp_path: Path) -> None:
-    one = run_of(tmp_path / "1.parquet", INDEXED, header(workers=2, device="local-task", iterations=3))
+    timed = Invocation(5, 4, 6, "precision")
+    head = header(workers=2, device="local-task", iterations=3, invocation=timed)
+    one = run_of(tmp_path / "1.parquet", INDEXED, head)
     two = run_of(tmp_path / "2.parquet", INDEXED, header(workers=2, device="local-task", iterations=4))
     serial = run_of(tmp_path / "3.parquet", INDEXED, header(workers=1, device="local-task"))
     both = attributed(one, two)
     assert both.metrics[0].measured == 2 * 861
     assert both.run.iterations == 7
+    assert (attributed(one).run.invocation, both.run.invocation) == (timed, UNTIMED)
     assert [each.calls for each in both.sites] == [4, 2, 2]
     with pytest.raises(UsageInvalid, match="do not add up"):
         attributed(one, serial)

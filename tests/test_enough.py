@@ -368,6 +368,8 @@ def test_a_number_of_calls_leaves_nothing_to_decide(made: Path, tmp_path: Path) 
     for more in ({"seconds": 1.0}, {"precision": 5.0}):
         with pytest.raises(UsageInvalid, match="leave --precision and --seconds out"):
             record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=3, **more))
+    with pytest.raises(UsageInvalid, match="beside --cache-sim 20 calls are timed"):
+        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", cache_sim=True, seconds=1.0))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,7 +25,7 @@ from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
 from tracemap.measurements.elapsed import added
-from tracemap.measurements.model import SAMPLES, Metric, Run
+from tracemap.measurements.model import SAMPLES, UNOBSERVED, UNTIMED, Metric, Run, RunHeader
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, plural
 
@@ -145,8 +145,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]
     steps = of_places.steps(graph, request.images)
-    headers = [run.header for run in request.runs]
-    by = Splitting(rule, headers[0].peaks, names, of_places, steps, per_call, bases(graph, rule, steps))
+    by = Splitting(rule, request.runs[0].header.peaks, names, of_places, steps, per_call, bases(graph, rule, steps))
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
     ops = op_results(graph, (*sites, *transfers), shares_of_invocations(tables, of_places, of_works))
@@ -154,12 +153,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     return Attribution(
         map_sha256=request.map_sha256,
         rule=rule,
-        run=structs.replace(
-            headers[0],
-            elapsed_ns=_sum([header.elapsed_ns for header in headers]),
-            iterations=_sum([header.iterations for header in headers]),
-            elapsed=added([header.elapsed for header in headers]),
-        ),
+        run=_added_up([run.header for run in request.runs]),
         metrics=tuple(_total(metric, request.runs, seen, ops, residual) for metric in metrics),
         ops=ops,
         sites=sites,
@@ -167,6 +161,18 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
         diagnostics=(*diagnostics, *result_diagnostics(graph, sites, by)),
         transfers=transfers,
         kernels=steps.kernels,
+    )
+
+
+def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
+    """The header of all runs: the first one's, with what adds up; of several there is no median call."""
+    of_one = {} if len(headers) == 1 else {"invocation": UNTIMED, "disturbance": UNOBSERVED}
+    return structs.replace(
+        headers[0],
+        elapsed_ns=_sum([header.elapsed_ns for header in headers]),
+        iterations=_sum([header.iterations for header in headers]),
+        elapsed=added([header.elapsed for header in headers]),
+        **of_one,
     )
 
 

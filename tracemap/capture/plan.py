@@ -143,11 +143,14 @@ def _check_ends(options: RecordOptions) -> None:
         UsageInvalid: both are given.
     """
     default = RecordOptions()
-    if options.iterations is not UNKNOWN and (options.precision, options.seconds) != (
-        default.precision,
-        default.seconds,
-    ):
-        raise UsageInvalid("--iterations says exactly how many calls are made: leave --precision and --seconds out")
+    if (options.precision, options.seconds) != (default.precision, default.seconds):
+        if options.iterations is not UNKNOWN:
+            raise UsageInvalid("--iterations says exactly how many calls are made: leave --precision and --seconds out")
+        if options.cache_sim:
+            raise UsageInvalid(
+                f"beside --cache-sim {FIXED_ITERATIONS} calls are timed, or --iterations: leave --precision and "
+                "--seconds out, and record a run of its own for times"
+            )
     if options.keep_profile and options.output is not None and is_stream(options.output):
         raise UsageInvalid("--keep-profile keeps a file beside the run: name the run's file with -o")
 
