@@ -92,7 +92,7 @@ _LONGEST = 16
 def _carries(instruction: Instruction) -> bool:
     """Whether an instruction brings an element somewhere, rather than counting or finding a place."""
     values = instruction.values
-    return values.loads or any(register.startswith("v") for register in values.writes)
+    return values.loads or any(register.startswith(("v", "[")) for register in values.writes)
 
 
 class _Source(Enum):

@@ -15,6 +15,8 @@ Decoded = Any
 class Values:
     """Registers by the name of the widest one that they are part of: `eax` is `rax`, `xmm3` and `zmm3` are `v3`.
 
+    A place on the stack that values are put to for want of registers counts as one more register, `[rsp+64]`.
+
     `reads` are those whose values it takes, `places` those that make up addresses in memory, `writes` those that have
     a new value behind it. `near`: what it loads lies beside the code or on the stack, so that nothing waits for it.
     """
@@ -31,7 +33,7 @@ class Values:
     @property
     def reloads(self) -> bool:
         """Whether it only brings back what there is no register for: a constant, or what was put on the stack."""
-        return self.near and not self.reads
+        return self.near and all(register.startswith("[") for register in self.reads)
 
 
 NO_VALUES: Final = Values(
@@ -49,7 +51,8 @@ _NO_RESULT = re.compile(r"v?u?com|cmp$|test|bt$|fcmp|ccmp|tst|j|b\b|b\.|cb|tb|ca
 """What has no result but flags, or none at all."""
 _MOVE = re.compile(r"v?mov|v?p?extr|v?pmov|v?p?compress|v?p?scatter|k?mov")
 _OF_AARCH64 = re.compile(r"(ld|st)(r|p|n|u|x|[1234])")
-_NEAR = frozenset({"rip", "eip", "rsp", "rbp", "sp", "x29", "fp"})
+_STACK = frozenset({"rsp", "rbp", "sp", "x29", "fp"})
+_NEAR = frozenset({"rip", "eip"}) | _STACK
 
 
 def _widest(register: str) -> str:
@@ -75,12 +78,13 @@ def values_of(decoded: Decoded) -> Values:
     bases = [each.mem.base for each in memory]
     places = _named(decoded, [*bases, *(each.mem.index for each in memory)])
     loads, stores = (False, False) if _NO_ACCESS.match(decoded.mnemonic) else _accesses(decoded, memory, result)
+    slots = frozenset(_slots(decoded, memory))
     return Values(
-        reads=(read - places) | (_data(decoded) & read & places),
+        reads=(read - places) | (_data(decoded) & read & places) | (slots if loads else frozenset()),
         places=places,
-        writes=written,
+        writes=written | (slots if stores else frozenset()),
         loads=loads,
-        stores=stores,
+        stores=stores and not slots,
         near=loads and all(decoded.reg_name(base) in _NEAR for base in bases),
         lines=frozenset(line for each in memory if loads for line in _lines(decoded, each)),
     )
@@ -121,6 +125,13 @@ def _lines(decoded: Decoded, memory: Decoded) -> Iterator[str]:
     width = re.search(r"([xyz])mm", decoded.op_str)
     lanes = _LANES[width[1]] if width and "gather" in decoded.mnemonic else 1
     yield from (f"{line}/{lane}" for lane in range(lanes))
+
+
+def _slots(decoded: Decoded, memory: Sequence[Decoded]) -> Iterator[str]:
+    """The places on the stack that operands are."""
+    for each in memory:
+        if decoded.reg_name(each.mem.base) in _STACK and not each.mem.index:
+            yield f"[{decoded.reg_name(each.mem.base)}{each.mem.disp:+}]"
 
 
 def _named(decoded: Decoded, registers: Sequence[int]) -> frozenset[str]:
