@@ -24,7 +24,8 @@ from tracemap.units import UNKNOWN, Integer, Text
 
 RUN_FORMAT_VERSION: Final = 3
 """Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z. 3: the header has the
-median call with its interval, why no more calls were made, and what disturbed the program."""
+parts of the elapsed time, the median call with its interval, why no more calls were made, and what disturbed the
+program."""
 
 
 class Clock(enum.StrEnum):
