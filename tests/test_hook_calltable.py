@@ -163,7 +163,8 @@ def test_the_table_is_a_run_whose_parts_add_up(built: Built, recording: HookReco
     target = tmp_path / "calls.parquet"
     write_calls(recording, target, StatsOptions())
     assert [metric.name for metric in read_run(target).metrics] == ["duration_ns", *EVENTS]
-    done = run_cli("attribute", target, "--map", built("hand_mlp"))
+    # On a busy machine some call may take longer than its like, which is nobody's otherwise.
+    done = run_cli("attribute", target, "--map", built("hand_mlp"), "--keep-disturbed")
     assert done.returncode == 0, done.stderr
     ((faults, time),) = sql(f"SELECT sum(\"page-faults\"), sum(duration_ns) FROM '{target}'").fetchall()
     assert f"duration_ns: measured {time} = attributed {time} + residual 0 ns" in done.stdout

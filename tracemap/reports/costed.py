@@ -35,7 +35,7 @@ def explained_of_elapsed(attribution: Attribution) -> str:
     """What the elapsed time went for, in shares of it; where that is not known, how much of it the rows account for.
 
     The latter is over 100 % where calls overlap; submissions span their dispatches, so what is counted in both is taken
-    once. nothing where the elapsed time is unknown.
+    once. Empty where the elapsed time is unknown.
     """
     elapsed, parts = attribution.run.elapsed_ns, attribution.run.elapsed
     if not isinstance(elapsed, Unknown) and elapsed and parts != UNKNOWN_PARTS:
@@ -44,7 +44,7 @@ def explained_of_elapsed(attribution: Attribution) -> str:
         return ", ".join(shares)
     duration = next((metric for metric in attribution.metrics if metric.name == "duration_ns"), None)
     if isinstance(elapsed, Unknown) or duration is None:
-        return "not explained"
+        return ""
     twice = sum(
         row.metrics["duration_ns"] for row in attribution.residual if row.reason is ResidualReason.COUNTED_IN_DISPATCHES
     )

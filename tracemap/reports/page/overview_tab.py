@@ -36,7 +36,7 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "workers", or_dash(run.workers)
     yield "iterations", format_count(run.iterations)
     yield "elapsed", format_ns(run.elapsed_ns)
-    yield "elapsed went for", explained_of_elapsed(attribution)
+    yield "elapsed went for", explained_of_elapsed(attribution) or "–"
     yield "rule", attribution.rule.value
     yield "command", " ".join(run.command) or "–"
 

@@ -63,7 +63,8 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
         f"{graph.module.name}: function {or_dash(run.function)}, device {or_dash(run.device)}, "
         f"workers {or_dash(run.workers)}, invocations {format_count(run.iterations)}, rule {attribution.rule.value}",
     )
-    say(to, f"elapsed {elapsed}: {explained_of_elapsed(attribution)}")
+    explained = explained_of_elapsed(attribution)
+    say(to, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
     at_load = sum(site.initializer for site in graph.sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     called = sum(result.calls > 0 for result in costed.site_results.values())
