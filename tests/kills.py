@@ -54,6 +54,7 @@ _RECORD = ("record", "BUNDLE", "--iterations", "300", "-o", "run.csv")
 VICTIMS = (
     Victim("build", ("build", str(MODEL), "-o", "new.tracemap"), "new.tracemap"),
     Victim("record", _RECORD, "run.csv"),
+    Victim("record until enough", ("record", "BUNDLE", "--seconds", "2", "-o", "run.csv"), "run.csv"),
     Victim("record --counters", (*_RECORD, "--counters", "page-faults"), "run.csv"),
     Victim("record --sample", (*_RECORD, "--sample"), "run.csv"),
     Victim("record --cache-sim", (*_RECORD, "--cache-sim"), "run.csv"),
