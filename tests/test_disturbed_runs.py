@@ -92,6 +92,7 @@ def test_a_program_is_seen_as_it_sees_itself() -> None:
     assert abs(known(found.running_ns) - cpu_ns) <= cpu_ns // 10
     assert found.observed_ns == last.time_ns - first.time_ns >= 300_000_000
     assert known(found.waiting_ns) >= 0
+    assert known(found.busy_ns) >= 0.9 * cpu_ns - 50_000_000  # the machine counts in ticks
     assert 0 <= known(found.stolen_ns) <= found.observed_ns * (os.cpu_count() or 1)
 
 
@@ -131,7 +132,8 @@ def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 80 9 10\ncpu0 1\n")
     found = look(1)
     assert (found.frequency_hz, found.load_percent) == (2_000_000_000, 250)
-    assert found.counts == {"stolen_ns": 80 * 1_000_000_000 // os.sysconf("SC_CLK_TCK")}
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    assert found.counts == {"busy_ns": (1 + 2 + 3 + 6 + 7) * tick_ns, "stolen_ns": 80 * tick_ns}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,8 @@ def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest
         ({}, ""),
         ({"running_ns": 91, "waiting_ns": 9}, ""),
         ({"running_ns": 90, "waiting_ns": 10}, "waited for a processor in 10.0 % of the time they wanted one"),
+        ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 99}, ""),
+        ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 100}, "wanted one, and 10.0 % of what ran were others"),
         ({"running_ns": 0, "waiting_ns": 0}, ""),
         ({"observed_ns": 10**9, "stolen_ns": 10**9 * (os.cpu_count() or 1)}, "the host took "),
         ({"observed_ns": 10**9, "stolen_ns": 10**7}, ""),

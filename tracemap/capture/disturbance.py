@@ -95,12 +95,17 @@ def disturbed(found: Disturbance) -> Diagnostic | None:
 
 
 def _waiting(found: Disturbance) -> list[str]:
-    running, waiting = found.running_ns, found.waiting_ns
+    running, waiting, busy = found.running_ns, found.waiting_ns, found.busy_ns
     if not (isinstance(running, int) and isinstance(waiting, int)) or waiting < _MUCH * max(1, running + waiting):
         return []
-    return [
+    text = (
         f"its threads waited for a processor in {format_share(waiting, running + waiting)} of the time they wanted one"
-    ]
+    )
+    if not isinstance(busy, int):
+        return [text]
+    # Where a program has more threads than there are processors, they wait for each other: that is how it runs.
+    others = max(0, busy - running)
+    return [f"{text}, and {format_share(others, busy)} of what ran were others"] if others >= _MUCH * busy else []
 
 
 def _stolen(found: Disturbance) -> list[str]:
@@ -151,7 +156,8 @@ def _of_program(pid: int) -> Callable[[], Counts]:
 def _of_machine() -> Counts:
     """The line of all processors (man 5 proc_stat): user, nice, system, idle, iowait, irq, softirq, steal."""
     fields = (_PROC / "stat").read_text().partition("\n")[0].split()
-    return {"stolen_ns": int(fields[8]) * _TICK_NS}
+    user, nice, system, _, _, irq, softirq, steal = map(int, fields[1:9])
+    return {"busy_ns": (user + nice + system + irq + softirq) * _TICK_NS, "stolen_ns": steal * _TICK_NS}
 
 
 def _of_thread(folder: Path) -> list[Callable[[], Counts]]:

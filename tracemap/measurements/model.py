@@ -105,8 +105,9 @@ class Disturbance(Record, frozen=True):
     """What disturbed the program while it was measured, summed over its threads.
 
     It was observed for `observed_ns` of the measured calls. `running_ns`, `waiting_ns`: time on a processor, and time
-    ready to run without one; `stolen_ns`: time that the host of a virtual machine gave to others, of all processors;
-    frequencies are means of all processors; `load_percent`: the machine's load average of a minute, 100 is one.
+    ready to run without one; `busy_ns`: time that all processors spent on any program; `stolen_ns`: time that the host
+    of a virtual machine gave to others, of all processors; frequencies are means of all processors; `load_percent`: the
+    machine's load average of a minute, 100 is one.
     """
 
     observed_ns: Integer
@@ -117,6 +118,7 @@ class Disturbance(Record, frozen=True):
     migrations: Integer
     minor_faults: Integer
     major_faults: Integer
+    busy_ns: Integer
     stolen_ns: Integer
     frequency_before_hz: Integer
     frequency_after_hz: Integer
