@@ -76,6 +76,16 @@ else:
             return {"type": ["string", "null"]}
 
 
+def sum_of(values: Iterable[Integer]) -> Integer:
+    """The sum of values; unknown as soon as one of them is."""
+    total = 0
+    for value in values:
+        if value is UNKNOWN:
+            return UNKNOWN
+        total += value
+    return total
+
+
 def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     """Split `total` in proportion to `weights`, in integers that add up to `total` exactly.
 

@@ -27,7 +27,7 @@ from tracemap.machine.images import Image
 from tracemap.measurements.elapsed import added
 from tracemap.measurements.model import SAMPLES, UNOBSERVED, UNTIMED, Metric, Run, RunHeader
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer, plural
+from tracemap.units import UNKNOWN, Integer, plural, sum_of
 
 
 def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> list[Diagnostic]:
@@ -60,11 +60,6 @@ def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) ->
             if not allow_mismatch:
                 raise RunMismatch(f"{text} ({graph.module.sha256[:12]}…); record again, or --allow-mismatch")
             yield Diagnostic("run-mismatch", text)
-
-
-def _sum(values: Sequence[Integer]) -> Integer:
-    known = [value for value in values if value is not UNKNOWN]
-    return sum(known) if len(known) == len(values) else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +101,14 @@ FEW_SAMPLES: Final = 100
 """With fewer samples in all kernels the share of an op that has half of them is not known to within 10 points."""
 
 
-def _rule(wanted: Rule | None, seen: Scan) -> Rule:
+def _rule(wanted: Rule | None, seen: Scan, few: int) -> Rule:
     """The rule that was asked for; else what was seen inside of kernels decides, if it is more than a few samples."""
     inside = any(any(row.values) for row in seen.step_rows)
     if wanted is Rule.MEASURED and not inside:
         raise UsageInvalid(
             "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
         )
-    return wanted or (Rule.MEASURED if inside and not _few_samples(seen) else Rule.MODEL)
+    return wanted or (Rule.MEASURED if inside and not few else Rule.MODEL)
 
 
 def _few_samples(seen: Scan) -> int:
@@ -126,9 +121,9 @@ def _few_samples(seen: Scan) -> int:
     return samples if samples < FEW_SAMPLES and not in_kernels.total() else 0
 
 
-def _of_samples(rule: Rule, seen: Scan) -> Iterator[Diagnostic]:
+def _of_samples(rule: Rule, few: int) -> Iterator[Diagnostic]:
     """Samples that are too few to decide by."""
-    if few := _few_samples(seen):
+    if few:
         decides = (
             "the rule model splits kernels' costs" if rule is Rule.MODEL else f"the rule {rule.value} was asked for"
         )
@@ -139,8 +134,9 @@ def _of_samples(rule: Rule, seen: Scan) -> Iterator[Diagnostic]:
 def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Sequence[Diagnostic]) -> Attribution:
     """Everything that follows from what the runs have, in whole numbers."""
     graph, seen = request.graph, of_places.scan
-    rule = _rule(request.rule, seen)
-    diagnostics = [*diagnostics, *_of_samples(rule, seen)]
+    few = _few_samples(seen)
+    rule = _rule(request.rule, seen, few)
+    diagnostics = [*diagnostics, *_of_samples(rule, few)]
     per_call = percentiles(tables, seen, of_places.pools)
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]
@@ -169,8 +165,8 @@ def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
     of_one = {} if len(headers) == 1 else {"invocation": UNTIMED, "disturbance": UNOBSERVED}
     return structs.replace(
         headers[0],
-        elapsed_ns=_sum([header.elapsed_ns for header in headers]),
-        iterations=_sum([header.iterations for header in headers]),
+        elapsed_ns=sum_of([header.elapsed_ns for header in headers]),
+        iterations=sum_of([header.iterations for header in headers]),
         elapsed=added([header.elapsed for header in headers]),
         **of_one,
     )
@@ -195,4 +191,4 @@ def _invocations(metric: str, runs: Sequence[Run]) -> Integer:
     have = [(run, each) for run in runs for each in run.metrics if each.name == metric]
     # A call of one function and one of another have no common cost.
     alike = len({run.header.function for run, _ in have}) == 1
-    return _sum([run.invocations_of(each) for run, each in have]) if alike else UNKNOWN
+    return sum_of([run.invocations_of(each) for run, each in have]) if alike else UNKNOWN

@@ -87,9 +87,10 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         about = list(_about(plan, execution))
         about += _add_what_was_seen(plan, execution, passes, progress)
         outcome = _outcome(plan, execution)
-        about += _about_end(execution, outcome)
+        disturbance = observed(execution.watcher.looks, *_measured_span(execution))
+        about += _about_end(outcome, disturbance)
         progress("measuring the machine")
-        header = _header(plan, execution, about)
+        header = _header(plan, execution, about, disturbance)
         progress("writing the run")
         write_run(header, execution.profile.events.in_order(), output, force=plan.options.force)
     kept = plan.options.keep_profile and plan.profile.stat().st_size > 0
@@ -111,11 +112,11 @@ def _about(plan: Plan, execution: Execution) -> Iterator[Diagnostic]:
     yield from execution.diagnostics
 
 
-def _about_end(execution: Execution, outcome: Outcome | None) -> Iterator[Diagnostic]:
+def _about_end(outcome: Outcome | None, disturbance: Disturbance) -> Iterator[Diagnostic]:
     """What is to be known of how well the run is measured."""
     if outcome is not None and not outcome.is_enough:
         yield Diagnostic("budget-spent", outcome.sentence)
-    if (found := disturbed(_disturbance(execution))) is not None:
+    if (found := disturbed(disturbance)) is not None:
         yield found
 
 
@@ -150,10 +151,6 @@ def _add_samples(plan: Plan, execution: Execution) -> tuple[Diagnostic, ...]:
     return add_samples(execution.profile.events, execution.samples, module, hz, trouble, until_ns)
 
 
-def _disturbance(execution: Execution) -> Disturbance:
-    return observed(execution.watcher.looks, *_measured_span(execution))
-
-
 def _measured_span(execution: Execution) -> tuple[Integer, Integer]:
     """When the measured calls began and ended."""
     span = execution.profile.span
@@ -178,8 +175,8 @@ def _invocation(execution: Execution) -> Invocation:
     return Invocation(median.value, median.low, median.high, UNKNOWN if execution.ending.failed else why)
 
 
-def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic]) -> RunHeader:
-    request, profile = plan.request, execution.profile
+def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic], disturbance: Disturbance) -> RunHeader:
+    request, profile, elapsed_ns = plan.request, execution.profile, _elapsed_ns(execution)
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,
@@ -190,10 +187,10 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic]) -> Ru
         clock=profile.clock,
         iterations=_iterations(execution),
         warmup=execution.warmup,
-        elapsed_ns=(elapsed_ns := _elapsed_ns(execution)),
+        elapsed_ns=elapsed_ns,
         elapsed=elapsed_parts(profile.events, elapsed_ns),
         invocation=_invocation(execution),
-        disturbance=_disturbance(execution),
+        disturbance=disturbance,
         inputs=tuple(given.said for given in plan.inputs),
         peaks=measure_peaks(),
         programs=profile.programs,

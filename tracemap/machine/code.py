@@ -10,19 +10,16 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracemap.errors import ModuleInvalid
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.machine.throughput import hundredths_of_cycle
-from tracemap.machine.values import NO_VALUES, Values, values_of
+from tracemap.machine.values import NO_VALUES, Decoded, Values, values_of
 
 if TYPE_CHECKING:
     import capstone
     import networkx as nx
-
-Decoded = Any
-"""A `capstone.CsInsn`; the library has no type hints."""
 
 OUTSIDE = -1
 """The parent of a loop that stands in no other."""

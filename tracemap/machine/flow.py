@@ -119,20 +119,20 @@ def waiting_for_memory(body: Sequence[Instruction]) -> dict[int, int]:
     found: dict[int, int] = {}
     for _ in range(2):  # the second time with what the first one has left in the registers
         found.clear()
-        load = NO_LOAD
+        load = _NO_LOAD
         for each in body:
             kind = _kind(each, sources)
             if kind is _Source.MEMORY or (kind is _Source.LATE and _takes_loaded(each, sources)):
                 found[each.address] = each.address
-            elif kind is _Source.EARLY and load != NO_LOAD:
+            elif kind is _Source.EARLY and load != _NO_LOAD:
                 # Some processors are found behind what they wait for; what is known early is not itself waited for.
                 found[each.address] = load
-            load = each.address if kind is _Source.MEMORY else NO_LOAD
+            load = each.address if kind is _Source.MEMORY else _NO_LOAD
             sources |= dict.fromkeys(each.values.writes, kind)
     return found
 
 
-NO_LOAD = -1
+_NO_LOAD = -1
 
 
 def _taken(each: Instruction, sources: Mapping[str, _Source]) -> set[_Source]:

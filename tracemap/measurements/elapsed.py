@@ -11,7 +11,7 @@ from typing import Final
 
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import UNKNOWN_PARTS, ElapsedParts
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import UNKNOWN, Integer, sum_of
 
 # What an interval covers that no earlier one has covered is its own; what lies between intervals is the host's. Of a
 # submission, the time in which a dispatch of its own ran is the kernels'; where submissions overlap, no more than all.
@@ -47,11 +47,5 @@ def elapsed_parts(events: EventTable, elapsed_ns: Integer) -> ElapsedParts:
 
 
 def added(parts: Sequence[ElapsedParts]) -> ElapsedParts:
-    """The parts of several runs together; unknown as soon as one run's are."""
-    sums = [0] * len(UNKNOWN_PARTS.values())
-    for each in parts:
-        for number, value in enumerate(each.values()):
-            if value is UNKNOWN:
-                return UNKNOWN_PARTS
-            sums[number] += value
-    return ElapsedParts(*sums) if parts else UNKNOWN_PARTS
+    """The parts of runs, of one at least, together; unknown as soon as one run's are."""
+    return ElapsedParts(*(sum_of(values) for values in zip(*(each.values() for each in parts), strict=True)))

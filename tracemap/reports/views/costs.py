@@ -9,7 +9,7 @@ from functools import cached_property
 
 from tracemap.attribution.model import MetricTotal
 from tracemap.errors import UsageInvalid
-from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
+from tracemap.measurements.model import INSTRUCTIONS, READ_MISSES, SAMPLES, STEP_METRICS
 from tracemap.reports.costed import default_metric
 from tracemap.reports.views.model import NEVER, PERCENT, Cell, Column
 from tracemap.units import Unknown, plural
@@ -18,7 +18,7 @@ CLOCKS = {"cpu_ns": "cpu", "duration_ns": "wall"}
 """What people call the clocks of times: that of the workers' own time, summed over them, and that on the wall."""
 SHARE = "share"
 _MOST_OTHERS = 3
-_LEADING = (INSTRUCTIONS, "D1mr", "DLmr", SAMPLES)
+_LEADING = (INSTRUCTIONS, READ_MISSES, "DLmr", SAMPLES)
 """Metrics of steps that say most, in this order."""
 _SIMULATED_MISSES = frozenset({"I1mr", "ILmr", "D1mr", "DLmr", "D1mw", "DLmw"})
 
