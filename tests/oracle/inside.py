@@ -9,21 +9,16 @@ read makes a kernel slower by is of the op that reads; what is read is missed by
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import click
 
-from tests.support import command_line
-
-Json = dict[str, Any]
+from tests.support import Json, check_cli, json_cli
 
 EQUAL_POINTS = SWAPPED_POINTS = 5.0
 OWN_POINTS = 15.0
@@ -132,15 +127,14 @@ def applied(function: str, times: int) -> list[str]:
 SIZE = "256x256"
 
 
-def chain(parts: Sequence[tuple[str, int]], name: str = "", reads: str = "#id", size: str = SIZE) -> Program:
+def chain(parts: Sequence[tuple[str, int]]) -> Program:
     """Ops one after the other, each a function so many times."""
-    writer = _Writer([size])
+    writer = _Writer([SIZE])
     source = "%x0"
     for number, (function, times) in enumerate(parts):
-        writer.elementwise(f"%y{number}", source, size, applied(function, times), reads if number == 0 else "#id")
+        writer.elementwise(f"%y{number}", source, SIZE, applied(function, times))
         source = f"%y{number}"
-    text = name or ", ".join(f"{times} {function[5:]}" for function, times in parts)
-    return writer.program(text, source, size)
+    return writer.program(", ".join(f"{times} {function[5:]}" for function, times in parts), source, SIZE)
 
 
 def chain_then_sum(parts: Sequence[tuple[str, int]]) -> Program:
@@ -217,7 +211,7 @@ class Bench:
         model = self._folder / f"p{len(self._seen)}.mlir"
         model.write_text(program.text, encoding="utf-8")
         bundle = model.with_suffix(".tracemap")
-        _run("build", model, "-o", bundle)
+        check_cli("build", model, "-o", bundle)
         once = self._attributed(bundle, 200)
         (site,) = once["sites"]
         call_ns = max(1.0, site["metrics"]["cpu_ns"]["total"] / max(1, site["calls"]))
@@ -237,19 +231,12 @@ class Bench:
     def _attributed(self, bundle: Path, iterations: int, *flags: str) -> Json:
         run = self._folder / "run.parquet"
         counted = ("--serial", "--iterations", str(iterations), "--warmup", "20", "--force")
-        _run("record", bundle, "-o", run, *counted, *flags)
+        check_cli("record", bundle, "-o", run, *counted, *flags)
         rule = ("--rule", "measured") if flags else ()
-        found: Json = json.loads(_run("attribute", run, "--map", bundle, "--format", "json", *rule))
+        found = json_cli("attribute", run, "--map", bundle, *rule)
         if len(found["sites"]) != 1:
             raise ValueError(f"{len(found['sites'])} kernels where one was to be: nothing is fused")
         return found
-
-
-def _run(*words: str | Path) -> str:
-    done = subprocess.run(command_line(*words), check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()[-300:]}")
-    return done.stdout
 
 
 def _low_ns(result: Json) -> float:
