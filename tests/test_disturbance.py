@@ -16,6 +16,7 @@ from msgspec import structs
 from tests.builders import graph, op, site
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer
 from tracemap.measurements.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand
@@ -136,8 +137,13 @@ def test_a_site_with_two_counts_of_workgroups_has_two_fences(tmp_path: Path) -> 
     assert disturbance(attributed(tmp_path, slow))["site0"] == beyond_fences(slow)["site0"]
 
 
-def buffers_run(folder: Path, counts: Sequence[int], costs: Sequence[Sequence[int]]) -> Attribution:
-    """A recorded run: one buffer and list of commands for each count of workgroups, with the costs of its calls."""
+def buffers_run(
+    folder: Path, counts: Sequence[int], costs: Sequence[Sequence[int]], *slugs: str, invocations: Sequence[int] = ()
+) -> Attribution:
+    """A recorded run: one buffer and list of commands for each count of workgroups, with the costs of its calls.
+
+    `slugs`: what its header says of it; `invocations`: those of all calls in their order, else each has its own.
+    """
     command = Command("dispatch", "main$async_dispatch_0", "site0", (UNKNOWN, 1, 1))
     buffer = CommandBuffer(0, "main", memoized=False, initializer=False, commands=(command,))
     made = structs.replace(two_sites(), command_buffers=(buffer,))
@@ -146,14 +152,17 @@ def buffers_run(folder: Path, counts: Sequence[int], costs: Sequence[Sequence[in
         module_sha256=made.module.sha256,
         programs=tuple((RecordedCommand("dispatch", command.kernel, (count, 1, 1)),) for count in counts),
         buffers=tuple(RecordedBuffer(number, True, number) for number in range(len(counts))),
+        diagnostics=tuple(Diagnostic(slug, "as the test has it") for slug in slugs),
     )
-    rows = ", ".join(f"({number}, {counts[number]}, {cost})" for number, each in enumerate(costs) for cost in each)
+    calls = [(number, counts[number], cost) for number, each in enumerate(costs) for cost in each]
+    numbers = invocations or range(len(calls))
+    rows = ", ".join(f"{(*call, number)}" for call, number in zip(calls, numbers, strict=True))
     with duckdb.connect() as connection:
         events = connection.sql(
             f"""SELECT 'dispatch' AS kind, '{command.kernel}' AS kernel, buffer::BIGINT AS command_buffer_id,
-                       0::BIGINT AS command_index, row_number() OVER () AS invocation,
+                       0::BIGINT AS command_index, invocation::BIGINT AS invocation,
                        count::BIGINT AS workgroups_x, cost::BIGINT AS cpu_ns
-                FROM (VALUES {rows}) AS events(buffer, count, cost)"""
+                FROM (VALUES {rows}) AS events(buffer, count, cost, invocation)"""
         )
         write_run(head, events, folder / "recorded.parquet", force=True)
     return attribute(Request(made, "cd" * 32, [read_run(folder / "recorded.parquet")], Rule.EQUAL))
@@ -166,6 +175,32 @@ def test_recorded_commands_tell_whether_a_site_has_several_counts(tmp_path: Path
     (row,) = buffers_run(tmp_path, (1,), (small + large,)).residual
     whole = small + large
     assert row.metrics["cpu_ns"] == sum(max(0, cost - int(fence(whole))) for cost in whole)
+
+
+@pytest.mark.parametrize("waited", [10, 30, 45])
+def test_in_a_disturbed_run_nearly_half_of_the_calls_may_have_waited(tmp_path: Path, waited: int) -> None:
+    """Waiting adds to what a call works; what is left of the site's cost is its work, within ten percent."""
+    costs = noisy(1_000_000, 300)
+    chance = random.Random(waited)
+    held = [chance.randint(3_000_000, 20_000_000) if chance.random() < waited / 100 else 0 for _ in costs]
+    result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), DISTURBED)
+    (row,) = result.residual
+    assert row.metrics["cpu_ns"] == pytest.approx(sum(held), rel=0.04)
+    assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=0.1)
+
+
+def test_in_a_disturbed_run_a_slow_half_is_work(tmp_path: Path) -> None:
+    costs = noisy(100_000, 148) + noisy(900_000, 152, seed=2)
+    random.Random(3).shuffle(costs)
+    assert not buffers_run(tmp_path, (1,), (costs,), DISTURBED).residual
+
+
+def test_in_a_disturbed_run_trips_that_recur_are_work(tmp_path: Path) -> None:
+    """Four of ten trips are slow in each invocation: beyond the fence that the faster ones alone give."""
+    of_trips = [[each[-1] for each in trips(30, [100_000] * 6 + [900_000] * 4)]]
+    invocations = [number // 10 for number in range(300)]
+    assert not buffers_run(tmp_path, (1,), of_trips, DISTURBED, invocations=invocations).residual
+    assert buffers_run(tmp_path, (1,), of_trips, DISTURBED).residual
 
 
 def trips(invocations: int, of_trip: Sequence[int]) -> list[Call]:

@@ -15,7 +15,10 @@ class Diagnostic(Record, frozen=True):
     message: str
 
 
-FOREMOST: Final = ("disturbed", "few-samples")
+DISTURBED: Final = "disturbed"
+"""Of a run while which other programs held the processors."""
+
+FOREMOST: Final = (DISTURBED, "few-samples")
 """What is to be known before anything else: it stands above a result, not behind it."""
 
 

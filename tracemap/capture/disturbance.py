@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import structs
 
-from tracemap.diagnostics import Diagnostic
+from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.measurements.model import UNOBSERVED, Disturbance
 from tracemap.units import UNKNOWN, Integer, format_count, format_ns, format_share
 
@@ -91,7 +91,7 @@ def disturbed(found: Disturbance) -> Diagnostic | None:
     switches = f"{format_count(found.involuntary_switches)} involuntary switches"
     load = found.load_percent
     loaded = f", load {load / 100:.1f}" if isinstance(load, int) else ""
-    return Diagnostic("disturbed", f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded})")
+    return Diagnostic(DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded})")
 
 
 def _waiting(found: Disturbance) -> list[str]:

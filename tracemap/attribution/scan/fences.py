@@ -4,6 +4,13 @@ A *group* is the calls of one target with the same counts of workgroups. Its fen
 half interquartile ranges (Tukey, Exploratory Data Analysis, 1977, section 2D). A call that was preempted lies beyond
 it, by as long as it waited; that is no work of any op.
 
+In a run whose threads waited for processors that other programs held, more than a quarter of a long kernel's calls may
+have waited, so that the upper quartile is one of these. What disturbs makes calls longer, never shorter: the lower half
+still tells how far calls lie apart. The fence is then the median and four times its distance from the lower quartile,
+which is the same where calls lie evenly about their median (semi-interquartile ranges by halves: Kimber, Exploratory
+data analysis for possibly censored data from skewed distributions, Applied Statistics 39, 1990). It holds as long as
+fewer than half of the calls waited.
+
 Not all that lies beyond is disturbance: one trip of a loop in twenty may have more to do. Times alone cannot tell, as
 calls that waited for a scheduler's time slice are as alike as those of a kernel. But what has more to do has it in each
 invocation, as all have the same inputs, and what disturbs strikes now and then. So calls beyond the fence that *recur*,
@@ -22,9 +29,12 @@ from tracemap.units import INTEGER_LIMIT, UNKNOWN
 FEWEST = 8
 """Calls from which a group has a fence: with fewer, less than two lie in each quarter."""
 
-_FENCE = (
-    f"CAST(least(CAST({{q3}} AS HUGEINT) + (CAST({{q3}} AS HUGEINT) - {{q1}}) * 3 // 2, {INTEGER_LIMIT}) AS BIGINT)"
-)
+FENCE_FRACTIONS = (0.25, 0.5, 0.75)
+"""Those of the values that a fence is made of."""
+
+_FENCE = f"CAST(least({{fence}}, {INTEGER_LIMIT}) AS BIGINT)"
+_OF_QUARTILES = "CAST({q3} AS HUGEINT) + (CAST({q3} AS HUGEINT) - {q1}) * 3 // 2"
+_OF_LOWER_HALF = "CAST({median} AS HUGEINT) + (CAST({median} AS HUGEINT) - {q1}) * 4"
 
 # The calls beyond a fence, with their values; NULL for a value that is not beyond its own.
 _BEYOND = """
@@ -32,10 +42,10 @@ SELECT event.target, event.detail AS shape, event.invocation, {values}
 FROM resolved AS event JOIN groups ON groups.target = event.target AND groups.shape = event.detail WHERE {beyond}
 """
 
-# At most a quarter of a group's calls lies beyond its fence: they cannot recur where an invocation has a single one.
+# At most half of a group's calls lies beyond its fence: they cannot recur where an invocation has a single one.
 _RAISE = """
 UPDATE groups SET {fence} = {raised} FROM (
-    SELECT beyond.target, beyond.shape, {distinct} AS invocations, quantile_disc({value}, [0.25, 0.75]) AS quartiles
+    SELECT beyond.target, beyond.shape, {distinct} AS invocations, quantile_disc({value}, [{fractions}]) AS ordered
     FROM beyond JOIN groups ON groups.target = beyond.target AND groups.shape = beyond.shape
     WHERE beyond.{value} > groups.{fence} AND groups.events > groups.invocations
     GROUP BY ALL HAVING count(*) >= {fewest}) AS recurring
@@ -55,13 +65,18 @@ def fence_column(number: int) -> str:
     return f"fence_{number}"
 
 
-def fence_of(quartiles: tuple[str, str]) -> str:
-    """The upper fence of a lower and an upper quartile, in SQL; no fence lies beyond the largest number."""
-    return _FENCE.format(q1=quartiles[0], q3=quartiles[1])
+def fence_of(ordered: Sequence[str], *, much: bool) -> str:
+    """The upper fence of the values at `FENCE_FRACTIONS`, in SQL; no fence lies beyond the largest number.
+
+    `much`: more than a quarter of the calls may have been disturbed.
+    """
+    q1, median, q3 = ordered
+    fence = _OF_LOWER_HALF.format(q1=q1, median=median) if much else _OF_QUARTILES.format(q1=q1, q3=q3)
+    return _FENCE.format(fence=fence)
 
 
 def disturbed(
-    tables: Tables, metrics: Sequence[int], of_all: Invocations
+    tables: Tables, metrics: Sequence[int], of_all: Invocations, *, much: bool
 ) -> Mapping[int, tuple[int, Mapping[int, int]]]:
     """What calls take beyond the fences of their groups, in the table `groups`, which recurring calls raise.
 
@@ -69,6 +84,7 @@ def disturbed(
         tables: the connection.
         metrics: the numbers of those that have fences.
         of_all: the invocations.
+        much: as in `fence_of`.
 
     Returns:
         By target how many calls lie beyond a fence, and by metric how much they take beyond it.
@@ -81,7 +97,7 @@ def disturbed(
     tables.make("beyond", _BEYOND.format(values=", ".join(cells), beyond=beyond))
     if of_all.count is not UNKNOWN:
         for value, fence in names:
-            _raise(tables, value, fence, of_all)
+            _raise(tables, value, fence, of_all, much=much)
     still = [f"beyond.{value} > groups.{fence}" for value, fence in names]
     sums = (
         f"sum(beyond.{value} - groups.{fence}) FILTER ({condition})"
@@ -94,10 +110,13 @@ def disturbed(
     }
 
 
-def _raise(tables: Tables, value: str, fence: str, of_all: Invocations) -> None:
+def _raise(tables: Tables, value: str, fence: str, of_all: Invocations, *, much: bool) -> None:
     """Give groups whose calls beyond the fence recur the fence of these, as often as any do."""
-    raised = fence_of(("quartiles[1]", "quartiles[2]"))
-    query = _RAISE.format(fence=fence, value=value, raised=raised, distinct=of_all.distinct, fewest=FEWEST)
-    # Each time at least three quarters of what lay beyond does no longer: it ends.
+    raised = fence_of([f"ordered[{place}]" for place in (1, 2, 3)], much=much)
+    fractions = ", ".join(map(str, FENCE_FRACTIONS))
+    query = _RAISE.format(
+        fence=fence, value=value, raised=raised, distinct=of_all.distinct, fewest=FEWEST, fractions=fractions
+    )
+    # Each time at least half of what lay beyond does no longer: it ends.
     while tables.query(query)[0][0]:
         pass

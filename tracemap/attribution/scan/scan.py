@@ -14,6 +14,7 @@ from tracemap.attribution.scan.rows import StepRow, add_events, covered_ns, reso
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
 from tracemap.attribution.scan.tables import Tables
+from tracemap.diagnostics import DISTURBED
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Metric, Run
 from tracemap.units import UNKNOWN
@@ -65,7 +66,8 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     of_all = invocations(tables)
     # Calls of several places are several variants. Which of them recur is told by invocations only.
     several = [number for number, target in enumerate(targets) if not target.exact and of_all.count is UNKNOWN]
-    by_target = sums_by_target(tables, metrics, of_all, Fenced(not keep_disturbed, several))
+    much = any(each.slug == DISTURBED for run in runs for each in run.header.diagnostics)
+    by_target = sums_by_target(tables, metrics, of_all, Fenced(not keep_disturbed, several, much))
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(tables, sources)

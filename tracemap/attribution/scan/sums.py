@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.model import PerCall, PerInvocation
-from tracemap.attribution.scan.fences import FEWEST, disturbed, fence_column, fence_of
+from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_column, fence_of
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.percentiles import Spread, pooled
@@ -40,6 +40,8 @@ list_append(any_value(ordered_{number}), any_value(most_{number}))
 
 _FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Those of percentiles and of quartiles; the bounds of the median follow them."""
+_OF_FENCE = [_FRACTIONS.index(each) + 1 for each in FENCE_FRACTIONS]
+"""The places of those that a fence is made of, as SQL counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +69,14 @@ class TargetSum:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Which events have fences: none of the targets `doubtful`, and no events at all where it is not `wanted`."""
+    """Which events have fences: none of the targets `doubtful`, and no events at all where it is not `wanted`.
+
+    `much`: more than a quarter of a target's calls may have been disturbed.
+    """
 
     wanted: bool
     doubtful: Sequence[int]
+    much: bool
 
     def metrics(self, metrics: Sequence[Metric]) -> list[int]:
         """The numbers of the metrics that have fences: what is counted is the same however long it takes."""
@@ -87,8 +93,8 @@ def sums_by_target(
 ) -> dict[int, TargetSum]:
     """The events of `resolved` by the number of their target, in its order."""
     with_fence = fenced.metrics(metrics)
-    tables.make("groups", _groups(len(metrics), of_all, with_fence, fenced.judged))
-    beyond = disturbed(tables, with_fence, of_all)
+    tables.make("groups", _groups(len(metrics), of_all, with_fence, fenced))
+    beyond = disturbed(tables, with_fence, of_all, much=fenced.much)
     columns = (_OF_TARGET.format(number=number, fence=fence_column(number)) for number in range(len(metrics)))
     rows = tables.query(_BY_TARGET.format(columns="".join(columns)))
     names = [metric.name for metric in metrics]
@@ -150,7 +156,7 @@ def _per_invocation(parts: Mapping[str, _Values], of_all: Invocations) -> dict[s
     }
 
 
-def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], judged: str) -> str:
+def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], fenced: Fenced) -> str:
     """The SQL of the table `groups` for so many metrics."""
     fractions = ", ".join(map(str, (*_FRACTIONS, *of_all.interval)))
     columns = (
@@ -159,9 +165,9 @@ def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], judged: 
     fences = (
         _FENCE.format(
             number=number,
-            judged=judged if number in with_fence else "false",
+            judged=fenced.judged if number in with_fence else "false",
             fewest=FEWEST,
-            fence=fence_of((f"ordered_{number}[2]", f"ordered_{number}[4]")),
+            fence=fence_of([f"ordered_{number}[{place}]" for place in _OF_FENCE], much=fenced.much),
             column=fence_column(number),
         )
         for number in range(count)
