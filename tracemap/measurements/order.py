@@ -6,8 +6,6 @@ import math
 
 _TAIL = 0.025
 """What a 95 % interval leaves out on either side."""
-_DEVIATIONS = 9
-"""Standard deviations from the middle beyond which a binomial distribution has nothing that a float would tell."""
 
 FEWEST = 6
 """Values from which the least and the largest hold the median with 95 %: 1 - 2 / 2**6."""
@@ -23,12 +21,13 @@ def median_ranks(count: int) -> tuple[int, int]:
     """
     if count < FEWEST:
         raise ValueError(f"{count} values do not tell between what bounds their median lies")
-    # The largest rank below which the median lies with no more than a tail's probability.
-    low = max(0, math.floor(count / 2 - _DEVIATIONS * math.sqrt(count) / 2))
-    below = _probability(count, low)
-    while below <= _TAIL:
-        low += 1
-        below += _probability(count, low)
+    # Downwards from the middle, where half of the probability lies: the rank that has no more than a tail below it is
+    # near, however many values there are. An even count has a rank in the very middle, of which half is on either side.
+    low = count // 2
+    upto = 0.5 if count % 2 else 0.5 + _probability(count, low) / 2
+    while (below := upto - _probability(count, low)) > _TAIL:
+        upto = below
+        low -= 1
     return low, count + 1 - low
 
 

@@ -17,16 +17,16 @@ from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.model import TIME_METRICS, Metric
 from tracemap.units import UNKNOWN
 
-# By target and shape; what is of no target has no shape.
+# By target and shape. What is of no target has no shape, and nobody asks for its percentiles.
 _GROUPS = """
 SELECT *{fences} FROM (
-    SELECT target, CASE WHEN target >= 0 THEN detail END AS shape, count(*) AS events,
-           {distinct} AS invocations{columns} FROM resolved GROUP BY ALL)
+    SELECT target, detail AS shape, {counts}{ordered} FROM resolved WHERE target >= 0 GROUP BY ALL
+    UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL)
 """
-_VALUES = """
-, sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, max({value}) AS most_{number},
-quantile_disc({value}, [{fractions}]) FILTER (target >= 0) AS ordered_{number}
+_COUNTS = """
+, sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, max({value}) AS most_{number}
 """
+_ORDERED = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
 _FENCE = ", CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {fence} END AS BIGINT) AS {column}"
 
 _BY_TARGET = """
@@ -159,9 +159,9 @@ def _per_invocation(parts: Mapping[str, _Values], of_all: Invocations) -> dict[s
 def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], fenced: Fenced) -> str:
     """The SQL of the table `groups` for so many metrics."""
     fractions = ", ".join(map(str, (*_FRACTIONS, *of_all.interval)))
-    columns = (
-        _VALUES.format(number=number, value=value_column(number), fractions=fractions) for number in range(count)
-    )
+    columns = [(number, value_column(number)) for number in range(count)]
+    counts = (_COUNTS.format(number=number, value=value) for number, value in columns)
+    ordered = (_ORDERED.format(number=number, value=value, fractions=fractions) for number, value in columns)
     fences = (
         _FENCE.format(
             number=number,
@@ -172,4 +172,8 @@ def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], fenced: 
         )
         for number in range(count)
     )
-    return _GROUPS.format(fences="".join(fences), distinct=of_all.distinct, columns="".join(columns))
+    return _GROUPS.format(
+        counts=f"count(*) AS events, {of_all.distinct} AS invocations{''.join(counts)}",
+        ordered="".join(ordered),
+        fences="".join(fences),
+    )

@@ -15,7 +15,7 @@ from tracemap.attribution.scan.fences import fence_column
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.tables import Tables
-from tracemap.units import UNKNOWN
+from tracemap.units import INTEGER_LIMIT, UNKNOWN
 
 Weighted = tuple[tuple[int, int], ...]
 """Numbers of targets, each with the weight of its events in `UNIT`."""
@@ -33,7 +33,10 @@ FROM resolved AS event JOIN (SELECT * FROM weights JOIN groups USING (target)) A
 GROUP BY weights.number, event.invocation
 """
 _SUM = ", coalesce((sum({worked} * weights.weight) + {half}) // {unit}, 0) AS {value}"
-_WORKED = "CAST(least(event.{value}, weights.{fence}) AS HUGEINT)"
+# A product that fits is several times faster than one of 128 bits; the sum of such products is one of these anyway.
+_WORKED = "CAST(least(event.{value}, weights.{fence}) AS {kind})"
+_FITTING = INTEGER_LIMIT // UNIT
+_RANGE = "min({value}), max({value})"
 
 # In an invocation without any of its events, a sum is nothing.
 _NOTHING = """
@@ -56,9 +59,10 @@ def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict
     assert count is not UNKNOWN
     found = {each: _told(seen, each) for each in sums}
     rest = iter([each for each, told in found.items() if each and len(told) < len(seen.metrics)])
+    kinds = _kinds(tables, len(seen.metrics))
     at_a_time = max(1, _MOST_SUMS // (count * max(1, len(seen.metrics))))
     while some := list(islice(rest, at_a_time)):
-        found.update(zip(some, _summed(tables, seen, some), strict=True))
+        found.update(zip(some, _summed(tables, seen, some, kinds), strict=True))
     return found
 
 
@@ -73,17 +77,25 @@ def _told(seen: Scan, each: Weighted) -> Mapping[str, PerInvocation]:
     return seen.by_target[each[0][0]].per_invocation if [weight for _, weight in each] == [UNIT] else {}
 
 
-def _summed(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> Iterator[Mapping[str, PerInvocation]]:
+def _kinds(tables: Tables, count: int) -> list[str]:
+    """The type for weighted values of each metric: the smallest that holds all of them, and then a weight of one."""
+    ranges = ", ".join(_RANGE.format(value=value_column(number)) for number in range(count))
+    (found,) = tables.query(f"SELECT {ranges} FROM resolved")
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return ["BIGINT" if max(-(least or 0), most or 0) <= _FITTING else "HUGEINT" for least, most in pairs]
+
+
+def _summed(
+    tables: Tables, seen: Scan, sums: Sequence[Weighted], kinds: Sequence[str]
+) -> Iterator[Mapping[str, PerInvocation]]:
     rows = [(number, target, weight) for number, each in enumerate(sums) for target, weight in each]
     tables.fill("weights", "number INTEGER, target INTEGER, weight BIGINT", rows)
     names = [metric.name for metric in seen.metrics]
     values = [value_column(number) for number in range(len(names))]
-    added = (
-        _SUM.format(
-            worked=_WORKED.format(value=value, fence=fence_column(number)), half=UNIT // 2, unit=UNIT, value=value
-        )
-        for number, value in enumerate(values)
-    )
+    added = []
+    for number, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+        worked = _WORKED.format(value=value, fence=fence_column(number), kind=kind)
+        added.append(_SUM.format(worked=worked, half=UNIT // 2, unit=UNIT, value=value))
     tables.make("weighted", _SUMS.format(columns="".join(added)))
     tables.query(_NOTHING.format(zeros=", ".join("0" for _ in values), count=seen.invocations.count))
     fractions = ", ".join(map(str, (0.1, 0.5, 0.9, *seen.invocations.interval)))
