@@ -272,15 +272,20 @@ def test_every_column_of_sites_is_what_the_rows_of_the_run_say(built: Built, rec
     with duckdb.connect() as connection:
         found = connection.execute(
             "SELECT kernel, count(*), sum(cpu_ns), sum(duration_ns), quantile_disc(cpu_ns, [0.5, 0.1, 0.9]), "
-            f"100 * sum(cpu_ns) / (SELECT sum(cpu_ns) FROM '{run}' WHERE NOT warmup) "
+            f"100 * sum(cpu_ns) / (SELECT sum(cpu_ns) FROM '{run}' WHERE NOT warmup), max(duration_ns), "
+            "avg(workgroups_x * workgroups_y * workgroups_z) "
             f"FROM '{run}' WHERE kind = 'dispatch' AND NOT warmup GROUP BY kernel"
         ).fetchall()
     text = check_cli("attribute", run, "--map", built("hand_mlp"), "--by", "site", "--top", "0")
     rows = {row["kernel"]: row for row in printed_table(text, "Sites by cpu_ns, per invocation, mean of 3")}
     assert len(rows) == len(found) == 4
-    for kernel, calls, cpu, wall, percentiles, share in found:
+    workers = read_run(run).header.workers
+    assert isinstance(workers, int)
+    for kernel, calls, cpu, wall, percentiles, share, slowest, tiles in found:
         figures = dict(zip(("p50 cpu", "p10 cpu", "p90 cpu"), percentiles, strict=True))
         figures |= {"calls": Fraction(calls, 3), "cpu": Fraction(cpu, 3), "wall": Fraction(wall, 3), "share": share}
+        figures |= {"slowest wall": slowest, "tiles/call": tiles}
+        figures |= {"imbalance": Fraction(workers * wall, cpu)} if workers > 1 else {}
         assert len(rows[kernel]) == len(figures) + len(("site", "kernel", "root", "line"))
         for name, value in figures.items():
             (heading,) = (each for each in rows[kernel] if re.fullmatch(f"{name}( [nµm]?s(/call)?| %)?", each))

@@ -141,7 +141,9 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]
     steps = of_places.steps(graph, request.images)
-    by = Splitting(rule, request.runs[0].header.peaks, names, of_places, steps, per_call, bases(graph, rule, steps))
+    header = request.runs[0].header
+    inside = bases(graph, rule, steps)
+    by = Splitting(rule, header.peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
     ops = op_results(graph, (*sites, *transfers), shares_of_invocations(tables, of_places, of_works))

@@ -131,18 +131,57 @@ class SiteCost(Record, frozen=True):
     per_call: PerCall | None
 
 
+MOST_SLOWEST: Final = 5
+"""The slowest calls that are named of a site."""
+
+
+class SlowCall(Record, frozen=True):
+    """A single call as it was measured: the run that it is of, by its place among the runs, from 1, and when it was.
+
+    `invocation` counts calls of the function, warm-up included, `start_ns` is on the clock of the run; both as in its
+    rows.
+    """
+
+    run: Count
+    invocation: Integer
+    start_ns: Integer
+    duration_ns: Integer
+    cpu_ns: Integer
+
+    @property
+    def time_ns(self) -> Integer:
+        """The time by which it is slow: that on the wall where it is told, as it tells when workers waited, too."""
+        return self.cpu_ns if self.duration_ns is UNKNOWN else self.duration_ns
+
+
+def slowness(call: SlowCall) -> tuple[int, ...]:
+    """What calls are sorted by, the slowest first; of equal ones the earlier."""
+    rest = (call.run, call.invocation, call.start_ns)
+    return (-_from_nothing(call.time_ns), *map(_from_nothing, rest))
+
+
+def _from_nothing(value: Integer) -> int:
+    return -1 if value is UNKNOWN else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceResult:
     """A site or transfer: how often it ran, its cost by metric name, and what its ops got of it.
 
     `split_evenly`: the events could be of several places (they named only a kernel with several sites, or transfers
-    alike), so calls and costs are this one's even share.
+    alike), so calls, tiles and costs are this one's even share, and the slowest calls those of all of them.
+    `tiles`: the workgroups of all calls. `imbalance_percent`: the time on the wall of all workers over the time for
+    which they worked, 100 where all worked from the first tile to the last; unknown of a single worker. `slowest`: by
+    wall time, or CPU time where that is not told, the slowest first.
     """
 
     calls: int
     metrics: Mapping[str, SiteCost]
     shares: tuple[MemberShare, ...]
     split_evenly: bool
+    tiles: Integer = UNKNOWN
+    imbalance_percent: Integer = UNKNOWN
+    slowest: tuple[SlowCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from tracemap.attribution.model import (
     TransferResult,
 )
 from tracemap.attribution.result.invocations import PerOp
-from tracemap.attribution.result.totals import Totals
+from tracemap.attribution.result.totals import PlaceTotal, Totals
 from tracemap.attribution.scan.percentiles import Spread
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.weights import Weights, weights
@@ -29,7 +29,10 @@ from tracemap.graph.ops import Op, OpId
 from tracemap.graph.program import Site, Transfer
 from tracemap.measurements.model import Peaks
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, split_by_largest_remainder
+from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
+
+_SEVERAL = 2
+"""Workers from which there is anything to balance."""
 
 _Part = tuple[PlaceResult, MemberShare]
 """What an op has of a site or transfer."""
@@ -39,12 +42,13 @@ _Part = tuple[PlaceResult, MemberShare]
 class Splitting:
     """What costs are split by.
 
-    `metrics` are the names of all; `per_call` has percentiles by set of targets; `bases` has by site what was seen
-    inside of it, if the rule goes by that and anything was.
+    `workers`: how many share a dispatch; `metrics` are the names of all; `per_call` has percentiles by set of targets;
+    `bases` has by site what was seen inside of it, if the rule goes by that and anything was.
     """
 
     rule: Rule
     peaks: Peaks
+    workers: Integer
     metrics: Sequence[str]
     totals: Totals
     steps: StepCounts
@@ -86,6 +90,9 @@ def _site(site: Site, by: Splitting) -> SiteResult:
         metrics=metrics,
         shares=(),
         split_evenly=total.split_evenly,
+        tiles=total.tiles if total.calls else UNKNOWN,
+        imbalance_percent=_imbalance(total, by.workers),
+        slowest=by.totals.slowest(site.id),
         equal_members=False,
     )
     if not site.members:
@@ -120,7 +127,18 @@ def _transfer(transfer: Transfer, by: Splitting) -> TransferResult:
         metrics=metrics,
         shares=_shares(transfer.ops, parts, {name: [Fraction(1, len(even))] * len(even) for name in metrics}, {}),
         split_evenly=total.split_evenly,
+        slowest=by.totals.slowest(transfer.id),
     )
+
+
+def _imbalance(total: PlaceTotal, workers: Integer) -> Integer:
+    """The time that the workers had over the time for which they worked, both without what disturbed them."""
+    wall, cpu = (total.sums.get(name, 0) for name in ("duration_ns", "cpu_ns"))
+    if workers is UNKNOWN or workers < _SEVERAL or not wall or not cpu:
+        return UNKNOWN
+    if total.absent["duration_ns"] or total.absent["cpu_ns"]:
+        return UNKNOWN
+    return round(Fraction(100 * workers * wall, cpu))
 
 
 def _shares(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tracemap.attribution.model import MOST_SLOWEST, SlowCall, slowness
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
 from tracemap.measurements.model import SAMPLES, TIME_METRICS
-from tracemap.units import split_by_largest_remainder
+from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder, sum_of
 
 
 @dataclass(slots=True)
@@ -19,10 +20,13 @@ class PlaceTotal:
     """What happened at a site or transfer, and the numbers of the targets that it is of.
 
     `sums` are without what disturbed its calls, which is `disturbed`, by metric name.
+    `absent`: by metric name how many events of its targets have no value. `tiles`: the workgroups of its calls.
     `split_evenly`: some of the events could have been another place's.
     """
 
     calls: int = 0
+    tiles: Integer = 0
+    absent: Counter[str] = field(default_factory=Counter)
     sums: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     disturbed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     targets: set[int] = field(default_factory=set)
@@ -53,6 +57,11 @@ class Totals:
         calls = [self.at(site).calls for site in sites]
         return sites, calls if any(calls) else [1] * len(sites)
 
+    def slowest(self, place: str) -> tuple[SlowCall, ...]:
+        """The slowest calls of all targets of a place."""
+        calls = [call for target in sorted(self.at(place).targets) for call in self.scan.slowest.get(target, ())]
+        return tuple(sorted(calls, key=slowness)[:MOST_SLOWEST])
+
     @property
     def pools(self) -> list[frozenset[int]]:
         """The sets of targets whose events places have."""
@@ -77,6 +86,9 @@ def totals(scan: Scan) -> Totals:
             places[place].calls += calls
             places[place].targets.add(number)
             places[place].split_evenly |= not target.exact
+            places[place].absent.update(events.absent)
+        for place, tiles in zip(target.places, _split(events.tiles, even), strict=True):
+            places[place].tiles = sum_of((places[place].tiles, tiles))
         for metric, total in events.worked.items():
             for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
                 places[place].sums[metric] += share
@@ -84,3 +96,8 @@ def totals(scan: Scan) -> Totals:
             for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
                 places[place].disturbed[metric] += share
     return Totals(scan, dict(places))
+
+
+def _split(total: Integer, weights: Sequence[int]) -> Sequence[Integer]:
+    """The parts of a total; all unknown where it is."""
+    return [UNKNOWN] * len(weights) if total is UNKNOWN else split_by_largest_remainder(total, weights)

@@ -7,7 +7,7 @@ Each run's file is read once for it. It is the connection's own, and may spill t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
 from tracemap.attribution.scan.lookups import Lookup, Source
@@ -24,22 +24,29 @@ _RESOLVED = f"""
 SELECT CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
                             WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
                             WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END AS INTEGER)
-       AS target, {{invocation}} AS invocation, {{detail}} AS detail{{values}}
+       AS target, {{invocation}} AS invocation, {{detail}} AS detail{{start}}{{values}}
 FROM (SELECT * FROM {{events}} WHERE {{which}}) AS event {{joins}}
 """
 
 COVERED = "covered_ns"
 """The column of files that tells how much of an execute its dispatches cover."""
+START = "start_ns"
+"""The column of `resolved` that has when an event began, where a run tells it."""
 DETAIL = "detail"
 """The column of `resolved` that has of executes what their dispatches cover, of others a number for their shape.
 
 One column for both: ten million rows have to fit into memory. Events of one shape have equal counts of workgroups, and
-equal lengths if they move bytes; unequal ones share a number once in 10^19 pairs.
+equal lengths if they move bytes. The upper half of the number is how many workgroups there are (`tiles_of`); unequal
+shapes with as many share a number once in 4 * 10^9 pairs.
 """
 
 # A run's invocations follow those of the runs before. Numbers that are out of all reason are unknown.
 _INVOCATION = "TRY_CAST(TRY_CAST(event.invocation AS INTEGER) + CAST({first} AS BIGINT) AS INTEGER)"
-_SHAPE = "CAST(hash(event.workgroups_x, event.workgroups_y, event.workgroups_z, event.payload_bytes) // 2 AS BIGINT)"
+_COUNTS = ("event.workgroups_x", "event.workgroups_y", "event.workgroups_z")
+_TILES = " * ".join(f"CAST({count} AS DOUBLE)" for count in _COUNTS)
+# Counts that are out of all reason are unknown, as are those of what is no dispatch: 0.
+_HIGH_HALF = f"CASE WHEN {_TILES} BETWEEN 1 AND {(1 << 31) - 1} THEN CAST({_TILES} AS BIGINT) << 32 ELSE 0 END"
+_SHAPE = f"({_HIGH_HALF}) + CAST(hash({', '.join(_COUNTS)}, event.payload_bytes) >> 32 AS BIGINT)"
 _DETAIL = "CASE event.kind WHEN 'execute' THEN {covered} ELSE {shape} END"
 NO_ADDRESS = -1
 
@@ -51,36 +58,58 @@ FROM {{events}} AS event {{joins}} WHERE NOT event.warmup AND event.kind = 'step
 """
 
 
-def resolve(tables: Tables, metrics: Sequence[Metric]) -> None:
-    """Make the table, without rows: columns `target`, `invocation`, `DETAIL`, and one for each metric."""
-    values = "".join(f", {value_column(number)} BIGINT" for number in range(len(metrics)))
-    tables.fill("resolved", f"target INTEGER, invocation INTEGER, {DETAIL} BIGINT{values}", ())
+def tiles_of(shape: str) -> str:
+    """How many workgroups a dispatch of a shape has, in SQL; NULL where it is unknown, as of what is no dispatch."""
+    return f"nullif({shape} >> 32, 0)"
 
 
-def add_events(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metric]) -> None:
+@dataclass(slots=True)
+class Resolved:
+    """The table, as far as it is filled: where the rows and the invocations of each run begin.
+
+    `has_starts`: it has the column `START`.
+    """
+
+    tables: Tables
+    metrics: Sequence[Metric]
+    has_starts: bool
+    first_rows: list[int] = field(default_factory=list)
+    first_invocations: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Make it, without rows: columns `target`, `invocation`, `DETAIL`, maybe `START`, and one for each metric."""
+        starts = f", {START} BIGINT" if self.has_starts else ""
+        values = "".join(f", {value_column(number)} BIGINT" for number in range(len(self.metrics)))
+        columns = f"target INTEGER, invocation INTEGER, {DETAIL} BIGINT{starts}{values}"
+        self.tables.fill("resolved", columns, ())
+
+    def begin_run(self) -> int:
+        """Note that the rows of a run follow; returns the number that its invocation 0 gets."""
+        ((rows, last),) = self.tables.query("SELECT count(*), max(invocation) FROM resolved")
+        self.first_rows.append(int(rows))
+        self.first_invocations.append(0 if last is None else int(last) + 1)
+        return self.first_invocations[-1]
+
+
+def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) -> None:
     """Add the events of a run."""
     # Rows of steps are no events of their own: they would count as calls.
     which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
     query = _RESOLVED.format(
         dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
         transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
-        invocation=_INVOCATION.format(first=_next_invocation(source.tables)),
+        invocation=_INVOCATION.format(first=resolved.begin_run()),
         detail=_DETAIL.format(
             covered=f"event.{COVERED}" if COVERED in source.columns else "NULL",
-            shape="0" if source.join.has_one_shape else _SHAPE,
+            shape=_HIGH_HALF if source.join.has_one_shape else _SHAPE,
         ),
-        values="".join(f", {value_of(metric, source.run)}" for metric in metrics),
+        start=f", event.{START}" if resolved.has_starts else "",
+        values="".join(f", {value_of(metric, source.run)}" for metric in resolved.metrics),
         events=source.events,
         which=which,
         joins=joined(lookups),
     )
     source.tables.query(f"INSERT INTO resolved {query}")
-
-
-def _next_invocation(tables: Tables) -> int:
-    """The number that the invocation 0 of the next run gets."""
-    ((last,),) = tables.query("SELECT max(invocation) FROM resolved")
-    return 0 if last is None else int(last) + 1
 
 
 def first_of(targets: Iterable[str], otherwise: int) -> str:

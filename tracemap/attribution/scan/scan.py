@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.join.run import EXECUTE, Join, Target, Targets
+from tracemap.attribution.model import SlowCall
 from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.lookups import Source, lookups
 from tracemap.attribution.scan.metrics import common_metrics, step_metrics
 from tracemap.attribution.scan.percentiles import Spread, pooled
-from tracemap.attribution.scan.rows import StepRow, add_events, covered_ns, resolve, step_rows
+from tracemap.attribution.scan.rows import START, Resolved, StepRow, add_events, covered_ns, step_rows
+from tracemap.attribution.scan.slowest import slowest_calls
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
 from tracemap.attribution.scan.tables import Tables
@@ -38,6 +40,8 @@ class Scan:
     step_rows: tuple[StepRow, ...]
     surplus: bool
     invocations: Invocations
+    slowest: Mapping[int, tuple[SlowCall, ...]]
+    """By target the slowest of its calls."""
 
     def measured(self, metric: Metric) -> int:
         """The sum of a metric over all that the runs have of it."""
@@ -56,11 +60,13 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     """
     of_steps, metrics = step_metrics(runs), common_metrics(runs)
     targets, sources, rows = Targets(), [], []
-    resolve(tables, metrics)
+    # Not all runs need to tell it; events are read under all canonical names.
+    has_starts = any(START in map(str.lower, run.columns) for run in runs)
+    resolved = Resolved(tables, metrics, has_starts)
     for run in runs:
         source = Source(run, Join(graph, run.header), tables.of_run(run), targets)
         of_events, of_rows = lookups(source, submission_lookups(source))
-        add_events(source, of_events, metrics)
+        add_events(source, of_events, resolved)
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
     of_all = invocations(tables)
@@ -72,7 +78,8 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(tables, sources)
     surplus = any(source.join.surplus for source in sources)
-    return Scan(metrics, tuple(targets), by_target, covered, of_steps, tuple(rows), surplus, of_all)
+    slowest = slowest_calls(tables, metrics, resolved)
+    return Scan(metrics, tuple(targets), by_target, covered, of_steps, tuple(rows), surplus, of_all, slowest)
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:

@@ -13,13 +13,14 @@ from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed,
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.percentiles import Spread, pooled
+from tracemap.attribution.scan.rows import tiles_of
 from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.model import TIME_METRICS, Metric
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, Integer
 
 # By target and shape. What is of no target has no shape, and nobody asks for its percentiles.
 _GROUPS = """
-SELECT *{fences} FROM (
+SELECT *, {tiles} AS tiles{fences} FROM (
     SELECT target, detail AS shape, {counts}{ordered} FROM resolved WHERE target >= 0 GROUP BY ALL
     UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL)
 """
@@ -30,7 +31,8 @@ _ORDERED = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
 _FENCE = ", CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {fence} END AS BIGINT) AS {column}"
 
 _BY_TARGET = """
-SELECT target, CAST(sum(events) AS BIGINT), count(*), CAST(any_value(invocations) AS BIGINT){columns}
+SELECT target, CAST(sum(events) AS BIGINT), count(*), CAST(any_value(invocations) AS BIGINT),
+       CAST(sum(events * tiles) AS HUGEINT), count(*) FILTER (tiles IS NULL){columns}
 FROM groups GROUP BY target ORDER BY target
 """
 _OF_TARGET = """
@@ -51,6 +53,7 @@ class TargetSum:
     `absent`: how many events have no value; `per_call`: percentiles of the values; `disturbed`: the part of `sums` that
     lies beyond fences, at `disturbed_calls` events. `per_invocation`: what the sums of the rest in each invocation are
     like, as far as that is known without adding up: of targets with one event in each invocation, all of one shape.
+    `tiles`: the workgroups of all events, unknown as soon as one's are.
     """
 
     events: int
@@ -60,6 +63,7 @@ class TargetSum:
     disturbed: Mapping[str, int] = field(default_factory=dict)
     disturbed_calls: int = 0
     per_invocation: Mapping[str, PerInvocation] = field(default_factory=dict)
+    tiles: Integer = UNKNOWN
 
     @property
     def worked(self) -> Mapping[str, int]:
@@ -101,7 +105,7 @@ def sums_by_target(
     several = [frozenset({target}) for target, _, groups, *_ in rows if target >= 0 and groups > 1]
     spreads = pooled(tables, names, several, {target: events for target, events, *_ in rows})
     found = {}
-    for target, events, groups, seen, *cells in rows:
+    for target, events, groups, seen, tiles, untold, *cells in rows:
         parts = {name: _Values(*pair) for name, *pair in zip(names, cells[::2], cells[1::2], strict=True)}
         calls, taken = beyond.get(target, (0, {}))
         once = target >= 0 and groups == 1 and events == seen == of_all.count
@@ -113,6 +117,7 @@ def sums_by_target(
             disturbed={names[number]: total for number, total in taken.items()},
             disturbed_calls=calls,
             per_invocation=_per_invocation(parts, of_all) if once else {},
+            tiles=UNKNOWN if untold or target < 0 else int(tiles),
         )
     return found
 
@@ -175,5 +180,6 @@ def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], fenced: 
     return _GROUPS.format(
         counts=f"count(*) AS events, {of_all.distinct} AS invocations{''.join(counts)}",
         ordered="".join(ordered),
+        tiles=tiles_of("shape"),
         fences="".join(fences),
     )

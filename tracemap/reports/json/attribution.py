@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost
+from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost, SlowCall
 from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
 from tracemap.measurements.model import ElapsedParts
@@ -18,7 +18,7 @@ ATTRIBUTION_VERSION: Final = 2
 """Version of the JSON.
 
 1: first. 2: metrics say in how many invocations they were measured; ops have `per_invocation` in place of `per_call`;
-sites have `disturbance`.
+sites have `disturbance`, `tiles`, `imbalance_percent` and their `slowest` calls.
 """
 
 
@@ -37,7 +37,13 @@ class ShownSiteResult(Record, frozen=True):
 
     site: str
     calls: Count
+    tiles: Annotated[Integer, Meta(description="Workgroups of all calls.")]
+    imbalance_percent: Annotated[
+        Integer,
+        Meta(description="Workers times wall time, of CPU time: 100 where all of them always worked."),
+    ]
     metrics: Mapping[str, SiteCost]
+    slowest: Annotated[tuple[SlowCall, ...], Meta(description="The slowest single calls, the slowest first.")]
 
 
 class ShownResidual(Record, frozen=True):

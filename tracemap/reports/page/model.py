@@ -181,8 +181,18 @@ class SiteCostRow(Record, frozen=True):
     per_call: Spread | None
 
 
+class SlowCallRow(Record, frozen=True, array_like=True):
+    """A single call: which it is, and its times, as texts."""
+
+    which: str
+    times: str
+
+
 class SiteRow(Record, frozen=True):
-    """A row of the site table. `remarks` say how the cost was split; `load_time` sites are unmeasured."""
+    """A row of the site table. `remarks` say how the cost was split; `load_time` sites are unmeasured.
+
+    `tiles`: per call; `imbalance`, and `slowest`: the time of the slowest call. None where they are not known.
+    """
 
     id: str
     kernel: str
@@ -193,6 +203,10 @@ class SiteRow(Record, frozen=True):
     members: tuple[MemberRow, ...]
     remarks: tuple[str, ...]
     calls: Integer
+    tiles: Amount | None
+    imbalance: Amount | None
+    slowest: Amount | None
+    slowest_calls: tuple[SlowCallRow, ...]
     costs: tuple[SiteCostRow, ...]
 
 

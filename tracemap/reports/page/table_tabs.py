@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
-from tracemap.attribution.model import MetricTotal, OpCost, SiteCost, SiteResult
+from tracemap.attribution.model import MetricTotal, OpCost, SiteCost, SiteResult, SlowCall
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.reports.costed import CostedMap, remarks
@@ -20,12 +21,13 @@ from tracemap.reports.page.model import (
     ScopeRow,
     SiteCostRow,
     SiteRow,
+    SlowCallRow,
     SourcePage,
     amount,
     amounts,
     spread,
 )
-from tracemap.units import UNKNOWN, Integer, Text, Unknown, format_bytes, format_count
+from tracemap.units import UNKNOWN, Integer, Text, Unknown, format_bytes, format_count, format_ns
 
 Path = tuple[str, ...]
 """A scope: its name and those around it, outermost first."""
@@ -111,8 +113,40 @@ def _site_row(costed: CostedMap, site: Site, result: SiteResult | None) -> SiteR
         members=tuple(_member_row(member, shares) for member in site.members),
         remarks=tuple(remarks(site, result)),
         calls=result.calls if result else UNKNOWN,
+        tiles=_tiles(result),
+        imbalance=_imbalance(result),
+        slowest=_slowest(result),
+        slowest_calls=tuple(map(_slow_call, result.slowest)) if result else (),
         costs=tuple(_site_cost(result.metrics[metric.name], metric) for metric in costed.metrics) if result else (),
     )
+
+
+def _tiles(result: SiteResult | None) -> Amount | None:
+    """Of a call, on average; in thousandths, as shapes may differ from call to call."""
+    if result is None or isinstance(result.tiles, Unknown) or not result.calls:
+        return None
+    mean = Fraction(result.tiles, result.calls)
+    return Amount(round(1000 * mean), f"{int(mean):,}" if mean.denominator == 1 else f"{float(mean):,.1f}", "")
+
+
+def _imbalance(result: SiteResult | None) -> Amount | None:
+    if result is None or isinstance(result.imbalance_percent, Unknown):
+        return None
+    return Amount(result.imbalance_percent, f"{result.imbalance_percent / 100:.2f}", "")
+
+
+def _slowest(result: SiteResult | None) -> Amount | None:
+    """The time of the slowest call."""
+    time = result.slowest[0].time_ns if result and result.slowest else UNKNOWN
+    return None if isinstance(time, Unknown) else Amount(time, format_ns(time), "")
+
+
+def _slow_call(call: SlowCall) -> SlowCallRow:
+    run = f"run {call.run}, " if call.run > 1 else ""
+    start = "" if isinstance(call.start_ns, Unknown) else f", began at {call.start_ns} ns"
+    times = {"wall": call.duration_ns, "cpu": call.cpu_ns}
+    known = (f"{clock} {format_ns(time)}" for clock, time in times.items() if not isinstance(time, Unknown))
+    return SlowCallRow(f"{run}invocation {format_count(call.invocation)}{start}", ", ".join(known))
 
 
 def _member_row(member: Membership, shares: Mapping[OpId, tuple[Amount, ...]]) -> MemberRow:

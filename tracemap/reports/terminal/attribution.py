@@ -16,7 +16,8 @@ from tracemap.reports.labels import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
 from tracemap.reports.views.chosen import Chosen, chosen_view, costs_of
 from tracemap.reports.views.costs import Costs
-from tracemap.reports.views.model import TEXT, Column, Row
+from tracemap.reports.views.model import TEXT, Column, Row, View
+from tracemap.reports.views.places import slowest_calls
 from tracemap.units import Scale, format_count, format_ns, plural
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def print_attribution(
         say(to, sentence)
     _print_run(to, costed, attribution, totals=options.totals)
     _print_view(to, chosen, costs)
+    if options.by == "site":
+        _print_slowest(to, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
     _print_balance(to, attribution, costs)
     _print_remarks(to, costed)
     print_diagnostics(to, graph.diagnostics + attribution.diagnostics)
@@ -86,6 +89,12 @@ def _print_view(to: Console, chosen: Chosen, costs: Costs) -> None:
     ):
         if count:
             say(to, f"… {_counted(count, words)}" + (f", {float(share):.1f} %" if view.share else ""))
+
+
+def _print_slowest(to: Console, view: View) -> None:
+    said = tuple(column for column in view.columns if column.usual and any(row.get(column.key) for row in view.rows))
+    if view.rows:
+        _print_columns(to, "Slowest single calls of these sites, as they were measured", said, view.rows, gap=True)
 
 
 def _counted(count: int, words: str) -> str:

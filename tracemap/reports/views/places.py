@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
-from tracemap.attribution.model import SiteResult, TransferResult
+from msgspec.structs import asdict
+
+from tracemap.attribution.model import MOST_SLOWEST, SiteResult, SlowCall, TransferResult, slowness
+from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.labels import op_line, root_and_line
-from tracemap.reports.views.costs import Costs
+from tracemap.reports.views.costs import CLOCKS, Costs
 from tracemap.reports.views.model import Cell, Column, Row, View
 from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_LINE, LEAVE_SCOPE
+from tracemap.units import Unknown
 
 _KERNEL = Column("kernel", "kernel", least=26)
 _LEAVE_SPREAD = 40
@@ -19,7 +24,8 @@ _LEAVE_SPREAD = 40
 def by_site(costed: CostedMap, costs: Costs) -> View:
     """A row for each site, and for each transfer that is of an op: its cost, and how much it varies over calls.
 
-    What disturbed it, which is no part of its cost, has a column where anything did.
+    What disturbed it, which is no part of its cost, has a column where anything did. Beside its spread stands the
+    slowest call, how evenly workers shared the work, and in how many tiles it is cut.
     """
     disturbed = any(result.metrics[costs.first.name].disturbance for result in costed.results.values())
     columns = (
@@ -30,9 +36,12 @@ def by_site(costed: CostedMap, costs: Costs) -> View:
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
         costs.of_first("disturbance", "disturbance", _LEAVE_SPREAD - 1, usual=disturbed),
-        costs.of_calls("median", "p50", _LEAVE_SPREAD),
-        costs.of_calls("p10", "p10", _LEAVE_SPREAD + 1),
-        costs.of_calls("p90", "p90", _LEAVE_SPREAD + 1),
+        costs.of_calls("median", "p50", _LEAVE_SPREAD + 3),
+        costs.of_calls("p10", "p10", _LEAVE_SPREAD + 4),
+        costs.of_calls("p90", "p90", _LEAVE_SPREAD + 4),
+        Column("slowest", f"slowest {_clock_of_slowest(costed)}", "ns", "/call", leave=_LEAVE_SPREAD + 2),
+        Column("imbalance", "imbalance", "count", leave=_LEAVE_SPREAD),
+        Column("tiles", "tiles", "count", "/call", leave=_LEAVE_SPREAD + 1),
     )
     rows = [
         {
@@ -40,12 +49,57 @@ def by_site(costed: CostedMap, costs: Costs) -> View:
             "calls": result.calls,
             "disturbance": result.metrics[costs.first.name].disturbance,
             **_about(costed, place),
+            **_workers(result),
             **_spread(result, costs),
             **_cost(result, costs),
         }
         for place, result in costed.results.items()
     ]
     return View("site", columns, rows, costs.first.name)
+
+
+def _clock_of_slowest(costed: CostedMap) -> str:
+    """What people call the clock by which calls are slow."""
+    names = {metric.name for metric in costed.metrics}
+    return next((CLOCKS[name] for name in reversed(TIME_METRICS) if name in names), "")
+
+
+def _workers(result: SiteResult | TransferResult) -> Mapping[str, Cell]:
+    """How its calls were shared out among workers, as far as it is known, and the slowest of them."""
+    found: dict[str, Cell] = {}
+    if not isinstance(result.tiles, Unknown) and result.calls:
+        found["tiles"] = Fraction(result.tiles, result.calls)
+    if not isinstance(result.imbalance_percent, Unknown):
+        found["imbalance"] = Fraction(result.imbalance_percent, 100)
+    if result.slowest and not isinstance(result.slowest[0].time_ns, Unknown):
+        found["slowest"] = result.slowest[0].time_ns
+    return found
+
+
+def slowest_calls(costed: CostedMap, places: Iterable[str]) -> View:
+    """The slowest single calls of these sites and transfers; without rows where no run has times."""
+    by_call: dict[SlowCall, list[str]] = defaultdict(list)
+    for place in places:
+        for call in costed.results[place].slowest:
+            by_call[call].append(place)
+    names = {metric.name for metric in costed.metrics}
+    columns = (
+        Column("site", "site", least=8),
+        _KERNEL,
+        Column("run", "run", "count", leave=60, usual=any(call.run > 1 for call in by_call)),
+        Column("invocation", "invocation", "count", leave=40),
+        Column("start", "start ns", leave=50),
+        *(Column(name, clock, "ns") for name, clock in CLOCKS.items() if name in names),
+    )
+    rows = [_slow_row(costed, call, by_call[call]) for call in sorted(by_call, key=slowness)[:MOST_SLOWEST]]
+    return View("slowest call", columns, rows, "", share=False)
+
+
+def _slow_row(costed: CostedMap, call: SlowCall, places: Sequence[str]) -> Row:
+    """A call; of one that may be of several sites, all of them."""
+    known = {name: value for name, value in asdict(call).items() if not isinstance(value, Unknown)}
+    start = "" if isinstance(call.start_ns, Unknown) else str(call.start_ns)
+    return {**known, "site": " or ".join(places), "kernel": _about(costed, places[0])["kernel"], "start": start}
 
 
 def _about(costed: CostedMap, place: str) -> Mapping[str, Cell]:

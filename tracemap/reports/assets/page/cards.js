@@ -53,7 +53,14 @@ function siteCard(site, selected, mark) {
     facts.append(" · through ");
     site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));
   }
+  if (site.tiles) facts.append(" · " + site.tiles[1] + " tiles per call");
+  if (site.imbalance) facts.append(" · imbalance " + site.imbalance[1]);
   card.append(facts);
+  if (site.slowest_calls.length) {
+    const rows = site.slowest_calls.map(([which, times]) => make("tr", "", make("td", "", which), make("td", "num", times)));
+    const slowest = make("details", "facts", make("summary", "", "slowest calls, as they were measured"), table(...rows));
+    card.append(slowest);
+  }
   for (const remark of site.remarks) card.append(make("div", "warn", remark));
   if (site.members.length) card.append(table(...site.members.map((member) => memberRow(member, mark))));
   return card;

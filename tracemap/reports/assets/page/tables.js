@@ -119,6 +119,9 @@ const siteColumns = [
     amounts("share", (site) => costOf(site)?.total, shareCell),
     amounts("disturbance", (site) => costOf(site)?.disturbance),
     ...spreadOver("call", "per_call"),
+    amounts("slowest/call", (site) => site.slowest),
+    amounts("imbalance", (site) => site.imbalance),
+    amounts("tiles/call", (site) => site.tiles),
   ] : []),
   text("notes", (site) => site.remarks.join("; "), (site) => make("td", "text", site.remarks.join("; "))),
 ];

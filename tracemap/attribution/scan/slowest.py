@@ -1,0 +1,67 @@
+"""The slowest single calls of each target, as they were measured: what disturbed one is looked for here.
+
+Only the values from a target's last but so many on are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from tracemap.attribution.model import MOST_SLOWEST, SlowCall
+from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.rows import START, Resolved
+from tracemap.attribution.scan.tables import Tables
+from tracemap.measurements.model import TIME_METRICS, Metric
+from tracemap.units import UNKNOWN, Integer
+
+RANKED_BY = tuple(reversed(TIME_METRICS))
+"""The times by which calls are slow, the first that there is: that on the wall tells when workers waited, too."""
+
+# Calls that are as slow stand in the order of runs and invocations; which of those that are alike in all is no matter.
+_SLOWEST = """
+WITH least AS (SELECT target, list_min(max({value}, {most})) AS value FROM resolved
+               WHERE target >= 0 AND {value} IS NOT NULL GROUP BY target)
+SELECT event.target, {run} AS run, event.invocation, {columns}
+FROM resolved AS event JOIN least ON least.target = event.target AND event.{value} >= least.value
+QUALIFY row_number() OVER (PARTITION BY event.target ORDER BY {order}) <= {most}
+ORDER BY event.target, {order}
+"""
+
+
+def slowest_calls(tables: Tables, metrics: Sequence[Metric], resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
+    """By target its slowest calls, the slowest first; nothing where no run has times."""
+    numbers = {metric.name: number for number, metric in enumerate(metrics) if metric.name in TIME_METRICS}
+    ranked = next((numbers[name] for name in RANKED_BY if name in numbers), None)
+    if ranked is None:
+        return {}
+    start = f"event.{START}" if resolved.has_starts else "NULL"
+    values = [f"event.{value_column(numbers[name])}" if name in numbers else "NULL" for name in RANKED_BY]
+    keys = (f"event.{value_column(ranked)} DESC", "run", "event.invocation", start, *values[1:])
+    query = _SLOWEST.format(
+        value=value_column(ranked),
+        most=MOST_SLOWEST,
+        run=_run_of(resolved),
+        columns=", ".join((start, *values)),
+        order=", ".join(f"{key} NULLS FIRST" for key in keys if key != "NULL"),
+    )
+    found = defaultdict(list)
+    for target, run, invocation, *times in tables.query(query):
+        found[target].append(_call(run, _known(invocation, resolved.first_invocations[run]), times))
+    return {target: tuple(calls) for target, calls in found.items()}
+
+
+def _run_of(resolved: Resolved) -> str:
+    """The number of a row's run, from 0, in SQL: the rows of a run follow those of the runs before it."""
+    return " + ".join(f"CAST(event.rowid >= {first} AS INTEGER)" for first in resolved.first_rows[1:]) or "0"
+
+
+def _call(run: int, invocation: Integer, times: Sequence[int | None]) -> SlowCall:
+    start, *values = map(_known, times)
+    wall, cpu = (dict(zip(RANKED_BY, values, strict=True))[name] for name in ("duration_ns", "cpu_ns"))
+    return SlowCall(run=run + 1, invocation=invocation, start_ns=start, duration_ns=wall, cpu_ns=cpu)
+
+
+def _known(value: int | None, before: int = 0) -> Integer:
+    """A number that is not less than nothing, as no clock and no counter gives such."""
+    return UNKNOWN if value is None or value < before else int(value) - before
