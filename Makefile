@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into a virtual environment of its own.
-# `make` prints the targets. Set PYTHON to choose the interpreter, CORPUS to choose the folder of `make corpus`,
-# PYTEST_FLAGS to choose what `make test` runs (e.g. PYTEST_FLAGS="-k units").
+# `make` prints the targets. Set PYTHON to choose the interpreter, CORPUS to choose the folder of `make corpus` and of
+# `make bench`, PYTEST_FLAGS to choose what `make test` runs (e.g. PYTEST_FLAGS="-k units").
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -64,8 +64,8 @@ format: $(READY) ## mend what ruff can mend
 schemas: $(READY) ## write the JSON Schemas anew from the types of what is stored and printed
 	$(BIN)/python -m tests.schemas
 
-bench: $(READY) ## measure tracemap itself: tables of medians, quartiles and ratios
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## measure tracemap itself: tables of medians, quartiles, ratios, and of elapsed time below CORPUS
+	CORPUS=$(CORPUS) $(BIN)/python -m benchmarks
 
 corpus: $(READY) ## build, record, attribute and page every model and flag file below CORPUS (default: samples)
 	$(BIN)/python -m tests.run_corpus $(CORPUS)

@@ -7,13 +7,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import build, hook, large_runs, record, reports, sampling, start
+from benchmarks import build, elapsed, hook, large_runs, record, reports, sampling, start
 from benchmarks.measure import Figure, print_figures
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "start": start.measure,
     "build": build.measure,
     "record": record.measure,
+    "elapsed": elapsed.measure,
     "hook": hook.measure,
     "sampling": sampling.measure,
     "reports": reports.measure,

@@ -83,9 +83,17 @@ class Corpus:
         rooted: list[str | Path] = ["--source-root", sources] if sources.is_dir() else []
         check_cli("build", self.models()[model], *rooted, "-o", bundle, cwd=self.folder)
 
-    def record(self, flags: str, bundle: Path, run: Path, options: Sequence[str] = ("--iterations", "3")) -> None:
+    def record(
+        self,
+        flags: str,
+        bundle: Path,
+        run: Path,
+        options: Sequence[str] = ("--iterations", "3"),
+        last: Sequence[str] = (),
+    ) -> None:
         """Record a run through the command line; flag files name parameters relative to the corpus's folder."""
-        check_cli("record", bundle, "--flagfile", self.flag_files()[flags], *options, "-o", run, cwd=self.folder)
+        given: tuple[str | Path, ...] = ("--flagfile", self.flag_files()[flags], *options, "-o", run, *last)
+        check_cli("record", bundle, *given, cwd=self.folder)
 
 
 @contextmanager

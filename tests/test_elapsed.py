@@ -1,108 +1,255 @@
-"""The parts of elapsed time, against a walk over every nanosecond; and on real recordings."""
+"""The parts of elapsed time, against a walk over every nanosecond; and real ones, against the program's own clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
 
 import duckdb
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracemap.measurements.elapsed import elapsed_parts
+from tests.recording import entry_points, events, request, sample
+from tracemap.capture.benchmark import benchmark_command, profiling_flags, run_benchmark
+from tracemap.capture.record import record
+from tracemap.hook import stops_environment
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements.elapsed import Span, Stops, added, elapsed_parts, of_host_alone
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import UNKNOWN_PARTS, ElapsedParts
+from tracemap.measurements.hook.stops import read_stops
+from tracemap.measurements.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
 from tracemap.units import UNKNOWN
 
 Event = tuple[str, int, int, int]
-"""Kind, submission, start and duration, from the beginning of the invocation."""
+"""Kind, when it was submitted, when it began, and how long it took."""
+Invocation = tuple[list[Event], tuple[int, int]]
+"""Events, and the piece in which the program's clock went."""
 
-COLUMNS = "row, kind, kernel, submission_id, command_index, start_ns, duration_ns, covered_ns, invocation, warmup"
+COLUMNS = (
+    "row, kind, kernel, submission_id, command_index, submitted_ns, start_ns, duration_ns, covered_ns, invocation, "
+    "warmup"
+)
+TRANSFERS = ("copy", "fill")
 
 
 @st.composite
-def invocation(draw: st.DrawFn) -> list[Event]:
-    """Executes one after the other with dispatches in them, and transfers anywhere."""
+def invocation(draw: st.DrawFn, begin: int = 1000) -> Invocation:
+    """Executes with dispatches in them, and transfers, all submitted at one time and begun at another."""
     events: list[Event] = []
-    at = draw(st.integers(0, 5))
-    for submission in range(draw(st.integers(1, 3))):
-        length = draw(st.integers(1, 20))
-        events.append(("execute", submission, at, length))
+    at = begin + draw(st.integers(0, 5))
+    for _ in range(draw(st.integers(1, 3))):
+        submitted, length = at + draw(st.integers(0, 3)), draw(st.integers(1, 20))
+        start = submitted + draw(st.integers(0, 4))
+        events.append(("execute", submitted, start, length))
         for _ in range(draw(st.integers(0, 3))):
-            begin = draw(st.integers(0, length - 1))
-            events.append(("dispatch", submission, at + begin, draw(st.integers(1, length - begin))))
-        at += length + draw(st.integers(0, 6))
+            late = draw(st.integers(0, length - 1))
+            events.append(("dispatch", submitted, start + late, draw(st.integers(1, length - late))))
+        at += draw(st.integers(0, 30))
     for _ in range(draw(st.integers(0, 2))):
-        kind = draw(st.sampled_from(["copy", "fill", "alloca"]))
-        events.append((kind, 99, draw(st.integers(0, at)), draw(st.integers(1, 9))))
-    return events
+        submitted = draw(st.integers(begin, at))
+        kind = draw(st.sampled_from([*TRANSFERS, "alloca"]))
+        events.append((kind, submitted, submitted + draw(st.integers(0, 9)), draw(st.integers(1, 9))))
+    end = max(start + length for _, _, start, length in events)
+    return events, (begin, end + draw(st.integers(0, 5)))
 
 
-def moments(invocations: Sequence[Sequence[Event]]) -> tuple[int, int, int, int, int]:
-    """Kernels, transfers, queue, host and between, by asking of every nanosecond who is the first to have it."""
-    kernels = transfers = queue = host = between = 0
-    last = None
-    for events in invocations:
-        spans = sorted((start, start + length, kind) for kind, _, start, length in events if kind != "dispatch")
-        begin, end = spans[0][0], max(stop for _, stop, _ in spans)
-        between += 0 if last is None else begin - last
-        owners = [next((k for s, e, k in spans if s <= moment < e), "") for moment in range(begin, end)]
-        moved = sum(owner in ("copy", "fill") for owner in owners)
-        busy = sum(owner in ("execute", "alloca") for owner in owners)
-        covered = sum(
-            any(k == "dispatch" and number == of and s <= moment < s + n for k, of, s, n in events)
-            for kind, number, start, length in events
-            if kind == "execute"
-            for moment in range(start, start + length)
-        )
-        running = min(covered, busy)
-        kernels, transfers, queue = kernels + running, transfers + moved, queue + busy - running
-        host += owners.count("")
-        last = end
-    return kernels, transfers, queue, host, between
+def owner(moment: int, invocations: Sequence[Invocation], *, by_stops: bool) -> str:
+    """The part that a nanosecond belongs to, asked of everything that could have it."""
+    rows = [event for events, _ in invocations for event in events]
+    running = {kind for kind, _, start, length in rows if start <= moment < start + length}
+    if "dispatch" in running:
+        return "kernels"
+    if running & set(TRANSFERS):
+        return "transfers"
+    if any(kind != "dispatch" and submitted <= moment < start + length for kind, submitted, start, length in rows):
+        return "queue"
+    pieces = [piece for _, piece in invocations]
+    if by_stops and any(before <= moment < after for (_, before), (after, _) in pairwise(pieces)):
+        return "profiler"
+    spans = pieces if by_stops else [_of_rows(events) for events, _ in invocations]
+    return "host" if any(begin <= moment < end for begin, end in spans) else "unexplained"
+
+
+def _of_rows(events: Sequence[Event]) -> tuple[int, int]:
+    submissions = [submitted for kind, submitted, _, _ in events if kind != "dispatch"]
+    return min(submissions), max(start + length for _, _, start, length in events)
 
 
 def rows(invocations: Sequence[Sequence[Event]]) -> Iterator[str]:
     number = 0
-    for index, events in enumerate(invocations):
-        for kind, submission, start, length in events:
+    for index, found in enumerate(invocations):
+        for kind, submitted, start, length in found:
             number += 1
-            submitted = 100 * index + submission
-            yield f"({number}, '{kind}', 'k', {submitted}, 0, {start}, {length}, NULL::BIGINT, {index}, false)"
+            told = "NULL::BIGINT" if kind == "dispatch" else str(submitted)
+            yield f"({number}, '{kind}', 'k', {index}, 0, {told}, {start}, {length}, NULL::BIGINT, {index}, false)"
 
 
-def parts(invocations: Sequence[Sequence[Event]], elapsed_ns: int) -> ElapsedParts:
+def parts(
+    invocations: Sequence[Sequence[Event]], elapsed_ns: int, span: Span, stops: Stops | None = None
+) -> ElapsedParts:
     with duckdb.connect() as connection:
         values = ", ".join(rows(invocations))
         table = EventTable(connection, "events", f"SELECT * FROM (VALUES {values}) AS e({COLUMNS})")
-        return elapsed_parts(table, elapsed_ns)
+        return elapsed_parts(table, elapsed_ns, span, stops)
 
 
-@settings(max_examples=60, deadline=None)
-@given(found=st.lists(invocation(), min_size=1, max_size=3), pause=st.integers(0, 9), late=st.integers(0, 9))
-def test_every_moment_is_of_one_part(found: list[list[Event]], pause: int, late: int) -> None:
-    """One invocation behind the other, with pauses; the program's clock goes on for a while."""
-    placed, begin = [], 1000
-    for events in found:
-        shifted = [(kind, number, start + begin, length) for kind, number, start, length in events]
-        placed.append(shifted)
-        begin = max(start + length for _, _, start, length in shifted) + pause
-    expected = moments(placed)
-    elapsed = sum(expected) + late
-    got = parts(placed, elapsed)
-    assert got == ElapsedParts(*expected, late)
-    assert sum(value for value in got.values() if isinstance(value, int)) == elapsed
-
-
-def test_overlapping_invocations_are_not_divided() -> None:
-    """A program that begins a call before the one before has ended: a moment is of two."""
-    first: list[Event] = [("execute", 0, 0, 10)]
-    second: list[Event] = [("execute", 0, 5, 10)]
-    assert parts([first, second], 100) == UNKNOWN_PARTS
+@settings(max_examples=80, deadline=None)
+@given(
+    data=st.data(),
+    count=st.integers(1, 3),
+    late=st.integers(0, 9),
+    by_stops=st.booleans(),
+)
+def test_every_moment_is_of_one_part(data: st.DataObject, count: int, late: int, by_stops: bool) -> None:
+    """One invocation behind the other; the time that is asked for begins and ends anywhere among them."""
+    found: list[Invocation] = []
+    for _ in range(count):
+        begin = found[-1][1][1] + data.draw(st.integers(1, 9)) if found else 1000
+        found.append(data.draw(invocation(begin)))
+    last = found[-1][1][1]
+    begin = 1000 + data.draw(st.integers(0, 9))
+    end = max(begin + 1, last - data.draw(st.integers(0, 9)))
+    owners = [owner(moment, found, by_stops=by_stops) for moment in range(begin, end)]
+    pieces = np.array([piece for _, piece in found], dtype=np.int64)
+    stops = Stops(pieces[:, 0], pieces[:, 1]) if by_stops else None
+    got = parts([events for events, _ in found], end - begin + late, Span(begin, end), stops)
+    expected = {name: owners.count(name) for name in ("kernels", "transfers", "queue", "host", "profiler")}
+    assert got == ElapsedParts(
+        kernels_ns=expected["kernels"],
+        transfers_ns=expected["transfers"],
+        queue_ns=expected["queue"],
+        host_ns=expected["host"],
+        profiler_ns=expected["profiler"] if by_stops else UNKNOWN,
+        unexplained_ns=owners.count("unexplained") + late,
+        profiler_found_by=BY_STOPS if by_stops else UNKNOWN,
+    )
+    assert sum(value for value in got.values() if isinstance(value, int)) == end - begin + late
+    assert got.explained_ns == end - begin - owners.count("unexplained")
 
 
 def test_what_is_not_known_is_not_divided() -> None:
-    events: list[Event] = [("execute", 0, 0, 10)]
-    assert parts([events], 9) == UNKNOWN_PARTS
+    found: list[Event] = [("execute", 0, 0, 10)]
+    nowhere = Span(UNKNOWN, UNKNOWN)
+    assert parts([found], 9, nowhere) == UNKNOWN_PARTS
+    assert parts([found], 12, nowhere) == ElapsedParts(0, 0, 10, 0, UNKNOWN, 2, UNKNOWN)
     with duckdb.connect() as connection:
-        table = EventTable(connection, "events", f"SELECT * FROM (VALUES {', '.join(rows([events]))}) AS e({COLUMNS})")
-        assert elapsed_parts(table, UNKNOWN) == UNKNOWN_PARTS
+        table = EventTable(connection, "events", f"SELECT * FROM (VALUES {', '.join(rows([found]))}) AS e({COLUMNS})")
+        assert elapsed_parts(table, UNKNOWN, nowhere, None) == UNKNOWN_PARTS
+
+
+def test_the_profiler_of_one_run_is_not_that_of_several() -> None:
+    known, unknown = ElapsedParts(1, 2, 3, 4, 5, 6, BY_STOPS), ElapsedParts(1, 1, 1, 1, UNKNOWN, 1, UNKNOWN)
+    assert added([known, known]) == ElapsedParts(2, 4, 6, 8, 10, 12, BY_STOPS)
+    assert added([known, unknown]) == ElapsedParts(2, 3, 4, 5, UNKNOWN, 12, UNKNOWN)
+
+
+def test_calls_that_do_nothing_on_a_device_are_the_hosts() -> None:
+    stops = Stops(np.array([0, 100, 200]), np.array([60, 130, 201]))
+    assert of_host_alone(stops, 0, 2) == ElapsedParts(0, 0, 0, 90, 40, 0, BY_STOPS)
+    assert of_host_alone(stops, 1, 2) == ElapsedParts(0, 0, 0, 30, 0, 0, BY_STOPS)
+
+
+@pytest.mark.parametrize(
+    ("moments", "begins", "calls"),
+    [
+        ([10, 20, 30, 40], [25, 35], 2),  # the first call begins while the clock stands
+        ([10, 40, 50, 90], [15, 20], 2),  # two in one piece
+        ([10, 40, 30, 90], [15, 35], 2),  # time that runs backwards
+        ([10, 40, 50, 51], [], 2),  # fewer pieces than calls
+        ([], [15], 1),
+    ],
+)
+def test_stops_that_do_not_fit_the_calls_are_none(
+    tmp_path: Path, moments: list[int], begins: list[int], calls: int
+) -> None:
+    path = tmp_path / "stops"
+    assert read_stops(path, np.array(begins), calls) is None
+    np.array([*moments, 0, 0], dtype=np.int64).tofile(path)
+    assert read_stops(path, np.array(begins, dtype=np.int64), calls) is None
+
+
+def test_stops_end_where_the_program_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "stops"
+    np.array([10, 20, 30, 40, 50, 0, 0], dtype=np.int64).tofile(path)
+    found = read_stops(path, np.array([11, 33, 52]), 3)
+    assert found is not None
+    assert (found.going_ns.tolist(), found.stopped_ns.tolist()) == ([10, 30], [20, 40])
+
+
+# ---- real programs
+
+
+needs_hook = pytest.mark.skipif(
+    not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built: no C compiler"
+)
+
+
+@needs_hook
+@pytest.mark.parametrize(
+    "options", [{"iterations": 200, "warmup": 20}, {"seconds": 1.0}, {"serial": True, "seconds": 1.0}]
+)
+def test_nine_tenths_of_a_short_program_are_explained(made: Path, tmp_path: Path, options: dict[str, object]) -> None:
+    """Its calls take some ten microseconds, of which kernels have few: what surrounds them must be known."""
+    recorded = record(request(sample(made, "hand_loczoo"), tmp_path / "run.csv", **options))
+    header = recorded.header
+    found = header.elapsed.values()
+    assert sum(part for part in found if isinstance(part, int)) == header.elapsed_ns
+    assert header.elapsed.profiler_found_by == BY_STOPS
+    assert isinstance(header.elapsed.profiler_ns, int)
+    assert isinstance(header.elapsed_ns, int)
+    assert isinstance(header.elapsed.explained_ns, int)
+    assert header.elapsed.explained_ns >= 0.9 * header.elapsed_ns
+    assert 0 < header.elapsed.profiler_ns < header.elapsed_ns
+    timed = [row for row in events(recorded.path) if not row["warmup"]]
+    assert all((row["submitted_ns"] is None) == (row["kind"] == "dispatch") for row in timed)
+    assert all(row["submitted_ns"] <= row["start_ns"] for row in timed if row["kind"] == "execute")
+
+
+@needs_hook
+def test_the_clock_goes_as_long_as_the_program_says(made: Path, tmp_path: Path) -> None:
+    """The stops are seen from outside; the program adds up the same pieces by itself, and prints their mean."""
+    module, calls, stops = sample(made, "hand_loczoo"), 2_000, tmp_path / "stops"
+    function = entry_points(module)[0]
+    specs = [f"{argument.type}=1".replace("tensor<", "").replace(">", "") for argument in function.arguments]
+    plain = benchmark_command([module], function.name, specs, "local-task", calls, [])
+    command = [*plain, *profiling_flags("local-task", tmp_path / "it.ireeprof")]
+    ending = run_benchmark(command, stops_environment(stops))
+    ending.check("the benchmark")
+    found = read_stops(stops, np.array([], dtype=np.int64), calls)
+    assert found is not None
+    assert isinstance(ending.total_ns, int)
+    assert int((found.stopped_ns - found.going_ns).sum()) == pytest.approx(ending.total_ns, rel=0.1)
+    assert int((found.going_ns[1:] - found.stopped_ns[:-1]).min()) > 0
+
+
+@needs_hook
+def test_without_stops_the_profilers_work_is_unknown(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the hook is not built: what lies between calls is not explained then."""
+    monkeypatch.setattr("tracemap.hook.LIBRARY_NAME", "none.so")
+    header = record(request(sample(made, "hand_loczoo"), tmp_path / "run.csv", iterations=20)).header
+    assert (header.elapsed.profiler_ns, header.elapsed.profiler_found_by) == (UNKNOWN, UNKNOWN)
+    assert sum(part for part in header.elapsed.values() if isinstance(part, int)) == header.elapsed_ns
+
+
+@needs_hook
+def test_a_function_without_dispatches_is_the_hosts(made: Path, tmp_path: Path) -> None:
+    asked = request(sample(made, "hand_multifunc"), tmp_path / "run.csv", function="no_compute", iterations=50)
+    found = record(asked).header
+    assert isinstance(found.elapsed_ns, int)
+    parts = found.elapsed.values()
+    assert parts[:3] == (0, 0, 0)
+    assert sum(part for part in parts if isinstance(part, int)) == found.elapsed_ns
+    assert found.elapsed_ns < 50_000 * 50  # without the first call, which alone takes half a millisecond
+
+
+@needs_hook
+def test_the_hook_says_nothing_where_only_stops_are_wanted(made: Path, tmp_path: Path) -> None:
+    plain = benchmark_command([sample(made, "hand_multifunc")], "no_compute", ["32x64xf32=1"], "local-sync", 10, [])
+    ending = run_benchmark(plain, stops_environment(tmp_path / "stops"))
+    ending.check("the benchmark")
+    assert ending.of_hook == ""

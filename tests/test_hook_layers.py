@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("system",),
     ("images", "settings", "printing", "event_names"),
     ("counters", "process", "statistics"),
-    ("samples", "report", "event_choice"),
+    ("samples", "report", "event_choice", "stops"),
     ("perf_source", "timer_source"),
     ("sampler",),
     ("thread",),

@@ -90,7 +90,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "measurements": (
         frozenset({"model", "order", "sql", "callgrind", "histograms"}),
         frozenset({"events", "medians"}),
-        frozenset({"columns", "elapsed", "hook", "ireeprof"}),
+        frozenset({"elapsed"}),
+        frozenset({"columns", "hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
     ),
     "reports": (

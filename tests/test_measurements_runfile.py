@@ -58,7 +58,7 @@ EVENTS = (
     "SELECT CASE WHEN i % 5 = 4 THEN 'execute' ELSE 'dispatch' END AS kind, "
     "CASE WHEN i % 5 < 4 THEN 'k,\"' || i || chr(10) || '''' END AS kernel, "
     "1 AS command_buffer_id, i AS command_index, 9007199254740993 AS submission_id, NULL::VARCHAR AS site, "
-    "i AS call, 0 AS invocation, i < 5 AS warmup, 100 * i AS start_ns, 7 * i AS duration_ns, "
+    "i AS call, 0 AS invocation, i < 5 AS warmup, 99 * i AS submitted_ns, 100 * i AS start_ns, 7 * i AS duration_ns, "
     "CASE WHEN i % 5 < 4 THEN 11 * i END AS cpu_ns, NULL::VARCHAR AS thread, NULL::BIGINT AS cpu, "
     "4 AS workgroups_x, 1 AS workgroups_y, 1 AS workgroups_z, NULL::BIGINT AS payload_bytes, "
     "NULL::BIGINT AS covered_ns, "
@@ -294,11 +294,11 @@ def test_a_header_of_another_version(tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header = json.loads(header_path(path).read_text(encoding="utf-8"))
     header_path(path).write_text(json.dumps(header | {"schema_version": 99}), encoding="utf-8")
-    with pytest.raises(RunVersion, match=r"99.*version 3"):
+    with pytest.raises(RunVersion, match=r"99.*version 4"):
         read_run(path)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 3}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 4}'])
 def test_a_damaged_header(damage: str, tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header_path(path).write_text(damage, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,9 @@ from tracemap.capture.watching import WATCH_S, Watcher
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
-from tracemap.hook import HookSettings, environment
+from tracemap.hook import HookSettings, HookUnavailable, environment, stops_environment
+from tracemap.measurements.elapsed import Stops
+from tracemap.measurements.hook.stops import read_stops
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, empty_profile
 from tracemap.owned.home import beside
 from tracemap.toolchain import Progress
@@ -44,6 +47,8 @@ class Execution:
     profile: Profile
     samples: Path
     watcher: Watcher
+    stops: Stops | None = None
+    """Of the program's own clock, around each call; None: nothing tells."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
     def failure(self, entry: Function) -> str:
@@ -159,10 +164,11 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     """Run the program, with the sampler where samples are wanted, and read its profile."""
     command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
     samples = plan.folder / f"samples-{attempt.name}"
-    variables = {}
+    variables, stops = {}, plan.folder / f"stops-{attempt.name}"
     if hz := plan.options.sample_hz:
         samples.mkdir()
         variables = environment(samples, HookSettings(record_calls=False, sample_hz=hz))
+    variables |= _noting_stops(stops, variables)
     watcher = Watcher(None if attempt.calls else plan.goal, attempt.path, samples, progress)
     ending = run_benchmark(command, variables, watcher.watch, WATCH_S)
     watcher.end()
@@ -173,11 +179,20 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     timed_flushes = plan.flushes_on_timer or bool(attempt.more)
     known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes)
     profile = _read(attempt, connection, known)
-    done = Execution(tuple(command), attempt.more, calls, warmup, ending, profile, samples, watcher)
+    of_clock = read_stops(stops, profile.begins_ns, calls)
+    done = Execution(tuple(command), attempt.more, calls, warmup, ending, profile, samples, watcher, of_clock)
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
         raise ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
     return done
+
+
+def _noting_stops(stops: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """What makes the hook note when the program stops its clock; without a hook nothing does."""
+    try:
+        return stops_environment(stops, variables.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", "")))
+    except HookUnavailable:
+        return {}
 
 
 _ENDLESS = 1_000_000_000

@@ -22,10 +22,10 @@ from tracemap.capture.sampling import add_samples, samples_in_kernels
 from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed
-from tracemap.measurements.elapsed import elapsed_parts
+from tracemap.measurements.elapsed import Span, Stops, elapsed_parts, of_host_alone
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.medians import median_of
-from tracemap.measurements.model import Disturbance, Invocation, RunHeader
+from tracemap.measurements.model import Clock, Disturbance, ElapsedParts, Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import open_database
 from tracemap.owned.home import temporary_folder
@@ -188,7 +188,7 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic], distu
         iterations=_iterations(execution),
         warmup=execution.warmup,
         elapsed_ns=elapsed_ns,
-        elapsed=elapsed_parts(profile.events, elapsed_ns),
+        elapsed=_elapsed_parts(execution, elapsed_ns),
         invocation=_invocation(execution),
         disturbance=disturbance,
         inputs=tuple(given.said for given in plan.inputs),
@@ -198,6 +198,21 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic], distu
         tools=(f"tracemap {__version__}", f"{_RUNTIME} {_runtime_version()}"),
         diagnostics=tuple(about),
     )
+
+
+def _elapsed_parts(execution: Execution, elapsed_ns: Integer) -> ElapsedParts:
+    """What the elapsed time went for. Of a device with a clock of its own the rows alone tell, on that clock."""
+    profile = execution.profile
+    if profile.clock is not Clock.HOST:
+        return elapsed_parts(profile.events, elapsed_ns, Span(UNKNOWN, UNKNOWN), None)
+    if (stops := _stops_alone(execution)) is not None:
+        return of_host_alone(stops, execution.warmup, execution.calls)
+    return elapsed_parts(profile.events, elapsed_ns, Span(*_measured_span(execution)), execution.stops)
+
+
+def _stops_alone(execution: Execution) -> Stops | None:
+    """When the program stopped its clock, where nothing else tells of its calls; None: something does, or nothing."""
+    return None if execution.profile.event_count or not execution.calls else execution.stops
 
 
 def _runtime_version() -> str:
@@ -229,5 +244,7 @@ def _elapsed_ns(execution: Execution) -> Integer:
         return recorded
     if isinstance(span.first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
         return max(recorded, total - (begin - span.first_ns))
+    if (stops := _stops_alone(execution)) is not None:
+        return int(stops.stopped_ns[execution.calls - 1] - stops.going_ns[execution.warmup])
     # Nothing was submitted, or calls cannot be told apart: the warm-up counts as any other call.
     return round(total * (execution.calls - execution.warmup) / execution.calls)

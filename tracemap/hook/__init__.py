@@ -15,7 +15,15 @@ from pathlib import Path
 
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME, HookUnavailable, check_platform, find_compiler
 
-__all__ = ["HookSettings", "HookUnavailable", "attach", "environment", "library_path", "settings_environment"]
+__all__ = [
+    "HookSettings",
+    "HookUnavailable",
+    "attach",
+    "environment",
+    "library_path",
+    "settings_environment",
+    "stops_environment",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,21 @@ def environment(output: Path, settings: HookSettings = EVERYTHING, preloaded: st
     """
     libraries = [str(library_path()), *preloaded.split()]
     return {"LD_PRELOAD": " ".join(libraries), **settings_environment(output, settings)}
+
+
+def stops_environment(stops: Path, preloaded: str = "") -> dict[str, str]:
+    """The variables with which a program is started so that it is noted when it stops its own clock, and nothing else.
+
+    Args:
+        stops: the file to make.
+        preloaded: what `LD_PRELOAD` holds already; the library is added where it is not there.
+
+    Raises:
+        HookUnavailable: there is no library.
+    """
+    library = str(library_path())
+    others = [name for name in preloaded.split() if name != library]
+    return {"LD_PRELOAD": " ".join([library, *others]), "TRACEMAP_HOOK_STOPS": str(stops.resolve())}
 
 
 def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: Path | None = None) -> None:

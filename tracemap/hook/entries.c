@@ -17,6 +17,7 @@
  *   counters        counts of events, for each call           settings        the environment variables
  *   images          reads ELF images in memory                printing        text on its way into a file
  *   event_names     Linux's names of events
+ *   stops           when the program stops its own clock
  *   system          what the hook asks of the compiler, the C library, the kernel and the machine
  *   abi, layout     IREE's interface, the layout of record files
  */
@@ -25,6 +26,7 @@
 #include "calls.h"
 #include "images.h"
 #include "loading.h"
+#include "stops.h"
 #include "thread.h"
 
 /* ---- the process begins, forks and ends */
@@ -84,6 +86,12 @@ PUBLIC int mprotect(void *address, size_t size, int protection) { return hooked_
 PUBLIC int munmap(void *address, size_t size) { return hooked_munmap(address, size); }
 PUBLIC void *dlsym(void *handle, const char *name) { return hooked_dlsym(handle, name); }
 PUBLIC int dlclose(void *handle) { return hooked_dlclose(handle); }
+
+PUBLIC int clock_gettime(clockid_t clock, struct timespec *time) {
+  int status = real_clock_gettime(clock, time);
+  if (UNLIKELY(clock == CLOCK_PROCESS_CPUTIME_ID)) stops_add();
+  return status;
+}
 
 #endif
 

@@ -1,6 +1,7 @@
 #include "process.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -132,8 +133,8 @@ bool process_begin(void) {
     settings_read();
     system_begin();
     silent = !settings.output[0] && !settings.report.wanted;
-    if (silent) say("TRACEMAP_HOOK_OUTPUT names no folder: nothing is recorded");
-    else open_file();
+    if (!silent) open_file();
+    else if (!getenv("TRACEMAP_HOOK_STOPS")) say("TRACEMAP_HOOK_OUTPUT names no folder: nothing is recorded");
   } else if (file < 0 && !silent) {
     open_file(); /* in a forked child */
   }

@@ -106,17 +106,19 @@ size_t read_file(const char *path, char *data, size_t size) {
 struct libc libc;
 
 /* By version, since plain dlsym would be our own. */
-#define RESOLVE(name) libc.name = (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, DLSYM_VERSION)
+#define RESOLVE_OF(name, version) libc.name = (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, version)
+#define RESOLVE(name) RESOLVE_OF(name, DLSYM_VERSION)
 
 void libc_resolve(void) {
   if (libc.dlsym) return;
 #ifdef TRACEMAP_HOOK_WITHOUT_PRELOAD
-  libc = (struct libc){dlsym, dlclose, mmap, mprotect, munmap};
+  libc = (struct libc){dlsym, dlclose, mmap, mprotect, munmap, clock_gettime};
 #else
   RESOLVE(mmap);
   RESOLVE(mprotect);
   RESOLVE(munmap);
   RESOLVE(dlclose);
+  RESOLVE_OF(clock_gettime, "GLIBC_2.17");
   RESOLVE(dlsym);
 #endif
 }
@@ -134,6 +136,10 @@ int real_mprotect(void *address, size_t size, int protection) {
 
 int real_munmap(void *address, size_t size) {
   return libc.munmap ? libc.munmap(address, size) : (int)syscall(SYS_munmap, address, size);
+}
+
+int real_clock_gettime(clockid_t clock, struct timespec *time) {
+  return libc.clock_gettime ? libc.clock_gettime(clock, time) : (int)syscall(SYS_clock_gettime, clock, time);
 }
 
 size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
@@ -154,7 +160,7 @@ static struct moment begun;
 
 uint64_t clock_ns(clockid_t clock) {
   struct timespec time;
-  if (clock_gettime(clock, &time)) return 0;
+  if (real_clock_gettime(clock, &time)) return 0;
   return (uint64_t)time.tv_sec * SECOND_NS + (uint64_t)time.tv_nsec;
 }
 

@@ -66,6 +66,7 @@ struct libc {
   void *(*mmap)(void *address, size_t size, int protection, int flags, int file, off_t offset);
   int (*mprotect)(void *address, size_t size, int protection);
   int (*munmap)(void *address, size_t size);
+  int (*clock_gettime)(clockid_t clock, struct timespec *time);
 };
 
 /* All NULL before `libc_resolve`; `dlsym` is set last. */
@@ -76,6 +77,7 @@ void libc_resolve(void);
 void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset);
 int real_mprotect(void *address, size_t size, int protection);
 int real_munmap(void *address, size_t size);
+int real_clock_gettime(clockid_t clock, struct timespec *time);
 
 size_t page_bytes(void);
 

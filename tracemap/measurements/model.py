@@ -22,10 +22,10 @@ from tracemap.units import UNKNOWN, Integer, Text
 # ---- the header
 
 
-RUN_FORMAT_VERSION: Final = 3
+RUN_FORMAT_VERSION: Final = 4
 """Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z. 3: the header has the
 parts of the elapsed time, the median call with its interval, why no more calls were made, and what disturbed the
-program."""
+program. 4: rows say when they were submitted; of the elapsed time the profiler's own work is a part."""
 
 
 class Clock(enum.StrEnum):
@@ -74,19 +74,31 @@ class ElapsedParts(Record, frozen=True):
         Integer,
         msgspec.Meta(description="In which something was submitted and no kernel ran: before, between and after them."),
     ]
-    host_ns: Annotated[Integer, msgspec.Meta(description="In an invocation, with nothing submitted: the host's code.")]
-    between_ns: Annotated[
+    host_ns: Annotated[Integer, msgspec.Meta(description="In a call, with nothing submitted: the host's code.")]
+    profiler_ns: Annotated[
         Integer,
-        msgspec.Meta(description="Between invocations: the program that calls, and the profiler writing down."),
+        msgspec.Meta(
+            description="In which the profiler wrote down what it saw; unknown: it is in what is unexplained."
+        ),
     ]
-    unexplained_ns: Annotated[Integer, msgspec.Meta(description="What the program's clock counted beside that.")]
+    unexplained_ns: Annotated[Integer, msgspec.Meta(description="All of the elapsed time beside that.")]
+    profiler_found_by: Annotated[Text, msgspec.Meta(description="How the profiler's work was found.")]
 
     def values(self) -> tuple[Integer, ...]:
         """The parts in the order of the fields."""
-        return msgspec.structs.astuple(self)
+        parts: tuple[Integer, ...] = msgspec.structs.astuple(self)[:-1]
+        return parts
+
+    @property
+    def explained_ns(self) -> Integer:
+        """All parts but what is not explained; unknown where that is."""
+        known = [part for part in self.values()[:-1] if isinstance(part, int)]
+        return sum(known) if isinstance(self.unexplained_ns, int) else UNKNOWN
 
 
-UNKNOWN_PARTS: Final = ElapsedParts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+BY_STOPS: Final = "stopped-clock"
+"""The profiler's work is what the program did while its own clock was stopped."""
+UNKNOWN_PARTS: Final = ElapsedParts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 
 
 class Invocation(Record, frozen=True):
@@ -128,7 +140,7 @@ class Disturbance(Record, frozen=True):
 class RunHeader(Document, frozen=True, kw_only=True):
     """How a run came about: unknown is what was not told by whoever wrote the file."""
 
-    schema_version: Literal[3] = RUN_FORMAT_VERSION
+    schema_version: Literal[4] = RUN_FORMAT_VERSION
     kind: Literal["run"] = "run"
     module_sha256: Annotated[Text, msgspec.Meta(description="SHA-256 of the module that ran.")]
     bundle: Annotated[Text, msgspec.Meta(description="Name of the bundle that the module came from.")]
@@ -239,6 +251,7 @@ COLUMNS: dict[str, str] = {
     "call": "BIGINT",
     "invocation": "BIGINT",
     "warmup": "BOOLEAN",
+    "submitted_ns": "BIGINT",
     "start_ns": "BIGINT",
     "duration_ns": "BIGINT",
     "cpu_ns": "BIGINT",
@@ -255,7 +268,8 @@ COLUMNS: dict[str, str] = {
 """The columns that have a meaning of their own, with their SQL types; NULL is unknown.
 
 `kind` defaults to dispatch; `call` is the k-th execution of its site or command; `invocation` counts calls of the
-entry point from 0, warm-up included; `start_ns` is on the run's clock; `workgroups_x` … are how many workgroups a
+entry point from 0, warm-up included; `start_ns` is on the run's clock, and so is `submitted_ns`, when the host
+submitted what is no dispatch (of a dispatch, its `execute` tells); `workgroups_x` … are how many workgroups a
 dispatch has; `payload_bytes` is how much a copy, fill or update moves; `covered_ns` is the part of an execute's
 duration in which a dispatch of it ran; `step` is a line of the kernel's text (0: machine code without a line),
 `address` an address in the executable's ELF image, as its symbols count.

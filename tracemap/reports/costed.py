@@ -51,7 +51,7 @@ def explained_of_elapsed(attribution: Attribution) -> str:
     return f"rows explain {format_share(duration.measured - twice, elapsed)}"
 
 
-ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "between invocations", "not explained")
+ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "profiler", "not explained")
 """What people read of the parts of elapsed time, in the order of `ElapsedParts`."""
 
 

@@ -250,6 +250,7 @@ SELECT row, kind, key AS kernel,
         ORDER BY {start_ns}, row) - 1 AS call,
     invocation,
     coalesce(invocation < {warmup}, false) AS warmup,
+    {submitted_ns} AS submitted_ns,
     {start_ns} AS start_ns,
     CASE WHEN valid THEN duration_ns END AS duration_ns,
     {cpu_ns}
@@ -278,6 +279,7 @@ def _events_sql(clock: Clock, warmup: int) -> str:
     return _EVENTS.format(
         record_types=record_types(clock),
         start_ns="start_host_time_ns" if on_host else "start_driver_host_cpu_time_ns",
+        submitted_ns="CASE WHEN kind <> 'dispatch' THEN s.host_time_ns END" if on_host else "CAST(NULL AS BIGINT)",
         warmup=warmup,
         cpu_ns=_CPU_NS if on_host else "",
     )
