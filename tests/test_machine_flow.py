@@ -9,8 +9,9 @@ import json
 import re
 import shutil
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ from tests.support import check_cli
 from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
 from tracemap.graph.bundle import load
 from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
-from tracemap.machine.flow import waiting_for_memory
 from tracemap.machine.images import kernel_images, read_images
+from tracemap.machine.memory import brought_by, waits_of
 
 CHAIN = """func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>) -> tensor<64x64xf32> {
   %a = stablehlo.tanh %x : tensor<64x64xf32>
@@ -88,7 +89,7 @@ def test_only_what_takes_in_what_is_loaded_waits_for_memory(chain: Chain) -> Non
     """Of the loop's instructions, the loads of the two matrices, and at most what takes nothing but these."""
     steps = chain(BASELINE)
     body = in_loops(steps)
-    waits = waiting_for_memory(body)
+    waits = waits_of(body).load_of
     matrices = [each for each in body if re.search(r"ptr \[r(?!ip)", each.operands) and not each.values.stores]
     assert matrices
     assert {each.address for each in matrices if not each.values.reads} <= waits.keys()
@@ -142,3 +143,86 @@ def test_the_loops_of_the_kernel_are_found_without_the_map(chain: Chain) -> None
     steps = chain(BASELINE)
     ((image, function),) = kernel_images(steps.images, steps.kernel.name)
     assert steps.code.loops == loops_of(instructions_of(image, function))
+
+
+# ---- what waits for memory
+
+READS = """#id = affine_map<(d0, d1) -> (d0, d1)>
+#turned = affine_map<(d0, d1) -> (d1, d0)>
+func.func @main(%t: tensor<1000xf32>, %i: tensor<64x64xi32>, %x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %e = tensor.empty() : tensor<64x64xf32>
+  %r = linalg.generic {indexing_maps = [#id, READS, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%i, %x : tensor<64x64xi32>, tensor<64x64xf32>) outs(%e : tensor<64x64xf32>) {
+  ^bb0(%n: i32, %in: f32, %out: f32):
+    %p = arith.index_cast %n : i32 to index
+    %g = tensor.extract %t[%p] : tensor<1000xf32>
+    %a = math.exp %g : f32
+    %b = math.tanh %in : f32
+    %v = arith.addf %a, %b : f32
+    linalg.yield %v : f32
+  } -> tensor<64x64xf32>
+  return %r : tensor<64x64xf32>
+}
+"""
+
+
+def bodies_of(model: str, tmp_path: Path) -> list[list[Instruction]]:
+    """The instructions of each innermost loop of a model's only kernel."""
+    file, bundle = tmp_path / "reads.mlir", tmp_path / "reads.tracemap"
+    file.write_text(model)
+    check_cli("build", file, "-o", bundle, "--force", "--", BASELINE)
+    made = load(bundle)
+    (kernel,) = made.graph.kernels
+    code = kernel_steps(made.graph, kernel, read_images(made.module_path)).code
+    found: dict[int, list[Instruction]] = defaultdict(list)
+    for each in code.instructions:
+        found[innermost(code.loops, each.address)].append(each)
+    return [body for loop, body in found.items() if loop != OUTSIDE]
+
+
+def is_load(each: Instruction) -> bool:
+    """By the text: an operand in memory that is neither beside the code nor on the stack, and not the first one."""
+    return re.search(r", .*ptr \[(?!rip|rsp|rbp)", each.operands) is not None and not each.mnemonic.startswith("lea")
+
+
+def test_waits_are_at_loads_and_right_behind_them_and_nowhere_else(tmp_path: Path) -> None:
+    for body in bodies_of(READS.replace("READS", "#id"), tmp_path):
+        waits = waits_of(body)
+        loads = {each.address for each in body if is_load(each)}
+        following = {after.address: before.address for before, after in pairwise(body) if before.address in loads}
+        for address, waited_for in waits.load_of.items():
+            assert waited_for in loads
+            assert address == waited_for or following[address] == waited_for
+        assert waits.load_of.keys().isdisjoint(waits.behind)
+        assert all(loads >= found for found in waits.behind.values())
+
+
+def test_a_load_whose_place_was_loaded_waits_as_well(tmp_path: Path) -> None:
+    """A gather finds its place in registers that are taken out of vectors of indices."""
+    bodies = bodies_of(READS.replace("READS", "#id"), tmp_path)
+    gathered = [(body, each) for body in bodies for each in body if is_load(each) and each.mnemonic == "vinsertps"]
+    assert gathered
+    for body, each in gathered:
+        assert waits_of(body).load_of[each.address] == each.address
+
+
+def test_what_is_computed_from_loaded_values_is_behind_their_waits(tmp_path: Path) -> None:
+    """The stored sum comes from all that is loaded, but for indices; products are computed, and wait for no memory."""
+    for body in bodies_of(READS.replace("READS", "#id"), tmp_path):
+        waits = waits_of(body)
+        (*_, stored) = (each for each in body if each.values.stores)
+        loads = {each.address for each in body if is_load(each) and not each.mnemonic.startswith("vpmovsx")}
+        assert waits.behind[stored.address] == loads
+        products = [each.address for each in body if each.mnemonic == "vmulps" and "ptr" not in each.operands]
+        assert products
+        assert waits.behind.keys() >= set(products)
+
+
+def test_what_a_loop_brings_in(tmp_path: Path) -> None:
+    """Read in sequence, a vector of eight brings half a line; turned, each of its elements brings a line of its own."""
+    bare = READS.replace("%g = tensor.extract %t[%p] : tensor<1000xf32>", "%g = arith.sitofp %n : i32 to f32")
+    for order, of_matrix in (("#id", 32), ("#turned", 8 * 64)):
+        bodies = bodies_of(bare.replace("READS", order), tmp_path)
+        brought = [brought_by([each for each in body if is_load(each)], body) for body in bodies]
+        vectors = max(brought) / (32 + of_matrix)  # with as many bytes of whole numbers, read in sequence
+        assert vectors == int(vectors) > 0

@@ -10,26 +10,22 @@ without judging it.
 
 from __future__ import annotations
 
-import itertools
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tests.support import command_line
+from tests.oracle.linalg import Program, epilogue, sum_then_chain
+from tests.support import Json, check_cli, json_cli
 
 MOST_ERROR = 0.15
 _RATES_HZ = (1499, 1753, 1999)
 """Several, as one of them may fall into step with the calls, which take much the same time each."""
 _RUNS = 5
-
-Json = dict[str, Any]
+_SIZE = "256x1024"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,88 +61,22 @@ class Outcome:
         return not self.case.overlaps and self.error > MOST_ERROR
 
 
-def _elementwise(size: str, source: str, result: str, body: Sequence[str]) -> str:
-    """A linalg.generic over all elements, with one line per operation of its body."""
-    lines = "\n".join(f"    {each}" for each in body)
-    return (
-        '  %name = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]} '
-        f"ins({source} : tensor<{size}xf32>) outs(%empty : tensor<{size}xf32>) {{\n"
-        f"  ^bb0(%in: f32, %out: f32):\n{lines}\n    linalg.yield %v : f32\n  }} -> tensor<{size}xf32>\n"
-    ).replace("%name", result, 1)
-
-
-def _applied(operation: str, times: int) -> list[str]:
-    """An operation applied to `%in` so often, one after the other; the last value is `%v`."""
-    names = ["%in", *(f"%v{number}" for number in range(1, times)), "%v"]
-    return [f"{new} = {operation} {old} : f32" for old, new in itertools.pairwise(names)]
-
-
-_MAPS = "#id = affine_map<(d0, d1) -> (d0, d1)>\n#row = affine_map<(d0, d1) -> (d0)>\n"
-
-
-def _after_a_sum(rows: int, columns: int, before: Sequence[str], after: Sequence[str]) -> str:
-    """Elements go through `before` and are summed up per row; then each is divided by its row's sum and goes through
-    `after`: one kernel of two loops.
-    """
-    size = f"{rows}x{columns}"
-    return (
-        f"{_MAPS}func.func @main(%x: tensor<{size}xf32>) -> tensor<{size}xf32> {{\n"
-        "  %zero = arith.constant 0.0 : f32\n"
-        f"  %row = tensor.empty() : tensor<{rows}xf32>\n"
-        f"  %empty = tensor.empty() : tensor<{size}xf32>\n"
-        f"  %start = linalg.fill ins(%zero : f32) outs(%row : tensor<{rows}xf32>) -> tensor<{rows}xf32>\n"
-        f"{_elementwise(size, '%x', '%t', before)}"
-        '  %sum = linalg.generic {indexing_maps = [#id, #row], iterator_types = ["parallel", "reduction"]} '
-        f"ins(%t : tensor<{size}xf32>) outs(%start : tensor<{rows}xf32>) {{\n"
-        "  ^bb0(%in: f32, %acc: f32):\n    %w = arith.addf %in, %acc : f32\n    linalg.yield %w : f32\n"
-        f"  }} -> tensor<{rows}xf32>\n"
-        '  %d = linalg.generic {indexing_maps = [#id, #row, #id], iterator_types = ["parallel", "parallel"]} '
-        f"ins(%x, %sum : tensor<{size}xf32>, tensor<{rows}xf32>) outs(%empty : tensor<{size}xf32>) {{\n"
-        "  ^bb0(%a: f32, %s: f32, %out: f32):\n    %q = arith.divf %a, %s : f32\n    linalg.yield %q : f32\n"
-        f"  }} -> tensor<{size}xf32>\n"
-        f"{_elementwise(size, '%d', '%y', after)}"
-        f"  return %y : tensor<{size}xf32>\n}}\n"
-    )
-
-
-def _product(rows: int, inner: int, columns: int, epilogue: Sequence[str]) -> str:
-    """A matrix product and an elementwise epilogue."""
-    size = f"{rows}x{columns}"
-    return (
-        f"{_MAPS}func.func @main(%a: tensor<{rows}x{inner}xf32>, %b: tensor<{inner}x{columns}xf32>) "
-        f"-> tensor<{size}xf32> {{\n"
-        "  %zero = arith.constant 0.0 : f32\n"
-        f"  %empty = tensor.empty() : tensor<{size}xf32>\n"
-        f"  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<{size}xf32>) -> tensor<{size}xf32>\n"
-        f"  %p = linalg.matmul ins(%a, %b : tensor<{rows}x{inner}xf32>, tensor<{inner}x{columns}xf32>) "
-        f"outs(%start : tensor<{size}xf32>) -> tensor<{size}xf32>\n"
-        f"{_elementwise(size, '%p', '%y', epilogue)}"
-        f"  return %y : tensor<{size}xf32>\n}}\n"
-    )
-
-
-def _line_of(text: str, words: str) -> int:
-    """The line on which these words stand first."""
-    return next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+def _case(name: str, once: Program, twice: Program, asked: int, iterations: int, *, overlaps: bool = False) -> Case:
+    return Case(name, once.text, twice.text, once.lines[asked], iterations, overlaps)
 
 
 def cases() -> list[Case]:
     """The kernels: each op's work is done once and twice."""
     found = []
     for function in ("math.tanh", "math.exp", "math.log1p"):
-        once = _after_a_sum(256, 1024, _applied("math.absf", 1), _applied(function, 1))
-        twice = _after_a_sum(256, 1024, _applied("math.absf", 1), _applied(function, 2))
-        found.append(Case(f"sum, then {function[5:]}", once, twice, _line_of(once, "%y = "), 600))
-    once = _after_a_sum(256, 1024, _applied("math.tanh", 1), _applied("math.exp", 1))
-    twice = _after_a_sum(256, 1024, _applied("math.tanh", 2), _applied("math.exp", 1))
-    found.append(Case("sum of tanh, then exp", once, twice, _line_of(once, "%t = "), 600))
+        once, twice = (sum_then_chain(_SIZE, [("math.absf", 1)], [(function, times)]) for times in (1, 2))
+        found.append(_case(f"sum, then {function[5:]}", once, twice, 1, 600))
+    once, twice = (sum_then_chain(_SIZE, [("math.tanh", times)], [("math.exp", 1)]) for times in (1, 2))
+    found.append(_case("sum of tanh, then exp", once, twice, 0, 600))
     # The epilogue of a tile is short: a processor does it while the product of the next tile begins.
-    once = _product(256, 256, 256, _applied("math.tanh", 1))
-    twice = _product(256, 256, 256, _applied("math.tanh", 2))
-    found.append(Case("product (K = 256), then tanh", once, twice, _line_of(once, "%y = "), 1500, overlaps=True))
-    once = _product(256, 16, 256, _applied("math.tanh", 1))
-    twice = _product(256, 16, 256, _applied("math.tanh", 2))
-    found.append(Case("product (K = 16), then tanh", once, twice, _line_of(once, "%y = "), 4000, overlaps=True))
+    for inner, iterations in ((256, 1500), (16, 4000)):
+        once, twice = (epilogue([("math.tanh", times)], inner=inner) for times in (1, 2))
+        found.append(_case(f"product (K = {inner}), then tanh", once, twice, 0, iterations, overlaps=True))
     return found
 
 
@@ -162,20 +92,15 @@ class _Bench:
         model = self._folder / f"{name}.mlir"
         model.write_text(text, encoding="utf-8")
         bundle = model.with_suffix(".tracemap")
-        _run("build", model, "-o", bundle)
+        check_cli("build", model, "-o", bundle)
         return bundle
 
     def costs(self, bundle: Path, longer: int, *sampling: str) -> Json:
         """What attribution says of one more run, that has so many times as many iterations."""
         run = self._folder / "run.parquet"
         flags = ("--serial", "--iterations", str(self._case.iterations * longer), "--warmup", "20", "--force")
-        _run("record", bundle, "-o", run, *flags, *sampling)
-        parsed: Json = json.loads(_run("attribute", run, "--map", bundle, "--format", "json"))
-        return parsed
-
-
-def _run(*words: str | Path) -> str:
-    return subprocess.run(command_line(*words), check=True, capture_output=True, text=True).stdout
+        check_cli("record", bundle, "-o", run, *flags, *sampling)
+        return json_cli("attribute", run, "--map", bundle)
 
 
 def measure(case: Case) -> Outcome:
@@ -222,7 +147,7 @@ def _kernel_ns(costs: Json) -> float:
 
 
 def _op_on(bundle: Path, line: int) -> str:
-    shown: Json = json.loads(_run("show", bundle, "--format", "json"))
+    shown = json_cli("show", bundle)
     return next(str(op["id"]) for op in shown["ops"] if op["line"] == line)
 
 

@@ -1,4 +1,4 @@
-"""Which op's value an instruction carries, where its own line does not tell, and which instructions wait for memory.
+"""Which op's value an instruction carries, where its own line does not tell.
 
 A load stands on the line of the whole loop nest, not on that of the op that reads what it loads; a store likewise. The
 registers tell: what is loaded is of the op that takes it first, what is stored of the op that made it.
@@ -7,9 +7,8 @@ registers tell: what is loaded is of the op that takes it first, what is stored 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
 
@@ -93,59 +92,3 @@ def _carries(instruction: Instruction) -> bool:
     """Whether an instruction brings an element somewhere, rather than counting or finding a place."""
     values = instruction.values
     return values.loads or any(register.startswith(("v", "[")) for register in values.writes)
-
-
-class _Source(Enum):
-    """Where the value of a register comes from, in a loop."""
-
-    EARLY = 0
-    """Known long before: from outside of the loop, or counted on."""
-    MEMORY = 1
-    """Loaded from a place that is known early, or itself loaded."""
-    LATE = 2
-    """Computed from what was loaded."""
-
-
-def waiting_for_memory(body: Sequence[Instruction]) -> dict[int, int]:
-    """The instructions of a loop that can wait long for memory alone, not for what others compute.
-
-    These are loads whose place is known early, and what takes in nothing else than what these load. A processor that
-    is found at one of them, while all before it are done, waits for memory.
-
-    Returns:
-        The address of each, and of the one that takes part in the wait: itself, or the load just before.
-    """
-    sources: dict[str, _Source] = {}
-    found: dict[int, int] = {}
-    for _ in range(2):  # the second time with what the first one has left in the registers
-        found.clear()
-        load = _NO_LOAD
-        for each in body:
-            kind = _kind(each, sources)
-            if kind is _Source.MEMORY or (kind is _Source.LATE and _takes_loaded(each, sources)):
-                found[each.address] = each.address
-            elif kind is _Source.EARLY and load != _NO_LOAD:
-                # Some processors are found behind what they wait for; what is known early is not itself waited for.
-                found[each.address] = load
-            load = each.address if kind is _Source.MEMORY else _NO_LOAD
-            sources |= dict.fromkeys(each.values.writes, kind)
-    return found
-
-
-_NO_LOAD = -1
-
-
-def _taken(each: Instruction, sources: Mapping[str, _Source]) -> set[_Source]:
-    return {sources.get(register, _Source.EARLY) for register in each.values.reads | each.values.places}
-
-
-def _kind(each: Instruction, sources: Mapping[str, _Source]) -> _Source:
-    taken = _taken(each, sources)
-    loads = each.values.loads and not each.values.near
-    if _Source.LATE in taken or (_Source.MEMORY in taken and not loads):
-        return _Source.LATE
-    return _Source.MEMORY if loads and each.values.writes else _Source.EARLY
-
-
-def _takes_loaded(each: Instruction, sources: Mapping[str, _Source]) -> bool:
-    return _Source.LATE not in _taken(each, sources) and not each.values.stores

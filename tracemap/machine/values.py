@@ -11,6 +11,20 @@ Decoded = Any
 """A `capstone.CsInsn`; the library has no type hints."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where in memory an operand is: `base` + `scale` x `index` + `offset`, in bytes; registers, "" for none.
+
+    `lanes`: how many elements are looked for, each in a place of its own; 1 but for gathers.
+    """
+
+    base: str
+    index: str
+    scale: int
+    offset: int
+    lanes: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """Registers by the name of the widest one that they are part of: `eax` is `rax`, `xmm3` and `zmm3` are `v3`.
@@ -27,8 +41,10 @@ class Values:
     loads: bool
     stores: bool
     near: bool
-    lines: frozenset[str]
-    """What lines of memory it brings, each named by the registers and the number that make up its address."""
+    loaded: frozenset[Place]
+    """Where it loads from."""
+    step: int
+    """What it adds to the register that it writes, where it does nothing else; 0: nothing, or that is not known."""
 
     @property
     def reloads(self) -> bool:
@@ -37,7 +53,7 @@ class Values:
 
 
 NO_VALUES: Final = Values(
-    frozenset(), frozenset(), frozenset(), loads=False, stores=False, near=False, lines=frozenset()
+    frozenset(), frozenset(), frozenset(), loads=False, stores=False, near=False, loaded=frozenset(), step=0
 )
 """Of bytes that are no instruction."""
 
@@ -86,7 +102,8 @@ def values_of(decoded: Decoded) -> Values:
         loads=loads,
         stores=stores and not slots,
         near=loads and all(decoded.reg_name(base) in _NEAR for base in bases),
-        lines=frozenset(line for each in memory if loads for line in _lines(decoded, each)),
+        loaded=frozenset(_place(decoded, each) for each in memory if loads),
+        step=_step(decoded),
     )
 
 
@@ -114,17 +131,34 @@ def _accesses(decoded: Decoded, memory: Sequence[Decoded], result: Decoded | Non
     return any(each.access & capstone.CS_AC_READ or not each.access for each in others), bool(writes)
 
 
-_LINE_BYTES = 64
 _LANES = {"x": 4, "y": 8, "z": 16}
 
 
-def _lines(decoded: Decoded, memory: Decoded) -> Iterator[str]:
-    """The lines that an operand in memory touches: one, or as many as a gather has lanes of 32 bits."""
-    place = f"{decoded.reg_name(memory.mem.base)}+{decoded.reg_name(memory.mem.index)}"
-    line = f"{place}+{memory.mem.disp // _LINE_BYTES}"
+def _place(decoded: Decoded, operand: Decoded) -> Place:
+    memory = operand.mem
+    base, index = (_widest(decoded.reg_name(register) or "") for register in (memory.base, memory.index))
     width = re.search(r"([xyz])mm", decoded.op_str)
     lanes = _LANES[width[1]] if width and "gather" in decoded.mnemonic else 1
-    yield from (f"{line}/{lane}" for lane in range(lanes))
+    return Place(base, index, getattr(memory, "scale", 1), memory.disp, lanes)  # on AArch64 an index is shifted
+
+
+def _step(decoded: Decoded) -> int:
+    """The constant that an instruction counts a register on by, 0 where it does not."""
+    import capstone
+
+    if decoded.mnemonic in _COUNTS_ONE:
+        return _COUNTS_ONE[decoded.mnemonic]
+    if decoded.mnemonic not in _COUNTS:
+        return 0
+    first, *others, last = decoded.operands
+    same = all(other.type == capstone.CS_OP_REG and other.reg == first.reg for other in others)
+    if first.type != capstone.CS_OP_REG or last.type != capstone.CS_OP_IMM or not same:
+        return 0
+    return _COUNTS[decoded.mnemonic] * int(last.imm)
+
+
+_COUNTS: Final = {"add": 1, "sub": -1}
+_COUNTS_ONE: Final = {"inc": 1, "dec": -1}
 
 
 def _slots(decoded: Decoded, memory: Sequence[Decoded]) -> Iterator[str]:

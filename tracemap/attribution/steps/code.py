@@ -4,6 +4,7 @@ A processor has hundreds of instructions in work at a time, and a sample names t
 longest for the others, wherever the work is. So samples tell which loop took the time, but not which instruction of a
 loop that fits the processor's window. There, a loop's samples are one pool, split by how long each instruction keeps
 the core busy (`Instruction.hundredths`). Samples that found the processor waiting for memory are of the ops that read.
+Where it waits much, the window is emptied: what is computed from the values that came late is then waited for as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from functools import cached_property
 from typing import Final
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost, loops_of
-from tracemap.machine.flow import lines_of_values, waiting_for_memory
+from tracemap.machine.flow import lines_of_values
+from tracemap.machine.memory import Waits, brought_by, waits_of
 
 WINDOW: Final = 512
 """Instructions that a core has in work at a time: the reorder buffers of present-day server cores hold 350 to 512."""
@@ -53,11 +55,22 @@ class KernelCode:
         return found
 
     @cached_property
+    def _waits(self) -> tuple[Waits, ...]:
+        """Of each loop."""
+        return tuple(waits_of(body) for loop, body in self._bodies.items() if loop != OUTSIDE)
+
+    @cached_property
     def waits(self) -> dict[int, int]:
-        """Instructions of loops that wait for memory alone, with the one that loads or takes what was loaded."""
-        bodies = (body for loop, body in self._bodies.items() if loop != OUTSIDE)
-        waits = (pair for body in bodies for pair in waiting_for_memory(body).items())
-        return {address: load for address, load in waits if load in self.line_at}
+        """Instructions of loops that wait for memory alone, with the line of the op that reads."""
+        pairs = (pair for waits in self._waits for pair in waits.load_of.items())
+        return {address: self.line_at[load] for address, load in pairs if load in self.line_at}
+
+    @cached_property
+    def behind(self) -> dict[int, tuple[int, ...]]:
+        """Instructions of loops that wait for what is made of loaded values, with the lines of the ops that read."""
+        pairs = (pair for waits in self._waits for pair in waits.behind.items())
+        lines = ((address, {self.line_at[load] for load in loads if load in self.line_at}) for address, loads in pairs)
+        return {address: tuple(sorted(found)) for address, found in lines}
 
     @cached_property
     def _pools(self) -> tuple[dict[int, int], list[Lines]]:
@@ -91,12 +104,12 @@ class KernelCode:
         return self._pools[1][pool]
 
     def brought_in(self, loop: int) -> Lines:
-        """How many lines of memory a loop's instructions bring in one turn, by the line of the op that takes them."""
-        brought: dict[int, set[str]] = defaultdict(set)
+        """How many bytes of lines of memory a loop's loads bring in one turn, by the line of the op that takes them."""
+        loads: dict[int, list[Instruction]] = defaultdict(list)
         for each in self._bodies[loop]:
-            if each.address in self.line_at and not each.values.near:
-                brought[self.line_at[each.address]] |= each.values.lines
-        return Counter({line: len(lines) for line, lines in brought.items() if lines})
+            if each.address in self.line_at and each.values.loads and not each.values.near:
+                loads[self.line_at[each.address]].append(each)
+        return Counter({line: brought_by(found, self._bodies[loop]) for line, found in loads.items()})
 
 
 def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:

@@ -28,13 +28,33 @@ class Spot(NamedTuple):
 
     `line`: of the kernel's text; `owner`: the line of the op whose it is, `NOBODY` where that is not told; then `loop`
     is the one of the machine code around, and `pool` the code that it was seen in, of which a sample's place tells no
-    more.
+    more; `reads` are the lines of the ops that read what is computed with there.
     """
 
     line: int
     owner: int
     loop: int = OUTSIDE
     pool: int = NO_POOL
+    reads: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a loop waits for memory: how that is split over the lines of the ops that read, and how many of its samples
+    found it waiting.
+    """
+
+    lines: Lines
+    found: int
+    samples: int
+
+    def behind(self, samples: int) -> int:
+        """How many of the samples at what is computed from late values found it waiting for these.
+
+        A wait empties the processor's window, so that what is behind it is waited for in turn; elsewhere the window is
+        full, and such a place tells nothing. So it is for as large a part as the loop is found waiting.
+        """
+        return samples * self.found // self.samples if self.samples else 0
 
 
 @dataclass(frozen=True)
@@ -82,18 +102,20 @@ class KernelSteps:
         if row.address == NO_ADDRESS:
             return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
         if metric == SAMPLES:
+            loop, reads = innermost(self.code.loops, row.address), self.code.behind.get(row.address, ())
             if row.address in self.code.waits:
-                return Spot(row.step, NOBODY, innermost(self.code.loops, row.address), WAITING)
+                return Spot(row.step, NOBODY, loop, WAITING)
             if (pool := self.code.pool_of(row.address)) != NO_POOL:
-                return Spot(row.step, NOBODY, self.loop_of(row.address), pool)
+                return Spot(row.step, NOBODY, loop, pool, reads)
         owner = self.code.line_at.get(row.address, own)
         return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(row.address))
 
-    def waits_in_loops(self, rows: Sequence[StepRow], samples: int, misses: int) -> Mapping[int, Lines]:
+    def waits_in_loops(self, rows: Sequence[StepRow], samples: int, misses: int) -> Mapping[int, Waiting]:
         """How what a loop waited for memory is split over the lines that read, by loop, for samples of all sites.
 
         Reads that wait at all have missed. They wait in one queue, so which of them is found waiting says little of
-        whose misses filled it: each counts as many lines as it misses, or as it brings in where no misses were counted.
+        whose misses filled it: each counts as many lines as it misses, or as much as it brings in where no misses were
+        counted.
 
         Args:
             rows: of the kernel.
@@ -101,14 +123,20 @@ class KernelSteps:
             misses: the number of a metric that counts misses of reads, `NO_METRIC` where there is none.
         """
         found: dict[int, Lines] = defaultdict(Counter)
+        around: Counter[int] = Counter()
         missed: Lines = Counter()
         for row in rows:
-            if row.address in self.code.waits:
-                line = self.code.line_at[self.code.waits[row.address]]
-                found[innermost(self.code.loops, row.address)][line] += row.values[samples]
+            if row.address != NO_ADDRESS and row.values[samples]:
+                loop = innermost(self.code.loops, row.address)
+                around[loop] += row.values[samples]
+                if row.address in self.code.waits:
+                    found[loop][self.code.waits[row.address]] += row.values[samples]
             if misses != NO_METRIC:
                 missed[row.step] += row.values[misses]
-        return {loop: self._weights_of_waits(loop, seen, missed) for loop, seen in found.items()}
+        return {
+            loop: Waiting(self._weights_of_waits(loop, seen, missed), seen.total(), around[loop])
+            for loop, seen in found.items()
+        }
 
     def _weights_of_waits(self, loop: int, seen: Lines, missed: Lines) -> Lines:
         brought = self.code.brought_in(loop)
@@ -128,7 +156,7 @@ def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Sequence[Image]) -> 
 
 
 def in_loops(
-    steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str, waits: Mapping[int, Lines]
+    steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str, waits: Mapping[int, Waiting]
 ) -> Mapping[int, Lines]:
     """What was seen of a metric, the one of this number, at lines of ops, by their innermost loop; of all sites,
     which run the same code.
@@ -143,29 +171,21 @@ def in_loops(
 
 
 def lines_of_ops(
-    steps: KernelSteps, seen: Counter[Spot], by_loop: Mapping[int, Lines], waits: Mapping[int, Lines]
+    steps: KernelSteps, seen: Counter[Spot], by_loop: Mapping[int, Lines], waits: Mapping[int, Waiting]
 ) -> Lines:
     """What was seen at one site, by lines that are of ops; code of none goes to the lines around it."""
-    lines: Lines = Counter()
-    of_wait: Counter[int] = Counter()
-    of_pool: Counter[int] = Counter()
+    lines = _waited_and_pooled(steps, seen, waits)
     of_frame: Counter[int] = Counter()
     of_loop: Counter[int] = Counter()
     for spot, value in seen.items():
         if spot.owner:
             lines[spot.owner] += value
-        elif spot.pool == WAITING:
-            of_wait[spot.loop] += value
         elif spot.pool != NO_POOL:
-            of_pool[spot.pool] += value
+            continue
         elif spot.loop in (UNKNOWN_LOOP, OUTSIDE):
             of_frame[spot.line] += value
         else:
             of_loop[spot.loop] += value
-    for loop, value in sorted(of_wait.items()):
-        lines.update(_split(value, waits[loop]))
-    for pool, value in sorted(of_pool.items()):
-        lines.update(_split(value, steps.code.weights_of(pool)))
     told = lines.copy()
     for line, value in sorted(of_frame.items()):
         around = steps.frames.around(line)
@@ -173,6 +193,30 @@ def lines_of_ops(
         lines.update(_split(value, within or Counter({around: 1})))
     for loop, value in sorted(of_loop.items()):
         lines.update(_shared(steps, loop, value, by_loop))
+    return lines
+
+
+def _waited_and_pooled(steps: KernelSteps, seen: Counter[Spot], waits: Mapping[int, Waiting]) -> Lines:
+    """What was seen of waits for memory and of pools, by lines that are of ops."""
+    lines: Lines = Counter()
+    waited: Counter[int] = Counter()
+    pooled: Counter[int] = Counter()
+    behind: Counter[tuple[int, int]] = Counter()
+    for spot, value in seen.items():
+        if spot.pool == WAITING:
+            waited[spot.loop] += value
+        elif spot.pool != NO_POOL:
+            pooled[spot.pool] += value
+            if spot.loop in waits and not waits[spot.loop].lines.keys().isdisjoint(spot.reads):
+                behind[spot.loop, spot.pool] += value
+    for (loop, pool), value in behind.items():
+        late = waits[loop].behind(value)
+        waited[loop] += late
+        pooled[pool] -= late
+    for loop, value in sorted(waited.items()):
+        lines.update(_split(value, waits[loop].lines))
+    for pool, value in sorted(pooled.items()):
+        lines.update(_split(value, steps.code.weights_of(pool)))
     return lines
 
 
