@@ -29,9 +29,11 @@ from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import sources
 from tracemap.machine.images import read_images
+from tracemap.measurements.hook.growing import GrowingSamples
+from tracemap.measurements.hook.head import read_head
 from tracemap.measurements.hook.process import STILL_LOADED, HookExecutable, known_executables, read_processes
 from tracemap.measurements.hook.recording import duration_ns, read_recording, start_ns
-from tracemap.measurements.hook.samples import OUTSIDE, HookSamples, read_samples, resolve
+from tracemap.measurements.hook.samples import OUTSIDE, SAMPLES_FILE, HookSamples, read_samples, resolve
 from tracemap.toolchain import find_tool
 
 __all__ = ["host", "kernels", "library", "output"]
@@ -75,6 +77,31 @@ def check_counts(samples: HookSamples, hz: int = HZ) -> None:
     assert all(thread.hz == hz for thread in samples.threads)
 
 
+def check_growing(folder: Path, growing: Path) -> None:
+    """Files that grow in steps are counted as they are read whole, and each sample is read once."""
+    whole = read_samples(folder)
+    times = whole.taken["time_ns"][whole.taken["executable"] != OUTSIDE]
+    begin_ns = int(times[len(times) // 4])
+    growing.mkdir()
+    counter = GrowingSamples(growing)
+    with pytest.raises(RunEmpty):
+        counter.inside_since(begin_ns)
+    for path in folder.glob("*.jsonl"):
+        shutil.copy(path, growing)
+    for part in (0.2, 0.2, 0.55, 1.0):
+        for path in folder.glob("*.samples"):
+            written, head = path.read_bytes(), read_head(path, SAMPLES_FILE)
+            assert head is not None
+            (growing / path.name).write_bytes(written[: max(head.data_offset, int(part * len(written)))])
+        there = read_samples(growing).taken
+        counted = (there["executable"] != OUTSIDE) & (there["time_ns"] >= begin_ns)
+        assert counter.inside_since(begin_ns) == int(counted.sum())
+        assert counter.read == len(there)
+    assert counter.inside_since(begin_ns) == int((times >= begin_ns).sum())
+    assert counter.inside_since(0) == len(times)
+    assert counter.read == len(whole.taken)
+
+
 # ---- the stock runtime
 
 
@@ -99,6 +126,7 @@ def test_samples_of_a_kernel_that_computes_lie_in_it(
     resolved = samples.taken[samples.taken["executable"] == 0]
     assert (image.functions_at(resolved["address"]) >= 0).mean() > 0.95
     assert len(np.unique(resolved["address"])) > 5
+    check_growing(output, output / "growing")
 
 
 def test_kernels_have_the_share_of_samples_that_they_have_of_time(

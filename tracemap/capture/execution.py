@@ -153,11 +153,14 @@ def _uncountable(calls: int) -> Diagnostic:
 
 def _expected(plan: Plan) -> str:
     """How many samples there can be within the time that may be spent."""
-    options, workers = plan.options, count_workers(plan.device, plan.flags)
-    if not options.sample_hz or isinstance(workers, Unknown):
+    if not plan.sample_hz:
         return ""
-    most = format_count(round(options.sample_hz * options.seconds * workers))
-    return f", or {ENOUGH_SAMPLES:,} samples lie in kernels: at most {most} are to be expected in {options.seconds:g} s"
+    rate = f", or {ENOUGH_SAMPLES:,} samples lie in kernels, at {plan.sample_hz:,} a second of each thread"
+    workers, seconds = count_workers(plan.device, plan.flags), plan.options.seconds
+    if isinstance(workers, Unknown):
+        return rate
+    most = format_count(round(plan.sample_hz * seconds * workers))
+    return f"{rate}: at most {most} are to be expected in {seconds:g} s"
 
 
 def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
@@ -165,7 +168,7 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
     samples = plan.folder / f"samples-{attempt.name}"
     variables, stops = {}, plan.folder / f"stops-{attempt.name}"
-    if hz := plan.options.sample_hz:
+    if hz := plan.sample_hz:
         samples.mkdir()
         variables = environment(samples, HookSettings(record_calls=False, sample_hz=hz))
     variables |= _noting_stops(stops, variables)

@@ -9,8 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracemap.capture.benchmark import FLUSH_INTERVAL, SERIAL_FLAG, benchmark_command, profiling_flags
-from tracemap.capture.enough import LEAST_WARMUP, Goal
+from tracemap.capture.benchmark import (
+    FLUSH_INTERVAL,
+    SERIAL_FLAG,
+    benchmark_command,
+    count_workers,
+    profiling_flags,
+)
+from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
 from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
@@ -63,6 +69,8 @@ class Plan:
     modules: tuple[Path, ...]
     folder: Path
     """For what is needed only until the run is written."""
+    sample_hz: int
+    """How often a second each thread is sampled; 0: it is not."""
 
     @property
     def options(self) -> RecordOptions:
@@ -85,7 +93,7 @@ class Plan:
         options = self.options
         if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
             return None
-        return Goal(options.precision / 100, options.seconds, options.sample_hz, options.warmup)
+        return Goal(options.precision / 100, options.seconds, self.sample_hz, options.warmup)
 
     @property
     def flushes_on_timer(self) -> bool:
@@ -133,7 +141,11 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     except OSError as error:
         text = f"{folder}: inputs cannot be written ({error}); name a folder that has room by TMPDIR"
         raise TargetUnwritable(text) from error
-    return Plan(request, profile, entry, device, inputs, (*flags.rest, *serial), modules, folder)
+    rest = (*flags.rest, *serial)
+    hz = options.sample_hz
+    if isinstance(hz, Unknown):
+        hz = enough_hz(options.seconds, count_workers(device, rest))
+    return Plan(request, profile, entry, device, inputs, rest, modules, folder, hz)
 
 
 def _check_ends(options: RecordOptions) -> None:

@@ -131,7 +131,7 @@ def _add_what_was_seen(
     if passes and not execution.ending.failed:
         progress("counting events")
         yield from add_counts(events, lambda profile: plan.command(profile, calls, more), passes)
-    if plan.options.sample_hz:  # after the counts, which are of dispatches only
+    if plan.sample_hz:  # after the counts, which are of dispatches only
         yield from _add_samples(plan, execution)
     if plan.request.caches is not None and not execution.ending.failed:
         yield from _add_caches(plan, events, plan.request.caches, progress)
@@ -146,7 +146,7 @@ def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progres
 
 
 def _add_samples(plan: Plan, execution: Execution) -> tuple[Diagnostic, ...]:
-    hz, trouble = plan.options.sample_hz, execution.ending.of_hook
+    hz, trouble = plan.sample_hz, execution.ending.of_hook
     module, until_ns = plan.request.module, execution.until_ns
     return add_samples(execution.profile.events, execution.samples, module, hz, trouble, until_ns)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.capture.disturbance import Look, look
 from tracemap.capture.enough import Goal, State, Why
 from tracemap.errors import RunEmpty, RunInvalid
-from tracemap.measurements.hook.samples import OUTSIDE, read_samples
+from tracemap.measurements.hook.growing import GrowingSamples
 from tracemap.measurements.ireeprof.growing import GrowingProfile
 from tracemap.measurements.ireeprof.records import cut_profile
 from tracemap.toolchain import Progress
@@ -60,7 +60,7 @@ class Watcher:
 
         self.looks: list[Look] = []
         self.cut: Cut | None = None
-        self._goal, self._progress, self._samples = goal, progress, samples
+        self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
         self._path, self._profile = profile, GrowingProfile(profile)
         self._calling_ns: Integer = UNKNOWN
         self._sampled = 0
@@ -107,11 +107,9 @@ class Watcher:
         if warmup is UNKNOWN or warmup >= len(self._profile.begins_ns):
             return
         try:
-            taken = read_samples(self._samples).taken
+            count = self._samples.inside_since(self._profile.begins_ns[warmup])
         except (RunEmpty, RunInvalid):  # the files are made at this moment
             return
-        begin_ns = self._profile.begins_ns[warmup]
-        count = int(((taken["executable"] != OUTSIDE) & (taken["time_ns"] >= begin_ns)).sum())
         self._sampled = round(count / _SAMPLES_MORE)
         expected = format_count(round(count * goal.seconds * 1e9 / max(1, state.spent_ns)))
         self._progress(f"sampling: about {expected} samples in kernels are to be expected in {goal.seconds:g} s")

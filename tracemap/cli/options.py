@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tracemap.options.option import BEHIND_DASHES, AnyOptions, DeclaredOption, declared_options
+from tracemap.units import UNKNOWN
 
 PATH: click.Path = click.Path(path_type=Path)
 _KINDS_OF_PATH = {
@@ -84,6 +85,14 @@ def _click_option(declared: DeclaredOption) -> click.Option:
     )
 
 
+class _BareOrNumber(click.IntRange):
+    """A number, or what the option is where its name is typed without one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click has it
+        """The value as the record of options takes it."""
+        return value if value is UNKNOWN else super().convert(value, param, ctx)
+
+
 def _shows_default(declared: DeclaredOption) -> bool:
     """Whether the help names the default: numbers and choices that have one, unless the text tells what it means."""
     told = "[default: " in declared.option.help or "[without " in declared.option.help
@@ -99,7 +108,7 @@ def _click_type(declared: DeclaredOption) -> click.ParamType[Any]:
         return _KINDS_OF_PATH[option.path]
     if item is int:
         least, most = (None if limit is None else int(limit) for limit in (option.at_least, option.at_most))
-        return click.IntRange(least, most)
+        return (click.IntRange if option.bare is None else _BareOrNumber)(least, most)
     if item is float:
         least_or_above = option.at_least if option.above is None else option.above
         return click.FloatRange(least_or_above, option.at_most, min_open=option.above is not None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from tracemap.errors import UsageInvalid
-from tracemap.units import Unknown
+from tracemap.units import Integer, Unknown
 
 T = TypeVar("T")
 BEHIND_DASHES: Final = "--"
@@ -42,7 +42,7 @@ class Option:
     at_most: float | None = None
     variable: str = ""
     """The environment variable that stands for it where it is not given."""
-    bare: int | None = None
+    bare: Integer | None = None
     """What it is where its name is typed without a value; None: the value must be there."""
     path: Literal["any", "file", "folder"] = "any"
     """Whether the command line takes any path, or only an existing file or folder."""
@@ -131,6 +131,8 @@ class DeclaredOption:
         """
         if not self.required and (value is None or (type(value) is type(self.default) and value == self.default)):
             return self.default
+        if self.option.bare is not None and value is self.option.bare:
+            return value
         if not self.many:
             return self._item_taken(value)
         series = split_names(value) if self.option.split and isinstance(value, str) else value

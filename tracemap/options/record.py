@@ -9,10 +9,6 @@ from typing import Final
 from tracemap.options.option import BEHIND_DASHES, Options, option
 from tracemap.units import UNKNOWN, Integer, Text
 
-DEFAULT_HZ: Final = 251
-"""Samples per second and thread: with some 20 us each in a virtual machine this adds about half a percent. A prime, so
-that it does not fall into step with what the program does."""
-
 MOST_HZ: Final = 20_000
 
 
@@ -66,15 +62,15 @@ class RecordOptions(Options):
         metavar="N",
         at_least=1,
     )
-    sample_hz: int = option(
+    sample_hz: Integer = option(
         0,
         "Sample the program counter so often per second and thread, for time per op in kernels.  "
-        f"[without HZ: {DEFAULT_HZ}]",
+        "[without HZ: as often as 2,000 samples in --seconds ask for]",
         "--sample",
         metavar="HZ",
         at_least=1,
         at_most=MOST_HZ,
-        bare=DEFAULT_HZ,
+        bare=UNKNOWN,
     )
     cache_sim: bool = option(
         False, "Simulate one call under valgrind, for instructions and cache misses by step of the kernels."

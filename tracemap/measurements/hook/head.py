@@ -65,8 +65,10 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
     return FileHead(header, tuple(fields["record"]), _about(path, head, preamble), preamble["data_offset"])
 
 
-def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = ()) -> npt.NDArray[Any]:
-    """The records behind a head, as many as are there to their end; `more`: fields that the head does not describe.
+def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (), skip: int = 0) -> npt.NDArray[Any]:
+    """The records behind a head, as many as are there to their end, without the first so many (`skip`).
+
+    `more`: fields that the head does not describe.
 
     Raises:
         RunInvalid: records are of another size than their fields, or cannot be read.
@@ -77,8 +79,9 @@ def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (
     if head.header["record_bytes"] != kind.itemsize:
         raise RunInvalid(f"{path}: its records have {head.header['record_bytes']} bytes, their fields {kind.itemsize}")
     with readable(path, RunInvalid):
-        room = max(0, path.stat().st_size - head.data_offset) // kind.itemsize
-        return np.fromfile(path, dtype=kind, count=room, offset=head.data_offset)
+        begin = head.data_offset + skip * kind.itemsize
+        room = max(0, path.stat().st_size - begin) // kind.itemsize
+        return np.fromfile(path, dtype=kind, count=room, offset=begin)
 
 
 def check_version(path: Path, version: int) -> None:

@@ -37,7 +37,7 @@ OUTSIDE: Final = -1
 SAMPLERS: Final = ("cycles", "cpu-clock", "timer")
 """What takes samples: the processor's counter of cycles, the kernel's clock of CPU time, or a timer's signal."""
 
-_SAMPLES = FileKind(
+SAMPLES_FILE: Final = FileKind(
     b"TMAPSAMP",
     header_names=(
         *("count", "lost", "outside", "throttled", "period", "cost_ns", "first_ns", "last_ns", "cpu_ns"),
@@ -192,7 +192,7 @@ def _sampled(executable: HookExecutable, kernels: Iterable[HookKernel]) -> Sampl
 
 def _threads(file: ProcessFile) -> Iterator[SampledThread]:
     for path in file.thread_files("samples"):
-        head = read_head(path, _SAMPLES)
+        head = read_head(path, SAMPLES_FILE)
         if head is not None:
             yield _thread(path, head)
 
