@@ -37,7 +37,7 @@ def attribution() -> Json:
         "metrics": [{"name": "cpu_ns", "measured": 35, "attributed": 30, "residual": 5}],
         "ops": [{"op": "op1", "metrics": {"cpu_ns": cost}}],
         "sites": [{"site": "site0", "metrics": {"cpu_ns": {"total": 30, "disturbance": 0}}}],
-        "residual": [{"reason": "runtime-overhead", "metrics": {"cpu_ns": 5}}],
+        "residual": [{"reason": "submission-and-queue", "metrics": {"cpu_ns": 5}}],
     }
 
 

@@ -139,7 +139,7 @@ def test_the_attribution_in_json() -> None:
         "disturbance": 0,
         "per_call": {"median": 50, "p10": 50, "p90": 51},
     }
-    assert COSTS["residual"][0] == {"reason": "runtime-overhead", "metrics": {"duration_ns": 5, "cpu_ns": 9}}
+    assert COSTS["residual"][0] == {"reason": "submission-and-queue", "metrics": {"duration_ns": 5, "cpu_ns": 9}}
 
 
 def test_ops_that_never_ran_have_no_spread() -> None:

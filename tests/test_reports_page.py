@@ -65,7 +65,7 @@ def costs(entry: SourceLine, metric: int = CPU) -> tuple[int, int]:
 def test_cpu_time_is_shown_first_and_every_metric_is_there(page: PageData) -> None:
     assert page.metric == CPU
     assert [metric.name for metric in page.metrics] == ["cpu_ns", "duration_ns"]
-    assert [metric.measured.exact for metric in page.metrics] == [280, 36]
+    assert [metric.measured.exact for metric in page.metrics] == [280, 33]
     assert line(page, 0, 3).costs[DURATION].attributed.exact == 6
 
 
@@ -134,8 +134,7 @@ def test_coverage_counts(page: PageData) -> None:
 
 def test_residual_rows_say_why(page: PageData) -> None:
     assert [(row.reason, row.amounts[CPU].exact) for row in page.residual] == [
-        ("runtime-overhead", 9),
-        ("counted-in-dispatches", 0),
+        ("submission-and-queue", 9),
     ]
     assert "submissions" in page.residual[0].text
     assert page.diagnostics[0] == Diagnostic("odd", "something is odd")

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.checks import sum_of_run
+from tests.checks import measured_of_run, sum_of_run
 from tests.conftest import Built, Recorded
 from tests.support import Corpus, check_cli
 from tests.tables import amount, printed_table
@@ -36,7 +36,7 @@ def test_printed_tables_add_up_to_the_rows_of_the_run(
     for metric in ("cpu_ns", "duration_ns"):
         (numbers,) = re.findall(rf"^{metric}: measured (\d+) = attributed (\d+) \+ residual (\d+) ns$", printed, re.M)
         measured, attributed, residual = map(int, numbers)
-        assert (measured, attributed + residual) == (sum_of_run(run, metric),) * 2
+        assert (measured, attributed + residual) == (measured_of_run(run, metric),) * 2
 
 
 @pytest.mark.parametrize("flags", RUNS)

@@ -103,7 +103,7 @@ def test_coverage_comes_first(open_page: Open, small: Path) -> None:
     overview = find(browser, "#overview").text
     assert "4 of 5 sites on 5 kernels have members among 9 ops." in overview
     assert "not measured" in overview
-    assert "runtime-overhead" in find(browser, "#residual").text
+    assert "submission-and-queue" in find(browser, "#residual").text
     assert "something is odd" in overview
     assert texts(browser, "#top-ops tr td:first-child") == ["op3", "op2", "op5", "op6"]
 

@@ -25,8 +25,7 @@ class ResidualReason(enum.StrEnum):
     COMPILER_MADE = "compiler-made"
     TRANSFER = "transfer-without-op"
     MEMORY = "memory-management"
-    OVERHEAD = "runtime-overhead"
-    COUNTED_IN_DISPATCHES = "counted-in-dispatches"
+    QUEUE = "submission-and-queue"
     KERNEL_OVERHEAD = "kernel-overhead"
     OUTSIDE_KERNELS = "outside-kernels"
     DISTURBANCE = "disturbance"
@@ -37,8 +36,7 @@ RESIDUAL_TEXTS: Mapping[ResidualReason, str] = {
     ResidualReason.COMPILER_MADE: "dispatches that the compiler made up: no op of the model is a member",
     ResidualReason.TRANSFER: "copies and fills without an op of their own",
     ResidualReason.MEMORY: "allocation and release of transient buffers",
-    ResidualReason.OVERHEAD: "submissions (execute) minus the time in which a dispatch of theirs ran",
-    ResidualReason.COUNTED_IN_DISPATCHES: "the part of submissions (execute) that their dispatches' own rows cover",
+    ResidualReason.QUEUE: "submissions (execute) while no dispatch of theirs ran: before, between and behind them",
     ResidualReason.KERNEL_OVERHEAD: "code in kernels that is of no op: prologue, and what stands outside of ops' loops",
     ResidualReason.OUTSIDE_KERNELS: "samples outside of kernels: the runtime, waiting for work",
     ResidualReason.DISTURBANCE: "time that calls take beyond their fence: what a call like them waits for, by chance",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteResult, TransferResult
+from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteResult, TransferResult
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Site
@@ -34,8 +34,7 @@ def default_metric(metrics: Sequence[MetricTotal]) -> int:
 def explained_of_elapsed(attribution: Attribution) -> str:
     """What the elapsed time went for, in shares of it; where that is not known, how much of it the rows account for.
 
-    The latter is over 100 % where calls overlap; submissions span their dispatches, so what is counted in both is taken
-    once. Empty where the elapsed time is unknown.
+    The latter is over 100 % where calls overlap. Empty where the elapsed time is unknown.
     """
     elapsed, parts = attribution.run.elapsed_ns, attribution.run.elapsed
     if not isinstance(elapsed, Unknown) and elapsed and parts != UNKNOWN_PARTS:
@@ -45,10 +44,7 @@ def explained_of_elapsed(attribution: Attribution) -> str:
     duration = next((metric for metric in attribution.metrics if metric.name == "duration_ns"), None)
     if isinstance(elapsed, Unknown) or duration is None:
         return ""
-    twice = sum(
-        row.metrics["duration_ns"] for row in attribution.residual if row.reason is ResidualReason.COUNTED_IN_DISPATCHES
-    )
-    return f"rows explain {format_share(duration.measured - twice, elapsed)}"
+    return f"rows explain {format_share(duration.measured, elapsed)}"
 
 
 ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "profiler", "not explained")

@@ -55,12 +55,11 @@ def _events(scan: Scan) -> Iterator[_Cost]:
 
 
 def _executes(scan: Scan) -> Iterator[_Cost]:
-    """Submissions: what their dispatches cover is counted with these, the rest is overhead."""
+    """Submissions, without what their dispatches cover: that is in the dispatches' own rows, and counts once."""
     if EXECUTE in scan.by_target:
-        executes, covered = scan.by_target[EXECUTE], scan.execute_covered
-        overhead = {name: total - covered[name] for name, total in executes.sums.items()}
-        yield ResidualReason.OVERHEAD, executes.events, overhead
-        yield ResidualReason.COUNTED_IN_DISPATCHES, executes.events, covered
+        executes = scan.by_target[EXECUTE]
+        uncovered = {name: total - scan.execute_covered[name] for name, total in executes.sums.items()}
+        yield ResidualReason.QUEUE, executes.events, uncovered
 
 
 def _disturbed(scan: Scan) -> Iterator[_Cost]:

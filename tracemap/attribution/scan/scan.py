@@ -44,9 +44,10 @@ class Scan:
     """By target the slowest of its calls."""
 
     def measured(self, metric: Metric) -> int:
-        """The sum of a metric over all that the runs have of it."""
+        """The sum of a metric over all that the runs have of it; what executes and their dispatches have both, once."""
         if metric not in self.step_metrics:
-            return sum(each.sums[metric.name] for each in self.by_target.values())
+            total = sum(each.sums[metric.name] for each in self.by_target.values())
+            return total - self.execute_covered[metric.name]
         number = self.step_metrics.index(metric)
         return sum(row.values[number] for row in self.step_rows)
 

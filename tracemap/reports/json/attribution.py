@@ -14,7 +14,7 @@ from tracemap.measurements.model import ElapsedParts
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
-ATTRIBUTION_VERSION: Final = 2
+ATTRIBUTION_VERSION: Final = 3
 """Version of the JSON.
 
 1: first. 2: metrics say in how many invocations they were measured; ops have `per_invocation` in place of `per_call`;
@@ -64,7 +64,7 @@ class ShownStep(Record, frozen=True):
 class ShownAttribution(Document, frozen=True, kw_only=True):
     """What the ops of a model cost in a run. For each metric: measured = attributed + residual."""
 
-    schema_version: Literal[2] = ATTRIBUTION_VERSION
+    schema_version: Literal[3] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"
     map_sha256: str
     rule: Rule
