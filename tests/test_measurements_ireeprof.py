@@ -214,6 +214,34 @@ def test_a_record_that_no_runtime_writes(workgroups: str, tmp_path: Path) -> Non
             assert profile.programs[0][0].workgroups in {(), (2**63 - 1, 2, 2)}
 
 
+def test_equal_lists_of_commands_are_one_program(tmp_path: Path) -> None:
+    """Whatever the order of their records; lists differ by a name, a count of workgroups, their order, or one more."""
+    kernels = {
+        1: [("k", "[1,1,1]"), ("l", "[2,1,1]")],
+        2: [("l", "[2,1,1]"), ("k", "[1,1,1]")],
+        3: [("k", "[1,1,1]"), ("l", "[2,1,1]")],
+        4: [("k", "[1,1,1]"), ("l", "[2,1,2]")],
+        5: [("k", "[1,1,1]")],
+        6: [],
+        7: [("l", "[2,1,1]"), ("k", "[1,1,1]")],
+        8: [],
+    }
+    lines = []
+    for buffer, commands in kernels.items():
+        about = f'{{"schema_version":15,"command_buffer_id":{buffer},"record_type":'
+        own = [
+            f'{about}"command_operation","command_index":{index},"op":"dispatch","key":"{key}","workgroup_count":{count}}}'
+            for index, (key, count) in enumerate(commands)
+        ]
+        lines += [f'{about}"command_buffer","mode":1}}', *(reversed(own) if buffer % 2 else own)]
+    with duckdb.connect() as connection:
+        profile = read_export(export(tmp_path, *lines), connection)
+    assert [buffer.program for buffer in profile.buffers] == [0, 1, 0, 2, 3, 4, 1, 4]
+    for buffer, commands in kernels.items():
+        found = profile.programs[profile.buffers[buffer - 1].program]
+        assert [(each.kernel, str(list(each.workgroups)).replace(" ", "")) for each in found] == commands
+
+
 DEVICE = (
     '{"schema_version":15,"record_type":"queue_event","source_record_index":1,"event_id":1,"op":"execute",'
     '"submission_id":1,"physical_device_ordinal":0,"queue_ordinal":0,"host_time_ns":1000,"operation_count":1}',

@@ -246,7 +246,7 @@ SELECT row, kind, key AS kernel,
     CAST(nullif(events.submission_id, 0) AS BIGINT) + submissions_before AS submission_id,
     CAST(NULL AS VARCHAR) AS site,
     row_number() OVER (
-        PARTITION BY kind, key, coalesce(program, events.command_buffer_id::VARCHAR), command_index
+        PARTITION BY kind, key, coalesce(program, -1 - CAST(events.command_buffer_id AS HUGEINT)), command_index
         ORDER BY {start_ns}, row) - 1 AS call,
     invocation,
     coalesce(invocation < {warmup}, false) AS warmup,

@@ -6,9 +6,9 @@ table, `profile_records`.
 
 from __future__ import annotations
 
-import json
 import shutil
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -239,20 +239,35 @@ def invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[D
 
 
 _ONE_SHOT_BIT = 1
-# One-shot buffers get a fresh id on each call; what repeats is their list of commands, here as JSON.
+# One-shot buffers get a fresh id on each call; what repeats is their list of commands, the *program*. A long run has
+# millions of commands in few programs, so lists are compared by what they come down to: how many commands, and two sums
+# over numbers made of each. Unequal lists agree in these once in 10^19 pairs.
 _BUFFERS = f"""
 CREATE OR REPLACE TEMP TABLE profile_buffers AS
-SELECT b.command_buffer_id AS id, any_value(b.mode & {_ONE_SHOT_BIT}) = {_ONE_SHOT_BIT} AS one_shot,
-    to_json(coalesce(list([c.op, c.key, c.workgroup_count::VARCHAR] ORDER BY c.command_index)
-        FILTER (c.op IS NOT NULL), [])) AS program
-FROM profile_records AS b
-LEFT JOIN (SELECT * FROM profile_records WHERE record_type = 'command_operation') AS c USING (command_buffer_id)
-WHERE b.record_type = 'command_buffer' GROUP BY id
+WITH buffer AS (
+    SELECT command_buffer_id AS id, any_value(mode & {_ONE_SHOT_BIT}) = {_ONE_SHOT_BIT} AS one_shot
+    FROM profile_records WHERE record_type = 'command_buffer' GROUP BY id
+), listed AS (
+    SELECT command_buffer_id AS id, count(*) AS commands, bit_xor(number) AS mixed, sum(number) AS summed
+    FROM (SELECT command_buffer_id, hash(command_index, op, key, workgroup_count) AS number
+          FROM profile_records WHERE record_type = 'command_operation' AND op IS NOT NULL)
+    GROUP BY id
+), first AS (
+    SELECT *, min(id) OVER (PARTITION BY commands, mixed, summed) AS first_id FROM buffer LEFT JOIN listed USING (id)
+)
+SELECT id, one_shot, first_id, CAST(dense_rank() OVER (ORDER BY first_id) - 1 AS BIGINT) AS program FROM first
+"""
+_PROGRAMS = """
+SELECT program, c.op, c.key, c.workgroup_count
+FROM (SELECT DISTINCT program, first_id FROM profile_buffers) AS programs
+LEFT JOIN (SELECT * FROM profile_records WHERE record_type = 'command_operation') AS c
+    ON c.command_buffer_id = programs.first_id
+ORDER BY program, c.command_index, c.row
 """
 
 
 def load_buffers(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make `profile_buffers`: every buffer with the JSON text of its commands."""
+    """Make `profile_buffers`: every buffer with the number of its program; programs count from 0 as they come up."""
     connection.execute(_BUFFERS)
 
 
@@ -260,14 +275,19 @@ def programs_and_buffers(
     connection: duckdb.DuckDBPyConnection,
 ) -> tuple[tuple[tuple[RecordedCommand, ...], ...], tuple[RecordedBuffer, ...]]:
     """The distinct command lists, in the order of their first buffer, and the buffers in creation order."""
-    texts = connection.execute("SELECT program FROM profile_buffers GROUP BY program ORDER BY min(id)").fetchall()
-    numbers = {text: index for index, (text,) in enumerate(texts)}
-    programs = tuple(tuple(_command(*command) for command in json.loads(text)) for text in numbers)
+    programs: dict[int, list[RecordedCommand]] = {}
+    for number, kind, key, workgroups in connection.execute(_PROGRAMS).fetchall():
+        commands = programs.setdefault(number, [])
+        if kind is not None:
+            commands.append(_command(kind, key, workgroups))
     rows = connection.execute("SELECT id, one_shot, program FROM profile_buffers ORDER BY id").fetchall()
-    return programs, tuple(RecordedBuffer(id_, one_shot, numbers[text]) for id_, one_shot, text in rows)
+    return tuple(map(tuple, programs.values())), tuple(RecordedBuffer(*row) for row in rows)
 
 
-def _command(kind: str, key: str | None, workgroups: str | None) -> RecordedCommand:
+def _command(kind: str, key: str | None, workgroups: Sequence[int | None] | None) -> RecordedCommand:
     if kind != "dispatch":
         return RecordedCommand(kind, UNKNOWN, ())
-    return RecordedCommand(kind, UNKNOWN if key is None else key, tuple(json.loads(workgroups or "[]")))
+    counts = tuple(count for count in workgroups or () if count is not None)
+    if len(counts) < len(workgroups or ()):
+        raise ValueError("a command's workgroup_count lacks a number")
+    return RecordedCommand(kind, UNKNOWN if key is None else key, counts)
