@@ -177,7 +177,9 @@ def test_times_stay_and_counts_are_rows_of_their_own(simulated: dict[str, Path],
 
 def test_the_header_says_what_was_simulated(simulated: dict[str, Path], valgrind: Path) -> None:
     version = subprocess.run([valgrind, "--version"], capture_output=True, text=True, check=True).stdout.split("-")[1]
-    (told,) = (d.message for d in read_run(simulated["both"]).header.diagnostics if d.slug == "cache-simulated")
+    header = read_run(simulated["both"]).header
+    (told,) = (d.message for d in header.diagnostics if d.slug == "cache-simulated")
+    assert re.search(rf"LL \S+ \S+ \d+-way {header.simulated_line_bytes} B", told)
     for words in ("not measured", "one call on one worker", version.strip(), "x86-64 with AVX2", "(as given)"):
         assert words in told
     assert "I1 32.0 KiB 8-way 64 B, D1 32.0 KiB 8-way 64 B, LL 128 KiB 8-way 64 B" in told

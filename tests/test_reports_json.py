@@ -114,6 +114,7 @@ def test_the_attribution_in_json() -> None:
         "measured": 280,
         "attributed": 271,
         "residual": 9,
+        "work": 280,
         "invocations": 2,
     }
     assert COSTS["run"] == {

@@ -84,7 +84,7 @@ def test_attribute_prints_ops_by_cost() -> None:
         "scope": "h0/attn",
         "calls": "2",
         "cpu ns": "75.0",
-        "share %": "53.6",
+        "of cpu %": "53.6",
         "wall ns": "7.50",
         "median cpu ns": "75",
         "p10 cpu ns": "75",

@@ -152,6 +152,7 @@ def test_columns_go_in_the_stated_order(attributed: Attributed, monkeypatch: pyt
         "p10",
         "DLmr/1000",
         "D1mr/1000",
+        "LL",
         "median",
         "python",
         "scope",
@@ -224,7 +225,7 @@ def test_every_column_of_ops_is_what_the_json_says(fixed: Built) -> None:
             expected = dict(_expected(ops[row["op"]], found, divisors))
             assert len(row) == len(expected) + len(("op", "line", "python", "name", "scope"))
             for name, value in expected.items():
-                pattern = re.escape(name) + "( [nµm]?s(/invocation)?| %| M)?"
+                pattern = re.escape(name) + "( [nµm]?s(/invocation)?| %| M| (K|M)?i?B)?"
                 (heading,) = (heading for heading in row if re.fullmatch(pattern, heading))
                 _check(row["op"], heading, row[heading], value)
 
@@ -237,7 +238,9 @@ def _expected(op: Json, found: Json, divisors: dict[str, int]) -> Iterator[tuple
     for name, cost in costs.items():
         yield words.get(name, name), Fraction(cost, divisors[name])
     (measured,) = (metric["measured"] for metric in found["metrics"] if metric["name"] == "cpu_ns")
-    yield "share", Fraction(100 * costs["cpu_ns"], measured)
+    disturbance = sum(row["metrics"]["cpu_ns"] for row in found["residual"] if row["reason"] == "disturbance")
+    yield "of cpu", Fraction(100 * costs["cpu_ns"], measured - disturbance)
+    yield "LL fetched", Fraction(64 * sum(costs[name] for name in ("ILmr", "DLmr", "DLmw")), divisors["ILmr"])
     for key in ("inclusive", "low", "high"):
         yield f"{key} cpu", Fraction(op["metrics"]["cpu_ns"][key], divisors["cpu_ns"])
     for key in ("median", "p10", "p90"):

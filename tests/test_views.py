@@ -283,7 +283,7 @@ def test_every_column_of_sites_is_what_the_rows_of_the_run_say(built: Built, rec
     assert isinstance(workers, int)
     for kernel, calls, cpu, wall, percentiles, share, slowest, tiles in found:
         figures = dict(zip(("p50 cpu", "p10 cpu", "p90 cpu"), percentiles, strict=True))
-        figures |= {"calls": Fraction(calls, 3), "cpu": Fraction(cpu, 3), "wall": Fraction(wall, 3), "share": share}
+        figures |= {"calls": Fraction(calls, 3), "cpu": Fraction(cpu, 3), "wall": Fraction(wall, 3), "of cpu": share}
         figures |= {"slowest wall": slowest, "tiles/call": tiles}
         figures |= {"imbalance": Fraction(workers * wall, cpu)} if workers > 1 else {}
         assert len(rows[kernel]) == len(figures) + len(("site", "kernel", "root", "line"))

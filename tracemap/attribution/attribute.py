@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
-from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualRow
+from tracemap.attribution.model import NO_WORK, Attribution, MetricTotal, OpResult, ResidualRow
 from tracemap.attribution.result.diagnostics import result_diagnostics
 from tracemap.attribution.result.invocations import shares_of_invocations
 from tracemap.attribution.result.residual import residual_rows
@@ -164,7 +164,9 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
 
 def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
     """The header of all runs: the first one's, with what adds up; of several there is no median call."""
-    of_one = {} if len(headers) == 1 else {"invocation": UNTIMED, "disturbance": UNOBSERVED}
+    of_one: dict[str, Any] = {} if len(headers) == 1 else {"invocation": UNTIMED, "disturbance": UNOBSERVED}
+    for name in ("line_bytes", "simulated_line_bytes"):
+        of_one[name] = _common([getattr(header, name) for header in headers])
     return structs.replace(
         headers[0],
         elapsed_ns=sum_of([header.elapsed_ns for header in headers]),
@@ -174,16 +176,24 @@ def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
     )
 
 
+def _common(values: Sequence[Integer]) -> Integer:
+    """The one value of those that tell any; unknown where they differ."""
+    known = {value for value in values if value is not UNKNOWN}
+    return known.pop() if len(known) == 1 else UNKNOWN
+
+
 def _total(
     metric: Metric, runs: Sequence[Run], seen: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]
 ) -> MetricTotal:
+    measured = seen.measured(metric)
     return MetricTotal(
         name=metric.name,
         unit="millionths" if metric.type == "DOUBLE" else metric.unit,
         aggregation=metric.aggregation,
-        measured=seen.measured(metric),
+        measured=measured,
         attributed=sum(op.metrics[metric.name].attributed for op in ops),
         residual=sum(row.metrics[metric.name] for row in residual),
+        work=measured - sum(row.metrics[metric.name] for row in residual if row.reason in NO_WORK),
         invocations=_invocations(metric.name, runs),
     )
 

@@ -228,6 +228,8 @@ class ResidualRow:
 class MetricTotal(Record, frozen=True):
     """A metric's balance: measured = attributed + residual.
 
+    `work` is what shares are of: what was measured without what is no work, `disturbance`, and without the time of
+    submissions that their dispatches' own rows have.
     `invocations`: how many calls of the function it was measured in; runs differ in that, and so do metrics of one run:
     a simulator runs one call. Unknown where a run does not tell, and where runs are of different functions.
     """
@@ -238,7 +240,12 @@ class MetricTotal(Record, frozen=True):
     measured: int
     attributed: int
     residual: int
+    work: int
     invocations: Integer
+
+
+NO_WORK: Final = (ResidualReason.DISTURBANCE, ResidualReason.COUNTED_IN_DISPATCHES)
+"""Residuals that are no part of the whole that shares are of: no work, and what other rows have already."""
 
 
 class BalanceError(AssertionError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.errors import UsageInvalid
-from tracemap.units import format_bytes
+from tracemap.units import UNKNOWN, Integer, format_bytes
 
 SYSFS: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 NAMES = ("I1", "D1", "LL")
@@ -86,6 +86,11 @@ def geometry(specs: Sequence[str], sysfs: Path = SYSFS) -> Geometry:
     else:
         source = "; ".join(["of this machine, as the kernel tells", *notes.values()])
     return Geometry(caches, source + "; " + ", ".join(sorted(given)) + " as given" if given else source)
+
+
+def line_bytes(caches: Sequence[Cache]) -> Integer:
+    """How long a line of the last-level cache is; unknown where it is not among them."""
+    return next((cache.line for cache in caches if cache.name == "LL"), UNKNOWN)
 
 
 def _given(spec: str) -> Cache:

@@ -15,6 +15,7 @@ from tracemap.capture.counting import add_counts, check_hook
 from tracemap.capture.disturbance import disturbed, observed
 from tracemap.capture.enough import Outcome, halves_agree, steady_from
 from tracemap.capture.execution import Execution, timed_execution
+from tracemap.capture.geometry import geometry, line_bytes
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
@@ -197,6 +198,8 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic], distu
         buffers=profile.buffers,
         tools=(f"tracemap {__version__}", f"{_RUNTIME} {_runtime_version()}"),
         diagnostics=tuple(about),
+        line_bytes=line_bytes(geometry(()).caches),
+        simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
     )
 
 

@@ -164,6 +164,10 @@ class RunHeader(Document, frozen=True, kw_only=True):
     tools: Annotated[tuple[str, ...], msgspec.Meta(description="Names and versions.")]
     diagnostics: tuple[Diagnostic, ...]
     elapsed: Annotated[ElapsedParts, msgspec.Meta(description="What the elapsed time went for.")] = UNKNOWN_PARTS
+    line_bytes: Annotated[Integer, msgspec.Meta(description="Of a line of the machine's last-level cache.")] = UNKNOWN
+    simulated_line_bytes: Annotated[
+        Integer, msgspec.Meta(description="Of a line of the last-level cache that was simulated.")
+    ] = UNKNOWN
 
 
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")
@@ -281,6 +285,8 @@ INSTRUCTIONS = "Ir"
 """The metric of rows of steps that a simulator counted: instructions that were run."""
 READ_MISSES = "D1mr"
 """Reads that missed the first-level cache, in a simulation."""
+LAST_LEVEL_MISSES = ("ILmr", "DLmr", "DLmw")
+"""Misses of the last-level cache, in a simulation: instructions, reads and writes. Each fetches a line of memory."""
 STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw")
 """Metrics that only rows of steps have, in runs with a column `step`; the simulator's are named as cachegrind's."""
 

@@ -17,7 +17,7 @@ from tracemap.units import Integer, Text
 ATTRIBUTION_VERSION: Final = 3
 """Version of the JSON.
 
-1: first. 2: metrics say in how many invocations they were measured; ops have `per_invocation` in place of `per_call`;
+1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have `per_invocation` in place of `per_call`;
 sites have `disturbance`, `tiles`, `imbalance_percent` and their `slowest` calls.
 """
 

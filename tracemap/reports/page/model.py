@@ -20,7 +20,7 @@ from tracemap.units import Integer, Unknown, format_quantity, format_share
 
 
 class Amount(Record, frozen=True, array_like=True):
-    """A measured integer, its text for people, and its share of what was measured in all."""
+    """A measured integer, its text for people, and its share of the whole, which is that of its table."""
 
     exact: int
     text: str
@@ -53,7 +53,10 @@ class Coverage(Record, frozen=True):
 
 
 class MetricBalance(Record, frozen=True):
-    """A metric's balance, measured = attributed + residual, with the attributed part in percent for a bar."""
+    """A metric's balance, measured = attributed + residual, with the attributed part in percent for a bar.
+
+    `work` is what the shares of ops, lines, sites and scopes are of.
+    """
 
     name: str
     unit: str
@@ -61,6 +64,7 @@ class MetricBalance(Record, frozen=True):
     measured: Amount
     attributed: Amount
     residual: Amount
+    work: int
 
 
 class ResidualLine(Record, frozen=True):
@@ -270,13 +274,18 @@ class PageData(Record, frozen=True):
 
 
 def amount(value: int, metric: MetricTotal) -> Amount:
-    """A value of a metric, as text and as a share of what was measured."""
+    """A value of a metric, as text and as a share of all work."""
+    return _amount(value, metric.unit, metric.work)
+
+
+def part(value: int, metric: MetricTotal) -> Amount:
+    """A part of a metric's balance, as text and as a share of all that was measured."""
     return _amount(value, metric.unit, metric.measured)
 
 
 @lru_cache(maxsize=10_000)  # the cost of an op stands on its lines, in its row and in those of its sites and scopes
-def _amount(value: int, unit: str, measured: int) -> Amount:
-    return Amount(value, format_quantity(value, unit), format_share(value, measured))
+def _amount(value: int, unit: str, whole: int) -> Amount:
+    return Amount(value, format_quantity(value, unit), format_share(value, whole))
 
 
 def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[Amount, ...]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
+from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, ResidualRow
 from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.costed import CostedMap, explained_of_elapsed
 from tracemap.reports.labels import or_dash
-from tracemap.reports.page.model import Coverage, FateCount, MetricBalance, ResidualLine, amount, amounts
+from tracemap.reports.page.model import Amount, Coverage, FateCount, MetricBalance, ResidualLine, part
 from tracemap.units import format_count, format_ns, format_share
 
 
@@ -74,9 +74,9 @@ def balance(metric: MetricTotal) -> MetricBalance:
     return view(
         MetricBalance,
         metric,
-        measured=amount(metric.measured, metric),
-        attributed=amount(metric.attributed, metric),
-        residual=amount(metric.residual, metric),
+        measured=part(metric.measured, metric),
+        attributed=part(metric.attributed, metric),
+        residual=part(metric.residual, metric),
     )
 
 
@@ -84,6 +84,10 @@ def residual(costed: CostedMap) -> tuple[ResidualLine, ...]:
     """The costs without an op; none without a run."""
     rows = costed.attribution.residual if costed.attribution else ()
     return tuple(
-        ResidualLine(row.reason.value, RESIDUAL_TEXTS[row.reason], row.events, amounts(row.metrics, costed.metrics))
+        ResidualLine(row.reason.value, RESIDUAL_TEXTS[row.reason], row.events, _parts(row, costed.metrics))
         for row in rows
     )
+
+
+def _parts(row: ResidualRow, metrics: Sequence[MetricTotal]) -> tuple[Amount, ...]:
+    return tuple(part(row.metrics[metric.name], metric) for metric in metrics)

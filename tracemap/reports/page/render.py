@@ -43,7 +43,7 @@ _KIND = Kind(
 def page_json(page: PageData) -> dict[str, object]:
     """All that the script needs, as the codec takes it; what stands in the markup already is left out."""
     return {
-        "metrics": [{"name": metric.name, "measured": metric.measured.exact} for metric in page.metrics],
+        "metrics": [{"name": metric.name, "work": metric.work} for metric in page.metrics],
         "metric": page.metric,
         "sources": [
             {"label": source.label, "hottest": source.hottest, "lines": _lines(source.lines)} for source in page.sources

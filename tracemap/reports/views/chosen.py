@@ -54,7 +54,9 @@ def costs_of(attribution: Attribution, options: AttributeOptions) -> Costs:
         UsageInvalid: the runs have no such metric.
     """
     # A run without a metric is refused when it is opened.
-    return Costs(attribution.metrics, shown_metrics(attribution.metrics, options.metrics), options.totals)
+    return Costs(
+        attribution.metrics, shown_metrics(attribution.metrics, options.metrics), options.totals, attribution.run
+    )
 
 
 def check_choice(graph: TraceGraph, attribution: Attribution, options: AttributeOptions) -> None:

@@ -9,10 +9,10 @@ from functools import cached_property
 
 from tracemap.attribution.model import MetricTotal
 from tracemap.errors import UsageInvalid
-from tracemap.measurements.model import INSTRUCTIONS, READ_MISSES, SAMPLES, STEP_METRICS
+from tracemap.measurements.model import INSTRUCTIONS, LAST_LEVEL_MISSES, READ_MISSES, SAMPLES, STEP_METRICS, RunHeader
 from tracemap.reports.costed import default_metric
 from tracemap.reports.views.model import NEVER, PERCENT, Cell, Column
-from tracemap.units import Unknown, plural
+from tracemap.units import Integer, Unknown, plural
 
 CLOCKS = {"cpu_ns": "cpu", "duration_ns": "wall"}
 """What people call the clocks of times: that of the workers' own time, summed over them, and that on the wall."""
@@ -25,6 +25,7 @@ _SIMULATED_MISSES = frozenset({"I1mr", "ILmr", "D1mr", "DLmr", "D1mw", "DLmw"})
 # What goes first where there is no room has the largest number; further columns of a view stand between these.
 LEAVE_METRIC = 20
 LEAVE_RATIO = 65
+LEAVE_FETCHED = 64
 
 
 def shown_metrics(metrics: Sequence[MetricTotal], wanted: Sequence[str]) -> tuple[MetricTotal, ...]:
@@ -57,12 +58,21 @@ def _lateness(metric: MetricTotal) -> int:
 class Costs:
     """Which metrics are shown, the first to rank by, and whether as sums over all invocations.
 
-    `all_metrics` are those that may be asked for as columns too.
+    `all_metrics` are those that may be asked for as columns too; `header` is that of the runs.
     """
 
     all_metrics: tuple[MetricTotal, ...]
     shown: tuple[MetricTotal, ...]
     totals: bool
+    header: RunHeader
+
+    @property
+    def lines(self) -> Mapping[str, tuple[Sequence[str], Integer]]:
+        """By the key of a column of bytes, what fetches a line of the last-level cache, and how long that is."""
+        return {
+            "LL-bytes": (LAST_LEVEL_MISSES, self.header.simulated_line_bytes),
+            "cache-bytes": (("cache-misses",), self.header.line_bytes),
+        }
 
     @property
     def first(self) -> MetricTotal:
@@ -71,7 +81,7 @@ class Costs:
 
     def name(self, metric: MetricTotal) -> str:
         """What stands above a metric: its clock, or its own name, and that it is a sum where others are none."""
-        known = CLOCKS.get(metric.name, metric.name.removesuffix("_ns") if metric.unit == "ns" else metric.name)
+        known = _plain(metric)
         return known if self.totals or _calls(metric) else f"{known} in all"
 
     def column(self, key: str, heading: str, metric: MetricTotal, leave: int, *, usual: bool = True) -> Column:
@@ -111,13 +121,19 @@ class Costs:
     def _columns(self) -> Iterator[Column]:
         rest = [metric for metric in self.all_metrics if metric not in self.shown]
         yield self.column(self.first.name, self.name(self.first), self.first, NEVER)
-        yield Column(SHARE, SHARE, PERCENT)
+        yield Column(SHARE, f"of {_plain(self.first)}", PERCENT)
         for place, metric in enumerate([*self.shown[1:], *rest]):
             leave, usual = LEAVE_METRIC + place, metric in self.shown
             yield self.column(metric.name, self.name(metric), metric, leave, usual=usual)
         for place, (key, (misses, _)) in enumerate(self._ratios.items()):
             heading = key.replace("/", "/1000 ")
             yield Column(key, heading, "count", leave=LEAVE_RATIO + place, usual=misses in self.shown)
+        for key, (fetches, _) in self._fetched.items():
+            usual = any(metric in self.shown for metric in fetches)
+            calls = 1 if self.totals else _calls(fetches[0]) or 1
+            yield Column(
+                key, f"{key.removesuffix('-bytes')} fetched", "bytes", divisor=calls, leave=LEAVE_FETCHED, usual=usual
+            )
 
     @cached_property
     def _ratios(self) -> dict[str, tuple[MetricTotal, MetricTotal]]:
@@ -130,11 +146,24 @@ class Costs:
                 found[f"{metric.name}/{per.name}"] = (metric, per)
         return found
 
+    @cached_property
+    def _fetched(self) -> dict[str, tuple[Sequence[MetricTotal], int]]:
+        """Misses of the last-level cache, and how many bytes it fetches for each, by the key of the column."""
+        by_name = {metric.name: metric for metric in self.all_metrics}
+        found: dict[str, tuple[Sequence[MetricTotal], int]] = {}
+        for key, (names, line) in self.lines.items():
+            misses = [by_name[name] for name in names if name in by_name]
+            if not isinstance(line, Unknown) and len(misses) == len(names):
+                found[key] = (misses, line)
+        return found
+
     def cells(self, amounts: Mapping[str, int]) -> dict[str, Cell]:
         """The cells of these columns, from sums by metric name."""
         made: dict[str, Cell] = {metric.name: amounts.get(metric.name, 0) for metric in self.all_metrics}
-        if self.first.measured:
-            made[SHARE] = Fraction(100 * amounts.get(self.first.name, 0), self.first.measured)
+        if self.first.work:
+            made[SHARE] = Fraction(100 * amounts.get(self.first.name, 0), self.first.work)
+        for key, (fetches, line) in self._fetched.items():
+            made[key] = line * sum(amounts.get(each.name, 0) for each in fetches)
         for key, (misses, per) in self._ratios.items():
             instructions = amounts.get(per.name, 0)
             made[key] = Fraction(1000 * amounts.get(misses.name, 0), instructions) if instructions else None
@@ -154,6 +183,11 @@ class Costs:
     def _calls(self) -> list[int]:
         """The different numbers of invocations that metrics were measured in."""
         return [calls for calls in dict.fromkeys(map(_calls, self.shown)) if calls]
+
+
+def _plain(metric: MetricTotal) -> str:
+    """What people call a metric: the clock of a time, or its own name."""
+    return CLOCKS.get(metric.name, metric.name.removesuffix("_ns") if metric.unit == "ns" else metric.name)
 
 
 def _counts_misses(name: str) -> bool:

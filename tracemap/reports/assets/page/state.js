@@ -16,9 +16,9 @@ function amountCell(amount) {
 }
 const shareCell = (amount) => make("td", "num", amount ? amount[2] : "–");
 
-// A share of what was measured in twentieths of the bar; whatever is not nothing shows.
+// A share of all work in twentieths of the bar; whatever is not nothing shows.
 function barSteps(amount) {
-  const whole = measured ? data.metrics[metric].measured : 0;
+  const whole = measured ? data.metrics[metric].work : 0;
   return amount && amount[0] > 0 && whole > 0 ? Math.min(20, Math.max(1, Math.round((20 * amount[0]) / whole))) : 0;
 }
 const bar = (amount) => make("b", "bar w" + barSteps(amount));

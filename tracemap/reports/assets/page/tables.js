@@ -95,7 +95,7 @@ const opColumns = [
   ...(measured ? [
     calls,
     amounts("attributed", (op) => costOf(op)?.attributed),
-    amounts("share", (op) => costOf(op)?.attributed, shareCell),
+    amounts("share of work", (op) => costOf(op)?.attributed, shareCell),
     amounts("inclusive", (op) => costOf(op)?.inclusive),
     amounts("low", (op) => costOf(op)?.low),
     amounts("high", (op) => costOf(op)?.high),
@@ -116,7 +116,7 @@ const siteColumns = [
   ...(measured ? [
     calls,
     amounts("total", (site) => costOf(site)?.total),
-    amounts("share", (site) => costOf(site)?.total, shareCell),
+    amounts("share of work", (site) => costOf(site)?.total, shareCell),
     amounts("disturbance", (site) => costOf(site)?.disturbance),
     ...spreadOver("call", "per_call"),
     amounts("slowest/call", (site) => site.slowest),
@@ -141,7 +141,7 @@ const scopeColumns = [
   numbers("ops", (row) => row.ops),
   ...(measured ? [
     amounts("inclusive", (row) => ofMetric(row.inclusive)),
-    amounts("share", (row) => ofMetric(row.inclusive), shareCell),
+    amounts("share of work", (row) => ofMetric(row.inclusive), shareCell),
     column("bar", (row) => number(ofMetric(row.inclusive)), (row) => make("td", "", bar(ofMetric(row.inclusive))), false),
     amounts("own", (row) => ofMetric(row.attributed)),
   ] : []),
