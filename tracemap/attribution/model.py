@@ -244,8 +244,8 @@ class MetricTotal(Record, frozen=True):
     invocations: Integer
 
 
-NO_WORK: Final = (ResidualReason.DISTURBANCE, ResidualReason.COUNTED_IN_DISPATCHES)
-"""Residuals that are no part of the whole that shares are of: no work, and what other rows have already."""
+NO_WORK: Final = (ResidualReason.DISTURBANCE,)
+"""Residuals that are no part of the whole that shares are of."""
 
 
 class BalanceError(AssertionError):
