@@ -77,7 +77,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"benchmark", "counters", "disturbance", "enough", "geometry", "inputs", "leash", "peaks"}),
         frozenset({"open_run", "reserving", "sampling", "simulating", "steady", "watching"}),
         frozenset({"counting", "plan"}),
-        frozenset({"execution"}),
+        frozenset({"comparing", "execution"}),
         frozenset({"record"}),
     ),
     "mapping": (
@@ -95,7 +95,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"badcells", "runfile"}),
     ),
     "reports": (
-        frozenset({"escaping", "labels"}),
+        frozenset({"advice", "escaping", "labels"}),
         frozenset({"costed", "highlight", "html", "kernels"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),

@@ -123,6 +123,7 @@ def test_the_attribution_in_json() -> None:
         "workers": 1,
         "device": "local-task",
         "elapsed": dict.fromkeys(ElapsedParts.__struct_fields__),
+        "devices": [],
     }
     by_op = {entry["op"]: entry for entry in COSTS["ops"]}
     assert by_op["op3"]["calls"] == 4

@@ -164,7 +164,8 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
 
 def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
     """The header of all runs: the first one's, with what adds up; of several there is no median call."""
-    of_one: dict[str, Any] = {} if len(headers) == 1 else {"invocation": UNTIMED, "disturbance": UNOBSERVED}
+    untimed = {"invocation": UNTIMED, "disturbance": UNOBSERVED, "devices": ()}
+    of_one: dict[str, Any] = {} if len(headers) == 1 else untimed
     for name in ("line_bytes", "simulated_line_bytes"):
         of_one[name] = _common([getattr(header, name) for header in headers])
     return structs.replace(

@@ -27,7 +27,8 @@ TIMED_FLUSH_FLAG: Final = "--device_profiling_flush_interval_ms=2"
 """Empties the profiler's buffers during an invocation too; needed where one invocation overfills them."""
 FLUSH_INTERVAL: Final = TIMED_FLUSH_FLAG.partition("=")[0]
 
-_HOST_DEVICES = ("local-task", "local-sync")
+HOST_DEVICES: Final = ("local-task", "local-sync")
+"""Those that run the kernels on the processors of the host."""
 _HOST_DATA = "queue-events,host-execution,executable-metadata"
 _DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-metadata"
 _NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -50,6 +51,8 @@ class Ending:
     total_ns: Integer
     said: str
     interrupted: bool
+    means_ns: tuple[int, ...] = ()
+    """Wall time of an iteration by the same clock, a mean for each repetition."""
 
     @property
     def failed(self) -> bool:
@@ -83,7 +86,13 @@ class Ending:
 
 
 def benchmark_command(
-    modules: Sequence[Path], function: str, inputs: Sequence[str], device: str, iterations: int, flags: Sequence[str]
+    modules: Sequence[Path],
+    function: str,
+    inputs: Sequence[str],
+    device: str,
+    iterations: int,
+    flags: Sequence[str],
+    repetitions: int = 1,
 ) -> list[str]:
     """The command line without its profiling. What tracemap decides comes last, where it counts.
 
@@ -97,14 +106,14 @@ def benchmark_command(
         f"--device={device}",
         *(f"--input={spec}" for spec in inputs),
         f"--benchmark_min_time={iterations}x",
-        "--benchmark_repetitions=1",
+        f"--benchmark_repetitions={repetitions}",
         "--benchmark_format=json",
     ]
 
 
 def profiling_flags(device: str, output: Path) -> list[str]:
     """The flags that make the runtime write a profile."""
-    data = _HOST_DATA if device.partition(":")[0] in _HOST_DEVICES else _DEVICE_DATA
+    data = _HOST_DATA if device.partition(":")[0] in HOST_DEVICES else _DEVICE_DATA
     return [f"--device_profiling_mode={data}", f"--device_profiling_output={output}"]
 
 
@@ -128,7 +137,9 @@ def run_benchmark(
         with interruptible():
             child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
         interrupted = not _waited(child, watch, every_s)
-        return Ending(child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted)
+        return Ending(
+            child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted, _means_ns(_text(out))
+        )
 
 
 def _waited(child: Child, watch: Watch, every_s: float) -> bool:
@@ -168,6 +179,15 @@ def _total_ns(report: str) -> Integer:
         return round(float(row["real_time"]) * _NS[row["time_unit"]] * int(row["iterations"]))
     except (ValueError, KeyError, IndexError, TypeError):
         return UNKNOWN
+
+
+def _means_ns(report: str) -> tuple[int, ...]:
+    """Wall time of an iteration, a mean for each repetition; none where the report is missing or tells of an error."""
+    try:
+        rows = [row for row in json.loads(report)["benchmarks"] if row["run_type"] == "iteration"]
+        return tuple(round(float(row["real_time"]) * _NS[row["time_unit"]]) for row in rows)
+    except (ValueError, KeyError, TypeError):
+        return ()
 
 
 def _own_words(text: str) -> str:

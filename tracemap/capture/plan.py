@@ -106,6 +106,11 @@ class Plan:
         plain = benchmark_command(self.modules, self.entry.name, self._specs, self.device, calls, flags)
         return [*plain, *profiling_flags(self.device, profile)]
 
+    def unprofiled(self, device: str, calls: int, repetitions: int) -> list[str]:
+        """The program on a device, without the profiler: so many calls, again and again."""
+        entry = self.entry.name
+        return benchmark_command(self.modules, entry, self._specs, device, calls, self.flags, repetitions)
+
     def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
         """One call with another module in place of ours, on one worker and without a profile."""
         modules = [module if path == self.request.module else path for path in self.modules]

@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from tracemap._version import __version__
 from tracemap.capture.benchmark import count_workers
+from tracemap.capture.comparing import check_devices, compared
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
 from tracemap.capture.counting import add_counts, check_hook
@@ -71,7 +74,9 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
     passes = _passes(request)
     with temporary_folder() as folder:
         progress("making inputs")
-        return _run(make_plan(request, request.reservation.profile, folder), passes, progress)
+        plan = make_plan(request, request.reservation.profile, folder)
+        check_devices(plan.options.compare_devices, plan.device)
+        return _run(plan, passes, progress)
 
 
 def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
@@ -90,8 +95,10 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         outcome = _outcome(plan, execution)
         disturbance = observed(execution.watcher.looks, *_measured_span(execution))
         about += _about_end(outcome, disturbance)
+        call_ns = median_of(execution.times_ns[execution.warmup :]).value
+        devices = () if execution.ending.failed else compared(plan, call_ns, progress)
         progress("measuring the machine")
-        header = _header(plan, execution, about, disturbance)
+        header = structs.replace(_header(plan, execution, about, disturbance), devices=devices)
         progress("writing the run")
         write_run(header, execution.profile.events.in_order(), output, force=plan.options.force)
     kept = plan.options.keep_profile and plan.profile.stat().st_size > 0

@@ -70,10 +70,7 @@ class ElapsedParts(Record, frozen=True):
 
     kernels_ns: Annotated[Integer, msgspec.Meta(description="In which a dispatch ran, of whatever worker.")]
     transfers_ns: Annotated[Integer, msgspec.Meta(description="In which a copy, fill or update of its own ran.")]
-    queue_ns: Annotated[
-        Integer,
-        msgspec.Meta(description="In which something was submitted and no kernel ran: before, between and after them."),
-    ]
+    queue_ns: Annotated[Integer, msgspec.Meta(description="In which something was submitted, and no kernel ran.")]
     host_ns: Annotated[Integer, msgspec.Meta(description="In a call, with nothing submitted: the host's code.")]
     profiler_ns: Annotated[
         Integer,
@@ -86,8 +83,7 @@ class ElapsedParts(Record, frozen=True):
 
     def values(self) -> tuple[Integer, ...]:
         """The parts in the order of the fields."""
-        parts: tuple[Integer, ...] = msgspec.structs.astuple(self)[:-1]
-        return parts
+        return (self.kernels_ns, self.transfers_ns, self.queue_ns, self.host_ns, self.profiler_ns, self.unexplained_ns)
 
     @property
     def explained_ns(self) -> Integer:
@@ -137,6 +133,17 @@ class Disturbance(Record, frozen=True):
     load_percent: Integer
 
 
+class DeviceTime(Record, frozen=True):
+    """How long a call took on a device, without the profiler: the median of groups of calls, with its 95 % interval."""
+
+    device: str
+    median_ns: Integer
+    low_ns: Integer
+    high_ns: Integer
+    groups: Count
+    calls: Annotated[Count, msgspec.Meta(description="In each group.")]
+
+
 class RunHeader(Document, frozen=True, kw_only=True):
     """How a run came about: unknown is what was not told by whoever wrote the file."""
 
@@ -168,6 +175,7 @@ class RunHeader(Document, frozen=True, kw_only=True):
     simulated_line_bytes: Annotated[
         Integer, msgspec.Meta(description="Of a line of the last-level cache that was simulated.")
     ] = UNKNOWN
+    devices: Annotated[tuple[DeviceTime, ...], msgspec.Meta(description="What --compare-devices measured.")] = ()
 
 
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")

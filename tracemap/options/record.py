@@ -50,6 +50,12 @@ class RecordOptions(Options):
         metavar="N",
         at_least=0,
     )
+    compare_devices: tuple[str, ...] = option(
+        (),
+        "Time the same calls on each of these devices too, without the profiler: local-sync,local-task.",
+        metavar="A,B",
+        split=True,
+    )
     counters: tuple[str, ...] = option(
         (),
         "Events to count in further executions, such as page-faults,cache-misses; see tracemap events.",

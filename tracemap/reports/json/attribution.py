@@ -10,15 +10,17 @@ from msgspec import Meta
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost, SlowCall
 from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
-from tracemap.measurements.model import ElapsedParts
+from tracemap.measurements.model import DeviceTime, ElapsedParts
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
 ATTRIBUTION_VERSION: Final = 3
 """Version of the JSON.
 
-1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have `per_invocation` in place of `per_call`;
-sites have `disturbance`, `tiles`, `imbalance_percent` and their `slowest` calls.
+1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have
+`per_invocation` in place of `per_call`; sites have `disturbance`, `tiles`, `imbalance_percent` and `slowest` calls.
+3: `duration_ns` counts what submissions and their dispatches have both once; the profiler's own work is a part of the
+elapsed time; the run has `devices`.
 """
 
 
@@ -30,6 +32,7 @@ class ShownRun(Record, frozen=True):
     workers: Integer
     device: Text
     elapsed: ElapsedParts
+    devices: tuple[DeviceTime, ...]
 
 
 class ShownSiteResult(Record, frozen=True):

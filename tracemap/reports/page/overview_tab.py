@@ -9,6 +9,7 @@ from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal,
 from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
+from tracemap.reports.advice import advice
 from tracemap.reports.costed import CostedMap, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import Amount, Coverage, FateCount, MetricBalance, ResidualLine, part
@@ -37,6 +38,8 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "iterations", format_count(run.iterations)
     yield "elapsed", format_ns(run.elapsed_ns)
     yield "elapsed went for", explained_of_elapsed(attribution) or "–"
+    if text := advice(attribution):
+        yield "advice", text
     yield "rule", attribution.rule.value
     yield "command", " ".join(run.command) or "–"
 

@@ -11,6 +11,7 @@ from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
 from tracemap.diagnostics import foremost
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
+from tracemap.reports.advice import advice
 from tracemap.reports.costed import AT_LOAD, EQUAL_MEMBERS, SPLIT_EVENLY, CostedMap, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
@@ -68,6 +69,8 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
     )
     explained = explained_of_elapsed(attribution)
     say(to, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
+    if text := advice(attribution):
+        say(to, text)
     at_load = sum(site.initializer for site in graph.sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     called = sum(result.calls > 0 for result in costed.site_results.values())

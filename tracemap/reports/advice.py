@@ -1,0 +1,44 @@
+"""What to try where most of the elapsed time is spent around kernels, with the figures that call for it.
+
+What another device would take is never guessed: `record --compare-devices` measured it, or the advice is to do so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracemap.attribution.model import Attribution
+from tracemap.measurements.model import DeviceTime, ElapsedParts
+from tracemap.units import Unknown, format_ns, format_share
+
+_MUCH: Final = 0.5
+"""Advice is given from so much of the elapsed time on."""
+_DEVICES: Final = ("local-task", "local-sync")
+
+
+def advice(attribution: Attribution) -> str:
+    """A sentence; empty where the division does not call for one, or no other device is faster."""
+    run = attribution.run
+    around = _around(run.elapsed)
+    if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
+        return ""
+    kernels, dispatches = run.elapsed.kernels_ns, sum(site.calls for site in attribution.sites)
+    what = f"{format_share(around, run.elapsed_ns)} of the elapsed time is queue and host"
+    if isinstance(kernels, int) and dispatches:
+        what += f", around kernels of {format_ns(round(kernels / dispatches))}"
+    if not run.devices:
+        return f"{what}: record --compare-devices {','.join(sorted(_DEVICES))} tells whether another device waits less"
+    own = next((each for each in run.devices if each.device == run.device), None)
+    best = min(run.devices, key=lambda each: each.median_ns if isinstance(each.median_ns, int) else 1 << 62)
+    if own is None or not _is_faster(best, own):
+        return ""
+    return f"{what}: {best.device} took {format_ns(best.median_ns)} where {own.device} took {format_ns(own.median_ns)}"
+
+
+def _around(parts: ElapsedParts) -> int:
+    return sum(part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int))
+
+
+def _is_faster(one: DeviceTime, other: DeviceTime) -> bool:
+    """Whether the intervals of two medians have nothing in common; where they are not known, nothing is faster."""
+    return isinstance(one.high_ns, int) and isinstance(other.low_ns, int) and one.high_ns < other.low_ns
