@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,10 @@ from msgspec import structs
 
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, SAMPLES, run_cli
+from tracemap.capture.inputs import made_inputs
 from tracemap.codec import encode
+from tracemap.errors import InputInvalid
+from tracemap.functions import Argument, Function
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.toolchain import find_tool
 
@@ -358,3 +362,31 @@ def test_attribution_and_reports_need_no_compiler(
         done = subprocess.run([*program, *arguments], cwd=work, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert (work / "page.html").stat().st_size > 0
+
+
+# ---- what the runtime would pass over, or say in its own words
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--no_such_flag", "has no flag --no_such_flag;"),
+        ("--task_topology_max_group_cuont=1", "it has --task_topology_max_group_count"),
+    ],
+)
+def test_flags_that_the_runtimes_tool_does_not_have_are_refused(flag: str, said: str, mlp: Path) -> None:
+    assert said in refused("usage-invalid", "record", mlp, "-o", "run.csv", "--", flag, cwd=mlp.parent)
+
+
+def test_a_number_where_a_tensor_is_taken_is_refused(mlp: Path) -> None:
+    said = refused("input-invalid", "record", mlp, "-o", "run.csv", *["--input", "7"] * 7, cwd=mlp.parent)
+    assert "cannot be the single number 7" in said
+    assert re.search(r"write --input=[0-9x]+xf32=7$", said)
+
+
+def test_the_example_for_a_loops_bound_has_whole_numbers_for_integers() -> None:
+    """What an argument is given as must be what it can hold."""
+    arguments = (Argument("%n", "tensor<i32>", loop_bound=True), Argument("%x", "tensor<?x4xf32>", loop_bound=False))
+    with pytest.raises(InputInvalid) as caught:
+        made_inputs(Function("main", arguments), 3, Path())
+    assert str(caught.value).endswith("give every argument: --input=i32=1 --input=Nx4xf32=0.5")

@@ -5,6 +5,7 @@ The program writes its profile as it goes, so that what was recorded survives wh
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -16,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from tracemap.errors import ProgramFailed
+from tracemap.errors import ProgramFailed, UsageInvalid
 from tracemap.owned.children import Child, end, ended_within, start
 from tracemap.owned.ending import Ended, answer, interruptible
-from tracemap.toolchain import find_tool, run_tool
+from tracemap.toolchain import check_tool, find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
 
 SERIAL_FLAG: Final = "--task_topology_max_group_count=1"
@@ -109,6 +110,24 @@ def benchmark_command(
         f"--benchmark_repetitions={repetitions}",
         "--benchmark_format=json",
     ]
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Refuse flags that the program does not have: it passes over them without a word.
+
+    Raises:
+        UsageInvalid: there is no such flag; the sentence names one that is alike.
+    """
+    if not flags:
+        return
+    known = set(re.findall(r"--\w+", check_tool([find_tool("iree-benchmark-module"), "--help"])))
+    for flag in flags:
+        name = flag.partition("=")[0]
+        # Its help has only flags of IREE; those of the benchmark library are checked by this itself.
+        if name not in known and not name.startswith("--benchmark_"):
+            near = difflib.get_close_matches(name, known, n=1)
+            text = f"iree-benchmark-module has no flag {name}" + (f"; it has {near[0]}" if near else "")
+            raise UsageInvalid(f"{text}; iree-benchmark-module --help lists them")
 
 
 def profiling_flags(device: str, output: Path) -> list[str]:

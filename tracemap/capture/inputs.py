@@ -42,6 +42,7 @@ class _Shaped:
 
 _TENSOR = re.compile(r"(?:tensor|vector|memref)<((?:(?:\?|\d+)x)*)([^,>]+(?:<\w+>)?)(?:,.*)?>")
 _TORCH = re.compile(r"!torch\.vtensor<\[((?:(?:\?|\d+)(?:,|(?=\])))*)\],(\w+)>")
+_SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d+\.?\d*(?:[eE][-+]?\d+)?)")
 _INTEGER = re.compile(r"[su]?i\d+|index")
 _REAL = {"f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16"}
 _COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
@@ -55,7 +56,23 @@ def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input]:
         InputInvalid: there are more or fewer than the function takes.
     """
     _check_number(entry, len(specs), "give one --input per argument")
+    for argument, spec in zip(entry.arguments, specs, strict=True):
+        _check_rank(entry, argument, spec)
     return [Input(spec, spec) for spec in specs]
+
+
+def _check_rank(entry: Function, argument: Argument, spec: str) -> None:
+    """Refuse a single number for a tensor. Whether the values of a tensor fit, the runtime's tools check themselves.
+
+    Raises:
+        InputInvalid: it is one.
+    """
+    shaped = _parsed(argument.type)
+    if shaped is not None and shaped.sizes is not None and _SINGLE_NUMBER.fullmatch(spec):
+        raise InputInvalid(
+            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {spec}; to fill it "
+            f"with this, write --input={_written(shaped)}={spec}"
+        )
 
 
 def array_inputs(entry: Function, values: Sequence[object], folder: Path) -> list[Input]:
@@ -168,11 +185,17 @@ def _example(entry: Function) -> str:
     specs = []
     for argument in entry.arguments:
         shaped = _parsed(argument.type)
-        sizes = () if shaped is None else shaped.sizes or ()
-        shape = "".join(f"{'N' if size is None else size}x" for size in sizes)
-        whole = shaped is not None and shaped.sizes is not None
-        specs.append(f"--input={shape}{shaped.element}=0.5" if whole and shaped else "--input=VALUE")
+        if shaped is None or shaped.sizes is None:
+            specs.append("--input=VALUE")
+        else:
+            value = "1" if _INTEGER.fullmatch(shaped.element) else "0.5"
+            specs.append(f"--input={_written(shaped)}={value}")
     return " ".join(specs)
+
+
+def _written(shaped: _Shaped) -> str:
+    """A shape and element type as IREE writes them, `N` for each size that is not known."""
+    return "".join(f"{'N' if size is None else size}x" for size in shaped.sizes or ()) + shaped.element
 
 
 def _made(index: int, shaped: _Shaped, folder: Path) -> Input:

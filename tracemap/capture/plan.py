@@ -13,6 +13,7 @@ from tracemap.capture.benchmark import (
     FLUSH_INTERVAL,
     SERIAL_FLAG,
     benchmark_command,
+    check_flags,
     count_workers,
     profiling_flags,
 )
@@ -132,6 +133,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     options = request.options
     _check_ends(options)
     flags = sorted_out([*(read_flags(options.flagfile) if options.flagfile else []), *options.runtime_flags])
+    check_flags(options.runtime_flags)
     modules = _modules(request.module, flags.modules)
     if options.inputs:
         flags = replace(flags, inputs=options.inputs)
