@@ -336,8 +336,8 @@ EXPECTED: Final[Mapping[str, Callable[[Truth], Mapping[str, Cells]]]] = {
     "site": site_rows,
     "name": name_rows,
 }
-OF_SAMPLES: Final = ("sampled_low", "sampled_high")
-"""Columns of runs with samples in kernels, which have tests of their own in `tests/test_measured.py`."""
+OF_SAMPLES: Final = ("sampled_low", "sampled_high", "uncertain")
+"""Columns of runs with samples in kernels, which have tests of their own in `tests/test_attribution_steps.py`."""
 
 # ---- columns
 

@@ -134,6 +134,7 @@ def test_the_attribution_in_json() -> None:
         "high": 201,
         "sampled_low": None,
         "sampled_high": None,
+        "uncertain": False,
         "per_invocation": {"median": 75, "median_low": None, "median_high": None, "p10": 75, "p90": 76, "max": 76},
     }
     assert COSTS["sites"][0]["metrics"]["cpu_ns"] == {

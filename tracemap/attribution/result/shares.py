@@ -193,4 +193,5 @@ def _op_cost(metric: str, parts: Sequence[_Part], per_invocation: PerInvocation)
         per_invocation=per_invocation,
         sampled_low=below if sampled else UNKNOWN,
         sampled_high=above if sampled else UNKNOWN,
+        uncertain=bool(sampled) and above > below and 2 * (above - below) >= attributed,
     )

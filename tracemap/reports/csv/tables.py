@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     "op name file line column function scope fate calls metric unit attributed inclusive low high "
     "per_invocation_median per_invocation_median_low per_invocation_median_high per_invocation_p10 per_invocation_p90 "
-    "per_invocation_max sampled_low sampled_high"
+    "per_invocation_max sampled_low sampled_high uncertain"
 ).split()
 
 
@@ -38,13 +38,13 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
         about = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
         cells = _known(*about)
         for name, cost in result.metrics.items():
-            spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high)
+            spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high, int(cost.uncertain))
             figures = _known(cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
             writer.writerow([*cells, result.calls, name, units[name], *figures])
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 11])
+            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 12])
     return out.getvalue()
 
 

@@ -20,7 +20,7 @@ ATTRIBUTION_VERSION: Final = 3
 1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have
 `per_invocation` in place of `per_call`; sites have `disturbance`, `tiles`, `imbalance_percent` and `slowest` calls.
 3: `duration_ns` counts what submissions and their dispatches have both once; the profiler's own work is a part of the
-elapsed time; the run has `devices`.
+elapsed time; the run has `devices`; costs of ops tell if samples leave half of them open (`uncertain`).
 """
 
 

@@ -147,6 +147,7 @@ class OpCostRow(Record, frozen=True):
     high: Amount
     per_invocation: Spread | None
     sampled: tuple[Amount, Amount] | None = None
+    uncertain: bool = False
 
 
 class OpRow(Record, frozen=True):

@@ -87,6 +87,7 @@ def _op_cost(cost: OpCost, metric: MetricTotal) -> OpCostRow:
         high=amount(cost.high, metric),
         per_invocation=spread(cost.per_invocation, metric),
         sampled=_sampled(cost, metric),
+        uncertain=cost.uncertain,
     )
 
 

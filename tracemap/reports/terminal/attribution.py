@@ -18,6 +18,7 @@ from tracemap.reports.terminal.tables import Heading, console, print_diagnostics
 from tracemap.reports.views.chosen import Chosen, chosen_view, costs_of
 from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
+from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
 from tracemap.units import Scale, format_count, format_ns, plural
 
@@ -86,6 +87,8 @@ def _print_view(to: Console, chosen: Chosen, costs: Costs) -> None:
     view = chosen.view
     title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
     _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False)
+    if UNCERTAIN in chosen.columns and any(row.get(UNCERTAIN.key) for row in chosen.rows):
+        say(to, f"{UNCERTAIN_MARK} samples leave half of the cost or more open (95 % interval); record longer")
     for count, words, share in (
         (chosen.hidden, f"more {view.noun}", chosen.hidden_share),
         (chosen.unmatched, f"{view.noun} that {{}} not match", chosen.unmatched_share),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import asdict
 
@@ -14,6 +15,10 @@ from tracemap.reports.labels import file_line, op_line
 from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import Cell, Column, Row, View
 from tracemap.units import Unknown
+
+UNCERTAIN: Final = Column("uncertain", "")
+"""The mark of a cost of which samples leave half open, or more."""
+UNCERTAIN_MARK: Final = "~"
 
 LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 15, 50, 61
 LEAVE_MEDIAN, LEAVE_SPREAD = 62, 75
@@ -32,6 +37,7 @@ def by_op(costed: CostedMap, costs: Costs) -> View:
         *(_LINE, _PYTHON, _NAME, _SCOPE),
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
+        UNCERTAIN,
         costs.of_first("sampled_low", "95 % from", LEAVE_INTERVAL),
         costs.of_first("sampled_high", "to", LEAVE_INTERVAL),
         costs.of_invocations("median", "median", LEAVE_MEDIAN),
@@ -76,7 +82,8 @@ def _sampled(cost: OpCost) -> Mapping[str, Cell]:
     """What the samples leave open; nothing where they decided nothing."""
     if isinstance(cost.sampled_low, Unknown) or isinstance(cost.sampled_high, Unknown):
         return {}
-    return {"sampled_low": cost.sampled_low, "sampled_high": cost.sampled_high}
+    mark = UNCERTAIN_MARK if cost.uncertain else ""
+    return {"sampled_low": cost.sampled_low, "sampled_high": cost.sampled_high, UNCERTAIN.key: mark}
 
 
 def by_line(costed: CostedMap, costs: Costs) -> View:

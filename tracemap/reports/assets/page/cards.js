@@ -20,7 +20,8 @@ function opCard(op, selected) {
   card.append(table(...rows.map((row) => costRow(...row))));
   if (cost.sampled) {
     const [low, high] = cost.sampled;
-    card.append(make("div", "facts", "95 % interval of the samples: " + low[1] + " – " + high[1]));
+    card.append(make("div", "facts", "95 % interval of the samples: " + low[1] + " – " + high[1] +
+      (cost.uncertain ? "; it leaves half of the cost or more open: record longer" : "")));
   }
   if (op.calls !== null) card.append(make("div", "facts", counts.format(op.calls) + " calls"));
   if (cost.per_invocation) card.append(make("div", "facts", "per invocation" + spreadText(cost.per_invocation)));

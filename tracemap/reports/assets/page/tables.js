@@ -96,6 +96,11 @@ const opColumns = [
     calls,
     amounts("attributed", (op) => costOf(op)?.attributed),
     amounts("share of work", (op) => costOf(op)?.attributed, shareCell),
+    ...(data.ops.some((op) => op.costs.some((cost) => cost.sampled)) ? [
+      amounts("95 % from", (op) => costOf(op)?.sampled?.[0]),
+      amounts("to", (op) => costOf(op)?.sampled?.[1]),
+      text("uncertain", (op) => (costOf(op)?.uncertain ? "~" : "")),
+    ] : []),
     amounts("inclusive", (op) => costOf(op)?.inclusive),
     amounts("low", (op) => costOf(op)?.low),
     amounts("high", (op) => costOf(op)?.high),
