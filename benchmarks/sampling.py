@@ -22,8 +22,8 @@ from tracemap.measurements.hook.samples import read_samples
 from tracemap.toolchain import find_tool
 
 MODEL = "jax_gpt2_4l"
-HZ = enough_hz(5.0, 1)
-"""The rate of one worker, which is the highest one at the default budget."""
+HZ = enough_hz(5.0)
+"""The rate at the default budget."""
 ITERATIONS = 2
 REPETITIONS = 30
 PAIRS = 25

@@ -32,10 +32,10 @@ MOST_BYTES: Final = 64 << 20
 """How much profile is recorded at most: it is read in about as many seconds as it took, and never held in memory."""
 LEAST_HZ: Final = 251
 MOST_DEFAULT_HZ: Final = 1_999
-"""Between these lies the rate that is taken where none is given: with some 20 us a sample in a virtual machine, they
-take half a percent to 4 % of the time."""
-_PART_IN_KERNELS = 1 / 3
-"""What part of their time threads are taken to spend in kernels; of small models they spend less."""
+"""Between these lies the rate that is taken where none is given: with 15 to 40 us a sample in a virtual machine, they
+take half a percent to 8 % of the time."""
+_PART_IN_KERNELS = 1 / 4
+"""What part of the time a worker is taken to be in kernels; small models have less in them, large ones all of it."""
 _LEAST_CALLS = 20
 _LEAST_STRETCH = 10
 
@@ -129,20 +129,16 @@ def halves_agree(times_ns: npt.NDArray[Any], precision: float) -> bool:
     return first.is_near(second, precision) or first.overlaps(second)
 
 
-def enough_hz(seconds: float, workers: Integer) -> int:
+def enough_hz(seconds: float) -> int:
     """How often a second each thread is to be sampled, so that there are enough samples in kernels in some seconds.
 
-    A prime number, as one with small factors falls into step with programs that do things so often a second.
+    A prime number, as one with small factors falls into step with programs that do things so often a second. However
+    many workers there are: they share the work of kernels, and each is in them for less of the time.
 
-    Args:
-        seconds: that may be spent.
-        workers: threads that share the work; unknown: taken for one.
-
-    >>> enough_hz(5.0, 1), enough_hz(5.0, 2), enough_hz(5.0, 64), enough_hz(1.0, 1)
-    (1201, 601, 251, 1999)
+    >>> enough_hz(5.0), enough_hz(60.0), enough_hz(1.0)
+    (1601, 251, 1999)
     """
-    threads = workers if isinstance(workers, int) else 1
-    wanted = ENOUGH_SAMPLES / (_PART_IN_KERNELS * seconds * threads)
+    wanted = ENOUGH_SAMPLES / (_PART_IN_KERNELS * seconds)
     rate = math.ceil(min(max(wanted, LEAST_HZ), MOST_DEFAULT_HZ))
     while any(rate % factor == 0 for factor in range(2, math.isqrt(rate) + 1)):
         rate += 1

@@ -14,7 +14,6 @@ from tracemap.capture.benchmark import (
     SERIAL_FLAG,
     benchmark_command,
     check_flags,
-    count_workers,
     profiling_flags,
 )
 from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
@@ -151,7 +150,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     rest = (*flags.rest, *serial)
     hz = options.sample_hz
     if isinstance(hz, Unknown):
-        hz = enough_hz(options.seconds, count_workers(device, rest))
+        hz = enough_hz(options.seconds)
     return Plan(request, profile, entry, device, inputs, rest, modules, folder, hz)
 
 
