@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.join.run import UNMATCHED, UNMATCHED_GROUP, Join, Targets
+from tracemap.attribution.scan.shapes import recorded_shape
 from tracemap.attribution.scan.tables import Row, Tables
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import Run
@@ -47,12 +48,14 @@ class Source:
 class Lookup:
     """What is joined to the events (named `event`), and the target that dispatches or transfers then have, or NULL.
 
-    The columns of a file may have any name, so all names in the clauses say which table they are of.
+    The columns of a file may have any name, so all names in the clauses say which table they are of. `of_shape`: the
+    shape of what it finds (`shapes`), where the recorded commands tell it.
     """
 
     join: str
     of_dispatch: str = ""
     of_transfer: str = ""
+    of_shape: str = ""
 
 
 def lookups(source: Source, submitted: Sequence[Lookup]) -> tuple[Sequence[Lookup], Sequence[Lookup]]:
@@ -114,14 +117,16 @@ def _by_command_of_buffer(source: Source, stride: int) -> Lookup:
     of_group = defaultdict(list)
     for (group, index, _), target in source.join.by_command.items():
         of_group[group].append((index, target))
+    shapes = [[recorded_shape(command.workgroups) for command in program] for program in source.join.header.programs]
     rows = [
-        (buffer.id * stride + index, target)
+        (buffer.id * stride + index, shapes[buffer.program][index], target)
         for buffer in source.join.header.buffers
         for index, target in of_group[source.join.group_of_buffer.get(buffer.id, UNMATCHED_GROUP)]
     ]
-    source.fill("commands", "command BIGINT, target INTEGER", rows)
+    source.fill("commands", "command BIGINT, shape BIGINT, target INTEGER", rows)
     known = f"CASE WHEN event.command_buffer_id IS NOT NULL THEN {UNMATCHED} END"
-    return Lookup(_joined_commands("event.command_buffer_id", stride), f"commands.target, {known}")
+    of_command = _joined_commands("event.command_buffer_id", stride)
+    return Lookup(of_command, f"commands.target, {known}", of_shape="commands.shape")
 
 
 def _buffer_groups(source: Source) -> Lookup:

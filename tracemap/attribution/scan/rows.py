@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
 from tracemap.attribution.scan.lookups import Lookup, Source
 from tracemap.attribution.scan.metrics import value_column, value_of
+from tracemap.attribution.scan.shapes import SHAPE, TOLD_BY_TILES
 from tracemap.attribution.scan.tables import Tables
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
@@ -33,20 +34,13 @@ COVERED = "covered_ns"
 START = "start_ns"
 """The column of `resolved` that has when an event began, where a run tells it."""
 DETAIL = "detail"
-"""The column of `resolved` that has of executes what their dispatches cover, of others a number for their shape.
+"""The column of `resolved` that has of executes what their dispatches cover, of others their shape.
 
-One column for both: ten million rows have to fit into memory. Events of one shape have equal counts of workgroups, and
-equal lengths if they move bytes. The upper half of the number is how many workgroups there are (`tiles_of`); unequal
-shapes with as many share a number once in 4 * 10^9 pairs.
+One column for both: ten million rows have to fit into memory.
 """
 
 # A run's invocations follow those of the runs before. Numbers that are out of all reason are unknown.
 _INVOCATION = "TRY_CAST(TRY_CAST(event.invocation AS INTEGER) + CAST({first} AS BIGINT) AS INTEGER)"
-_COUNTS = ("event.workgroups_x", "event.workgroups_y", "event.workgroups_z")
-_TILES = " * ".join(f"CAST({count} AS DOUBLE)" for count in _COUNTS)
-# Counts that are out of all reason are unknown, as are those of what is no dispatch: 0.
-_HIGH_HALF = f"CASE WHEN {_TILES} BETWEEN 1 AND {(1 << 31) - 1} THEN CAST({_TILES} AS BIGINT) << 32 ELSE 0 END"
-_SHAPE = f"({_HIGH_HALF}) + CAST(hash({', '.join(_COUNTS)}, event.payload_bytes) >> 32 AS BIGINT)"
 _DETAIL = "CASE event.kind WHEN 'execute' THEN {covered} ELSE {shape} END"
 NO_ADDRESS = -1
 
@@ -56,11 +50,6 @@ SELECT CAST(CASE WHEN event.kernel IS NULL THEN {OUTSIDE_KERNELS} ELSE {{dispatc
        event.kernel, event.step, event.address, {{sums}}
 FROM {{events}} AS event {{joins}} WHERE NOT event.warmup AND event.kind = 'step' GROUP BY ALL ORDER BY ALL
 """
-
-
-def tiles_of(shape: str) -> str:
-    """How many workgroups a dispatch of a shape has, in SQL; NULL where it is unknown, as of what is no dispatch."""
-    return f"nullif({shape} >> 32, 0)"
 
 
 @dataclass(slots=True)
@@ -101,7 +90,7 @@ def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) ->
         invocation=_INVOCATION.format(first=resolved.begin_run()),
         detail=_DETAIL.format(
             covered=f"event.{COVERED}" if COVERED in source.columns else "NULL",
-            shape=_HIGH_HALF if source.join.has_one_shape else _SHAPE,
+            shape=_shape(source, lookups),
         ),
         start=f", event.{START}" if resolved.has_starts else "",
         values="".join(f", {value_of(metric, source.run)}" for metric in resolved.metrics),
@@ -110,6 +99,14 @@ def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) ->
         joins=joined(lookups),
     )
     source.tables.query(f"INSERT INTO resolved {query}")
+
+
+def _shape(source: Source, lookups: Sequence[Lookup]) -> str:
+    """The shape of an event: that of its command where the recorded ones tell, as its counts are three more columns."""
+    if not source.join.has_one_shape:
+        return SHAPE
+    told = [lookup.of_shape for lookup in lookups if lookup.of_shape]
+    return f"coalesce({', '.join(told)}, 0)" if told else TOLD_BY_TILES
 
 
 def first_of(targets: Iterable[str], otherwise: int) -> str:

@@ -13,7 +13,7 @@ from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed,
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.percentiles import Spread, pooled
-from tracemap.attribution.scan.rows import tiles_of
+from tracemap.attribution.scan.shapes import tiles_of
 from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.model import TIME_METRICS, Metric
 from tracemap.units import UNKNOWN, Integer
