@@ -12,6 +12,15 @@ from tracemap.measurements.sql import quoted
 MILLIONTHS = 1_000_000
 """Metrics that are not whole numbers are attributed in millionths, so that they balance exactly too."""
 
+RANKED_BY = tuple(reversed(TIME_METRICS))
+"""The times by which calls are slow, the first that there is: that on the wall tells when workers waited, too."""
+
+
+def ranked_by(metrics: Sequence[Metric]) -> int | None:
+    """The number of the metric by which calls are slow; None: there is no time."""
+    numbers = {metric.name: number for number, metric in enumerate(metrics)}
+    return next((numbers[name] for name in RANKED_BY if name in numbers), None)
+
 
 def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file.

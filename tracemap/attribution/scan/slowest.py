@@ -9,19 +9,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.model import MOST_SLOWEST, SlowCall
-from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.metrics import RANKED_BY, ranked_by, value_column
 from tracemap.attribution.scan.rows import START, Resolved
+from tracemap.attribution.scan.sums import largest_column
 from tracemap.attribution.scan.tables import Tables
-from tracemap.measurements.model import TIME_METRICS, Metric
+from tracemap.measurements.model import Metric
 from tracemap.units import UNKNOWN, Integer
-
-RANKED_BY = tuple(reversed(TIME_METRICS))
-"""The times by which calls are slow, the first that there is: that on the wall tells when workers waited, too."""
 
 # Calls that are as slow stand in the order of runs and invocations; which of those that are alike in all is no matter.
 _SLOWEST = """
-WITH least AS (SELECT target, list_min(max({value}, {most})) AS value FROM resolved
-               WHERE target >= 0 AND {value} IS NOT NULL GROUP BY target)
+WITH least AS (SELECT target, list_sort(flatten(list({largest})), 'DESC')[:{most}][-1] AS value FROM groups
+               WHERE target >= 0 AND {largest} IS NOT NULL GROUP BY target)
 SELECT event.target, {run} AS run, event.invocation, {columns}
 FROM resolved AS event JOIN least ON least.target = event.target AND event.{value} >= least.value
 QUALIFY row_number() OVER (PARTITION BY event.target ORDER BY {order}) <= {most}
@@ -31,15 +29,16 @@ ORDER BY event.target, {order}
 
 def slowest_calls(tables: Tables, metrics: Sequence[Metric], resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
     """By target its slowest calls, the slowest first; nothing where no run has times."""
-    numbers = {metric.name: number for number, metric in enumerate(metrics) if metric.name in TIME_METRICS}
-    ranked = next((numbers[name] for name in RANKED_BY if name in numbers), None)
+    ranked = ranked_by(metrics)
     if ranked is None:
         return {}
+    numbers = {metric.name: number for number, metric in enumerate(metrics)}
     start = f"event.{START}" if resolved.has_starts else "NULL"
     values = [f"event.{value_column(numbers[name])}" if name in numbers else "NULL" for name in RANKED_BY]
     keys = (f"event.{value_column(ranked)} DESC", "run", "event.invocation", start, *values[1:])
     query = _SLOWEST.format(
         value=value_column(ranked),
+        largest=largest_column(ranked),
         most=MOST_SLOWEST,
         run=_run_of(resolved),
         columns=", ".join((start, *values)),

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.attribution.model import PerCall, PerInvocation
+from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
 from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_column, fence_of
 from tracemap.attribution.scan.invocations import Invocations
-from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.metrics import ranked_by, value_column
 from tracemap.attribution.scan.percentiles import Spread, pooled
 from tracemap.attribution.scan.shapes import tiles_of
 from tracemap.attribution.scan.tables import Tables
@@ -25,7 +25,7 @@ SELECT *, {tiles} AS tiles{fences} FROM (
     UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL)
 """
 _COUNTS = """
-, sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, max({value}) AS most_{number}
+, sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, {most} AS {largest}
 """
 _ORDERED = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
 _FENCE = ", CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {fence} END AS BIGINT) AS {column}"
@@ -37,7 +37,7 @@ FROM groups GROUP BY target ORDER BY target
 """
 _OF_TARGET = """
 , [CAST(sum(total_{number}) AS HUGEINT), CAST(sum(absent_{number}) AS HUGEINT), CAST(any_value({fence}) AS HUGEINT)],
-list_append(any_value(ordered_{number}), any_value(most_{number}))
+list_append(any_value(ordered_{number}), any_value({largest})[1])
 """
 
 _FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -92,14 +92,21 @@ class Fenced:
         return " AND ".join(("target >= 0", *(f"target <> {target}" for target in self.doubtful)))
 
 
+def largest_column(number: int) -> str:
+    """The column of the table `groups` that has the largest value of the n-th metric, or the few largest in order."""
+    return f"largest_{number}"
+
+
 def sums_by_target(
     tables: Tables, metrics: Sequence[Metric], of_all: Invocations, fenced: Fenced
 ) -> dict[int, TargetSum]:
     """The events of `resolved` by the number of their target, in its order."""
-    with_fence = fenced.metrics(metrics)
-    tables.make("groups", _groups(len(metrics), of_all, with_fence, fenced))
-    beyond = disturbed(tables, with_fence, of_all, much=fenced.much)
-    columns = (_OF_TARGET.format(number=number, fence=fence_column(number)) for number in range(len(metrics)))
+    tables.make("groups", _groups(metrics, of_all, fenced))
+    beyond = disturbed(tables, fenced.metrics(metrics), of_all, much=fenced.much)
+    columns = (
+        _OF_TARGET.format(number=number, fence=fence_column(number), largest=largest_column(number))
+        for number in range(len(metrics))
+    )
     rows = tables.query(_BY_TARGET.format(columns="".join(columns)))
     names = [metric.name for metric in metrics]
     several = [frozenset({target}) for target, _, groups, *_ in rows if target >= 0 and groups > 1]
@@ -161,11 +168,19 @@ def _per_invocation(parts: Mapping[str, _Values], of_all: Invocations) -> dict[s
     }
 
 
-def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], fenced: Fenced) -> str:
-    """The SQL of the table `groups` for so many metrics."""
+def _groups(metrics: Sequence[Metric], of_all: Invocations, fenced: Fenced) -> str:
+    """The SQL of the table `groups`."""
     fractions = ", ".join(map(str, (*_FRACTIONS, *of_all.interval)))
-    columns = [(number, value_column(number)) for number in range(count)]
-    counts = (_COUNTS.format(number=number, value=value) for number, value in columns)
+    columns = [(number, value_column(number)) for number in range(len(metrics))]
+    # More than one is asked of the metric by which calls are slow, and takes longer.
+    most = {number: f"[max({value})]" for number, value in columns}
+    if (ranked := ranked_by(metrics)) is not None:
+        most[ranked] = f"max({value_column(ranked)}, {MOST_SLOWEST})"
+    counts = (
+        _COUNTS.format(number=number, value=value, most=most[number], largest=largest_column(number))
+        for number, value in columns
+    )
+    with_fence = fenced.metrics(metrics)
     ordered = (_ORDERED.format(number=number, value=value, fractions=fractions) for number, value in columns)
     fences = (
         _FENCE.format(
@@ -175,7 +190,7 @@ def _groups(count: int, of_all: Invocations, with_fence: Sequence[int], fenced: 
             fence=fence_of([f"ordered_{number}[{place}]" for place in _OF_FENCE], much=fenced.much),
             column=fence_column(number),
         )
-        for number in range(count)
+        for number, _ in columns
     )
     return _GROUPS.format(
         counts=f"count(*) AS events, {of_all.distinct} AS invocations{''.join(counts)}",

@@ -32,7 +32,8 @@ FROM resolved AS event JOIN (SELECT * FROM weights JOIN groups USING (target)) A
      ON weights.target = event.target AND weights.shape = event.detail
 GROUP BY weights.number, event.invocation
 """
-_SUM = ", coalesce((sum({worked} * weights.weight) + {half}) // {unit}, 0) AS {value}"
+# In parts of a `UNIT`: the few sums that are told are rounded, as division of 128 bits is slow.
+_SUM = ", coalesce(sum({worked} * weights.weight), 0) AS {value}"
 # A product that fits is several times faster than one of 128 bits; the sum of such products is one of these anyway.
 _WORKED = "CAST(least(event.{value}, weights.{fence}) AS {kind})"
 _FITTING = INTEGER_LIMIT // UNIT
@@ -95,17 +96,17 @@ def _summed(
     added = []
     for number, (value, kind) in enumerate(zip(values, kinds, strict=True)):
         worked = _WORKED.format(value=value, fence=fence_column(number), kind=kind)
-        added.append(_SUM.format(worked=worked, half=UNIT // 2, unit=UNIT, value=value))
+        added.append(_SUM.format(worked=worked, value=value))
     tables.make("weighted", _SUMS.format(columns="".join(added)))
     tables.query(_NOTHING.format(zeros=", ".join("0" for _ in values), count=seen.invocations.count))
     fractions = ", ".join(map(str, (0.1, 0.5, 0.9, *seen.invocations.interval)))
     in_order = (_IN_ORDER.format(value=value, fractions=fractions) for value in values)
     for _, *cells in tables.query(_ORDERED.format(columns="".join(in_order))):
         pairs = zip(names, cells[::2], cells[1::2], strict=True)
-        yield {name: _distribution([*map(int, ordered), int(largest)]) for name, ordered, largest in pairs}
+        yield {name: _distribution([*ordered, largest]) for name, ordered, largest in pairs}
 
 
 def _distribution(ordered: Sequence[int]) -> PerInvocation:
-    p10, median, p90, *bounds, largest = ordered
+    p10, median, p90, *bounds, largest = ((int(value) + UNIT // 2) // UNIT for value in ordered)
     low, high = bounds or (UNKNOWN, UNKNOWN)
     return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
