@@ -6,9 +6,7 @@ are of one processor, so that everything is the same on every machine.
 
 from __future__ import annotations
 
-import io
 import os
-import pty
 import re
 import subprocess
 from collections import defaultdict
@@ -16,7 +14,6 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 from hypothesis import given
@@ -25,8 +22,9 @@ from msgspec import structs
 from rich.cells import cell_len
 
 from tests.conftest import Built
-from tests.support import ROOT, Json, check_cli, command_line, json_cli
-from tests.tables import all_of_terminal, amount, printed_table
+from tests.support import Json, check_cli, command_line, json_cli
+from tests.tables import amount, printed_table
+from tests.terminals import RUN, Terminal, check_gold, check_lines, on_terminal, printed
 from tests.test_hook_stats import calls_file
 from tracemap.graph.audit import audit
 from tracemap.graph.bundle import load
@@ -40,58 +38,10 @@ from tracemap.reports.views.chosen import VIEWS
 from tracemap.session.attribute import show_attribution
 from tracemap.session.runs import Attributed, joined
 
-GOLD = ROOT / "tests" / "gold" / "terminal"
-RUN = GOLD / "run.csv"
-WIDTHS = (80, 120, 200, None)
-"""Columns of terminals; None: a pipe."""
-
-
-class Terminal(io.StringIO):
-    """Text that is written to a terminal; its width is that of the environment."""
-
-    def isatty(self) -> bool:
-        return True
-
 
 @pytest.fixture(scope="module")
 def attributed(fixed: Built) -> Attributed:
     return joined([RUN], load(fixed("jax_mlp_train")), Rule.MODEL, allow_mismatch=False, progress=lambda _: None)
-
-
-def printed(write: Callable[[TextIO], object], columns: int | None, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a command writes to a terminal that shows no styles, or into a pipe."""
-    monkeypatch.setenv("COLUMNS", str(columns or 80))
-    monkeypatch.setenv("NO_COLOR", "1")
-    out = io.StringIO() if columns is None else Terminal()
-    write(out)
-    return out.getvalue()
-
-
-def check_gold(
-    name: str,
-    write: Callable[[TextIO], object],
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
-    """Compare with the golden file, which has all widths, and look at each line."""
-    parts = []
-    for columns in WIDTHS:
-        text = printed(write, columns, monkeypatch)
-        check_lines(text, columns)
-        parts.append(f"==== {f'{columns} columns' if columns else 'piped'}\n{text}\n")
-    gold = GOLD / f"{name}.txt"
-    if request.config.getoption("--update-gold"):
-        gold.write_text("".join(parts), encoding="utf-8")
-    assert "".join(parts) == gold.read_text(encoding="utf-8")
-
-
-def check_lines(text: str, columns: int | None) -> None:
-    """No line is wider than the terminal, none ends in blanks, and nothing steers the terminal."""
-    assert text.endswith("\n")
-    for line in text.split("\n"):
-        assert line == line.rstrip(), line
-        assert columns is None or len(line) <= columns, line
-        assert line.isprintable(), line
 
 
 # ---- golden files
@@ -170,18 +120,6 @@ def test_columns_go_in_the_stated_order(attributed: Attributed, monkeypatch: pyt
         assert sorted(names) == sorted(order[: len(names)])
         left_out.add(len(names))
     assert left_out == set(range(len(order) + 1))
-
-
-def on_terminal(columns: int, *arguments: str | Path, **variables: str) -> str:
-    """What the real command line prints on a real terminal."""
-    leader, follower = pty.openpty()
-    given = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
-    given |= {"COLUMNS": str(columns), "TERM": "xterm-256color", **variables}
-    with subprocess.Popen(command_line(*arguments), stdout=follower, env=given, cwd=ROOT) as running:
-        os.close(follower)
-        text = all_of_terminal(leader).decode().replace("\r\n", "\n")
-    assert running.returncode == 0
-    return text
 
 
 def test_styles_are_for_terminals_that_want_them(fixed: Built) -> None:

@@ -20,7 +20,7 @@ from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli, run_cli
 from tests.tables import amount, printed_table
-from tests.test_terminal import GOLD, RUN
+from tests.terminals import GOLD, RUN
 from tracemap.errors import UsageInvalid
 from tracemap.graph.ops import Frame
 from tracemap.measurements.runfile import read_run, write_run

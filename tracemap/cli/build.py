@@ -33,7 +33,8 @@ def command(context: click.Context, model: str, options: BuildOptions) -> None:
     \b
     Example:
       tracemap build model.mlir -o model.tracemap -- --iree-opt-level=O2
-      tracemap build -- iree-compile model.mlir --iree-hal-target-device=local -o model.vmfb
+      tracemap build -- iree-compile model.mlir \\
+        --iree-hal-target-device=local -o model.vmfb
       tracemap build --from-dumps dumps --module model.vmfb model.mlir
     """
     from tracemap.session.build import build

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tracemap.capture.counters.choosing import Availability
 
 
+_READ = {"ring": "no system call", "rdpmc": "no system call", "group": "a system call"}
+"""What it takes to read an event of a mode."""
+
+
 @options_command("events", EventsOptions)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def command(names: tuple[str, ...], options: EventsOptions) -> None:
@@ -37,7 +41,7 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
     if options.all and is_zen4() and not names:
         wanted += zen4_events()
     found = [check_event(event) for event in wanted]
-    show_as(options.format, sys.stdout, partial(_show, found), partial(_json, found))
+    show_as(options.format, sys.stdout, partial(print_events, found), partial(_json, found))
     if options.format == "text":
         opened = sum(item.opens for item in found)
         click.echo(f"{opened} of {len(found)} can be counted on this machine", err=True)
@@ -59,9 +63,22 @@ def _json(found: Sequence[Availability]) -> dict[str, object]:
     return {"schema_version": 1, "kind": "events", "events": rows}
 
 
-def _show(found: Sequence[Availability], out: TextIO) -> None:
-    width = max(len(item.event.name) for item in found)
-    for item in found:
-        state = f"yes ({item.event.mode})" if item.opens else "no"
-        told = "; ".join(filter(None, (item.event.description, item.reason)))
-        out.write(f"{item.event.name:<{width}}  {state:<11}  {told}".rstrip() + "\n")
+def print_events(found: Sequence[Availability], out: TextIO) -> None:
+    """Print what can be counted, then what cannot, a table for each reason, in the order of the events."""
+    from tracemap.reports.terminal.tables import Heading, console, print_table
+
+    name, told = Heading("event"), Heading("what it counts", words=True, least=20)
+    to, gap = console(out), False
+    if opened := [item for item in found if item.opens]:
+        rows = [(item.event.name, _READ[item.event.mode], _told(item)) for item in opened]
+        print_table(to, "Can be counted here", (name, Heading("read with", leave=10), told), rows, gap=gap)
+        gap = True
+    for reason in dict.fromkeys(item.reason for item in found if not item.opens):
+        without = [item.event for item in found if not item.opens and item.reason == reason]
+        cells = [(event.name, event.description) for event in without]
+        print_table(to, f"Cannot be counted here: {reason}", (name, told), cells, gap=gap)
+        gap = True
+
+
+def _told(item: Availability) -> str:
+    return "; ".join(filter(None, (item.event.description, item.reason)))

@@ -8,12 +8,21 @@ from pathlib import Path
 
 import click
 
+from tracemap.cli.help import HelpContext
 from tracemap.cli.options import options_command
 from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.options.hook import HookEnvOptions
 
 
-@click.group(name="hook")
+class _Group(click.Group):
+    context_class = HelpContext
+
+
+class _Command(click.Command):
+    context_class = HelpContext
+
+
+@click.group(name="hook", cls=_Group)
 def command() -> None:
     """Record every call of a workgroup in a program of your own, on the stock runtime.
 
@@ -24,12 +33,13 @@ def command() -> None:
     Example:
       tracemap hook path
       mkdir calls
-      env $(tracemap hook env -o calls) iree-run-module --module=model.tracemap/module.vmfb
+      env $(tracemap hook env -o calls) \\
+        iree-run-module --module=model.tracemap/module.vmfb
       tracemap stats calls
     """
 
 
-@command.command(name="path")
+@command.command(name="path", cls=_Command)
 def path() -> None:
     """Print the path of the hook's library.
 
@@ -58,7 +68,7 @@ def env(options: HookEnvOptions) -> None:
 
     \b
     Example:
-      eval "$(tracemap hook env -o calls --filter '*matmul*' --counters page-faults --export)"
+      eval "$(tracemap hook env -o calls --filter '*matmul*' --export)"
     """
     from tracemap.capture.counters.choosing import events_to_count
     from tracemap.hook import HookSettings, environment
@@ -83,4 +93,5 @@ def env(options: HookEnvOptions) -> None:
     click.echo("\n".join(f"{name}={value}" for name, value in variables.items() if value))
 
 
+env.short_help = "Print the variables under which a program is recorded."
 command.add_command(env)

@@ -23,9 +23,10 @@ def command(model: str, options: LowerOptions) -> None:
 
     \b
     Example:
-      tracemap lower model.mlir --pipeline 'builtin.module(func.func(convert-linalg-to-affine-loops))'
-      tracemap lower model.mlir --pipeline 'builtin.module(func.func(convert-linalg-to-affine-loops))' \\
-        --pipeline 'builtin.module(func.func(affine-loop-fusion))' --html loops.html
+      tracemap lower model.mlir --pipeline 'builtin.module(cse)'
+      tracemap lower model.mlir --html loops.html \\
+        --pipeline 'builtin.module(func.func(convert-linalg-to-affine-loops))' \\
+        --pipeline 'builtin.module(func.func(affine-loop-fusion))'
     """
     from tracemap.session.lower import lower, show_lowering
 
@@ -33,3 +34,5 @@ def command(model: str, options: LowerOptions) -> None:
         lowering = lower(model, options, progress)
     if options.output is None and not is_standard(options.html):
         show_lowering(lowering, options, sys.stdout)
+    if options.html is not None and not is_standard(options.html):
+        click.echo(f"page: {options.html}", err=True)

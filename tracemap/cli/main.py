@@ -11,6 +11,7 @@ from contextlib import suppress
 import click
 
 from tracemap._version import __version__
+from tracemap.cli.help import WIDEST, HelpContext
 from tracemap.errors import TracemapError
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
 
@@ -32,6 +33,8 @@ COMMANDS = {
 class CommandGroup(click.Group):
     """A group whose commands live in `tracemap.cli.<name>`, each as a click command called `command`."""
 
+    context_class = HelpContext
+
     def list_commands(self, context: click.Context) -> list[str]:
         """Names in the order of the work, not of the alphabet."""
         return list(COMMANDS)
@@ -50,7 +53,7 @@ class CommandGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST})
 @click.version_option(__version__, prog_name="tracemap")
 def group() -> None:
     """Which of my operations, on which line of my model, costs this time and these cache misses?

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tracemap.cli.help import HelpContext
 from tracemap.options.option import BEHIND_DASHES, AnyOptions, DeclaredOption, declared_options
 from tracemap.units import UNKNOWN
 
@@ -39,6 +40,7 @@ def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[...
 class _OptionsCommand(click.Command):
     """A command whose options become one record; one of them may take what stands behind the first `--`."""
 
+    context_class = HelpContext
     kind: type[Any]
     behind: DeclaredOption | None
 

@@ -35,7 +35,7 @@ def command(bundle: Path, options: RecordOptions) -> None:
       tracemap record model.tracemap --counters page-faults,context-switches
       tracemap record model.tracemap --sample --seconds 10
       tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
-      tracemap record model.tracemap --flagfile decode.flags -- --device=local-sync
+      tracemap record model.tracemap --flagfile d.flags -- --device=local-sync
     """
     from tracemap.graph.bundle import load
     from tracemap.session.record import record

@@ -9,6 +9,7 @@ import click
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.options.report import ReportOptions
+from tracemap.outputs import is_standard
 
 
 @options_command("report", ReportOptions)
@@ -30,3 +31,5 @@ def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> Non
     with phases_shown("report") as progress:
         progress("reading the map")
         report(load(bundle), runs, options, progress)
+    if not is_standard(options.output):
+        click.echo(f"page: {options.output}", err=True)

@@ -32,7 +32,7 @@ def command(run: Path, options: StatsOptions) -> None:
     \b
     Example:
       tracemap stats calls
-      tracemap stats calls --kernel main_dispatch_4_matmul_64x768x256_f32 --buckets 8
+      tracemap stats calls --kernel main_dispatch_4_matmul_64x64x64_f32
       tracemap stats calls --calls calls.parquet --html calls.html
       tracemap stats iree_hook_worker-0.csv --format json
     """
@@ -46,3 +46,5 @@ def command(run: Path, options: StatsOptions) -> None:
     warn(made.found.diagnostics)
     if not (is_standard(options.calls) or is_standard(options.html)):
         show_stats(made, options, sys.stdout)
+    if options.html is not None and not is_standard(options.html):
+        click.echo(f"page: {options.html}", err=True)

@@ -216,7 +216,7 @@ def _missing_places(model: SourceModel, ops: Sequence[Op]) -> Iterator[Diagnosti
     absent = sum(1 for op in ops if not op.own_location)
     if absent > len(ops) // 2:
         text = (
-            f"the model itself says of {plural(absent, 'op')} of {len(ops)} not where they come from "
+            f"the model itself does not say where {absent} of {plural(len(ops), 'op')} come from "
             "(loc(unknown)): they are followed by tracemap's own tags; `tracemap audit` lists them"
         )
         yield Diagnostic("locations-absent", text)

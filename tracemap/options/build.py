@@ -13,7 +13,7 @@ from tracemap.options.option import BEHIND_DASHES, Options, option
 class BuildOptions(Options):
     """How to compile a model, or read a compilation made elsewhere, and what its bundle holds."""
 
-    output: Path | None = option(None, "The bundle.  [default: MODEL's name .tracemap]", "-o", "--output")
+    output: Path | None = option(None, "The bundle.  [default: MODEL's name, with .tracemap]", "-o", "--output")
     device: Literal["local", "vulkan", "cuda", "hip"] = option(
         "local", "What to compile for, unless the flags after -- name a target."
     )

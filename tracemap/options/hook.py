@@ -21,11 +21,12 @@ class HookEnvOptions(Options):
     skip_ms: int = option(
         0,
         "Pass over each thread's first milliseconds, from its first call.",
+        metavar="MS",
         at_least=0,
         variable="IREE_HOOK_SKIP_START_MS",
     )
-    calls: int = option(0, "Record so many calls in all.  [default: no limit]", at_least=0)
-    every: int = option(1, "Record one call in so many.", at_least=1)
+    calls: int = option(0, "Record so many calls in all.  [default: no limit]", metavar="N", at_least=0)
+    every: int = option(1, "Record one call in so many.", metavar="N", at_least=1)
     counters: tuple[str, ...] = option(
         (),
         "Events to count around each call; see tracemap events.",

@@ -13,10 +13,13 @@ from tracemap.options.option import Options, option
 class StatsOptions(Options):
     """Which of the recorded calls to look at, what to tell of them, and where it goes."""
 
-    kernel: str = option("", "Only calls of this kernel.  [default: all]", variable="IREE_HOOK_FILTER_NAME")
+    kernel: str = option(
+        "", "Only calls of this kernel.  [default: all]", metavar="NAME", variable="IREE_HOOK_FILTER_NAME"
+    )
     skip_ms: int = option(
         0,
         "Leave out each thread's first milliseconds, from its first call.",
+        metavar="MS",
         at_least=0,
         variable="IREE_HOOK_SKIP_START_MS",
     )
@@ -27,9 +30,13 @@ class StatsOptions(Options):
         variable="IREE_HOOK_PERF_EVENT_TYPES",
         split=True,
     )
-    buckets: int = option(16, "How many quantiles.", at_least=1, at_most=1024, variable="IREE_HOOK_BUCKET_COUNT")
+    buckets: int = option(
+        16, "How many quantiles.", metavar="N", at_least=1, at_most=1024, variable="IREE_HOOK_BUCKET_COUNT"
+    )
     no_table: bool = option(False, "Leave out the tables of conditional probabilities.")
-    gamma: float = option(0.5, "Shades show probability to this power.", above=0, variable="IREE_HOOK_GAMMA")
+    gamma: float = option(
+        0.5, "Shades show probability to this power.", metavar="G", above=0, variable="IREE_HOOK_GAMMA"
+    )
     csv: Path | None = option(
         None,
         "Also write the calls into this folder, a CSV file per thread, as IREE's hook does.",

@@ -1,0 +1,211 @@
+"""What each command prints and says, and its help, at the widths that terminals have and into pipes, as golden files.
+
+`pytest tests/test_terminal_commands.py --update-gold` writes them anew. Lines are looked at as they were printed; then
+what differs from run to run is masked: `<time>` stands for a time with its unit, `<percent>` for a percentage,
+`<folder>` for the folder of the test, `<library>` for the folder of the hook's library, and the version of the compiler
+is `<version>`. What a busy machine adds, the warning [disturbed], is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.conftest import Built
+from tests.support import SAMPLES, check_cli
+from tests.terminals import GOLD, RUN, WIDTHS, check_gold, check_lines, compare_with_gold, said_on_terminal
+from tests.test_hook_stats import calls_file
+from tests.test_lower import AFFINE, AFFINE_FUSION, PROGRAMS
+from tracemap.capture.counters.choosing import Availability
+from tracemap.capture.counters.events import find_event
+from tracemap.cli.events import print_events
+from tracemap.cli.help import HelpContext
+from tracemap.cli.main import group
+from tracemap.diagnostics import DISTURBED
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.reports.views.chosen import VIEWS
+
+Masks = tuple[tuple[re.Pattern[str], str], ...]
+MASKS: Masks = (
+    (re.compile(r"\d[\d,.]* (?:ns|µs|ms|s)\b"), "<time>"),
+    (re.compile(r"\d[\d,.]* %"), "<percent>"),
+    (re.compile(r"(?<=iree-opt )\S+"), "<version>"),
+    (re.compile(re.escape(str(FOLDER))), "<library>"),
+    (re.compile(rf"tracemap: warning: .* \[{DISTURBED}\]\n"), ""),
+)
+
+OUTPUTS = {
+    "build": ["build"],
+    "show": ["show", "show-kernel"],
+    "audit": ["audit"],
+    "lower": ["lower"],
+    "record": ["record"],
+    "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
+    "events": ["events"],
+    "stats": ["stats"],
+    "hook": [],
+    "hook env": ["hook-env"],
+    "hook path": ["hook-path"],
+    "report": ["report"],
+}
+"""Each command, and the golden files of what it prints. A group prints nothing but its help."""
+
+
+def commands(of: click.Group = group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command of the command line by its words, groups before their own."""
+    context = click.Context(of)
+    for name in of.list_commands(context):
+        command = of.get_command(context, name)
+        assert command is not None
+        yield before + name, command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{before}{name} ")
+
+
+def help_file(name: str) -> str:
+    return "-".join(["help", *name.split()])
+
+
+def test_every_command_has_golden_files() -> None:
+    """A new command has to be added above, with what it prints; and no golden file is left of what is gone."""
+    names = [name for name, _ in commands()]
+    assert list(OUTPUTS) == names
+    expected = {f"{name}.txt" for files in OUTPUTS.values() for name in files}
+    expected |= {f"{help_file(name)}.txt" for name in ("", *names)}
+    assert {file.name for file in GOLD.glob("*.txt")} == expected
+
+
+# ---- help
+
+
+@pytest.mark.parametrize("name", ["", *(name for name, _ in commands())])
+def test_help_looks_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Lines are shorter than the narrowest terminal asked for, and no word is broken at its hyphens."""
+    command = dict(commands()).get(name, group)
+    texts = {}
+    for columns in WIDTHS:
+        monkeypatch.setenv("COLUMNS", str(columns or 80))
+        texts[columns] = _help(command, name)
+        check_lines(texts[columns], columns or 80)
+        assert not re.search(r"[^-\s]-$", texts[columns], re.MULTILINE)
+        assert "..." not in texts[columns].replace("[ARGS]...", "").replace("RUN...", "").replace("]...", "")
+    compare_with_gold(help_file(name), texts, request)
+
+
+def _help(command: click.Command, name: str) -> str:
+    """As `tracemap NAME --help` prints it."""
+    context: click.Context = HelpContext(group, info_name="tracemap", **group.context_settings)
+    here: click.Command = group
+    for word in name.split():
+        assert isinstance(here, click.Group)
+        found = here.get_command(context, word)
+        assert found is not None
+        here, context = found, found.context_class(found, info_name=word, parent=context)
+    assert here is command
+    return command.get_help(context) + "\n"
+
+
+# ---- what commands print
+
+
+def shown(columns: int | None, *arguments: str | Path, cwd: Path) -> str:
+    """What a command prints on a terminal, or into a pipe, and below it what it says on standard error.
+
+    Sentences on standard error are a line each, whatever the width, so that programs can tell them apart.
+    """
+    out, said = said_on_terminal(columns, *arguments, cwd=cwd, NO_COLOR="1")
+    for text, width in ((out, columns), (said, None)):
+        if text:
+            check_lines(text, width)
+    return out + ("-- standard error\n" + said if said else "")
+
+
+def masked(text: str, masks: Masks = MASKS) -> str:
+    for pattern, stands_for in masks:
+        text = pattern.sub(stands_for, text)
+    return text
+
+
+def check_shown(
+    name: str, *arguments: str | Path, cwd: Path, request: pytest.FixtureRequest, masks: Masks = MASKS
+) -> None:
+    """Run a command at all widths; `masks`: none where what it takes is kept, so that nothing differs."""
+    texts = {columns: masked(shown(columns, *arguments, cwd=cwd), masks) for columns in WIDTHS}
+    compare_with_gold(name, texts, request)
+
+
+def test_build_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """With what it warns of: ops of which the model does not say where they come from."""
+    shutil.copy(SAMPLES / "models" / "hand_mlp_unknown.mlir", tmp_path)
+    check_shown("build", "build", "hand_mlp_unknown.mlir", "--force", cwd=tmp_path, request=request)
+
+
+def test_record_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    options = ("--iterations", "3", "--keep-profile", "-o", "run.csv", "--force")
+    shutil.copytree(fixed("hand_mlp"), tmp_path / "m.tracemap")
+    check_shown("record", "record", "m.tracemap", *options, cwd=tmp_path, request=request)
+
+
+def test_a_page_of_costs_is_told(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
+    options = ("--map", "m.tracemap", "--rule", "model", "--top", "3", "--html", "page.html", "--force")
+    check_shown("attribute-page", "attribute", RUN, *options, cwd=tmp_path, request=request, masks=())
+
+
+def test_report_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
+    check_shown("report", "report", "m.tracemap", RUN, "-o", "page.html", "--force", cwd=tmp_path, request=request)
+
+
+def test_lower_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shutil.copy(PROGRAMS / "matmul_bias_relu.mlir", tmp_path / "m.mlir")
+    pipelines = ("--pipeline", AFFINE, "--pipeline", AFFINE_FUSION)
+    check_shown("lower", "lower", "m.mlir", *pipelines, "--html", "l.html", "--force", cwd=tmp_path, request=request)
+
+
+def test_stats_look_as_they_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Laid out as IREE's hook does it, whatever the width: shades of nothing are blanks, at line ends too."""
+    calls = calls_file(tmp_path / "calls.csv", 500)
+    text = check_cli("stats", calls, "--buckets", "4")
+    texts = {width: said_on_terminal(width, "stats", calls, "--buckets", "4", NO_COLOR="1") for width in WIDTHS}
+    assert set(texts.values()) == {(text, "")}
+    assert all(line.isprintable() for line in text.split("\n"))
+    compare_with_gold("stats", dict.fromkeys(WIDTHS, text), request)
+
+
+def test_the_hooks_words_look_as_they_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """What a shell or `env` is to take apart is not folded, however long a path is."""
+    if not (FOLDER / LIBRARY_NAME).is_file():
+        pytest.skip("the hook's library is not built: no C compiler when tracemap was installed")
+    (tmp_path / "calls").mkdir()
+    for name, arguments in (
+        ("hook-path", ("hook", "path")),
+        ("hook-env", ("hook", "env", "-o", "calls", "--filter", "*matmul*", "--export")),
+    ):
+        texts = {}
+        for columns in WIDTHS:
+            out, said = said_on_terminal(columns, *arguments, cwd=tmp_path, NO_COLOR="1", LD_PRELOAD="")
+            check_lines(out, None)
+            assert not said
+            texts[columns] = masked(out).replace(str(tmp_path), "<folder>")
+        compare_with_gold(name, texts, request)
+
+
+def test_events_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Of a machine that counts some, one of them in user code only, and has two reasons for the others."""
+    none, forbidden = "this machine has no such counter (virtual machines often hide them)", "this user may count none"
+    found = [
+        Availability(replace(find_event("page-faults"), mode="ring"), opens=True, reason=""),
+        Availability(find_event("cpu-cycles"), opens=False, reason=none),
+        Availability(find_event("instructions"), opens=True, reason="user code only"),
+        Availability(find_event("context-switches"), opens=False, reason=forbidden),
+        Availability(find_event("L1-dcache-prefetch-misses"), opens=False, reason=none),
+        Availability(find_event("r00c0"), opens=False, reason=none),
+    ]
+    check_gold("events", lambda out: print_events(found, out), monkeypatch, request)
