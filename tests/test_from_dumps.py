@@ -15,6 +15,7 @@ from tests.test_cli_errors import everything_in, refused
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Evidence, Fate
+from tracemap.mapping.compiler.dumps import Dumps
 from tracemap.toolchain import find_tool
 
 FIVE = ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny", "onnx_mlp_named"]
@@ -186,6 +187,66 @@ def test_module_of_another_compilation(by_hand: Path, tmp_path: Path) -> None:
     shutil.copytree(by_hand / "hand_mlp" / "dumps", tmp_path / "dumps")
     shutil.copy(by_hand / "jax_gpt2_4l" / "m.vmfb", tmp_path / "m.vmfb")
     assert "no function mlp" in refused("dumps-invalid", *build_words(tmp_path), cwd=tmp_path)
+
+
+def mixed(folder: Path, dumps: Path, module: Path) -> str:
+    """What is said of the dumps of one compilation with the module of another."""
+    shutil.copytree(dumps, folder / "dumps")
+    shutil.copy(module, folder / "m.vmfb")
+    said = refused("dumps-invalid", *build_words(folder), cwd=folder)
+    assert "m.vmfb: not the module that the dumps belong to: it " in said
+    assert not (folder / "b.tracemap").exists()
+    return said
+
+
+@pytest.mark.parametrize(("dumps", "module"), [("jax_gpt2_4l", "torch_bert_tiny"), ("torch_bert_tiny", "jax_gpt2_4l")])
+def test_module_of_another_model_with_a_function_of_that_name(
+    dumps: str, module: str, by_hand: Path, tmp_path: Path
+) -> None:
+    said = mixed(tmp_path, by_hand / dumps / "dumps", by_hand / module / "m.vmfb")
+    assert re.search(r"it has no kernel \S+_dispatch_\d+_\w+; ", said)
+
+
+ELEMENTWISE = """func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {{
+  %y = math.{op} %x : tensor<64xf32>
+  return %y : tensor<64xf32>
+}}
+"""
+
+
+@pytest.fixture
+def alike(tmp_path: Path) -> Path:
+    """Two models whose functions and kernels have the same names, compiled into folders of their own."""
+    for op in ("exp", "tanh"):
+        (tmp_path / op).mkdir()
+        (tmp_path / op / "model.mlir").write_text(ELEMENTWISE.format(op=op), encoding="utf-8")
+        compile_by_hand(tmp_path / op / "model.mlir", tmp_path / op)
+    return tmp_path
+
+
+def test_module_of_another_model_with_kernels_of_the_same_names(alike: Path) -> None:
+    graphs = [from_dumps(alike / op, alike / f"{op}.tracemap", alike / op / "model.mlir") for op in ("exp", "tanh")]
+    assert [kernel.name for kernel in graphs[0].kernels] == [kernel.name for kernel in graphs[1].kernels]
+    (alike / "mixed").mkdir()
+    said = mixed(alike / "mixed", alike / "exp" / "dumps", alike / "tanh" / "m.vmfb")
+    assert "it does not have the code of executable 0 of model.12.vm.mlir" in said
+
+
+def test_module_of_the_same_compilation_made_again(alike: Path) -> None:
+    """It is the same module, byte for byte: whether dumps were made does not show in it."""
+    again = [find_tool("iree-compile"), alike / "exp" / "model.mlir", *PLAIN_FLAGS, "-o", alike / "exp" / "m.vmfb"]
+    subprocess.run([str(word) for word in again], check=True, capture_output=True)
+    assert from_dumps(alike / "exp", alike / "b.tracemap").sites
+
+
+def test_executables_of_other_devices_are_found_too(tmp_path: Path) -> None:
+    target = ("--mlir-print-debuginfo", "--iree-hal-target-device=vulkan")
+    flags = [flag for flag in PLAIN_FLAGS if "target-device" not in flag]
+    dumping = f"--dump-compilation-phases-to={tmp_path / 'dumps'}"
+    words = [find_tool("iree-compile"), MODELS / "hand_mlp.mlir", *flags, *target, dumping, "-o", tmp_path / "m.vmfb"]
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+    assert len(list(Dumps(tmp_path / "dumps", model_given=True).executables())) == 4
+    assert len(from_dumps(tmp_path, tmp_path / "b.tracemap").sites) == 4
 
 
 def test_damaged_dump_is_named(by_hand: Path, tmp_path: Path) -> None:

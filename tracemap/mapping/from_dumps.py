@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import structs
@@ -15,7 +16,7 @@ from tracemap.graph.ops import Evidence
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.assembly import Assembly, module_info
-from tracemap.mapping.compiler.dumps import Dumps
+from tracemap.mapping.compiler.dumps import LAST, Dumps
 from tracemap.mapping.identity import LocationIdentity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.request import BuildRequest
@@ -58,7 +59,7 @@ def build_from_dumps(
         graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, kept.sources)
     except ModelInvalid as error:
         raise DumpsInvalid(f"{dumped}: {error}") from error
-    _check_module(graph, compiled)
+    _check_module(graph, dumps, compiled)
     diagnostics = (_how_far(graph, facts, identity.provenance), *graph.diagnostics)
     graph = structs.replace(graph, diagnostics=diagnostics, library=request.library)
     progress("writing the bundle")
@@ -82,15 +83,30 @@ def _module_info(module: Path, name: str) -> ModuleInfo:
         raise DumpsInvalid(f"{module}: the module cannot be read: {error.strerror}") from error
 
 
-def _check_module(graph: TraceGraph, module: Path) -> None:
-    """Refuse a file that is not the module of the dumps: it must at least name their functions."""
-    data = module.read_bytes()
-    missing = [function.name for function in graph.functions if function.name.encode() not in data]
-    if missing:
+def _check_module(graph: TraceGraph, dumps: Dumps, module: Path) -> None:
+    """Refuse a file that is not the module of the dumps."""
+    why = next(_differences(graph, dumps, module.read_bytes()), "")
+    if why:
         raise DumpsInvalid(
-            f"{module}: not the module that the dumps belong to: it has no function {missing[0]}; "
-            "give the output of the same compilation"
+            f"{module}: not the module that the dumps belong to: {why}; give the output of the same compilation"
         )
+
+
+def _differences(graph: TraceGraph, dumps: Dumps, module: bytes) -> Iterator[str]:
+    """What the dumps tell of their module that this one has not.
+
+    It names the functions, and the kernels that commands dispatch. Kernels of one name may do other work, so where
+    there is a dump of the last phase its executables lie in the module as they are.
+    """
+    for function in graph.functions:
+        if function.name.encode() not in module:
+            yield f"it has no function {function.name}"
+    for kernel in dict.fromkeys(site.kernel for site in graph.sites if isinstance(site.command_index, int)):
+        if kernel.encode() not in module:
+            yield f"it has no kernel {kernel}"
+    for number, executable in enumerate(dumps.executables()):
+        if executable not in module:
+            yield f"it does not have the code of executable {number} of {dumps.file(LAST).name}"
 
 
 def _how_far(graph: TraceGraph, facts: ModelFacts, provenance: Provenance) -> Diagnostic:

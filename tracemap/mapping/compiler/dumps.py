@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from tracemap.errors import DumpsInvalid
+from tracemap.errors import DumpsInvalid, readable
 from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText
 
 NEEDED = ("dispatch-creation", "flow", "hal")
 """Phases without which there are no members, no sites, or no commands."""
+
+LAST = "vm"
+"""The phase behind which the module is written; no op is followed so far."""
+# Of the data that the last phase holds only executables say of what kind they are.
+_EXECUTABLE = re.compile(rb'^\s*vm\.rodata [^"\n]*mime_type = "[^"\n]*"> dense<"0x([0-9A-Fa-f]+)">', re.MULTILINE)
 
 
 class Dumps:
@@ -21,7 +28,7 @@ class Dumps:
 
     def __init__(self, folder: Path, *, model_given: bool) -> None:
         self._files: dict[str, Path] = {}
-        for phase in PHASES:
+        for phase in (*PHASES, LAST):
             found = sorted(folder.glob(f"*.{phase}.mlir"))
             if len(found) > 1:
                 raise DumpsInvalid(
@@ -58,6 +65,15 @@ class Dumps:
         if "loc(" not in text:
             raise DumpsInvalid(f"{self._files[phase]}: no locations in it; compile with --mlir-print-debuginfo")
         return text
+
+    def executables(self) -> Iterator[bytes]:
+        """The executables in the dump of the last phase, as the module has them; none where there is no such dump."""
+        if self.has(LAST):
+            with readable(self._files[LAST], DumpsInvalid):
+                text = self._files[LAST].read_bytes()
+            for found in _EXECUTABLE.finditer(text):
+                # A digit that is missing makes other bytes, which are in no module.
+                yield bytes.fromhex(found[1][: len(found[1]) // 2 * 2].decode("ascii"))
 
     def kernels(self) -> tuple[KernelText, ...]:
         """The machine code's debug lines are not ours."""
