@@ -8,18 +8,19 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Built
 from tests.recording import events
-from tests.support import check_cli, command_line, run_cli
+from tests.support import check_cli, command_line, json_cli, run_cli
 from tracemap.capture.enough import enough_hz
 from tracemap.capture.open_run import open_run
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements.ireeprof.records import whole_records
 from tracemap.measurements.runfile import read_run
 from tracemap.toolchain import find_tool
 
@@ -77,6 +78,22 @@ def test_runs_are_numbered_in_the_bundle(multifunc: Path, tmp_path: Path) -> Non
     assert (header.iterations, header.warmup, header.function) == (2, 3, "encode")
     assert header.bundle == str(multifunc)
     assert header.module_sha256 != "unknown"
+
+
+def test_runs_of_several_functions_name_them_all(multifunc: Path, tmp_path: Path) -> None:
+    """What they cost is added up; the functions stand in the order of the runs, each once."""
+    runs = [tmp_path / f"{number}.csv" for number in range(3)]
+    for function, run in zip(("encode", "decode", "encode"), runs, strict=True):
+        check_cli("record", multifunc, "--function", function, "--iterations", "2", "-o", run, cwd=tmp_path)
+    alone, together = (json_cli("attribute", *some, "--map", multifunc) for some in (runs[:1], runs))
+    assert (alone["run"]["functions"], alone["run"]["iterations"]) == (["encode"], 2)
+    assert (together["run"]["functions"], together["run"]["iterations"]) == (["encode", "decode"], 6)
+    measured = [json_cli("attribute", run, "--map", multifunc)["metrics"][0]["measured"] for run in runs]
+    assert together["metrics"][0]["measured"] == sum(measured)
+    assert ": function encode, device" in check_cli("attribute", runs[0], runs[2], "--map", multifunc)
+    text = check_cli("attribute", *runs, "--map", multifunc, "--html", tmp_path / "page.html")
+    assert ": functions encode, decode, device" in text
+    assert "encode, decode" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_refused_recording_leaves_no_folder_for_runs(multifunc: Path, tmp_path: Path) -> None:
@@ -174,6 +191,61 @@ def check_salvaged(output: Path) -> None:
     assert {row["invocation"] for row in rows if row["warmup"]} == {0, 1, 2}
     assert max(row["invocation"] for row in rows) + 1 == run.header.iterations + 3
     assert not output.with_name(output.name + ".ireeprof").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for 600 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mounting, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no program `mount`")
+    if done.returncode:
+        pytest.skip(f"this user may mount nothing: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_while_the_profile_is_written(multifunc: Path, small_disk: Path) -> None:
+    """The sentence names what is left, which can be attributed, and is said to be cut."""
+    options = ("--function", "encode", "--iterations", "20000", "-o", "run.csv")
+    done = run_cli("record", multifunc, *options, cwd=small_disk)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "what was recorded until then is in run.csv.ireeprof" in done.stderr
+    assert [path.name for path in small_disk.iterdir()] == ["run.csv.ireeprof"]
+    check_said_to_be_cut(small_disk / "run.csv.ireeprof", multifunc)
+
+
+def check_said_to_be_cut(profile: Path, bundle: Path) -> int:
+    """Attribute a profile that is not whole; returns what was measured of the first metric."""
+    found = json_cli("attribute", profile, "--map", bundle)
+    assert "run-truncated" in [item["slug"] for item in found["diagnostics"]]
+    assert "note [run-truncated]: the profile is not whole" in check_cli("attribute", profile, "--map", bundle)
+    assert found["metrics"][0]["measured"] > 0
+    return int(found["metrics"][0]["measured"])
+
+
+def test_profiles_that_were_cut_say_so(multifunc: Path, tmp_path: Path) -> None:
+    """In the middle of a record, and between two of them: the file's own length tells."""
+    options = ("--function", "encode", "--iterations", "50", "--keep-profile", "-o", "run.csv")
+    check_cli("record", multifunc, *options, cwd=tmp_path)
+    profile, cut = tmp_path / "run.csv.ireeprof", tmp_path / "cut.ireeprof"
+    whole = json_cli("attribute", profile, "--map", multifunc)
+    assert "run-truncated" not in [item["slug"] for item in whole["diagnostics"]]
+    half = profile.read_bytes()[: profile.stat().st_size * 2 // 3]
+    cut.write_bytes(half)
+    between = whole_records(cut).end
+    assert between < len(half)
+    measured = check_said_to_be_cut(cut, multifunc)
+    assert measured < whole["metrics"][0]["measured"]
+    cut.write_bytes(half[:between])
+    assert check_said_to_be_cut(cut, multifunc) == measured
 
 
 def test_a_killed_tracemap_leaves_a_readable_profile(multifunc: Path, tmp_path: Path) -> None:

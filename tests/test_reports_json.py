@@ -118,6 +118,7 @@ def test_the_attribution_in_json() -> None:
         "invocations": 2,
     }
     assert COSTS["run"] == {
+        "functions": ["main"],
         "elapsed_ns": 10_000,
         "iterations": 2,
         "workers": 1,

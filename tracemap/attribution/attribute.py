@@ -159,6 +159,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
         diagnostics=(*diagnostics, *result_diagnostics(graph, sites, by)),
         transfers=transfers,
         kernels=steps.kernels,
+        functions=tuple(dict.fromkeys(run.header.function for run in request.runs)),
     )
 
 
@@ -170,6 +171,7 @@ def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
         of_one[name] = _common([getattr(header, name) for header in headers])
     return structs.replace(
         headers[0],
+        function=headers[0].function if len({header.function for header in headers}) == 1 else UNKNOWN,
         elapsed_ns=sum_of([header.elapsed_ns for header in headers]),
         iterations=sum_of([header.iterations for header in headers]),
         elapsed=added([header.elapsed for header in headers]),

@@ -264,7 +264,8 @@ class Attribution:
     map_sha256: str
     rule: Rule
     run: RunHeader
-    """How the first run came about; time elapsed and iterations are those of all, unknown as soon as one run's are."""
+    """How the first run came about; time elapsed and iterations are those of all, unknown as soon as one run's are, and
+    so is the function where runs called others."""
     metrics: tuple[MetricTotal, ...]
     ops: tuple[OpResult, ...]
     sites: tuple[SiteResult, ...]
@@ -274,6 +275,8 @@ class Attribution:
     """Those that are of an op; the others are residual."""
     kernels: tuple[KernelResult, ...] = ()
     """Those in which anything was seen, in the order of the map."""
+    functions: tuple[Text, ...] = ()
+    """What the runs called, in their order, each function once; unknown is one of them where a run does not tell."""
 
     def __post_init__(self) -> None:
         for total in self.metrics:

@@ -14,6 +14,7 @@ from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Site
 from tracemap.graph.query import frames_of, scope_of, users_first
 from tracemap.measurements.model import UNKNOWN_PARTS
+from tracemap.reports.labels import or_dash
 from tracemap.units import Text, Unknown, format_share
 
 DEFAULT_METRIC = "cpu_ns"
@@ -29,6 +30,12 @@ def default_metric(metrics: Sequence[MetricTotal]) -> int:
     """The number of the metric that is shown first: `cpu_ns` where it is there, else the first; -1 where none is."""
     names = [metric.name for metric in metrics]
     return names.index(DEFAULT_METRIC) if DEFAULT_METRIC in names else min(0, len(names) - 1)
+
+
+def called_functions(attribution: Attribution) -> str:
+    """The functions that the runs called, with the word for them."""
+    named = attribution.functions or (attribution.run.function,)
+    return f"{'function' if len(named) == 1 else 'functions'} {', '.join(map(or_dash, named))}"
 
 
 def explained_of_elapsed(attribution: Attribution) -> str:

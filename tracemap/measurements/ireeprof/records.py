@@ -91,8 +91,8 @@ def copy_whole_records(profile: Path, target: Path) -> Diagnostic | None:
     cut_profile(target, whole.end)
     return Diagnostic(
         "run-truncated",
-        "the program that wrote the profile did not finish it: events after its last whole record are missing, "
-        f"{plural(whole.size - whole.end, 'byte')} of half a record were cut off",
+        "the profile is not whole (its program was ended, its disk was full, or the file was cut): events after its "
+        f"last whole record are missing, and {plural(whole.size - whole.end, 'byte')} of half a record left out",
     )
 
 

@@ -20,13 +20,17 @@ ATTRIBUTION_VERSION: Final = 3
 1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have
 `per_invocation` in place of `per_call`; sites have `disturbance`, `tiles`, `imbalance_percent` and `slowest` calls.
 3: `duration_ns` counts what submissions and their dispatches have both once; the profiler's own work is a part of the
-elapsed time; the run has `devices`; costs of ops tell if samples leave half of them open (`uncertain`).
+elapsed time; the run has `devices` and `functions`; costs of ops tell if samples leave half of them open (`uncertain`).
 """
 
 
 class ShownRun(Record, frozen=True):
-    """What the run's header says of it."""
+    """What the headers of the runs say of them."""
 
+    functions: Annotated[
+        tuple[Text, ...],
+        Meta(description="What the runs called, each function once; null where a run does not tell."),
+    ]
     elapsed_ns: Integer
     iterations: Integer
     workers: Integer
@@ -85,7 +89,7 @@ def shown_attribution(attribution: Attribution) -> ShownAttribution:
     return view(
         ShownAttribution,
         attribution,
-        run=view(ShownRun, attribution.run),
+        run=view(ShownRun, attribution.run, functions=attribution.functions),
         sites=tuple(view(ShownSiteResult, site) for site in attribution.sites),
         residual=tuple(view(ShownResidual, row) for row in attribution.residual),
         steps=tuple(

@@ -10,7 +10,7 @@ from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.advice import advice
-from tracemap.reports.costed import CostedMap, explained_of_elapsed
+from tracemap.reports.costed import CostedMap, called_functions, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import Amount, Coverage, FateCount, MetricBalance, ResidualLine, part
 from tracemap.units import format_count, format_ns, format_share
@@ -32,7 +32,8 @@ def _module_facts(graph: TraceGraph) -> Iterable[tuple[str, str]]:
 
 def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     run = attribution.run
-    yield "function", or_dash(run.function)
+    word, _, named = called_functions(attribution).partition(" ")
+    yield word, named
     yield "device", or_dash(run.device)
     yield "workers", or_dash(run.workers)
     yield "iterations", format_count(run.iterations)

@@ -12,7 +12,14 @@ from tracemap.diagnostics import foremost
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.advice import advice
-from tracemap.reports.costed import AT_LOAD, EQUAL_MEMBERS, SPLIT_EVENLY, CostedMap, explained_of_elapsed
+from tracemap.reports.costed import (
+    AT_LOAD,
+    EQUAL_MEMBERS,
+    SPLIT_EVENLY,
+    CostedMap,
+    called_functions,
+    explained_of_elapsed,
+)
 from tracemap.reports.labels import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
 from tracemap.reports.views.chosen import Chosen, chosen_view, costs_of
@@ -65,7 +72,7 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
         elapsed = f"{format_ns(run.elapsed_ns // run.iterations)} per invocation"
     say(
         to,
-        f"{graph.module.name}: function {or_dash(run.function)}, device {or_dash(run.device)}, "
+        f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
         f"workers {or_dash(run.workers)}, invocations {format_count(run.iterations)}, rule {attribution.rule.value}",
     )
     explained = explained_of_elapsed(attribution)
