@@ -16,7 +16,9 @@ from tracemap.capture.open_run import load_profile, open_run
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, read_export
 from tracemap.measurements.ireeprof.records import whole_records
-from tracemap.measurements.model import Clock
+from tracemap.measurements.model import UNTOLD_HEADER, Clock
+from tracemap.measurements.runfile import write_run
+from tracemap.measurements.sql import open_database
 from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -240,6 +242,41 @@ def test_equal_lists_of_commands_are_one_program(tmp_path: Path) -> None:
     for buffer, commands in kernels.items():
         found = profile.programs[profile.buffers[buffer - 1].program]
         assert [(each.kernel, str(list(each.workgroups)).replace(" ", "")) for each in found] == commands
+
+
+# A buffer for each call, all with the same commands.
+_CALLS = """
+COPY (
+    SELECT 15 AS schema_version, i AS source_record_index, i AS event_id, kind AS record_type, i AS submission_id,
+        i AS command_buffer_id, 1 AS mode, 0 AS physical_device_ordinal, 0 AS queue_ordinal,
+        CASE kind WHEN 'queue_event' THEN 'execute' ELSE 'dispatch' END AS op, 1 AS operation_count, true AS valid,
+        CASE WHEN kind IN ('command_operation', 'host_execution_event') THEN c END AS command_index,
+        CASE WHEN kind IN ('command_operation', 'host_execution_event') THEN 'kernel' || c END AS key,
+        [c, 1, 1] AS workgroup_count, i * 1000000 AS host_time_ns,
+        i * 1000000 + c AS start_host_time_ns, i * 1000000 + c + 1 AS end_host_time_ns, 1 AS duration_ns
+    FROM range(1, {calls} + 1) AS calls(i),
+        (SELECT 'command_buffer' AS kind, 0 AS c UNION ALL SELECT 'queue_event', 0 UNION ALL
+         SELECT unnest(['command_operation', 'host_execution_event']), c FROM range({commands}) AS commands(c))
+    ORDER BY i
+) TO '{path}' (FORMAT json)
+"""
+
+
+def test_a_long_profile_fits_into_little_memory(tmp_path: Path) -> None:
+    """What does not fit is spilled: 400,000 records of calls that each make their command buffer, in 128 MB."""
+    calls, commands = 400, 500
+    path = tmp_path / "export.jsonl"
+    duckdb.execute(_CALLS.format(calls=calls, commands=commands, path=path))
+    with open_database(1) as connection:
+        ((limit,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
+        assert limit == "122.0 MiB"
+        profile = read_export(path, connection, known=KnownCalls(calls))
+        assert profile.event_count == calls * commands
+        assert [len(program) for program in profile.programs] == [commands]
+        assert {buffer.program for buffer in profile.buffers} == {0}
+        write_run(UNTOLD_HEADER, profile.events.in_order(), tmp_path / "run.parquet", force=False)
+    query = f"SELECT count(*), count(DISTINCT invocation), max(call) FROM '{tmp_path}/run.parquet'"
+    assert duckdb.execute(query).fetchall() == [(calls * commands, calls, calls - 1)]
 
 
 DEVICE = (

@@ -28,6 +28,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed
 from tracemap.measurements.elapsed import Span, Stops, elapsed_parts, of_host_alone
 from tracemap.measurements.events import EventTable
+from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.medians import median_of
 from tracemap.measurements.model import Clock, Disturbance, ElapsedParts, Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
@@ -88,7 +89,7 @@ def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
 
 def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> Recorded:
     output = plan.request.output
-    with open_database() as connection:
+    with open_database(EXPORT_MEMORY) as connection:
         execution = timed_execution(plan, connection, progress)
         about = list(_about(plan, execution))
         about += _add_what_was_seen(plan, execution, passes, progress)

@@ -107,6 +107,8 @@ def cut_profile(profile: Path, end: int) -> None:
 # ---- the records of an export
 
 
+EXPORT_MEMORY: Final = 500_000_000
+"""Bytes that a database needs to go through an export of any size at a good pace; the rest is spilled to disk."""
 EXPORT_SCHEMA_VERSION: Final = 15
 """The version of ireeperf-jsonl whose fields are read here."""
 
