@@ -26,6 +26,7 @@ from tracemap.graph.ops import Frame
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
+from tracemap.reports.views.chosen import VIEWS
 from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
 from tracemap.units import UNKNOWN, Scale
 
@@ -260,7 +261,9 @@ def test_forward_and_backward_are_summed_under_the_plain_scope(fixed: Built) -> 
 
 
 def test_golden_files_are_of_all_views() -> None:
-    assert len(list(GOLD.glob("attribute-*.txt"))) == 8
+    """Commands have golden files of their own beside them."""
+    assert len(VIEWS) == 8
+    assert {f"attribute-{view}" for view in VIEWS} <= {path.stem for path in GOLD.glob("*.txt")}
 
 
 # ---- columns against the rows of runs
