@@ -149,6 +149,15 @@ def test_numbers_of_invocations_need_not_follow_each_other(tmp_path: Path, far: 
     assert_like(result.ops[0].metrics["cpu_ns"].per_invocation, [Fraction(0), Fraction(1, 2)])
 
 
+def test_a_run_of_known_invocations_need_not_have_a_metric_of_its_events(tmp_path: Path) -> None:
+    """All that it measured lies at steps: nothing is there to be told of single invocations."""
+    table = tmp_path / "r.csv"
+    table.write_text("kind,site,kernel,invocation,step,samples\ndispatch,site4,k4,0,,\nstep,site4,k4,,1,5\n")
+    result = attributed(table)
+    assert result.ops[4].metrics["samples"].attributed + result.metrics[0].residual == 5
+    assert result.ops[4].metrics["samples"].per_invocation == UNKNOWN_PER_INVOCATION
+
+
 @pytest.mark.parametrize("number", ["", "99999999999999", "-99999999999999"])
 def test_an_event_of_no_invocation_leaves_all_unknown_and_it_is_said(tmp_path: Path, number: str) -> None:
     table = tmp_path / "r.csv"

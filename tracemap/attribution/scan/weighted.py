@@ -59,9 +59,11 @@ def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict
     count = seen.invocations.count
     assert count is not UNKNOWN
     found = {each: _told(seen, each) for each in sums}
-    rest = iter([each for each, told in found.items() if each and len(told) < len(seen.metrics)])
-    kinds = _kinds(tables, len(seen.metrics))
-    at_a_time = max(1, _MOST_SUMS // (count * max(1, len(seen.metrics))))
+    untold = [each for each, told in found.items() if each and len(told) < len(seen.metrics)]
+    if not untold:
+        return found
+    rest, kinds = iter(untold), _kinds(tables, len(seen.metrics))
+    at_a_time = max(1, _MOST_SUMS // (count * len(seen.metrics)))
     while some := list(islice(rest, at_a_time)):
         found.update(zip(some, _summed(tables, seen, some, kinds), strict=True))
     return found
