@@ -156,9 +156,8 @@ def run_benchmark(
         with interruptible():
             child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
         interrupted = not _waited(child, watch, every_s)
-        return Ending(
-            child.returncode, _total_ns(_text(out)), _own_words(_text(err)), interrupted, _means_ns(_text(out))
-        )
+        total_ns, means_ns = _times_ns(_text(out))
+        return Ending(child.returncode, total_ns, _own_words(_text(err)), interrupted, means_ns)
 
 
 def _waited(child: Child, watch: Watch, every_s: float) -> bool:
@@ -189,24 +188,19 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", errors="replace")
 
 
-def _total_ns(report: str) -> Integer:
-    """Wall time of all iterations; unknown where the report is missing or tells of an error."""
-    try:
-        row = json.loads(report)["benchmarks"][0]
-        if row.get("error_occurred"):
-            return UNKNOWN
-        return round(float(row["real_time"]) * _NS[row["time_unit"]] * int(row["iterations"]))
-    except (ValueError, KeyError, IndexError, TypeError):
-        return UNKNOWN
+def _times_ns(report: str) -> tuple[Integer, tuple[int, ...]]:
+    """Wall time of all iterations of the first repetition, and of one iteration, a mean for each repetition.
 
-
-def _means_ns(report: str) -> tuple[int, ...]:
-    """Wall time of an iteration, a mean for each repetition; none where the report is missing or tells of an error."""
+    Unknown, and none, where the report is missing or tells of an error.
+    """
     try:
         rows = [row for row in json.loads(report)["benchmarks"] if row["run_type"] == "iteration"]
-        return tuple(round(float(row["real_time"]) * _NS[row["time_unit"]]) for row in rows)
-    except (ValueError, KeyError, TypeError):
-        return ()
+        if any(row.get("error_occurred") for row in rows):
+            return UNKNOWN, ()
+        means = [float(row["real_time"]) * _NS[row["time_unit"]] for row in rows]
+        return round(means[0] * int(rows[0]["iterations"])), tuple(map(round, means))
+    except (ValueError, KeyError, IndexError, TypeError):
+        return UNKNOWN, ()
 
 
 def _own_words(text: str) -> str:
