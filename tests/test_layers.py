@@ -95,7 +95,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"badcells", "runfile"}),
     ),
     "reports": (
-        frozenset({"advice", "escaping", "labels"}),
+        frozenset({"advice", "basis", "escaping", "labels"}),
         frozenset({"costed", "highlight", "html", "kernels"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),

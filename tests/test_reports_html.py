@@ -34,8 +34,20 @@ def test_every_line_has_an_anchor_and_its_numbers_stand_in_the_markup() -> None:
         *(f"F1L{number}" for number in range(1, 5)),
     ]
     (row,) = re.findall(r'<div class="l" id="F0L4">.*', text)
+    assert ">75 ns<" in row
+    assert ">100 ns<" in row
+    assert 'title="150 ns in all"' in row
+    assert ">cpu_ns, per invocation, mean of 2<" in text
+
+
+def test_sums_stand_in_the_markup_where_they_are_asked_for() -> None:
+    page = build_page(GRAPH, attribution(GRAPH, TOTALS), lambda source: TEXTS[source.name], totals=True)
+    text = render_page(page)
+    (row,) = re.findall(r'<div class="l" id="F0L4">.*', text)
     assert ">150 ns<" in row
     assert ">201 ns<" in row
+    assert ">cpu_ns, sums of 2 invocations<" in text
+    assert '<option value="1" selected>' in text
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:

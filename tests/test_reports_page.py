@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution
@@ -11,7 +14,8 @@ from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.costed import AT_LOAD, NO_MEMBERS, explained_of_elapsed
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.model import PageData, SourceLine, Spread
+from tracemap.reports.page.model import PageData, SourceLine, Spread, amount_text
+from tracemap.reports.page.render import render_page
 from tracemap.units import UNKNOWN
 
 PYTHON = SourceFile("net.py", "python/0-net.py", "python")
@@ -59,14 +63,14 @@ def line(page: PageData, source: int, number: int) -> SourceLine:
 
 
 def costs(entry: SourceLine, metric: int = CPU) -> tuple[int, int]:
-    return entry.costs[metric].attributed.exact, entry.costs[metric].inclusive.exact
+    return entry.costs[metric].attributed, entry.costs[metric].inclusive
 
 
 def test_cpu_time_is_shown_first_and_every_metric_is_there(page: PageData) -> None:
     assert page.metric == CPU
     assert [metric.name for metric in page.metrics] == ["cpu_ns", "duration_ns"]
-    assert [metric.measured.exact for metric in page.metrics] == [280, 33]
-    assert line(page, 0, 3).costs[DURATION].attributed.exact == 6
+    assert [metric.measured for metric in page.metrics] == [280, 33]
+    assert line(page, 0, 3).costs[DURATION].attributed == 6
 
 
 def test_model_lines_carry_the_attributed_cost_of_their_ops(page: PageData) -> None:
@@ -79,7 +83,7 @@ def test_model_lines_carry_the_attributed_cost_of_their_ops(page: PageData) -> N
 def test_attributed_costs_of_lines_add_up(page: PageData) -> None:
     for number, metric in enumerate(page.metrics):
         lines = [entry for entry in page.sources[0].lines if entry.costs]
-        assert sum(entry.costs[number].attributed.exact for entry in lines) == metric.attributed.exact
+        assert sum(entry.costs[number].attributed for entry in lines) == metric.attributed
 
 
 def test_calls_and_functions_carry_what_is_reached_through_them_apart(page: PageData) -> None:
@@ -133,7 +137,7 @@ def test_coverage_counts(page: PageData) -> None:
 
 
 def test_residual_rows_say_why(page: PageData) -> None:
-    assert [(row.reason, row.amounts[CPU].exact) for row in page.residual] == [
+    assert [(row.reason, row.amounts[CPU]) for row in page.residual] == [
         ("submission-and-queue", 9),
     ]
     assert "submissions" in page.residual[0].text
@@ -148,12 +152,12 @@ def test_elapsed_explained_counts_nothing_twice() -> None:
 
 
 def test_scopes_are_a_tree_whose_parents_include_their_children(page: PageData) -> None:
-    rows = {row.path: (row.attributed[CPU].exact, row.inclusive[CPU].exact) for row in page.scopes}
+    rows = {row.path: (row.attributed[CPU], row.inclusive[CPU]) for row in page.scopes}
     assert rows == {("h0",): (35, 236), ("h0", "attn"): (201, 201), (): (35, 35)}
     assert [row.path for row in page.scopes].index(("h0",)) + 1 == [row.path for row in page.scopes].index(
         ("h0", "attn")
     )
-    assert sum(own for own, _ in rows.values()) == page.metrics[0].attributed.exact
+    assert sum(own for own, _ in rows.values()) == page.metrics[0].attributed
 
 
 def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
@@ -164,9 +168,9 @@ def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
         "net.py:1",
         "F1L1",
     )
-    assert (row.costs[CPU].low.exact, row.costs[CPU].high.exact) == (0, 101)
+    assert (row.costs[CPU].low, row.costs[CPU].high) == (0, 101)
     assert page.ops[3].sites == ("site0", "site1")
-    assert page.ops[3].costs[CPU].low.exact == 100
+    assert page.ops[3].costs[CPU].low == 100
 
 
 def test_places_outside_of_the_kept_text_have_no_link() -> None:
@@ -178,8 +182,8 @@ def test_places_outside_of_the_kept_text_have_no_link() -> None:
 
 def test_site_rows_split_their_cost_over_members(page: PageData) -> None:
     row = page.sites[0]
-    assert [(member.op, member.attributed[CPU].exact) for member in row.members] == [("op2", 51), ("op3", 50)]
-    assert row.costs[CPU].total.exact == 101
+    assert [(member.op, member.attributed[CPU]) for member in row.members] == [("op2", 51), ("op3", 50)]
+    assert row.costs[CPU].total == 101
     assert page.sites[4].remarks == (NO_MEMBERS,)
     assert page.sites[2].path == ("op1",)
 
@@ -196,10 +200,19 @@ def test_sites_that_did_not_run_cost_nothing_and_are_counted() -> None:
     quiet = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {"site0": 4}}))
     assert quiet.coverage.uncalled_sites == 3
     none = quiet.ops[5].costs[CPU].attributed
-    assert (quiet.ops[5].calls, quiet.ops[5].costs[CPU].attributed.exact) == (0, 0)
+    assert (quiet.ops[5].calls, quiet.ops[5].costs[CPU].attributed) == (0, 0)
     assert quiet.ops[5].costs[CPU].per_invocation == Spread(none, none, none)
 
 
 def test_an_attribution_without_events_makes_a_page() -> None:
     empty = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {}}))
-    assert empty.metrics[0].measured.share == "–"
+    assert (empty.metrics[0].measured, empty.metrics[0].work) == (0, 0)
+    assert '<td class="num">–</td>' in render_page(empty)
+
+
+def test_metrics_that_are_not_whole_numbers_are_shown_in_their_own_unit() -> None:
+    """The engine has them in millionths, so that they balance exactly."""
+    whole = attribution(GRAPH, {"joules": {"site1": 3_000_000}})
+    (metric,) = whole.metrics
+    page = page_of(GRAPH, replace(whole, metrics=(structs.replace(metric, unit="millionths"),)))
+    assert [amount_text(3_000_000, page.metrics[0], totals=totals) for totals in (False, True)] == ["1.50", "3"]

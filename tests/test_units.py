@@ -12,6 +12,7 @@ from tracemap.units import (
     UNKNOWN,
     format_bytes,
     format_count,
+    format_mean,
     format_ns,
     format_quantity,
     format_share,
@@ -122,3 +123,24 @@ def test_unknown_is_shown_as_unknown() -> None:
 
 def test_plurals() -> None:
     assert [plural(1, "site"), plural(0, "site"), plural(2, "entry", "entries")] == ["1 site", "0 sites", "2 entries"]
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "unit", "text"),
+    [
+        (4_009_734_919, 338, "ns", "11.9 ms"),
+        (676, 338, "ns", "2 ns"),
+        (1000, 3, "ns", "333 ns"),
+        (9996, 10, "ns", "1.00 µs"),
+        (100, 3, "bytes", "33.3 B"),
+        (1, 3, "count", "0.333"),
+        (1, 338, "count", "0.003"),
+        (1, 100_000, "count", "<0.001"),
+        (-1, 100_000, "count", ">-0.001"),
+        (12345678, 1000, "count", "12,346"),
+        (12345678, 5, "count", "2.47 M"),
+        (5, 2, "samples", "2.50"),
+    ],
+)
+def test_means_have_three_digits_and_are_never_nothing(total: int, count: int, unit: str, text: str) -> None:
+    assert format_mean(total, count, unit) == text

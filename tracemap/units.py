@@ -117,13 +117,24 @@ _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "
 _COUNT_STEPS = ((10**12, "T"), (10**9, "G"), (10**6, "M"))
 
 
-def _scaled(value: int, steps: Sequence[tuple[int, str]], base: str) -> str:
+def _scaled(value: float, steps: Sequence[tuple[int, str]], base: str) -> str:
     size, name = 1, base
     for larger, larger_name in reversed(steps):
         if round(abs(value) / size) < larger // size:  # what is rounded up to 1000 of a unit is 1 of the next
             break
         size, name = larger, larger_name
-    return f"{value if size == 1 else _three_digits(value / size)} {name}".rstrip()
+    return f"{_unscaled(value) if size == 1 else _three_digits(value / size)} {name}".rstrip()
+
+
+def _unscaled(value: float) -> str:
+    """What is not whole has three digits, as many of them behind the point as there can be; none is written as 0."""
+    if isinstance(value, int):
+        return f"{value}"
+    if abs(value) < 0.0005:
+        return "<0.001" if value > 0 else ">-0.001"
+    if abs(value) < 0.9995:
+        return f"{value:.3f}"
+    return _three_digits(value) if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def _three_digits(value: float) -> str:
@@ -156,6 +167,22 @@ def format_average(value: float) -> str:
 def format_quantity(value: Integer, unit: str) -> str:
     """A value in the given unit (`ns`, `bytes`, anything else is a count) for people."""
     return {"ns": format_ns, "bytes": format_bytes}.get(unit, format_count)(value)
+
+
+def format_mean(total: int, count: int, unit: str) -> str:
+    """A mean for people: in three digits, or as a quantity where it is whole.
+
+    The page's script writes means by the same rules (`assets/page/amounts.js`).
+
+    >>> format_mean(4_009_734_919, 338, "ns")
+    '11.9 ms'
+    >>> format_mean(1, 338, "count")
+    '0.003'
+    """
+    if total % count == 0:
+        return format_quantity(total // count, unit)
+    steps, base = {"ns": (_TIME_STEPS, "ns"), "bytes": (_BYTE_STEPS, "B")}.get(unit, (_COUNT_STEPS, ""))
+    return _scaled(total / count, steps, base)
 
 
 def format_share(part: int, whole: int) -> str:

@@ -135,7 +135,7 @@ def test_heat_is_what_was_seen(open_page: Open, real: Path) -> None:
         ".reduce((a, b) => a + b, 0)"
     )
     titles = [row.get_attribute("title") for row in browser.find_elements("css selector", "#kernel-ir .kr .v[title]")]
-    shown = sum(int(str(title).partition(",")[0]) for title in titles)
+    shown = sum(int(str(title).partition(" ")[0]) for title in titles)
     assert 0 < shown <= total
     assert find(browser, "#kernel-event").get_attribute("value") == "samples"
     assert "occupancy" in find(browser, ".kernel-bar").text

@@ -216,13 +216,13 @@ def test_keys_are_explained(open_page: Open, small: Path) -> None:
 
 def test_every_metric_can_be_chosen(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#F0L4")
-    assert find(browser, "#F0L4 .a").text == "150 ns"
+    assert find(browser, "#F0L4 .a").text == "75 ns"
     press(browser, "m")
-    assert find(browser, "#F0L4 .a").text == "15 ns"
-    assert find(browser, "#F0L4 .i").text == "21 ns"
-    assert "15 ns" in find(browser, "#inspector").text
+    assert find(browser, "#F0L4 .a").text == "7.50 ns"
+    assert find(browser, "#F0L4 .i").text == "10.5 ns"
+    assert "7.50 ns" in find(browser, "#inspector").text
     press(browser, "4")
-    assert "15 ns" in find(browser, "#ops tbody tr").text
+    assert "7.50 ns" in find(browser, "#ops tbody tr").text
 
 
 def colours(browser: Chrome) -> str:
@@ -370,7 +370,7 @@ def test_sources_can_be_read_without_scripts(open_page: Open, small: Path) -> No
         browser.get(small.as_uri() + "?plain")
         assert browser.find_element(By.CSS_SELECTOR, "#F0L4 code").is_displayed()
         assert browser.find_element(By.CSS_SELECTOR, "#F1L4").is_displayed()
-        assert "150 ns" in browser.find_element(By.CSS_SELECTOR, "#F0L4").text
+        assert "75 ns" in browser.find_element(By.CSS_SELECTOR, "#F0L4").text
         assert not browser.find_element(By.CSS_SELECTOR, "#ops").is_displayed()
         assert "need JavaScript" in browser.find_element(By.CSS_SELECTOR, "#overview").text
     finally:

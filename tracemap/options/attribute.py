@@ -48,7 +48,7 @@ class AttributeOptions(Options):
         metavar="A,B…",
         split=True,
     )
-    totals: bool = option(False, "Sums over all invocations in the text, not the mean of one.")
+    totals: bool = option(False, "Sums over all invocations in text and page, not the mean of one.")
     top: int = option(20, "Rows of the text's table; 0: all.", metavar="N", at_least=0)
     sort: str | None = option(None, "The column to sort the text's rows by.  [default: cost]", metavar="COLUMN")
     columns: tuple[str, ...] = option(

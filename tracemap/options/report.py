@@ -16,4 +16,5 @@ class ReportOptions(Options):
     output: Path = required("The page.", "-o", "--output", metavar="PAGE.html")
     rule: Rule | None = option(None, RULE_HELP)
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
+    totals: bool = option(False, "Begin with sums over all invocations, not the mean of one.")
     force: bool = option(False, "Replace PAGE.html if it exists.")

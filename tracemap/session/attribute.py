@@ -49,7 +49,7 @@ def attribute(
         from tracemap.reports.page.render import write_bundle_page
 
         progress("writing the page")
-        write_bundle_page(made.bundle, made.attribution, options.html, force=options.force)
+        write_bundle_page(made.bundle, made.attribution, options.html, force=options.force, totals=options.totals)
     if options.output is not None:
         write_shown(partial(show_attribution, made, options), options.output)
     return made

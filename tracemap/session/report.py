@@ -30,4 +30,4 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
         made = joined(runs, bundle, options.rule, allow_mismatch=options.allow_mismatch, progress=progress)
         attribution = made.attribution
     progress("writing the page")
-    write_bundle_page(bundle, attribution, options.output, force=options.force)
+    write_bundle_page(bundle, attribution, options.output, force=options.force, totals=options.totals)

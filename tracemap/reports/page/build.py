@@ -10,7 +10,7 @@ from tracemap.reports.costed import CostedMap, default_metric
 from tracemap.reports.labels import short_name
 from tracemap.reports.page.kernels_tab import NO_KERNELS, KernelSources, kernel_pages
 from tracemap.reports.page.model import PageData
-from tracemap.reports.page.overview_tab import balance, coverage, facts, residual
+from tracemap.reports.page.overview_tab import balance, calls, coverage, facts, residual
 from tracemap.reports.page.source_tabs import source_page
 from tracemap.reports.page.table_tabs import op_rows, scope_rows, site_rows
 
@@ -20,6 +20,8 @@ def build_page(
     attribution: Attribution | None,
     source_text: Callable[[SourceFile], str],
     kernels: KernelSources = NO_KERNELS,
+    *,
+    totals: bool = False,
 ) -> PageData:
     """The data of a page: of the map alone, or of a map with the costs of a run.
 
@@ -28,6 +30,7 @@ def build_page(
         attribution: what the ops cost, or None for a page of the map alone.
         source_text: gives the text of a source file, e.g. `Bundle.source_text`.
         kernels: what the inside of kernels is read from.
+        totals: whether it shows sums over the run first, not what one invocation costs.
     """
     costed = CostedMap(graph, attribution)
     sources = tuple(
@@ -37,6 +40,8 @@ def build_page(
         title=short_name(graph.sources[0].name) if graph.sources else graph.module.name,
         rule=attribution.rule if attribution else None,
         metric=default_metric(costed.metrics),
+        totals=totals,
+        calls=calls(costed.metrics),
         facts=facts(costed),
         coverage=coverage(costed),
         metrics=tuple(balance(metric) for metric in costed.metrics),

@@ -1,7 +1,10 @@
 """What an annotated page says, as plain frozen data: tests assert on these, templates only loop over them.
 
-All numbers are exact integers beside the text for people. What is there per metric stands in the order of the page's
-metrics; it is empty in a page without a run, and for what was not measured.
+Amounts of a metric are exact integers in its unit, as the engine has them: sums over the run, but for what is said to
+be of single calls or invocations. They are divided, and made texts, where they are shown: by `amount_text` for the
+markup, and by the same rules in the page's script (`assets/page/amounts.js`), which shows them per invocation or as
+sums. What is there per metric stands in the order of the page's metrics; it is empty in a page without a run, and for
+what was not measured.
 
 The page's script takes these records as they are. Those of which there are most are lists there, in the order of their
 fields: names of fields would be most of the page where a row has a dozen of them for each metric.
@@ -10,21 +13,12 @@ fields: names of fields would be most of the page where a row has a dozen of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from tracemap.attribution.model import MetricTotal, PerCall, PerInvocation
 from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
-from tracemap.units import Integer, Unknown, format_quantity, format_share
-
-
-class Amount(Record, frozen=True, array_like=True):
-    """A measured integer, its text for people, and its share of the whole, which is that of its table."""
-
-    exact: int
-    text: str
-    share: str
+from tracemap.units import Integer, Unknown, format_mean
 
 
 class FateCount(Record, frozen=True):
@@ -52,19 +46,31 @@ class Coverage(Record, frozen=True):
     inferred: int
 
 
-class MetricBalance(Record, frozen=True):
-    """A metric's balance, measured = attributed + residual, with the attributed part in percent for a bar.
+class Shown(Record, frozen=True, array_like=True):
+    """How sums are shown: what they are divided by, and of what they are then, in words."""
 
-    `work` is what the shares of ops, lines, sites and scopes are of.
+    divisor: int
+    basis: str
+
+
+class MetricBalance(Record, frozen=True):
+    """A metric's balance, measured = attributed + residual.
+
+    `work` is what the shares of ops, lines, sites and scopes are of. `shown_unit` is the unit that amounts are shown
+    in; `scale` of the metric's own make one. `shown` says how sums are: per invocation, then of the whole run; both
+    are of the whole run where there are no `known_invocations`.
     """
 
     name: str
     unit: str
-    aggregation: str
-    measured: Amount
-    attributed: Amount
-    residual: Amount
+    measured: int
+    attributed: int
+    residual: int
     work: int
+    shown_unit: str
+    scale: int
+    shown: tuple[Shown, Shown]
+    known_invocations: bool
 
 
 class ResidualLine(Record, frozen=True):
@@ -73,7 +79,7 @@ class ResidualLine(Record, frozen=True):
     reason: str
     text: str
     events: int
-    amounts: tuple[Amount, ...]
+    amounts: tuple[int, ...]
 
 
 class LineCost(Record, frozen=True, array_like=True):
@@ -85,8 +91,8 @@ class LineCost(Record, frozen=True, array_like=True):
     share of the file's hottest line, so that lines of a hundredth of its cost still show.
     """
 
-    attributed: Amount
-    inclusive: Amount
+    attributed: int
+    inclusive: int
     heat: float
 
 
@@ -133,20 +139,20 @@ class LineLink(Record, frozen=True, array_like=True):
 class Spread(Record, frozen=True, array_like=True):
     """Median, 10th and 90th percentile: of a site over its calls, of an op over invocations."""
 
-    median: Amount
-    p10: Amount
-    p90: Amount
+    median: int
+    p10: int
+    p90: int
 
 
 class OpCostRow(Record, frozen=True):
     """One metric of one op, as in `tracemap.attribution.model.OpCost`; `sampled` is None where no samples decide."""
 
-    attributed: Amount
-    inclusive: Amount
-    low: Amount
-    high: Amount
+    attributed: int
+    inclusive: int
+    low: int
+    high: int
     per_invocation: Spread | None
-    sampled: tuple[Amount, Amount] | None = None
+    sampled: tuple[int, int] | None = None
     uncertain: bool = False
 
 
@@ -175,14 +181,14 @@ class MemberRow(Record, frozen=True):
     root: bool
     operations: str
     bytes: str
-    attributed: tuple[Amount, ...]
+    attributed: tuple[int, ...]
 
 
 class SiteCostRow(Record, frozen=True):
     """One metric of one site."""
 
-    total: Amount
-    disturbance: Amount
+    total: int
+    disturbance: int
     per_call: Spread | None
 
 
@@ -196,7 +202,7 @@ class SlowCallRow(Record, frozen=True, array_like=True):
 class SiteRow(Record, frozen=True):
     """A row of the site table. `remarks` say how the cost was split; `load_time` sites are unmeasured.
 
-    `tiles`: per call; `imbalance`, and `slowest`: the time of the slowest call. None where they are not known.
+    `tiles` are those of all calls; `slowest_ns` is the time of the slowest call.
     """
 
     id: str
@@ -208,9 +214,9 @@ class SiteRow(Record, frozen=True):
     members: tuple[MemberRow, ...]
     remarks: tuple[str, ...]
     calls: Integer
-    tiles: Amount | None
-    imbalance: Amount | None
-    slowest: Amount | None
+    tiles: Integer
+    imbalance_percent: Integer
+    slowest_ns: Integer
     slowest_calls: tuple[SlowCallRow, ...]
     costs: tuple[SiteCostRow, ...]
 
@@ -223,8 +229,8 @@ class ScopeRow(Record, frozen=True):
 
     path: tuple[str, ...]
     ops: int
-    attributed: tuple[Amount, ...]
-    inclusive: tuple[Amount, ...]
+    attributed: tuple[int, ...]
+    inclusive: tuple[int, ...]
 
 
 class LoopRow(Record, frozen=True):
@@ -257,11 +263,17 @@ class KernelPage(Record, frozen=True, rename="camel"):
 
 
 class PageData(Record, frozen=True):
-    """A whole page. `facts` are label and value; `metric` is the number of the one shown first, -1 without a run."""
+    """A whole page.
+
+    `facts` are label and value; `metric` is the number of the one shown first, -1 without a run; `totals` whether sums
+    are shown first. `calls`: what numbers of calls and events are divided by, as `MetricBalance.shown`.
+    """
 
     title: str
     rule: Rule | None
     metric: int
+    totals: bool
+    calls: tuple[int, int]
     facts: tuple[tuple[str, str], ...]
     coverage: Coverage
     metrics: tuple[MetricBalance, ...]
@@ -274,28 +286,18 @@ class PageData(Record, frozen=True):
     kernels: tuple[KernelPage, ...] = ()
 
 
-def amount(value: int, metric: MetricTotal) -> Amount:
-    """A value of a metric, as text and as a share of all work."""
-    return _amount(value, metric.unit, metric.work)
+def amount_text(value: int, metric: MetricBalance, *, totals: bool) -> str:
+    """A sum over the run for people: per invocation, or as it is."""
+    return format_mean(value, metric.shown[totals].divisor, metric.shown_unit)
 
 
-def part(value: int, metric: MetricTotal) -> Amount:
-    """A part of a metric's balance, as text and as a share of all that was measured."""
-    return _amount(value, metric.unit, metric.measured)
+def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[int, ...]:
+    """Values by metric name, in the order of the metrics."""
+    return tuple(values[metric.name] for metric in metrics)
 
 
-@lru_cache(maxsize=10_000)  # the cost of an op stands on its lines, in its row and in those of its sites and scopes
-def _amount(value: int, unit: str, whole: int) -> Amount:
-    return Amount(value, format_quantity(value, unit), format_share(value, whole))
-
-
-def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[Amount, ...]:
-    """Values by metric name as amounts, in the order of the metrics."""
-    return tuple(amount(values[metric.name], metric) for metric in metrics)
-
-
-def spread(of: PerCall | PerInvocation | None, metric: MetricTotal) -> Spread | None:
-    """A spread as amounts; None where there was no call, or the invocations are not known."""
+def spread(of: PerCall | PerInvocation | None) -> Spread | None:
+    """A spread; None where there was no call, or the invocations are not known."""
     values = (of.median, of.p10, of.p90) if of else ()
-    known = [amount(value, metric) for value in values if not isinstance(value, Unknown)]
+    known = [value for value in values if not isinstance(value, Unknown)]
     return Spread(*known) if known else None

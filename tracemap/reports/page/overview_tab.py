@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal, ResidualRow
+from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
 from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
+from tracemap.measurements.model import RunHeader
 from tracemap.reports.advice import advice
+from tracemap.reports.basis import basis, divisor, elapsed_of_one, known_invocations, shown_unit
 from tracemap.reports.costed import CostedMap, called_functions, explained_of_elapsed
 from tracemap.reports.labels import or_dash
-from tracemap.reports.page.model import Amount, Coverage, FateCount, MetricBalance, ResidualLine, part
-from tracemap.units import format_count, format_ns, format_share
+from tracemap.reports.page.model import Coverage, FateCount, MetricBalance, ResidualLine, Shown, amounts
+from tracemap.units import Unknown, format_count, format_ns, format_share
 
 
 def facts(costed: CostedMap) -> tuple[tuple[str, str], ...]:
@@ -36,13 +38,18 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield word, named
     yield "device", or_dash(run.device)
     yield "workers", or_dash(run.workers)
-    yield "iterations", format_count(run.iterations)
-    yield "elapsed", format_ns(run.elapsed_ns)
+    yield "invocations", format_count(run.iterations)
+    yield "elapsed", _elapsed(run)
     yield "elapsed went for", explained_of_elapsed(attribution) or "–"
     if text := advice(attribution):
         yield "advice", text
     yield "rule", attribution.rule.value
     yield "command", " ".join(run.command) or "–"
+
+
+def _elapsed(run: RunHeader) -> str:
+    of_one, whole = elapsed_of_one(run), format_ns(run.elapsed_ns)
+    return whole if isinstance(of_one, Unknown) else f"{format_ns(of_one)} per invocation, {whole} in all"
 
 
 def coverage(costed: CostedMap) -> Coverage:
@@ -74,24 +81,30 @@ def _uncalled_sites(costed: CostedMap) -> int:
 
 
 def balance(metric: MetricTotal) -> MetricBalance:
-    """A metric's balance."""
+    """A metric's balance, and how its amounts are shown."""
+    unit, scale = shown_unit(metric)
+    per_invocation, of_run = (
+        Shown(divisor(metric, totals=totals) * scale, basis((metric,), totals=totals)) for totals in (False, True)
+    )
     return view(
         MetricBalance,
         metric,
-        measured=part(metric.measured, metric),
-        attributed=part(metric.attributed, metric),
-        residual=part(metric.residual, metric),
+        shown_unit=unit,
+        scale=scale,
+        shown=(per_invocation, of_run),
+        known_invocations=known_invocations(metric) > 0,
     )
+
+
+def calls(metrics: Sequence[MetricTotal]) -> tuple[int, int]:
+    """What numbers of calls are divided by: the invocations of what is measured of whole dispatches, or nothing."""
+    return (divisor(metrics[0], totals=False) if metrics else 1, 1)
 
 
 def residual(costed: CostedMap) -> tuple[ResidualLine, ...]:
     """The costs without an op; none without a run."""
     rows = costed.attribution.residual if costed.attribution else ()
     return tuple(
-        ResidualLine(row.reason.value, RESIDUAL_TEXTS[row.reason], row.events, _parts(row, costed.metrics))
+        ResidualLine(row.reason.value, RESIDUAL_TEXTS[row.reason], row.events, amounts(row.metrics, costed.metrics))
         for row in rows
     )
-
-
-def _parts(row: ResidualRow, metrics: Sequence[MetricTotal]) -> tuple[Amount, ...]:
-    return tuple(part(row.metrics[metric.name], metric) for metric in metrics)

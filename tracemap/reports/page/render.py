@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tracemap.attribution.model import Attribution
@@ -11,8 +12,8 @@ from tracemap.reports.html.blocks import block_sizes, in_blocks
 from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import kernels_of
-from tracemap.reports.page.model import LineCost, PageData, SourceLine
-from tracemap.units import format_count
+from tracemap.reports.page.model import LineCost, PageData, SourceLine, amount_text
+from tracemap.units import format_mean, format_share
 
 HEAT_LEVELS = 10
 """Each is a class in the style sheet, besides 0 for none."""
@@ -29,6 +30,7 @@ _KIND = Kind(
         "shared/details.js",
         "shared/keys.js",
         "page/state.js",
+        "page/amounts.js",
         "page/lines.js",
         "page/cards.js",
         "page/select.js",
@@ -43,8 +45,10 @@ _KIND = Kind(
 def page_json(page: PageData) -> dict[str, object]:
     """All that the script needs, as the codec takes it; what stands in the markup already is left out."""
     return {
-        "metrics": [{"name": metric.name, "work": metric.work} for metric in page.metrics],
+        "metrics": page.metrics,
         "metric": page.metric,
+        "totals": page.totals,
+        "calls": page.calls,
         "sources": [
             {"label": source.label, "hottest": source.hottest, "lines": _lines(source.lines)} for source in page.sources
         ],
@@ -58,7 +62,13 @@ def page_json(page: PageData) -> dict[str, object]:
 def _lines(lines: Sequence[SourceLine]) -> dict[int, object]:
     """The lines that have to do with ops, by number."""
     return {
-        line.number: {"ops": line.ops, "part_ops": line.part_ops, "sites": line.sites, "costs": line.costs}
+        line.number: {
+            "ops": line.ops,
+            "part_ops": line.part_ops,
+            "sites": line.sites,
+            "calls": line.calls,
+            "costs": [(cost.attributed, cost.inclusive, heat_level(cost)) for cost in line.costs],
+        }
         for line in lines
         if line.ops or line.part_ops
     }
@@ -76,13 +86,15 @@ def bar_width(exact: int, measured: int) -> int:
     return min(BAR_STEPS, max(1, round(BAR_STEPS * exact / measured)))
 
 
-def write_bundle_page(bundle: Bundle, attribution: Attribution | None, target: Path, *, force: bool) -> None:
-    """Write the page of a bundle, with the costs of a run or without.
+def write_bundle_page(
+    bundle: Bundle, attribution: Attribution | None, target: Path, *, force: bool, totals: bool = False
+) -> None:
+    """Write the page of a bundle, with the costs of a run, of one invocation or as sums, or without.
 
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
     """
-    page = build_page(bundle.graph, attribution, bundle.source_text, kernels_of(bundle))
+    page = build_page(bundle.graph, attribution, bundle.source_text, kernels_of(bundle), totals=totals)
     write_page(render_page(page), target, force=force)
 
 
@@ -94,7 +106,9 @@ def render_page(page: PageData) -> str:
         sizes=block_sizes({f"F{source.index}": (source.columns, len(source.lines)) for source in page.sources}),
         data=page_json(page),
         in_blocks=in_blocks,
-        count=format_count,
+        amount=partial(amount_text, totals=page.totals),
+        calls=lambda count: format_mean(count, page.calls[page.totals], "count"),
+        share=format_share,
         level=heat_level,
         bar=bar_width,
     )

@@ -15,7 +15,7 @@ from tracemap.graph.ops import Fate, Frame, OpId
 from tracemap.reports.costed import CostedMap, heat
 from tracemap.reports.highlight.lines import highlighted_lines
 from tracemap.reports.labels import lines_of, short_name
-from tracemap.reports.page.model import LineCost, SourceLine, SourcePage, amount
+from tracemap.reports.page.model import LineCost, SourceLine, SourcePage
 from tracemap.units import UNKNOWN, Unknown
 
 
@@ -142,8 +142,8 @@ def _remark(costed: CostedMap, use: LineUse) -> str:
 def _costs(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> tuple[LineCost, ...]:
     return tuple(
         LineCost(
-            amount(use.attributed[metric.name], metric),
-            amount(use.inclusive[metric.name], metric),
+            use.attributed[metric.name],
+            use.inclusive[metric.name],
             heat(use.attributed[metric.name], peak),
         )
         for metric, peak in zip(costed.metrics, peaks, strict=True)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
-from tracemap.attribution.model import MetricTotal, OpCost, SiteCost, SiteResult, SlowCall
+from tracemap.attribution.model import OpCost, SiteCost, SiteResult, SlowCall
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.reports.costed import CostedMap, remarks
 from tracemap.reports.labels import file_line, or_dash
 from tracemap.reports.page.model import (
-    Amount,
     LineLink,
     MemberRow,
     OpCostRow,
@@ -23,7 +21,6 @@ from tracemap.reports.page.model import (
     SiteRow,
     SlowCallRow,
     SourcePage,
-    amount,
     amounts,
     spread,
 )
@@ -75,26 +72,26 @@ def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
         kernels=tuple(dict.fromkeys(costed.graph.site_by_id[site].kernel for site in sites)),
         sites=sites,
         calls=result.calls if result else UNKNOWN,
-        costs=tuple(_op_cost(result.metrics[metric.name], metric) for metric in costed.metrics) if result else (),
+        costs=tuple(_op_cost(result.metrics[metric.name]) for metric in costed.metrics) if result else (),
     )
 
 
-def _op_cost(cost: OpCost, metric: MetricTotal) -> OpCostRow:
+def _op_cost(cost: OpCost) -> OpCostRow:
     return OpCostRow(
-        attributed=amount(cost.attributed, metric),
-        inclusive=amount(cost.inclusive, metric),
-        low=amount(cost.low, metric),
-        high=amount(cost.high, metric),
-        per_invocation=spread(cost.per_invocation, metric),
-        sampled=_sampled(cost, metric),
+        attributed=cost.attributed,
+        inclusive=cost.inclusive,
+        low=cost.low,
+        high=cost.high,
+        per_invocation=spread(cost.per_invocation),
+        sampled=_sampled(cost),
         uncertain=cost.uncertain,
     )
 
 
-def _sampled(cost: OpCost, metric: MetricTotal) -> tuple[Amount, Amount] | None:
+def _sampled(cost: OpCost) -> tuple[int, int] | None:
     if isinstance(cost.sampled_low, Unknown) or isinstance(cost.sampled_high, Unknown):
         return None
-    return amount(cost.sampled_low, metric), amount(cost.sampled_high, metric)
+    return cost.sampled_low, cost.sampled_high
 
 
 def site_rows(costed: CostedMap) -> tuple[SiteRow, ...]:
@@ -114,32 +111,12 @@ def _site_row(costed: CostedMap, site: Site, result: SiteResult | None) -> SiteR
         members=tuple(_member_row(member, shares) for member in site.members),
         remarks=tuple(remarks(site, result)),
         calls=result.calls if result else UNKNOWN,
-        tiles=_tiles(result),
-        imbalance=_imbalance(result),
-        slowest=_slowest(result),
+        tiles=result.tiles if result else UNKNOWN,
+        imbalance_percent=result.imbalance_percent if result else UNKNOWN,
+        slowest_ns=result.slowest[0].time_ns if result and result.slowest else UNKNOWN,
         slowest_calls=tuple(map(_slow_call, result.slowest)) if result else (),
-        costs=tuple(_site_cost(result.metrics[metric.name], metric) for metric in costed.metrics) if result else (),
+        costs=tuple(_site_cost(result.metrics[metric.name]) for metric in costed.metrics) if result else (),
     )
-
-
-def _tiles(result: SiteResult | None) -> Amount | None:
-    """Of a call, on average; in thousandths, as shapes may differ from call to call."""
-    if result is None or isinstance(result.tiles, Unknown) or not result.calls:
-        return None
-    mean = Fraction(result.tiles, result.calls)
-    return Amount(round(1000 * mean), f"{int(mean):,}" if mean.denominator == 1 else f"{float(mean):,.1f}", "")
-
-
-def _imbalance(result: SiteResult | None) -> Amount | None:
-    if result is None or isinstance(result.imbalance_percent, Unknown):
-        return None
-    return Amount(result.imbalance_percent, f"{result.imbalance_percent / 100:.2f}", "")
-
-
-def _slowest(result: SiteResult | None) -> Amount | None:
-    """The time of the slowest call."""
-    time = result.slowest[0].time_ns if result and result.slowest else UNKNOWN
-    return None if isinstance(time, Unknown) else Amount(time, format_ns(time), "")
 
 
 def _slow_call(call: SlowCall) -> SlowCallRow:
@@ -150,7 +127,7 @@ def _slow_call(call: SlowCall) -> SlowCallRow:
     return SlowCallRow(f"{run}invocation {format_count(call.invocation)}{start}", ", ".join(known))
 
 
-def _member_row(member: Membership, shares: Mapping[OpId, tuple[Amount, ...]]) -> MemberRow:
+def _member_row(member: Membership, shares: Mapping[OpId, tuple[int, ...]]) -> MemberRow:
     return MemberRow(
         op=member.op,
         evidence=member.evidence.value,
@@ -161,8 +138,8 @@ def _member_row(member: Membership, shares: Mapping[OpId, tuple[Amount, ...]]) -
     )
 
 
-def _site_cost(cost: SiteCost, metric: MetricTotal) -> SiteCostRow:
-    return SiteCostRow(amount(cost.total, metric), amount(cost.disturbance, metric), spread(cost.per_call, metric))
+def _site_cost(cost: SiteCost) -> SiteCostRow:
+    return SiteCostRow(cost.total, cost.disturbance, spread(cost.per_call))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from tracemap.diagnostics import foremost
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.advice import advice
+from tracemap.reports.basis import elapsed_of_one
 from tracemap.reports.costed import (
     AT_LOAD,
     EQUAL_MEMBERS,
@@ -27,7 +28,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import Scale, format_count, format_ns, plural
+from tracemap.units import UNKNOWN, Scale, format_count, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,9 +68,8 @@ def print_attribution(
 
 def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
     run, graph = attribution.run, costed.graph
-    elapsed = format_ns(run.elapsed_ns)
-    if not totals and isinstance(run.elapsed_ns, int) and isinstance(run.iterations, int) and run.iterations:
-        elapsed = f"{format_ns(run.elapsed_ns // run.iterations)} per invocation"
+    of_one = UNKNOWN if totals else elapsed_of_one(run)
+    elapsed = format_ns(run.elapsed_ns) if of_one is UNKNOWN else f"{format_ns(of_one)} per invocation"
     say(
         to,
         f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "

@@ -10,9 +10,10 @@ from functools import cached_property
 from tracemap.attribution.model import MetricTotal
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.model import INSTRUCTIONS, LAST_LEVEL_MISSES, READ_MISSES, SAMPLES, STEP_METRICS, RunHeader
+from tracemap.reports.basis import basis, divisor, known_invocations, shown_unit
 from tracemap.reports.costed import default_metric
 from tracemap.reports.views.model import NEVER, PERCENT, Cell, Column
-from tracemap.units import Integer, Unknown, plural
+from tracemap.units import Integer, Unknown
 
 CLOCKS = {"cpu_ns": "cpu", "duration_ns": "wall"}
 """What people call the clocks of times: that of the workers' own time, summed over them, and that on the wall."""
@@ -79,16 +80,19 @@ class Costs:
         """The metric that rows are ranked by."""
         return self.shown[0]
 
+    def divisor(self, metric: MetricTotal) -> int:
+        """What sums of a metric are divided by."""
+        return divisor(metric, totals=self.totals)
+
     def name(self, metric: MetricTotal) -> str:
         """What stands above a metric: its clock, or its own name, and that it is a sum where others are none."""
         known = _plain(metric)
-        return known if self.totals or _calls(metric) else f"{known} in all"
+        return known if self.totals or known_invocations(metric) else f"{known} in all"
 
     def column(self, key: str, heading: str, metric: MetricTotal, leave: int, *, usual: bool = True) -> Column:
         """A column of sums of a metric, which are divided by the invocations they are of, unless sums are shown."""
-        calls = 1 if self.totals else _calls(metric) or 1
-        unit, scale = _unit(metric)
-        return Column(key, heading, unit, divisor=calls * scale, leave=leave, usual=usual)
+        unit, scale = shown_unit(metric)
+        return Column(key, heading, unit, divisor=self.divisor(metric) * scale, leave=leave, usual=usual)
 
     def of_first(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
         """A column of other sums of the metric that is ranked by."""
@@ -96,23 +100,22 @@ class Costs:
 
     def of_invocations(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
         """A column of what single invocations took of the metric that is ranked by, beside sums too."""
-        unit, scale = _unit(self.first)
+        unit, scale = shown_unit(self.first)
         name, per = f"{word} {self.name(self.first)}", "/invocation" if self._are_sums else ""
         return Column(key, name, unit, per, scale, leave, usual=usual)
 
     @property
     def _are_sums(self) -> bool:
-        return self.totals or not _calls(self.first)
+        return self.totals or not known_invocations(self.first)
 
     def of_calls(self, key: str, word: str, leave: int) -> Column:
         """A column of what single calls took of the metric that is ranked by."""
-        unit, scale = _unit(self.first)
+        unit, scale = shown_unit(self.first)
         return Column(key, f"{word} {self.name(self.first)}", unit, "/call", scale, leave)
 
     def calls(self, leave: int) -> Column:
         """A column of how often something ran, in the invocations of what is measured of whole dispatches."""
-        calls = 1 if self.totals else _calls(self.all_metrics[0]) or 1
-        return Column("calls", "calls", "count", divisor=calls, leave=leave)
+        return Column("calls", "calls", "count", divisor=self.divisor(self.all_metrics[0]), leave=leave)
 
     def columns(self) -> tuple[Column, ...]:
         """The first metric, its share, the others, and misses per thousand instructions."""
@@ -130,10 +133,8 @@ class Costs:
             yield Column(key, heading, "count", leave=LEAVE_RATIO + place, usual=misses in self.shown)
         for key, (fetches, _) in self._fetched.items():
             usual = any(metric in self.shown for metric in fetches)
-            calls = 1 if self.totals else _calls(fetches[0]) or 1
-            yield Column(
-                key, f"{key.removesuffix('-bytes')} fetched", "bytes", divisor=calls, leave=LEAVE_FETCHED, usual=usual
-            )
+            heading, divided = f"{key.removesuffix('-bytes')} fetched", self.divisor(fetches[0])
+            yield Column(key, heading, "bytes", divisor=divided, leave=LEAVE_FETCHED, usual=usual)
 
     @cached_property
     def _ratios(self) -> dict[str, tuple[MetricTotal, MetricTotal]]:
@@ -171,18 +172,7 @@ class Costs:
 
     def basis(self) -> str:
         """Of what the numbers are, for the title of a table."""
-        of = {calls: [metric.name for metric in self.shown if _calls(metric) == calls] for calls in self._calls}
-        if self.totals or not of:
-            return f"sums of {plural(self._calls[0], 'invocation')}" if len(of) == 1 else "sums of the whole run"
-        if len(of) == 1:
-            return f"per invocation, mean of {self._calls[0]:,}"
-        means = {calls: f"mean of {calls:,}" if calls > 1 else "of 1" for calls in of}
-        return "per invocation: " + "; ".join(f"{', '.join(names)} {means[calls]}" for calls, names in of.items())
-
-    @cached_property
-    def _calls(self) -> list[int]:
-        """The different numbers of invocations that metrics were measured in."""
-        return [calls for calls in dict.fromkeys(map(_calls, self.shown)) if calls]
+        return basis(self.shown, totals=self.totals)
 
 
 def _plain(metric: MetricTotal) -> str:
@@ -192,13 +182,3 @@ def _plain(metric: MetricTotal) -> str:
 
 def _counts_misses(name: str) -> bool:
     return name in _SIMULATED_MISSES or name.endswith("misses")
-
-
-def _unit(metric: MetricTotal) -> tuple[str, int]:
-    """The unit that a metric is shown in, and how many of its own make one of it."""
-    return ("count", 1_000_000) if metric.unit == "millionths" else (metric.unit, 1)
-
-
-def _calls(metric: MetricTotal) -> int:
-    """The invocations of a metric; 0 where they are unknown."""
-    return 0 if isinstance(metric.invocations, Unknown) else metric.invocations

@@ -1,6 +1,7 @@
 // Cards: what is to be said of an op and of a site.
 const table = (...rows) => make("table", "", make("tbody", "", ...rows));
-const costRow = (label, amount) => make("tr", "", make("th", "", label), amountCell(amount), shareCell(amount));
+const costRow = (label, sum) => make("tr", "", make("th", "", label), amountCell(sum), shareCell(sum));
+const costWords = (sum) => amount(sum, chosenMetric());
 
 function opCard(op, selected) {
   const cost = costOf(op);
@@ -20,16 +21,19 @@ function opCard(op, selected) {
   card.append(table(...rows.map((row) => costRow(...row))));
   if (cost.sampled) {
     const [low, high] = cost.sampled;
-    card.append(make("div", "facts", "95 % interval of the samples: " + low[1] + " – " + high[1] +
+    card.append(make("div", "facts", "95 % interval of the samples: " + costWords(low) + " – " + costWords(high) +
       (cost.uncertain ? "; it leaves half of the cost or more open: record longer" : "")));
   }
-  if (op.calls !== null) card.append(make("div", "facts", counts.format(op.calls) + " calls"));
-  if (cost.per_invocation) card.append(make("div", "facts", "per invocation" + spreadText(cost.per_invocation)));
+  if (op.calls !== null) card.append(make("div", "facts", callsWords(op.calls)));
+  if (cost.per_invocation) card.append(make("div", "facts", "single invocations" + spreadText(cost.per_invocation)));
   return card;
 }
 
-const spreadText = (spread) =>
-  spread ? ", median " + spread[0][1] + " (p10 " + spread[1][1] + ", p90 " + spread[2][1] + ")" : "";
+function spreadText(spread) {
+  if (!spread) return "";
+  const [median, p10, p90] = spread.map((value) => single(value, chosenMetric()));
+  return ": median " + median + " (p10 " + p10 + ", p90 " + p90 + ")";
+}
 
 function memberRow(member, mark) {
   const op = ops.get(member.op);
@@ -44,18 +48,18 @@ function memberRow(member, mark) {
 function siteCard(site, selected, mark) {
   const cost = costOf(site);
   const card = make("div", selected ? "card selected" : "card");
-  card.append(make("h3", "", make("span", "", link(site.id, site.id)), make("span", "", cost ? cost.total[1] : site.load_time ? "not measured" : "")));
+  card.append(make("h3", "", make("span", "", link(site.id, site.id)), make("span", "", cost ? costWords(cost.total) : site.load_time ? "not measured" : "")));
   card.append(make("div", "facts", make("code", "", site.kernel)));
   const facts = make("div", "facts", "command " + site.command);
-  if (site.calls !== null) facts.append(" · " + counts.format(site.calls) + " calls");
-  facts.append(spreadText(cost?.per_call));
-  if (cost?.disturbance[0]) facts.append(" · and " + cost.disturbance[1] + " of disturbance");
+  if (site.calls !== null) facts.append(" · " + callsWords(site.calls));
+  if (cost?.per_call) facts.append(" · single calls" + spreadText(cost.per_call));
+  if (cost?.disturbance) facts.append(" · and " + costWords(cost.disturbance) + " of disturbance");
   if (site.path.length) {
     facts.append(" · through ");
     site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));
   }
-  if (site.tiles) facts.append(" · " + site.tiles[1] + " tiles per call");
-  if (site.imbalance) facts.append(" · imbalance " + site.imbalance[1]);
+  if (isKnown(tilesOf(site))) facts.append(" · " + quantity(tilesOf(site), "count") + " tiles per call");
+  if (isKnown(site.imbalance_percent)) facts.append(" · imbalance " + imbalanceText(site));
   card.append(facts);
   if (site.slowest_calls.length) {
     const rows = site.slowest_calls.map(([which, times]) => make("tr", "", make("td", "", which), make("td", "num", times)));
@@ -66,6 +70,10 @@ function siteCard(site, selected, mark) {
   if (site.members.length) card.append(table(...site.members.map((member) => memberRow(member, mark))));
   return card;
 }
+
+// Per call, on average.
+const tilesOf = (site) => (isKnown(site.tiles) && site.calls ? site.tiles / site.calls : null);
+const imbalanceText = (site) => fixed(site.imbalance_percent / 100, 2);
 
 const LIMIT = 40; // cards in the details: a function's line may lead to thousands of sites
 

@@ -7,23 +7,25 @@ if (data.kernels.length) {
   const NOTHING = { lines: new Set(), line: 0, loop: -1, ops: [] };
   let chosen = NOTHING;
 
+  // Few are seen at a single instruction: their mean has three digits, however small it is.
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
   const shown = (list) => (members ? list.filter((op) => members.has(op)) : list);
   const opsOf = (line) => shown(kernel.ops[line] ?? []);
   const seen = (line) => kernel.seen[event]?.[line] ?? 0;
   const seenAt = (number) => kernel.seenAt[event]?.[number] ?? 0;
 
-  const amount = (value) => {
-    const total = kernel.total[event];
-    const cell = make("b", "v", value ? compact.format(value) : "");
-    if (value) cell.title = value + (total ? ", " + ((100 * value) / total).toFixed(1) + " %" : "");
+  const eventMetric = () => data.metrics.find((each) => each.name === event);
+
+  const seenCell = (value) => {
+    const cell = make("b", "v", value ? compact.format(value / (eventMetric()?.shown[whole][0] ?? 1)) : "");
+    if (value) cell.title = value + " in all, " + share(value, kernel.total[event]);
     return cell;
   };
 
   // `line` is that of the final IR, 0 for none.
   function row(line, value, name, origin, text) {
     const mark = line > 0 && line === chosen.line ? " selected" : chosen.lines.has(line) ? " related" : "";
-    const cells = [make("b", "n", name), amount(value), make("b", "o", origin), make("code", "", text)];
+    const cells = [make("b", "n", name), seenCell(value), make("b", "o", origin), make("code", "", text)];
     const element = make("div", "kr" + mark, ...cells);
     const total = kernel.total[event];
     if (value && total) element.style.setProperty("--heat-share", Math.round((100 * value) / total) + "%");
@@ -75,6 +77,7 @@ if (data.kernels.length) {
   });
 
   function paintRows() {
+    byId("kernel-basis").textContent = eventMetric()?.shown[whole][1] ?? "";
     ir.paint();
     code.paint();
   }
@@ -86,7 +89,7 @@ if (data.kernels.length) {
   function opButton(op, value) {
     const button = makeButton(op + " " + described(op), () => chooseOp(op));
     button.dataset.op = op;
-    return make("li", "", button, " ", amount(value), " ", link("source", op));
+    return make("li", "", button, " ", seenCell(value), " ", link("source", op));
   }
 
   function paintSide() {
@@ -187,12 +190,17 @@ if (data.kernels.length) {
     paintSide();
     choose({ ops: [] });
   });
-  byId("kernel-event").addEventListener("change", (change) => {
-    event = change.target.value;
+  function repaintKernel() {
     paintRows();
     paintSide();
     markSide();
+  }
+
+  byId("kernel-event").addEventListener("change", (change) => {
+    event = change.target.value;
+    repaintKernel();
   });
+  addEventListener("basis", repaintKernel);
   addEventListener("hashchange", follow);
   byId("kernels").addEventListener("show", paintRows);
   addEventListener("resize", paintRows);

@@ -30,16 +30,18 @@ function paintLines() {
     for (const [number, use] of Object.entries(source.lines)) {
       if (!use.costs.length) continue;
       const [attributed, inclusive, heat] = use.costs[metric];
+      const of = chosenMetric();
       const gutter = byId(lineKey(index, number)).firstElementChild;
       const cell = (name) => gutter.querySelector("b." + name);
-      const shown = attributed[0] || !inclusive[0];
-      gutter.className = heat ? "g h" + Math.max(1, Math.round(10 * heat)) : "g";
-      cell("a").textContent = shown ? attributed[1] : "";
-      cell("a").title = attributed[0];
-      cell("s").textContent = shown ? attributed[2] : "";
+      const shown = attributed || !inclusive;
+      gutter.className = heat ? "g h" + heat : "g";
+      cell("a").textContent = shown ? amount(attributed, of) : "";
+      cell("a").title = inAll(attributed, of);
+      cell("s").textContent = shown ? share(attributed, of.work) : "";
       cell("bar").className = "bar w" + barSteps(attributed) + " v" + barSteps(inclusive);
-      cell("i").textContent = inclusive[1];
-      cell("i").title = inclusive[0];
+      cell("i").textContent = amount(inclusive, of);
+      cell("i").title = inAll(inclusive, of);
+      cell("k").textContent = callsText(use.calls);
     }
   });
 }

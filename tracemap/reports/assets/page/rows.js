@@ -28,7 +28,7 @@ class Rows {
     this.count = count;
     this.at = -1;
     this.spacer.style.height = count * ROW_HEIGHT + "px";
-    this.spacer.style.width = "calc(" + columns + "ch + 190px)";
+    this.spacer.style.width = "calc(" + columns + "ch + 198px)";
     this.box.scrollTop = 0;
     this.paint();
   }

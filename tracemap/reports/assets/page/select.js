@@ -7,14 +7,20 @@ function closeDetails() {
   markLines("", []);
 }
 
+// The details say of what their numbers are.
+function inspect(title, ...content) {
+  const note = measured ? [make("p", "facts", basisOf(chosenMetric()))] : [];
+  showDetails(title, closeDetails, ...note, ...content);
+}
+
 function inspectLine(line) {
   const use = line.use;
-  const cost = (id) => costOf(ops.get(id))?.attributed[0] ?? -1;
+  const cost = (id) => costOf(ops.get(id))?.attributed ?? -1;
   const opIds = use.ops.concat(use.part_ops).sort((a, b) => cost(b) - cost(a));
   const content = cards(opIds, ops, (op) => opCard(op, false));
   if (use.sites.length) content.push(make("h3", "", plural(use.sites.length, "site")));
   content.push(...cards(use.sites, sites, (site) => siteCard(site, false, opIds.length === 1 ? opIds[0] : "")));
-  showDetails(line.source.label + ":" + line.number, closeDetails, ...content);
+  inspect(line.source.label + ":" + line.number, ...content);
 }
 
 function selectLine(key) {
@@ -42,7 +48,7 @@ function selectOp(id) {
   const op = ops.get(id);
   const key = reveal(linesOfOp(id));
   markLines(key, relatedTo(op.sites));
-  showDetails(id, closeDetails, opCard(op, true), ...cards(op.sites, sites, (site) => siteCard(site, false, id)));
+  inspect(id, opCard(op, true), ...cards(op.sites, sites, (site) => siteCard(site, false, id)));
 }
 
 function selectSite(id) {
@@ -50,7 +56,7 @@ function selectSite(id) {
   const members = [...site.members].sort((a, b) => b.root - a.root);
   const key = reveal(members.flatMap((member) => linesOfOp(member.op)));
   markLines(key, relatedTo([id]));
-  showDetails(id, closeDetails, siteCard(site, true, ""), ...cards(site.members.map((member) => member.op), ops, (op) => opCard(op, false)));
+  inspect(id, siteCard(site, true, ""), ...cards(site.members.map((member) => member.op), ops, (op) => opCard(op, false)));
 }
 
 // Addresses: #overview, #F0, #F0L12, #op12, #site3

@@ -3,23 +3,33 @@ function paintTopOps() {
   const target = byId("top-ops");
   if (!target) return;
   const cost = (op) => costOf(op)?.attributed;
-  const top = data.ops.filter((op) => cost(op)?.[0] > 0).sort((a, b) => cost(b)[0] - cost(a)[0]).slice(0, 12);
+  const top = data.ops.filter((op) => cost(op) > 0).sort((a, b) => cost(b) - cost(a)).slice(0, 12);
   const rows = top.map((op) => make(
     "tr", "",
     make("td", "", link(op.id, op.id)), make("td", "mono", op.name), make("td", "", link(...op.line)), make("td", "", link(...op.python)),
     make("td", "", op.scope), amountCell(cost(op)), shareCell(cost(op)), make("td", "", bar(cost(op))),
   ));
   target.replaceChildren(make("table", "plain", make("tbody", "", ...rows)));
-  for (const label of document.querySelectorAll(".metric-name")) label.textContent = data.metrics[metric].name;
 }
 
-// The metric that is chosen, keys, clicks on lines; then the page begins with what the address names.
+// The metric that is chosen, of one invocation or of all, keys, clicks on lines; then the page begins with what the address names.
 function choose(index) {
   metric = index;
   byId("metric").value = String(index);
+  repaint();
+}
+
+function showWhole(run) {
+  whole = run;
+  repaint();
+}
+
+function repaint() {
+  paintAmounts();
   paintLines();
   paintTopOps();
   tables.forEach((table) => table.draw());
+  dispatchEvent(new Event("basis")); // the kernels hear it
   if (!details.hidden) follow();
 }
 
@@ -51,6 +61,7 @@ listenToKeys(
     j: () => stepLine(1),
     k: () => stepLine(-1),
     m: () => metric >= 0 && choose((metric + 1) % data.metrics.length),
+    i: () => measured && chosenMetric().known_invocations && showWhole(1 - whole),
     "/": () => tables.get(panels[view].id)?.filter.focus(),
     Escape: closeDetails,
     ...Object.fromEntries(views),
@@ -71,6 +82,7 @@ for (const panel of document.querySelectorAll(".source")) {
   });
 }
 byId("metric")?.addEventListener("change", (event) => choose(Number(event.target.value)));
+byId("basis")?.addEventListener("change", (event) => showWhole(Number(event.target.value)));
 addEventListener("hashchange", follow);
 
 show(0, false);

@@ -16,6 +16,7 @@ class Table {
     this.filter.placeholder = "filter: words, all must occur";
     this.filter.setAttribute("aria-label", "Filter the table");
     this.filter.addEventListener("input", () => this.draw());
+    this.basis = make("span");
     this.count = make("span");
     this.count.setAttribute("role", "status");
     this.head = make("tr");
@@ -26,7 +27,7 @@ class Table {
     }, "more");
     columns.forEach((entry, index) => this.head.append(this.headCell(entry, index)));
     panel.addEventListener("show", () => this.draw());
-    panel.append(make("div", "filter", this.filter, this.count), make("table", "", make("thead", "", this.head), this.body), this.more);
+    panel.append(make("div", "filter", this.filter, this.count, this.basis), make("table", "", make("thead", "", this.head), this.body), this.more);
   }
 
   headCell(entry, index) {
@@ -59,29 +60,40 @@ class Table {
   }
 
   draw() {
-    const state = [metric, this.filter.value, this.sorted, this.falling, this.limit].join("|");
+    const state = [metric, whole, this.filter.value, this.sorted, this.falling, this.limit].join("|");
     if (state === this.drawn || this.panel.hidden) return;
     this.drawn = state;
     const rows = this.ordered();
     const shown = rows.slice(0, this.limit);
     this.body.replaceChildren(...shown.map((row) => make("tr", "", ...this.columns.map((entry) => entry.cell(row)))));
     this.count.textContent = shown.length + " of " + this.rows.length + " shown" + (rows.length > shown.length ? ", " + rows.length + " match" : "");
+    this.basis.textContent = measured ? basisOf(chosenMetric()) : "";
     this.more.hidden = rows.length <= shown.length;
     [...this.head.children].forEach((cell, index) => {
+      cell.title = this.columns[index].of?.() ?? "";
       cell.setAttribute("aria-sort", index === this.sorted ? (this.falling ? "descending" : "ascending") : "none");
     });
   }
 }
 
 // The tables of ops, sites and scopes.
-const callsCell = (row) => make("td", "num", row.calls !== null ? counts.format(row.calls) : row.load_time ? "not measured" : "–");
+function callsCell(row) {
+  const cell = make("td", "num", row.calls !== null ? callsText(row.calls) : row.load_time ? "not measured" : "–");
+  if (row.calls !== null) cell.title = row.calls + " in all";
+  return cell;
+}
+const numberCell = (value, unit) => make("td", "num", isKnown(value) ? quantity(value, unit) : "–");
 
-const column = (label, value, cell, numeric) => ({ label, value, cell, numeric });
+// `of` says of what the numbers of a column are.
+const column = (label, value, cell, numeric, of) => ({ label, value, cell, numeric, of });
 const text = (label, value, cell) => column(label, value, cell ?? ((row) => make("td", "", value(row))), false);
 const numbers = (label, count) => column(label, count, (row) => make("td", "num", String(count(row))), true);
-const amounts = (label, pick, cell = amountCell) => column(label, (row) => number(pick(row)), (row) => cell(pick(row)), true);
-const calls = column("calls", (row) => row.calls, callsCell, true);
-const spreadOver = (of, key) => ["median", "p10", "p90"].map((label, at) => amounts(label + "/" + of, (row) => costOf(row)?.[key]?.[at]));
+const costs = (label, pick, cell, of) => column(label, (row) => pick(row) ?? null, (row) => cell(pick(row)), true, of);
+const sums = (label, pick) => costs(label, pick, amountCell, () => basisOf(chosenMetric()));
+const shares = (pick) => costs("share of work", pick, shareCell, () => "of the work of " + chosenMetric().name);
+const calls = column("calls", (row) => row.calls, callsCell, true, () => (whole ? "in all" : "per invocation"));
+const spreadOver = (one, key) => ["median", "p10", "p90"].map((label, at) =>
+  costs(label + "/" + one, (row) => costOf(row)?.[key]?.[at], singleCell, () => chosenMetric().name + " of single " + one + "s"));
 
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
@@ -94,16 +106,16 @@ const opColumns = [
   numbers("sites", (op) => op.sites.length),
   ...(measured ? [
     calls,
-    amounts("attributed", (op) => costOf(op)?.attributed),
-    amounts("share of work", (op) => costOf(op)?.attributed, shareCell),
+    sums("attributed", (op) => costOf(op)?.attributed),
+    shares((op) => costOf(op)?.attributed),
     ...(data.ops.some((op) => op.costs.some((cost) => cost.sampled)) ? [
-      amounts("95 % from", (op) => costOf(op)?.sampled?.[0]),
-      amounts("to", (op) => costOf(op)?.sampled?.[1]),
+      sums("95 % from", (op) => costOf(op)?.sampled?.[0]),
+      sums("to", (op) => costOf(op)?.sampled?.[1]),
       text("uncertain", (op) => (costOf(op)?.uncertain ? "~" : "")),
     ] : []),
-    amounts("inclusive", (op) => costOf(op)?.inclusive),
-    amounts("low", (op) => costOf(op)?.low),
-    amounts("high", (op) => costOf(op)?.high),
+    sums("inclusive", (op) => costOf(op)?.inclusive),
+    sums("low", (op) => costOf(op)?.low),
+    sums("high", (op) => costOf(op)?.high),
     ...spreadOver("invocation", "per_invocation"),
   ] : []),
   text("kernel", (op) => op.kernels.join(" "), (op) => make("td", "mono", op.kernels.join(" "))),
@@ -120,13 +132,13 @@ const siteColumns = [
   text("command", (site) => site.command),
   ...(measured ? [
     calls,
-    amounts("total", (site) => costOf(site)?.total),
-    amounts("share of work", (site) => costOf(site)?.total, shareCell),
-    amounts("disturbance", (site) => costOf(site)?.disturbance),
+    sums("total", (site) => costOf(site)?.total),
+    shares((site) => costOf(site)?.total),
+    sums("disturbance", (site) => costOf(site)?.disturbance),
     ...spreadOver("call", "per_call"),
-    amounts("slowest/call", (site) => site.slowest),
-    amounts("imbalance", (site) => site.imbalance),
-    amounts("tiles/call", (site) => site.tiles),
+    costs("slowest/call", (site) => site.slowest_ns, (time) => numberCell(time, "ns")),
+    column("imbalance", (site) => site.imbalance_percent, (site) => make("td", "num", isKnown(site.imbalance_percent) ? imbalanceText(site) : "–"), true),
+    costs("tiles/call", tilesOf, (tiles) => numberCell(tiles, "count")),
   ] : []),
   text("notes", (site) => site.remarks.join("; "), (site) => make("td", "text", site.remarks.join("; "))),
 ];
@@ -145,10 +157,10 @@ const scopeColumns = [
   }, false),
   numbers("ops", (row) => row.ops),
   ...(measured ? [
-    amounts("inclusive", (row) => ofMetric(row.inclusive)),
-    amounts("share of work", (row) => ofMetric(row.inclusive), shareCell),
-    column("bar", (row) => number(ofMetric(row.inclusive)), (row) => make("td", "", bar(ofMetric(row.inclusive))), false),
-    amounts("own", (row) => ofMetric(row.attributed)),
+    sums("inclusive", (row) => ofMetric(row.inclusive)),
+    shares((row) => ofMetric(row.inclusive)),
+    column("bar", (row) => ofMetric(row.inclusive), (row) => make("td", "", bar(ofMetric(row.inclusive))), false),
+    sums("own", (row) => ofMetric(row.attributed)),
   ] : []),
   text("path", (row) => row.path.join("/")),
 ];

@@ -1,0 +1,78 @@
+// Amounts: whole sums over the run, in the unit of their metric. What is read of them is made here, by the rules of
+// tracemap/units.py: what one invocation costs, or the sums as they are.
+let whole = data.totals ? 1 : 0; // sums of the whole run
+
+const counts = new Intl.NumberFormat("en");
+const COUNTS = [[1, ""], [1e6, "M"], [1e9, "G"], [1e12, "T"]];
+const STEPS = {
+  ns: [[1, "ns"], [1e3, "µs"], [1e6, "ms"], [1e9, "s"]],
+  bytes: [[1, "B"], [2 ** 10, "KiB"], [2 ** 20, "MiB"], [2 ** 30, "GiB"], [2 ** 40, "TiB"]],
+};
+
+// Of two numbers that are equally near the even one is taken, as Python does.
+function fixed(value, places) {
+  const doubled = value * 2 ** (places + 1); // odd only where a tie is possible
+  if (!Number.isInteger(doubled) || doubled % 2 === 0) return value.toFixed(places);
+  const below = Math.floor(value * 10 ** places);
+  return ((below % 2 ? below + 1 : below) / 10 ** places).toFixed(places);
+}
+
+function threeDigits(value) {
+  const places = [2, 1, 0].find((each) => !each || Number(fixed(Math.abs(value), each)) < 10 ** (3 - each));
+  return fixed(value, places);
+}
+
+// What is not whole and not scaled.
+function fraction(value) {
+  if (Math.abs(value) < 0.0005) return value > 0 ? "<0.001" : ">-0.001";
+  if (Math.abs(value) < 0.9995) return fixed(value, 3);
+  return Math.abs(value) < 999.5 ? threeDigits(value) : counts.format(Number(fixed(value, 0)));
+}
+
+function quantity(value, unit) {
+  const steps = STEPS[unit] ?? COUNTS;
+  let at = 0;
+  while (at + 1 < steps.length && Math.round(Math.abs(value) / steps[at][0]) >= steps[at + 1][0] / steps[at][0]) at++;
+  const [size, name] = steps[at];
+  const unscaled = () => (!Number.isInteger(value) ? fraction(value) : steps === COUNTS ? counts.format(value) : String(value));
+  return ((at ? threeDigits(value / size) : unscaled()) + " " + name).trim();
+}
+
+const share = (part, of) => (of ? fixed((100 * part) / of, 1) + " %" : "–");
+
+// A sum of a metric, and what single calls or invocations took of it.
+const amount = (sum, of) => quantity(sum / of.shown[whole][0], of.shown_unit);
+const single = (value, of) => quantity(value / of.scale, of.shown_unit);
+const inAll = (sum, of) => sum + " " + of.unit + " in all";
+const callsText = (number) => quantity(number / data.calls[whole], "count");
+const callsWords = (number) => callsText(number) + (callsText(number) === "1" ? " call" : " calls") + (whole ? "" : " per invocation");
+
+const chosenMetric = () => data.metrics[metric];
+const basisOf = (of) => of.name + ", " + of.shown[whole][1];
+
+function amountCell(sum) {
+  const cell = make("td", "num", isKnown(sum) ? amount(sum, chosenMetric()) : "–");
+  if (isKnown(sum)) cell.title = inAll(sum, chosenMetric());
+  return cell;
+}
+
+function singleCell(value) {
+  const cell = make("td", "num", isKnown(value) ? single(value, chosenMetric()) : "–");
+  if (isKnown(value)) cell.title = value + " " + chosenMetric().unit;
+  return cell;
+}
+
+const shareCell = (sum) => make("td", "num", isKnown(sum) ? share(sum, chosenMetric().work) : "–");
+
+// What stands in the markup: sums with the number of their metric, numbers of calls, and of what the numbers are.
+function paintAmounts() {
+  for (const cell of document.querySelectorAll("[data-sum]")) {
+    cell.textContent = amount(Number(cell.dataset.sum), data.metrics[cell.dataset.metric]);
+  }
+  for (const cell of document.querySelectorAll("[data-calls]")) cell.textContent = callsText(Number(cell.dataset.calls));
+  for (const note of document.querySelectorAll("[data-basis]")) {
+    note.textContent = note.dataset.basis ? data.metrics[note.dataset.basis].shown[whole][1] : basisOf(chosenMetric());
+  }
+  byId("basis").disabled = !chosenMetric().known_invocations;
+  byId("basis").value = byId("basis").disabled ? "1" : String(whole);
+}

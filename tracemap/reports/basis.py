@@ -1,0 +1,45 @@
+"""Of what the numbers are that people read: of one invocation, as a mean of those measured, or of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracemap.attribution.model import MetricTotal
+from tracemap.measurements.model import RunHeader
+from tracemap.units import UNKNOWN, Integer, Unknown, plural
+
+
+def divisor(metric: MetricTotal, *, totals: bool) -> int:
+    """What sums of a metric are divided by: their invocations, unless sums are shown or nothing tells them."""
+    return 1 if totals else known_invocations(metric) or 1
+
+
+def known_invocations(metric: MetricTotal) -> int:
+    """The invocations that a metric was measured in; 0 where they are unknown."""
+    return 0 if isinstance(metric.invocations, Unknown) else metric.invocations
+
+
+def shown_unit(metric: MetricTotal) -> tuple[str, int]:
+    """The unit that a metric is shown in, and how many of its own make one of it."""
+    return ("count", 1_000_000) if metric.unit == "millionths" else (metric.unit, 1)
+
+
+def basis(metrics: Sequence[MetricTotal], *, totals: bool) -> str:
+    """Of what the numbers of these metrics are, in words."""
+    several = [calls for calls in dict.fromkeys(map(known_invocations, metrics)) if calls]
+    if not several:
+        return "sums of the whole run" if totals else "sums of the whole run: its invocations are unknown"
+    if totals:
+        return f"sums of {plural(several[0], 'invocation')}" if len(several) == 1 else "sums of the whole run"
+    if len(several) == 1:
+        return f"per invocation, mean of {several[0]:,}"
+    of = {calls: [metric.name for metric in metrics if known_invocations(metric) == calls] for calls in several}
+    means = {calls: f"mean of {calls:,}" if calls > 1 else "of 1" for calls in of}
+    return "per invocation: " + "; ".join(f"{', '.join(names)} {means[calls]}" for calls, names in of.items())
+
+
+def elapsed_of_one(run: RunHeader) -> Integer:
+    """The elapsed time of one invocation, on average; unknown where its parts are."""
+    if isinstance(run.elapsed_ns, Unknown) or isinstance(run.iterations, Unknown) or not run.iterations:
+        return UNKNOWN
+    return run.elapsed_ns // run.iterations
