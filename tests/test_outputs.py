@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -141,4 +142,4 @@ def test_a_reader_that_has_enough_is_no_error(built: Built, tmp_path: Path) -> N
         process.stdout.close()
         assert process.stderr is not None
         assert "rror" not in process.stderr.read()
-        assert process.wait() == 1
+        assert process.wait() == -signal.SIGPIPE

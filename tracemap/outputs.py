@@ -159,26 +159,11 @@ def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Cal
 
     The stream is flushed: a reader that has gone away is noticed while somebody can still handle it.
     """
-    with _writable(out):
-        if form == "json":
-            out.write(pretty(value()))
-        else:
-            text(out)
-        out.flush()
-
-
-@contextmanager
-def _writable(out: TextIO) -> Iterator[None]:
-    """Say it where standard output takes no more; a reader that has gone away is another matter."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if out is not sys.stdout:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # what is left in its buffer would fail once more
-        raise TargetUnwritable(f"standard output cannot be written: {error.strerror}") from error
+    if form == "json":
+        out.write(pretty(value()))
+    else:
+        text(out)
+    out.flush()
 
 
 def write_shown(show: Callable[[TextIO], None], target: Path) -> None:

@@ -9,6 +9,7 @@ import click
 
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
 from tracemap.options.attribute import AttributeOptions
 from tracemap.outputs import is_standard
 
@@ -34,4 +35,4 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
     if options.output is None and not is_standard(options.html):
         show_attribution(made, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
-        click.echo(f"page: {options.html}", err=True)
+        tell(f"page: {options.html}")

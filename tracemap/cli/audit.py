@@ -10,6 +10,7 @@ import click
 
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
 from tracemap.errors import AuditFailed, QueryInvalid
 from tracemap.options.audit import AuditOptions
 from tracemap.units import UNKNOWN
@@ -52,7 +53,7 @@ def command(bundle: Path, options: AuditOptions) -> None:
     show_as(options.format, sys.stdout, text, partial(shown_audit, graph, found))
     for name in options.ops:
         if not any(spot.op == name for spot in found.spots):
-            click.echo(f"{name}: still located after the last phase", err=True)
+            tell(f"{name}: still located after the last phase")
     if failed:
         own = found.ops - len(found.without_location)
         raise AuditFailed(

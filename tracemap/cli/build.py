@@ -8,6 +8,7 @@ import click
 
 from tracemap.cli.options import options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import put, tell
 from tracemap.cli.warnings import warn
 from tracemap.errors import UsageInvalid
 from tracemap.options.build import BuildOptions
@@ -66,6 +67,6 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     graph = bundle.graph
     with_members = sum(1 for site in graph.sites if site.members)
     counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
-    click.echo(", ".join([*counts, plural(len(graph.kernels), "kernel")]), err=True)
+    tell(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
     warn(graph.diagnostics)
-    click.echo(bundle.path, err=quiet)
+    (tell if quiet else put)(str(bundle.path))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.cli.options import options_command
+from tracemap.cli.streams import tell
 from tracemap.options.events import EventsOptions
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
     show_as(options.format, sys.stdout, partial(print_events, found), partial(_json, found))
     if options.format == "text":
         opened = sum(item.opens for item in found)
-        click.echo(f"{opened} of {len(found)} can be counted on this machine", err=True)
+        tell(f"{opened} of {len(found)} can be counted on this machine")
 
 
 def _json(found: Sequence[Availability]) -> dict[str, object]:

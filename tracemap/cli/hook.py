@@ -10,6 +10,7 @@ import click
 
 from tracemap.cli.help import HelpContext
 from tracemap.cli.options import options_command
+from tracemap.cli.streams import put
 from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.options.hook import HookEnvOptions
 
@@ -47,7 +48,7 @@ def path() -> None:
     Example:
       tracemap hook path
     """
-    click.echo(_library())
+    put(str(_library()))
 
 
 def _library() -> Path:
@@ -85,12 +86,15 @@ def env(options: HookEnvOptions) -> None:
     )
     variables = environment(options.output, settings, os.environ.get("LD_PRELOAD", ""))
     if options.export:
-        click.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
+        for name, value in variables.items():
+            put(f"export {name}={shlex.quote(value)}")
         return
     for name, value in variables.items():
         if any(mark.isspace() or mark in "*?[" for mark in value):
             raise UsageInvalid(f"{name} is {value!r}, which a shell would take apart; pass --export and use eval")
-    click.echo("\n".join(f"{name}={value}" for name, value in variables.items() if value))
+    for name, value in variables.items():
+        if value:
+            put(f"{name}={value}")
 
 
 env.short_help = "Print the variables under which a program is recorded."

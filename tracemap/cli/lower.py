@@ -8,6 +8,7 @@ import click
 
 from tracemap.cli.options import options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
 from tracemap.options.lower import LowerOptions
 from tracemap.outputs import is_standard
 
@@ -35,4 +36,4 @@ def command(model: str, options: LowerOptions) -> None:
     if options.output is None and not is_standard(options.html):
         show_lowering(lowering, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
-        click.echo(f"page: {options.html}", err=True)
+        tell(f"page: {options.html}")

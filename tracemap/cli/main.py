@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,8 +13,11 @@ import click
 
 from tracemap._version import __version__
 from tracemap.cli.help import WIDEST, HelpContext
-from tracemap.errors import TracemapError
+from tracemap.cli.streams import flush_output, give_up_output, open_streams, tell
+from tracemap.errors import TracemapError, UsageInvalid
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
+
+_NAME = "tracemap"
 
 # Name -> one line of help, in the order of the work. The line stands here so that `tracemap --help` imports no command.
 COMMANDS = {
@@ -54,7 +58,7 @@ class CommandGroup(click.Group):
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST})
-@click.version_option(__version__, prog_name="tracemap")
+@click.version_option(__version__, prog_name=_NAME)
 def group() -> None:
     """Which of my operations, on which line of my model, costs this time and these cache misses?
 
@@ -71,21 +75,50 @@ def main() -> None:
     # A command makes many small objects and ends: looking for cycles among them again and again takes a tenth of it.
     gc.set_threshold(200_000, 50, 100)
     end_on_signals(_end_by)
+    open_streams(_leave_reader)
     try:
-        _run()
+        sys.exit(_run())
     except BaseException as error:
         if not asked_by():
             raise
         _end_by(asked_by(), error)
 
 
-def _run() -> None:
+def _run() -> int:
+    """Run the command; returns the status of the program."""
     try:
-        group()
+        try:
+            status = group.main(prog_name=_NAME, standalone_mode=False)
+            flush_output()
+        except click.exceptions.NoArgsIsHelpError as error:
+            tell(error.format_message())
+            return error.exit_code
+        except click.ClickException as error:
+            raise _invalid(error) from error
     except TracemapError as error:
+        give_up_output()
         if is_answered():
             _say(f"error: {error}", _notes_of(error), f" [{error.slug}]")
-        sys.exit(error.exit_code)
+        return error.exit_code
+    return status if isinstance(status, int) else 0
+
+
+def _invalid(error: click.ClickException) -> UsageInvalid:
+    """What click says of options, as an error of ours, which names the command."""
+    context = getattr(error, "ctx", None)
+    command = _NAME if context is None else context.command_path
+    said = error.format_message().rstrip(".")
+    return UsageInvalid(f"{command}: {said}{' See' if said.endswith('?') else '; see'} {command} --help")
+
+
+def _leave_reader() -> None:
+    """End as other programs do whose reader has gone away: without a word, by SIGPIPE."""
+    from tracemap.owned.children import clear_all
+
+    hold_signals()
+    clear_all()
+    give_up_output()
+    die_of(signal.SIGPIPE)
 
 
 def _end_by(number: int, error: BaseException | None = None) -> None:
@@ -97,7 +130,7 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
         _say(str(Ended(number)), [*_notes_of(error), *said_at_the_end()])
     clear_all()
     if error is not None:  # otherwise something may be writing there just now
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, TracemapError):
             sys.stdout.flush()
     die_of(number)
 
@@ -108,6 +141,5 @@ def _notes_of(error: BaseException | None) -> list[str]:
 
 
 def _say(sentence: str, notes: Sequence[str], slug: str = "") -> None:
-    """A line of what happened; a terminal may be gone, or just be written to."""
-    with suppress(OSError, RuntimeError):
-        click.echo(f"tracemap: {'; '.join([sentence, *notes])}{slug}", err=True)
+    """A line of what happened."""
+    tell(f"tracemap: {'; '.join([sentence, *notes])}{slug}")

@@ -10,6 +10,7 @@ import click
 
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import put, tell
 from tracemap.cli.warnings import warn
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import is_standard
@@ -43,12 +44,12 @@ def command(bundle: Path, options: RecordOptions) -> None:
     opened = load(bundle)
     with phases_shown("record") as progress:
         recorded = record(opened, options, progress)
-    click.echo(_summary(recorded), err=True)
+    tell(_summary(recorded))
     for line in _further(recorded):
-        click.echo(line, err=True)
+        tell(line)
     warn(recorded.header.diagnostics)
     if not is_standard(recorded.path):
-        click.echo(recorded.path)
+        put(str(recorded.path))
 
 
 def _further(recorded: Recorded) -> Iterator[str]:

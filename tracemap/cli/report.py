@@ -8,6 +8,7 @@ import click
 
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
 from tracemap.options.report import ReportOptions
 from tracemap.outputs import is_standard
 
@@ -32,4 +33,4 @@ def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> Non
         progress("reading the map")
         report(load(bundle), runs, options, progress)
     if not is_standard(options.output):
-        click.echo(f"page: {options.output}", err=True)
+        tell(f"page: {options.output}")

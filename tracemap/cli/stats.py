@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
+from tracemap.cli.streams import tell
 from tracemap.cli.warnings import warn
 from tracemap.options.stats import StatsOptions
 from tracemap.outputs import is_standard
@@ -42,9 +43,9 @@ def command(run: Path, options: StatsOptions) -> None:
         options = dataclasses.replace(options, no_table=True)
     made = stats(run, options)
     if isinstance(made.calls_written, int):
-        click.echo(f"tracemap: {plural(made.calls_written, 'call')} written to {options.calls}", err=True)
+        tell(f"tracemap: {plural(made.calls_written, 'call')} written to {options.calls}")
     warn(made.found.diagnostics)
     if not (is_standard(options.calls) or is_standard(options.html)):
         show_stats(made, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
-        click.echo(f"page: {options.html}", err=True)
+        tell(f"page: {options.html}")

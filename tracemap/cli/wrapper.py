@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
 from tracemap.cli.warnings import warn
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid, TargetUnwritable
@@ -129,7 +128,7 @@ def _run(command: CompileCommand, data: bytes) -> int:
 def _echo(said: str, name: str) -> None:
     """Pass on what the compiler said; places in the model go by the model's name."""
     if said:
-        click.echo(said if not said.startswith("-:") else name + said[1:], err=True)
+        tell(said if not said.startswith("-:") else name + said[1:])
 
 
 def _check_folder(output: str) -> None:

@@ -24,6 +24,11 @@ def for_terminal(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def lines_for_terminal(text: str) -> str:
+    """As `for_terminal`, of a text whose line ends and tabs are to stay, such as what a compiler said."""
+    return "\n".join("\t".join(map(for_terminal, line.rstrip("\r").split("\t"))) for line in text.split("\n"))
+
+
 def for_markup(text: str) -> str:
     """Source text as the content of an element."""
     return text.translate(_MARKUP_TABLE)

@@ -1,0 +1,135 @@
+"""Standard streams that are full, closed, of another encoding or without a reader; and what is said of wrong usage."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import command_line, run_cli
+
+FULL = "/dev/full"
+RECORD = ("record", "{bundle}", "--iterations", "2", "-o", "run.csv")
+WORDS = [("--help",), ("show", "--help"), ("--version",), ("hook", "--help"), ("show", "{bundle}"), RECORD]
+
+
+def of_shell(script: str, *words: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as `"$@"` of a shell's script, which says what its streams are."""
+    command = ["sh", "-c", script, "sh", *command_line(*words)]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, **variables}, timeout=60
+    )
+
+
+def put_in(words: tuple[str, ...], bundle: Path) -> list[str]:
+    """The words, with a bundle in its place."""
+    return [word.format(bundle=bundle) for word in words]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.parametrize(("stream", "why"), [(f"> {FULL}", "No space left"), (">&-", "Bad file descriptor")])
+def test_output_that_cannot_be_written(
+    words: tuple[str, ...], stream: str, why: str, built: Built, tmp_path: Path
+) -> None:
+    done = of_shell(f'"$@" {stream}', *put_in(words, built("hand_mlp")), cwd=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("tracemap: error: standard output cannot be written: " + why)
+    assert last.endswith("[target-unwritable]")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("stream", [f"2> {FULL}", "2>&-"])
+def test_words_for_people_may_be_lost(stream: str, built: Built, tmp_path: Path) -> None:
+    done = of_shell(f'"$@" {stream}', *put_in(RECORD, built("hand_mlp")), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "run.csv\n")
+    done = of_shell(f'"$@" {stream}', "show", "absent", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "words", [("build", "-", "-o", "m.tracemap"), ("attribute", "-", "--map", "{bundle}")], ids=lambda words: words[0]
+)
+def test_standard_input_that_is_closed(words: tuple[str, ...], built: Built, tmp_path: Path) -> None:
+    done = of_shell('"$@" <&-', *put_in(words, built("hand_mlp")), cwd=tmp_path)
+    assert done.stderr.startswith("tracemap: error: standard input cannot be read: Bad file descriptor")
+    assert done.returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", WORDS[:5], ids=lambda words: " ".join(words[:2]))
+def test_a_reader_that_has_gone_ends_the_command_as_others(
+    words: tuple[str, ...], built: Built, tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = command_line(*put_in(words, built("hand_mlp")))
+    done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
+
+
+def test_what_an_encoding_lacks_is_written_as_an_escape(built: Built, tmp_path: Path) -> None:
+    plain = of_shell('"$@"', "show", built("hand_mlp"), cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert plain.returncode == 0, plain.stderr
+    listed = of_shell('"$@"', "events", cwd=tmp_path, PYTHONIOENCODING="ascii:strict")
+    assert listed.returncode == 0, listed.stderr
+
+
+def test_a_path_is_printed_byte_for_byte(built: Built, tmp_path: Path) -> None:
+    name = os.fsdecode(b"r\x1b\xff.csv")
+    command = command_line("record", built("hand_mlp"), "--iterations", "1", "-o", name)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout == b"r\x1b\xff.csv\n"
+    assert b"\x1b" not in done.stderr
+
+
+def test_what_is_said_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    done = run_cli("show", "\x1b[31mred\x9b0m\u202e.tracemap", cwd=tmp_path)
+    assert r"\x1b[31mred\x9b0m\u202e.tracemap" in done.stderr
+    assert done.stderr.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "why"),
+    [
+        (("frobnicate",), "tracemap", "No such command 'frobnicate'"),
+        (("show",), "tracemap show", "Missing argument 'BUNDLE'"),
+        (("record", "m", "--bad"), "tracemap record", "No such option '--bad'"),
+        (("record", "m", "--iterations", "x"), "tracemap record", "'x' is not a valid"),
+        (("attribute", "r", "--format", "xml"), "tracemap attribute", "'xml' is not one of"),
+        (("hook", "frob"), "tracemap hook", "No such command 'frob'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_one_sentence(words: tuple[str, ...], command: str, why: str, tmp_path: Path) -> None:
+    done = run_cli(*words, cwd=tmp_path)
+    assert done.stderr.startswith(f"tracemap: error: {command}: ")
+    assert why in done.stderr
+    assert re.search(rf"[Ss]ee {command} --help \[usage-invalid\]\n$", done.stderr)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+_INTERRUPTED = """
+import os, signal, sys
+from tracemap.cli.start import main
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tracemap.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+main()
+"""
+
+
+def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
