@@ -27,7 +27,9 @@ _BELOW = frozenset(
         "codec",
         "diagnostics",
         "functions",
+        "inputs",
         "locations",
+        "memory",
         "options",
         "owned",
         "outputs",
@@ -47,19 +49,27 @@ USES: dict[str, frozenset[str]] = {
     "diagnostics": frozenset({"codec"}),
     "functions": frozenset({"codec", "errors"}),
     "locations": frozenset({"errors"}),
+    "memory": frozenset(),
+    "inputs": frozenset({"errors", "memory"}),
     "owned": frozenset({"errors"}),
     "outputs": frozenset({"errors", "codec", "owned"}),
     "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "owned", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
-    "graph": frozenset({"errors", "units", "codec", "diagnostics", "functions", "locations", "outputs", "owned"}),
-    "machine": frozenset({"errors", "units"}),
+    "graph": frozenset(
+        {"errors", "units", "codec", "diagnostics", "functions", "inputs", "locations", "outputs", "owned"}
+    ),
+    "machine": frozenset({"errors", "inputs", "units"}),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
-    "measurements": frozenset({"errors", "units", "codec", "diagnostics", "outputs", "options", "owned"}),
+    "measurements": frozenset(
+        {"errors", "units", "codec", "diagnostics", "inputs", "memory", "outputs", "options", "owned"}
+    ),
     "hook": frozenset(),
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
-    "attribution": frozenset({"graph", "measurements"}) | (_BELOW - {"outputs", "owned", "toolchain"}),
-    "reports": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"owned", "toolchain"}),
+    "attribution": frozenset({"graph", "measurements"})
+    | (_BELOW - {"inputs", "memory", "outputs", "owned", "toolchain"}),
+    "reports": frozenset({"attribution", "graph", "measurements"})
+    | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
     "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports"}),
     "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports", "session"}),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built
-from tests.support import command_line, run_cli
+from tests.support import SAMPLES, command_line, run_cli
 
 FULL = "/dev/full"
 RECORD = ("record", "{bundle}", "--iterations", "2", "-o", "run.csv")
@@ -58,7 +58,7 @@ def test_words_for_people_may_be_lost(stream: str, built: Built, tmp_path: Path)
 )
 def test_standard_input_that_is_closed(words: tuple[str, ...], built: Built, tmp_path: Path) -> None:
     done = of_shell('"$@" <&-', *put_in(words, built("hand_mlp")), cwd=tmp_path)
-    assert done.stderr.startswith("tracemap: error: standard input cannot be read: Bad file descriptor")
+    assert done.stderr.startswith("tracemap: error: standard input: cannot be read: Bad file descriptor")
     assert done.returncode == 2
     assert not list(tmp_path.iterdir())
 
@@ -82,11 +82,11 @@ def test_what_an_encoding_lacks_is_written_as_an_escape(built: Built, tmp_path: 
     assert listed.returncode == 0, listed.stderr
 
 
-def test_a_path_is_printed_byte_for_byte(built: Built, tmp_path: Path) -> None:
-    name = os.fsdecode(b"r\x1b\xff.csv")
-    command = command_line("record", built("hand_mlp"), "--iterations", "1", "-o", name)
+def test_a_path_is_printed_byte_for_byte(tmp_path: Path) -> None:
+    name = os.fsdecode(b"m\x1b\xff.tracemap")
+    command = command_line("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", name)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
-    assert done.stdout == b"r\x1b\xff.csv\n"
+    assert done.stdout == b"m\x1b\xff.tracemap\n"
     assert b"\x1b" not in done.stderr
 
 

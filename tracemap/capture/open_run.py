@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from tracemap.errors import RunEmpty, RunInvalid, ToolFailed
+from tracemap.inputs import copy_given, is_file
 from tracemap.measurements.ireeprof.profile import NOTHING_KNOWN, KnownCalls, Profile, read_export
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_records, is_profile
 from tracemap.measurements.model import UNTOLD_HEADER, Run
@@ -28,15 +27,15 @@ def open_run(path: Path, folder: Path) -> Run:
 
     Args:
         path: the file; `-` is standard input.
-        folder: where the events of an `.ireeprof`, or of standard input, are put, which must stay as long as the run.
+        folder: where the events of an `.ireeprof`, or of a pipe, are put, which must stay as long as the run.
 
     Raises:
         RunEmpty: nothing was recorded.
         RunInvalid: no run, or a damaged one.
         RunVersion: it is of another format version.
     """
-    if str(path) == "-":
-        path = _standard_input(folder)
+    if not is_file(str(path)):
+        path = _copied(path, folder)
     if not path.is_file() or not (path.suffix == ".ireeprof" or is_profile(path)):
         return read_run(path)
     table = folder / f"{path.name}.parquet"
@@ -44,11 +43,10 @@ def open_run(path: Path, folder: Path) -> Run:
     return replace(read_run(table), has_header=False)
 
 
-def _standard_input(folder: Path) -> Path:
-    """A file of what standard input holds: a table is read more than once, which a pipe does not allow."""
+def _copied(path: Path, folder: Path) -> Path:
+    """A file of what comes through a pipe: a table is read more than once, which a pipe does not allow."""
     copy = folder / "stdin.csv"
-    with copy.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+    copy_given(str(path), copy, RunInvalid)
     return copy
 
 

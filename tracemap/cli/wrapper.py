@@ -18,7 +18,8 @@ from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import tell
 from tracemap.cli.warnings import warn
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ModelInvalid, TargetUnwritable
+from tracemap.errors import ModelInvalid, ModelUnreadable, TargetUnwritable
+from tracemap.inputs import given_bytes
 from tracemap.options.build import BuildOptions
 from tracemap.outputs import replaced
 from tracemap.owned.children import end, start
@@ -89,11 +90,9 @@ def _target(command: CompileCommand, bundle: Path | None) -> tuple[Path, str]:
 
 
 def _read(command: CompileCommand) -> bytes:
-    if command.model == "-":
-        return sys.stdin.buffer.read()
     try:
-        return Path(command.model).read_bytes()
-    except OSError:
+        return given_bytes(command.model, ModelUnreadable)
+    except ModelUnreadable:
         return b""  # iree-compile itself says best what is wrong
 
 

@@ -25,6 +25,7 @@ from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
 from tracemap.graph.model import MAP_VERSION, SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
+from tracemap.inputs import check_is_file, stored_bytes
 from tracemap.outputs import check_folder_of, end_of_links, is_standard
 from tracemap.owned.home import beside, moved_away
 from tracemap.units import UNKNOWN
@@ -62,14 +63,12 @@ class Bundle:
         Raises:
             BundleInvalid: the bundle does not keep it, or what it names is missing.
         """
-        path = self.path / KERNELS_FOLDER / CONFIGURED_NAME
-        try:
-            data = path.read_bytes()
-        except OSError as error:
+        data = self._data(KERNELS_FOLDER, CONFIGURED_NAME)
+        if not data:
             raise BundleInvalid(
-                f"{path}: the bundle does not keep its kernels as they were before code generation ({error.strerror}); "
-                "build it from the model with this version"
-            ) from error
+                f"{self.path}: the bundle does not keep its kernels as they were before code generation "
+                f"({KERNELS_FOLDER}/{CONFIGURED_NAME}); build it from the model with this version"
+            )
         return self._whole(data)
 
     def source_text(self, source: SourceFile) -> str:
@@ -91,7 +90,7 @@ class Bundle:
     def _whole(self, data: bytes) -> bytes:
         text = data.decode(errors="surrogateescape")  # bytecode, too, comes back as it was
         try:
-            return put_back(text, self.path / LITERALS_FOLDER).encode(errors="surrogateescape")
+            return put_back(text, self._literal).encode(errors="surrogateescape")
         except (OSError, ValueError) as error:
             raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: {error}; build it again") from error
 
@@ -106,18 +105,30 @@ class Bundle:
     def _text(self, below: str, name: str) -> str:
         return self._data(below, name).decode(errors="replace")
 
+    def _literal(self, name: str) -> bytes:
+        path = self._inside(LITERALS_FOLDER, name)
+        if path is None:
+            raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: there is no {name}; build it again")
+        return stored_bytes(path, BundleInvalid)
+
     def _data(self, below: str, name: str) -> bytes:
-        folder = (self.path / below).resolve()
+        path = self._inside(below, name)
+        return b"" if path is None else stored_bytes(path, BundleInvalid)
+
+    def _inside(self, below: str, name: str) -> Path | None:
+        """A file in a folder of the bundle, None where there is none; a link, of the folder too, leads nowhere else."""
+        root = self.path.resolve()
         try:
-            path = (folder / storable(name)).resolve()
-            if not path.is_relative_to(folder):
-                raise BundleInvalid(f"{self.path}: the map names a text outside of the bundle: {name}")
-            return path.read_bytes()
+            path = (root / below / storable(name)).resolve()
+            path.lstat()
         except (FileNotFoundError, NotADirectoryError):
-            return b""
-        except (OSError, ValueError, RuntimeError) as error:  # also a zero byte in the name, links in a circle
+            return None
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, links in a circle
             said = error.strerror if isinstance(error, OSError) else error
             raise BundleInvalid(f"{self.path}: the text {name[:80]!r} cannot be read: {said}") from error
+        if not path.is_relative_to(root / below):
+            raise BundleInvalid(f"{self.path}: the text {name[:80]!r} lies outside of the bundle; build it again")
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +250,13 @@ def load(path: Path) -> Bundle:
     """
     file = path / MAP_NAME
     try:
-        encoded = file.read_bytes()
-    except OSError as error:
-        raise BundleInvalid(f"{path}: not a bundle of tracemap ({MAP_NAME}: {error.strerror})") from error
+        encoded = stored_bytes(file, BundleInvalid)
+    except BundleInvalid as error:
+        raise BundleInvalid(
+            f"{path}: not a bundle of tracemap ({error}); name one that `tracemap build` made"
+        ) from error
+    if (path / MODULE_NAME).exists():
+        check_is_file(path / MODULE_NAME, BundleInvalid)
     try:
         graph = decode_document(encoded, TraceGraph)
         check_references(graph)

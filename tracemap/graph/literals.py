@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 LITERALS_FOLDER: Final = "literals"
@@ -81,16 +80,12 @@ def _hexadecimal(literal: str) -> bytes:
     return content if content.hex().upper() == digits else b""
 
 
-def put_back(text: str, folder: Path) -> str:
-    """The text with its literals again; `folder` holds their contents.
-
-    Raises:
-        OSError: a literal cannot be read.
-    """
+def put_back(text: str, content_of: Callable[[str], bytes]) -> str:
+    """The text with its literals again; `content_of` reads one by its name."""
 
     def literal(match: re.Match[str]) -> str:
         beginning, name = match.groups()
-        content = (folder / name).read_bytes()
+        content = content_of(name)
         if name.endswith(".txt"):
             return content.decode(errors="surrogatepass")
         return ("0x" if beginning == "0x" else "") + content.hex().upper()

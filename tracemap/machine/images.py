@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracemap.errors import ModuleInvalid, readable
+from tracemap.errors import ModuleInvalid
+from tracemap.inputs import stored_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,9 +99,7 @@ def read_images(module: Path) -> tuple[Image, ...]:
     Raises:
         ModuleInvalid: the file cannot be read, or an image in it is damaged.
     """
-    with readable(module, ModuleInvalid):
-        data = module.read_bytes()
-    return tuple(_images(data, str(module)))
+    return tuple(_images(stored_bytes(module, ModuleInvalid), str(module)))
 
 
 def read_image(file: Path) -> Image:

@@ -9,10 +9,11 @@ from pathlib import Path
 from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import DumpsInvalid, ModelInvalid
+from tracemap.errors import DumpsInvalid, ModelInvalid, readable
 from tracemap.graph import bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.graph.ops import Evidence
+from tracemap.inputs import check_is_file, stored_bytes
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.assembly import Assembly, module_info
@@ -77,15 +78,14 @@ def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:
 
 
 def _module_info(module: Path, name: str) -> ModuleInfo:
-    try:
+    check_is_file(module, DumpsInvalid)
+    with readable(module, DumpsInvalid):
         return module_info(module, name, _UNKNOWN_COMPILER, ())
-    except OSError as error:
-        raise DumpsInvalid(f"{module}: the module cannot be read: {error.strerror}") from error
 
 
 def _check_module(graph: TraceGraph, dumps: Dumps, module: Path) -> None:
     """Refuse a file that is not the module of the dumps."""
-    why = next(_differences(graph, dumps, module.read_bytes()), "")
+    why = next(_differences(graph, dumps, stored_bytes(module, DumpsInvalid)), "")
     if why:
         raise DumpsInvalid(
             f"{module}: not the module that the dumps belong to: {why}; give the output of the same compilation"

@@ -7,11 +7,13 @@ needs no debug information. The file is to be written with `--dump-instr=yes --d
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracemap.errors import RunInvalid, readable
+from tracemap.errors import RunInvalid
+from tracemap.inputs import opened
 
 _MOST_EVENTS = 64
 _MOST_DIGITS = 18
@@ -53,8 +55,9 @@ def read_callgrind(path: Path, objects: Collection[str]) -> CallgrindCounts:
     Raises:
         RunInvalid: it is no such file, was cut off, or has a line that is not understood; the message has its number.
     """
-    with readable(path, RunInvalid), path.open(encoding="utf-8", errors="surrogateescape") as file:
-        return _Reader(path, frozenset(objects)).read(file)
+    with opened(path, RunInvalid) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape")
+        return _Reader(path, frozenset(objects)).read(text)
 
 
 class _Reader:

@@ -8,12 +8,14 @@ failed (`badcells`).
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import pretty
-from tracemap.errors import RunEmpty, RunInvalid, TracemapError, readable
+from tracemap.errors import RunEmpty, RunInvalid, TracemapError
+from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
 from tracemap.measurements.sql import copied, copy_to, first_line, literal, reading_errors, rows_of
@@ -52,7 +54,7 @@ def _has_header_beside(target: Path) -> bool:
 def _is_header(path: Path) -> bool:
     """Whether a file is a run's header; without its table it is what a recording left that was killed just then."""
     try:
-        parse_header(path.read_bytes(), str(path))
+        parse_header(stored_bytes(path, RunInvalid), str(path))
     except (OSError, TracemapError):
         return False
     return True
@@ -100,7 +102,7 @@ def read_run(path: Path) -> Run:
         RunVersion: its header is of another format version.
         RunEmpty: a table without a header and without a row.
     """
-    with readable(path, RunInvalid), path.open("rb") as file:
+    with opened(path, RunInvalid) as file:
         magic = file.read(len(_PARQUET_MAGIC))
     return _read_parquet_run(path) if magic == _PARQUET_MAGIC else _read_csv_run(path)
 
@@ -127,7 +129,7 @@ def _read_parquet_run(path: Path) -> Run:
 
 def _read_csv_run(path: Path) -> Run:
     beside = header_path(path)
-    header = parse_header(beside.read_bytes(), str(beside)) if beside.is_file() else None
+    header = parse_header(stored_bytes(beside, RunInvalid), str(beside)) if os.path.lexists(beside) else None
     with csv_rows(path) as rows:
         names = tuple(next(rows, ()))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))

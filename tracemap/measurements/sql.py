@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable
+from tracemap.memory import free_memory
 from tracemap.outputs import replaced
 from tracemap.owned.home import temporary_folder
 
@@ -38,28 +37,7 @@ def open_database(memory: int = MOST_MEMORY) -> Iterator[duckdb.DuckDBPyConnecti
 
 
 def _bounded(memory: int) -> int:
-    return max(_LEAST_MEMORY, min(memory, _free_memory() // 2))
-
-
-def _free_memory() -> int:
-    """Bytes that programs can still have, as Linux says; as many as can be where nothing says it."""
-    free = [_number(_MEMORY_OF_MACHINE, "MemAvailable:") * 1024 or sys.maxsize]
-    free += [_number(path) or sys.maxsize for path in _MEMORY_OF_GROUP]
-    return min(free)
-
-
-_MEMORY_OF_MACHINE = Path("/proc/meminfo")
-_MEMORY_OF_GROUP = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""What a container may have: control groups, version 2 and 1."""
-
-
-def _number(path: Path, name: str = "") -> int:
-    """The number that follows a name in a file; 0: there is none."""
-    try:
-        found = re.search(rf"^{name}\s*(\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(found[1]) if found else 0
+    return max(_LEAST_MEMORY, min(memory, free_memory() // 2))
 
 
 def rows_of(query: str) -> list[tuple[Any, ...]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Final
 
+from tracemap.codec import storable
 from tracemap.errors import ModelUnreadable, UsageInvalid
+from tracemap.inputs import STANDARD_INPUT, given_bytes
 
-STANDARD_INPUT: Final = "-"
 GIVEN: Final = "<string>"
 """What a model without a file is called, as Python calls code that it was given."""
 
@@ -21,12 +21,7 @@ def read_model(model: str | bytes) -> tuple[bytes, str]:
     """
     if isinstance(model, bytes):
         return model, GIVEN
-    if model == STANDARD_INPUT:
-        return sys.stdin.buffer.read(), "<stdin>"
-    try:
-        return Path(model).read_bytes(), Path(model).name
-    except (OSError, ValueError) as error:  # a name with a NUL
-        raise ModelUnreadable(f"{model}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    return given_bytes(model, ModelUnreadable), "<stdin>" if model == STANDARD_INPUT else storable(Path(model).name)
 
 
 def own_folder(model: str | bytes) -> tuple[Path, ...]:

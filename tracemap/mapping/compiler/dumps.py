@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracemap.errors import DumpsInvalid, readable
+from tracemap.errors import DumpsInvalid
 from tracemap.graph.ops import PHASES
+from tracemap.inputs import stored_bytes
 from tracemap.ir.configured import KernelText
 
 NEEDED = ("dispatch-creation", "flow", "hal")
@@ -58,10 +59,7 @@ class Dumps:
         Raises:
             DumpsInvalid: it cannot be read, or it was printed without locations.
         """
-        try:
-            text = self._files[phase].read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise DumpsInvalid(f"{self._files[phase]}: cannot be read: {error.strerror}") from error
+        text = stored_bytes(self._files[phase], DumpsInvalid).decode(errors="replace")
         if "loc(" not in text:
             raise DumpsInvalid(f"{self._files[phase]}: no locations in it; compile with --mlir-print-debuginfo")
         return text
@@ -69,8 +67,7 @@ class Dumps:
     def executables(self) -> Iterator[bytes]:
         """The executables in the dump of the last phase, as the module has them; none where there is no such dump."""
         if self.has(LAST):
-            with readable(self._files[LAST], DumpsInvalid):
-                text = self._files[LAST].read_bytes()
+            text = stored_bytes(self._files[LAST], DumpsInvalid)
             for found in _EXECUTABLE.finditer(text):
                 # A digit that is missing makes other bytes, which are in no module.
                 yield bytes.fromhex(found[1][: len(found[1]) // 2 * 2].decode("ascii"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import RunInvalid, RunVersion, readable
+from tracemap.inputs import opened
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -54,7 +55,7 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
         RunInvalid: it is damaged or of another kind, or cannot be read.
         RunVersion: it is of another version.
     """
-    with readable(path, RunInvalid), path.open("rb") as file:
+    with opened(path, RunInvalid) as file:
         start = file.read(_PREAMBLE.size)
         if not any(start):
             return None

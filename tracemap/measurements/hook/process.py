@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty, RunInvalid, readable
+from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.inputs import stored_bytes
 from tracemap.measurements.hook.head import check_version
 from tracemap.units import plural
 
@@ -152,8 +153,7 @@ def _number_of(path: Path) -> tuple[int, str]:
 
 def _whole_lines(path: Path) -> list[bytes]:
     """A line that is cut off is left out; none: the process was killed, or is read, before it recorded anything."""
-    with readable(path, RunInvalid):
-        lines = path.read_bytes().split(b"\n")[:-1]
+    lines = stored_bytes(path, RunInvalid).split(b"\n")[:-1]
     if not lines and any(other.name.startswith(f"{path.stem}-") for other in path.parent.iterdir()):
         raise RunInvalid(f"{path}: its first line is cut off, which tells of the process whose files lie beside it")
     return lines

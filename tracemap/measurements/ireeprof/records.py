@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, readable
+from tracemap.inputs import opened
 from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
 from tracemap.measurements.sql import first_line, literal, reading_errors
 from tracemap.units import UNKNOWN, plural
@@ -43,7 +44,7 @@ def is_profile(path: Path) -> bool:
     Raises:
         RunInvalid: it cannot be read.
     """
-    with readable(path, RunInvalid), path.open("rb") as file:
+    with opened(path, RunInvalid) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
@@ -60,7 +61,7 @@ def whole_records(profile: Path) -> WholeRecords:
         size = profile.stat().st_size
     if size == 0:
         raise RunEmpty(f"{profile}: the profile is empty: nothing was recorded before the program ended")
-    with readable(profile, RunInvalid), profile.open("rb") as file:
+    with opened(profile, RunInvalid) as file:
         head = file.read(FILE_HEADER_BYTES)
         if not head.startswith(_MAGIC):
             raise RunInvalid(f"{profile}: not a profile of IREE (it does not begin with {_MAGIC.decode()})")

@@ -1,0 +1,157 @@
+"""Files that are read: pipes, devices, links and folders in the place of files; nothing waits, nothing leaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built, Recorded
+from tests.support import SAMPLES, command_line, run_cli
+from tracemap.errors import BundleInvalid, ModelUnreadable, RunInvalid
+from tracemap.graph.bundle import load
+from tracemap.inputs import check_is_file, given_bytes, stored_bytes
+
+MLP = SAMPLES / "models" / "hand_mlp.mlir"
+
+
+@pytest.fixture
+def bundle(built: Built, tmp_path: Path) -> Path:
+    """A copy of a bundle, to be tampered with."""
+    return Path(shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap"))
+
+
+def refused(slug: str, *words: str | Path, cwd: Path) -> str:
+    """What is said by a command that must refuse at once."""
+    done = subprocess.run(command_line(*words), cwd=cwd, capture_output=True, text=True, timeout=20, check=False)
+    assert done.stderr.endswith(f" [{slug}]\n"), done.stderr
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    return done.stderr
+
+
+# --- links
+
+
+@pytest.mark.parametrize("place", ["source", "kernels", "literals"])
+def test_a_folder_of_a_bundle_that_is_a_link_elsewhere_gives_nothing_away(place: str, bundle: Path) -> None:
+    elsewhere = bundle.parent / "elsewhere"
+    elsewhere.mkdir()
+    loaded = load(bundle)
+    kernel = loaded.graph.kernels[0]
+    name = {"source": loaded.graph.sources[0].path, "kernels": str(kernel.text), "literals": "0" * 64 + ".bin"}[place]
+    (elsewhere / name).write_text("secret", encoding="utf-8")
+    shutil.rmtree(bundle / place)
+    (bundle / place).symlink_to(elsewhere)
+    reads: dict[str, Callable[[], object]] = {
+        "source": partial(loaded.source_text, loaded.graph.sources[0]),
+        "kernels": partial(loaded.kernel_text, kernel),
+        "literals": partial(loaded._literal, name),
+    }
+    with pytest.raises(BundleInvalid, match="outside of the bundle"):
+        reads[place]()
+
+
+def test_a_source_that_is_a_link_to_the_root_stays_out_of_the_page(bundle: Path) -> None:
+    stored = json.loads((bundle / "map.json").read_bytes())
+    stored["sources"][0]["path"] = "etc/passwd"
+    (bundle / "map.json").write_text(json.dumps(stored), encoding="utf-8")
+    shutil.rmtree(bundle / "source")
+    (bundle / "source").symlink_to("/")
+    said = refused("bundle-invalid", "report", bundle, "-o", "page.html", cwd=bundle.parent)
+    assert "etc/passwd" in said
+    assert not (bundle.parent / "page.html").exists()
+
+
+def test_a_bundle_may_be_a_link_itself(bundle: Path) -> None:
+    link = bundle.with_name("link.tracemap")
+    link.symlink_to(bundle)
+    opened = load(link)
+    assert opened.source_text(opened.graph.sources[0]) == MLP.read_text(encoding="utf-8")
+
+
+# --- pipes and devices
+
+
+@pytest.mark.parametrize("name", ["map.json", "module.vmfb", "source/hand_mlp.mlir"])
+def test_a_pipe_in_a_bundle_is_refused(name: str, bundle: Path) -> None:
+    (bundle / name).unlink()
+    os.mkfifo(bundle / name)
+    said = refused("bundle-invalid", "report", bundle, "-o", "page.html", cwd=bundle.parent)
+    assert f"{name}: is a pipe, not a file" in said
+
+
+def test_a_pipe_beside_a_run_is_refused(recorded: Recorded, built: Built, tmp_path: Path) -> None:
+    shutil.copy(recorded("hand_mlp", ".csv"), tmp_path / "run.csv")
+    os.mkfifo(tmp_path / "run.csv.json")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "run.csv.json: is a pipe, not a file" in said
+
+
+def test_a_pipe_among_the_hooks_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "calls").mkdir()
+    os.mkfifo(tmp_path / "calls" / "1.meta")
+    os.mkfifo(tmp_path / "iree_hook_thread.csv")
+    refused("run-invalid", "stats", "iree_hook_thread.csv", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "slug"),
+    [
+        (("build", "/dev/zero", "-o", "m.tracemap"), "model-unreadable"),
+        (("attribute", "/dev/zero"), "run-invalid"),
+    ],
+    ids=["build", "attribute"],
+)
+def test_a_device_without_end_is_refused(words: tuple[str, ...], slug: str, tmp_path: Path) -> None:
+    assert "/dev/zero: is a device" in refused(slug, *words, cwd=tmp_path)
+    with Path("/dev/zero").open("rb") as endless:
+        again = command_line(words[0], "-", *words[2:])
+        done = subprocess.run(again, cwd=tmp_path, stdin=endless, capture_output=True, timeout=20, check=False)
+    assert b"standard input: is a device" in done.stderr
+    assert done.returncode == 2
+
+
+def test_what_comes_through_a_pipe_is_read_as_a_file_is(recorded: Recorded, built: Built, tmp_path: Path) -> None:
+    run, words = recorded("hand_mlp", ".parquet"), ("--map", str(built("hand_mlp")), "--format", "csv")
+    plain = run_cli("attribute", run, *words, cwd=tmp_path)
+    command = ["bash", "-c", '"$@" <(cat "$RUN")', "bash", *command_line("attribute", *words)]
+    piped = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "RUN": str(run)},
+    )
+    assert piped.stdout == plain.stdout
+
+
+def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "model.mlir").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ModelUnreadable, match="more than half of the free memory"):
+        given_bytes(str(tmp_path / "model.mlir"), ModelUnreadable)
+    with pytest.raises(BundleInvalid, match="more than half of the free memory"):
+        stored_bytes(tmp_path / "model.mlir", BundleInvalid)
+
+
+@pytest.mark.parametrize("name", ["folder", "absent", "with\0zero", "n" * 5000])
+def test_what_is_no_file_is_told_in_a_sentence(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RunInvalid, match=r"cannot be read|is a folder, not a file"):
+        check_is_file(tmp_path / name, RunInvalid)
+    with pytest.raises(ModelUnreadable, match="cannot be read"):
+        given_bytes(str(tmp_path / name), ModelUnreadable)
+
+
+def test_a_model_of_a_name_that_is_no_utf_8_is_built(tmp_path: Path) -> None:
+    name = os.fsdecode(b"m\xff.mlir")
+    shutil.copy(MLP, tmp_path / name)
+    assert run_cli("build", name, "-o", "m.tracemap", cwd=tmp_path).returncode == 0
+    assert load(tmp_path / "m.tracemap").graph.ops[1].file == r"m\udcff.mlir"

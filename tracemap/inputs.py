@@ -1,0 +1,109 @@
+"""What is read: files that others made are opened here, so that none of them keeps a command waiting or has no end.
+
+What lies in a bundle or beside a run is a file. What a user names may be a pipe as well (`<(zcat model.mlir.gz)`) or
+standard input, `-`; devices have no end, or none that anybody knows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, BinaryIO, Final
+
+from tracemap.errors import TracemapError
+from tracemap.memory import free_memory
+
+STANDARD_INPUT: Final = "-"
+_CHUNK = 1 << 20
+
+
+@contextmanager
+def opened(path: Path, kind: type[TracemapError]) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes; errors of this kind where it is none, or cannot be read to where it is wanted."""
+    with _told(str(path), kind):
+        check_is_file(path, kind)
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            yield file
+
+
+def stored_bytes(path: Path, kind: type[TracemapError]) -> bytes:
+    """All that a file holds; an error of this kind where it is none, cannot be read, or is too large for the memory."""
+    with opened(path, kind) as file:
+        return _all_of(file, str(path), kind)
+
+
+def check_is_file(path: Path, kind: type[TracemapError]) -> None:
+    """Raise an error of this kind unless there is a file, and not a pipe, a device or a folder."""
+    with _told(str(path), kind):
+        mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise kind(f"{path}: is {_what(mode)}, not a file")
+
+
+def given_bytes(name: str, kind: type[TracemapError]) -> bytes:
+    """All that is in a file or comes through a pipe that a user named; `-`: standard input."""
+    with _told(said_of(name), kind), _given(name, kind) as file:
+        return _all_of(file, said_of(name), kind)
+
+
+def is_file(name: str) -> bool:
+    """Whether what a user named is a file, or is not there; not a pipe or standard input, which are read only once."""
+    path = Path(name)
+    return name != STANDARD_INPUT and (path.is_file() or not path.exists())
+
+
+def copy_given(name: str, target: Path, kind: type[TracemapError]) -> None:
+    """Write what comes through a pipe that a user named, or through standard input, to a file."""
+    with _told(said_of(name), kind), _given(name, kind) as file, target.open("wb") as copy:
+        most = shutil.disk_usage(target.parent).free // 2
+        while chunk := file.read(_CHUNK):
+            copy.write(chunk)
+            if copy.tell() > most:
+                raise kind(f"{said_of(name)}: holds more than fits into {target.parent}; write it to a file first")
+
+
+def said_of(name: str) -> str:
+    """What a user's input is called in messages."""
+    return "standard input" if name == STANDARD_INPUT else name
+
+
+@contextmanager
+def _told(name: str, kind: type[TracemapError]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{name}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a name with a NUL
+        raise kind(f"{name}: cannot be read: {error}") from error
+
+
+@contextmanager
+def _given(name: str, kind: type[TracemapError]) -> Iterator[IO[bytes]]:
+    with nullcontext(sys.stdin.buffer) if name == STANDARD_INPUT else Path(name).open("rb") as file:
+        found = os.fstat(file.fileno())
+        ends = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)
+        if not (ends or file.isatty() or found.st_rdev == Path(os.devnull).stat().st_rdev):
+            raise kind(f"{said_of(name)}: is {_what(found.st_mode)}; name a file, or a pipe")
+        yield file
+
+
+def _all_of(file: IO[bytes], name: str, kind: type[TracemapError]) -> bytes:
+    most, size, read = free_memory() // 2, os.fstat(file.fileno()).st_size, 0
+    chunks: list[bytes] = []
+    while size <= most and (chunk := file.read(max(_CHUNK, size - read + 1))):
+        chunks.append(chunk)
+        read += len(chunk)
+        size = max(size, read)
+    if size > most:
+        raise kind(f"{name}: holds more than half of the free memory, {most // 1_000_000:,} MB")
+    return b"".join(chunks)
+
+
+def _what(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
