@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.outliers import fence_column
 from tracemap.attribution.scan.tables import Tables
 from tracemap.units import INTEGER_LIMIT, UNKNOWN
 
@@ -36,33 +37,22 @@ _FENCE = f"CAST(least({{fence}}, {INTEGER_LIMIT}) AS BIGINT)"
 _OF_QUARTILES = "CAST({q3} AS HUGEINT) + (CAST({q3} AS HUGEINT) - {q1}) * 3 // 2"
 _OF_LOWER_HALF = "CAST({median} AS HUGEINT) + (CAST({median} AS HUGEINT) - {q1}) * 4"
 
-# The calls beyond a fence, with their values; NULL for a value that is not beyond its own.
-_BEYOND = """
-SELECT event.target, event.detail AS shape, event.invocation, {values}
-FROM resolved AS event JOIN groups ON groups.target = event.target AND groups.shape = event.detail WHERE {beyond}
-"""
-
 # At most half of a group's calls lies beyond its fence: they cannot recur where an invocation has a single one.
 _RAISE = """
 UPDATE groups SET {fence} = {raised} FROM (
-    SELECT beyond.target, beyond.shape, {distinct} AS invocations, quantile_disc({value}, [{fractions}]) AS ordered
-    FROM beyond JOIN groups ON groups.target = beyond.target AND groups.shape = beyond.shape
-    WHERE beyond.{value} > groups.{fence} AND groups.events > groups.invocations
+    SELECT groups.target, groups.shape, {distinct} AS invocations, quantile_disc({value}, [{fractions}]) AS ordered
+    FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
+    WHERE outliers.{value} > groups.{fence} AND groups.events > groups.invocations
     GROUP BY ALL HAVING count(*) >= {fewest}) AS recurring
 WHERE groups.target = recurring.target AND groups.shape = recurring.shape
     AND recurring.invocations * 10 >= groups.invocations * 9
 """
 
 _DISTURBED = """
-SELECT beyond.target, count(*) FILTER ({any_beyond}), {sums}
-FROM beyond JOIN groups ON groups.target = beyond.target AND groups.shape = beyond.shape
-GROUP BY beyond.target ORDER BY beyond.target
+SELECT groups.target, count(*), {sums}
+FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
+WHERE {any_beyond} GROUP BY groups.target ORDER BY groups.target
 """
-
-
-def fence_column(number: int) -> str:
-    """The column of the table `groups` that has the fence of the n-th metric; NULL: there is none."""
-    return f"fence_{number}"
 
 
 def fence_of(ordered: Sequence[str], *, much: bool) -> str:
@@ -81,7 +71,7 @@ def disturbed(
     """What calls take beyond the fences of their groups, in the table `groups`, which recurring calls raise.
 
     Args:
-        tables: the connection.
+        tables: the connection, with the table `outliers`.
         metrics: the numbers of those that have fences.
         of_all: the invocations.
         much: as in `fence_of`.
@@ -92,18 +82,15 @@ def disturbed(
     if not metrics:
         return {}
     names = [(value_column(number), fence_column(number)) for number in metrics]
-    cells = (f"CASE WHEN event.{value} > groups.{fence} THEN event.{value} END AS {value}" for value, fence in names)
-    beyond = " OR ".join(f"event.{value} > groups.{fence}" for value, fence in names)
-    tables.make("beyond", _BEYOND.format(values=", ".join(cells), beyond=beyond))
     if of_all.count is not UNKNOWN:
         for value, fence in names:
             _raise(tables, value, fence, of_all, much=much)
-    still = [f"beyond.{value} > groups.{fence}" for value, fence in names]
+    beyond = [f"outliers.{value} > groups.{fence}" for value, fence in names]
     sums = (
-        f"sum(beyond.{value} - groups.{fence}) FILTER ({condition})"
-        for (value, fence), condition in zip(names, still, strict=True)
+        f"sum(outliers.{value} - groups.{fence}) FILTER ({condition})"
+        for (value, fence), condition in zip(names, beyond, strict=True)
     )
-    rows = tables.query(_DISTURBED.format(any_beyond=" OR ".join(still), sums=", ".join(sums)))
+    rows = tables.query(_DISTURBED.format(any_beyond=" OR ".join(beyond), sums=", ".join(sums)))
     return {
         target: (calls, {number: int(total or 0) for number, total in zip(metrics, totals, strict=True)})
         for target, calls, *totals in rows

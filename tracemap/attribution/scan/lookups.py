@@ -7,8 +7,8 @@ buffer, the position in a submission (these come from `submissions`), and last t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tracemap.attribution.join.run import UNMATCHED, UNMATCHED_GROUP, Join, Targets
 from tracemap.attribution.scan.shapes import recorded_shape
@@ -49,13 +49,15 @@ class Lookup:
     """What is joined to the events (named `event`), and the target that dispatches or transfers then have, or NULL.
 
     The columns of a file may have any name, so all names in the clauses say which table they are of. `of_shape`: the
-    shape of what it finds (`shapes`), where the recorded commands tell it.
+    shape of what it finds (`shapes`), where the recorded commands tell it. `shapes`: the same by target, where each
+    target that it finds has a single one.
     """
 
     join: str
     of_dispatch: str = ""
     of_transfer: str = ""
     of_shape: str = ""
+    shapes: Mapping[int, int] = field(default_factory=dict)
 
 
 def lookups(source: Source, submitted: Sequence[Lookup]) -> tuple[Sequence[Lookup], Sequence[Lookup]]:
@@ -126,7 +128,9 @@ def _by_command_of_buffer(source: Source, stride: int) -> Lookup:
     source.fill("commands", "command BIGINT, shape BIGINT, target INTEGER", rows)
     known = f"CASE WHEN event.command_buffer_id IS NOT NULL THEN {UNMATCHED} END"
     of_command = _joined_commands("event.command_buffer_id", stride)
-    return Lookup(of_command, f"commands.target, {known}", of_shape="commands.shape")
+    single = {source.targets.number_of(target): shape for _, shape, target in rows}
+    by_target = single if len({(target, shape) for _, shape, target in rows}) == len(single) else {}
+    return Lookup(of_command, f"commands.target, {known}", of_shape="commands.shape", shapes=by_target)
 
 
 def _buffer_groups(source: Source) -> Lookup:

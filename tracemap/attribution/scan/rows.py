@@ -6,7 +6,7 @@ Each run's file is read once for it. It is the connection's own, and may spill t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
@@ -25,7 +25,7 @@ _RESOLVED = f"""
 SELECT CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}
                             WHEN 'copy' THEN {{transfer}} WHEN 'fill' THEN {{transfer}} WHEN 'update' THEN {{transfer}}
                             WHEN 'alloca' THEN {MEMORY} WHEN 'dealloca' THEN {MEMORY} ELSE {UNMATCHED} END AS INTEGER)
-       AS target, {{invocation}} AS invocation, {{detail}} AS detail{{start}}{{values}}
+       AS target, {{invocation}} AS invocation{{shape}}{{start}}{{values}}
 FROM (SELECT * FROM {{events}} WHERE {{which}}) AS event {{joins}}
 """
 
@@ -33,15 +33,12 @@ COVERED = "covered_ns"
 """The column of files that tells how much of an execute its dispatches cover."""
 START = "start_ns"
 """The column of `resolved` that has when an event began, where a run tells it."""
-DETAIL = "detail"
-"""The column of `resolved` that has of executes what their dispatches cover, of others their shape.
-
-One column for both: ten million rows have to fit into memory.
-"""
 
 # A run's invocations follow those of the runs before. Numbers that are out of all reason are unknown.
 _INVOCATION = "TRY_CAST(TRY_CAST(event.invocation AS INTEGER) + CAST({first} AS BIGINT) AS INTEGER)"
-_DETAIL = "CASE event.kind WHEN 'execute' THEN {covered} ELSE {shape} END"
+_FIRST_INVOCATION = "TRY_CAST(event.invocation AS INTEGER)"
+# What an execute's dispatches cover is in their own rows.
+_UNCOVERED = f"CASE event.kind WHEN 'execute' THEN {{value}} - coalesce(event.{COVERED}, 0) ELSE {{value}} END"
 NO_ADDRESS = -1
 
 # Summed up here, as a sampled run has a row for each sample.
@@ -56,21 +53,34 @@ FROM {{events}} AS event {{joins}} WHERE NOT event.warmup AND event.kind = 'step
 class Resolved:
     """The table, as far as it is filled: where the rows and the invocations of each run begin.
 
-    `has_starts`: it has the column `START`.
+    `has_starts`: it has the column `START`. `has_shapes`: it has the column `shape`; else each target has one shape,
+    which the table `shapes` has.
     """
 
     tables: Tables
     metrics: Sequence[Metric]
     has_starts: bool
+    has_shapes: bool = True
     first_rows: list[int] = field(default_factory=list)
     first_invocations: list[int] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Make it, without rows: columns `target`, `invocation`, `DETAIL`, maybe `START`, and one for each metric."""
+    def make(self, shapes: Mapping[int, int]) -> None:
+        """Make it, without rows; `shapes` by target, where all events of all runs have that of their target.
+
+        Columns are as few as can be: ten million rows are written and read several times.
+        """
+        self.has_shapes = not shapes
+        self.tables.fill("shapes", "target INTEGER, shape BIGINT", list(shapes.items()))
+        shape = ", shape BIGINT" if self.has_shapes else ""
         starts = f", {START} BIGINT" if self.has_starts else ""
         values = "".join(f", {value_column(number)} BIGINT" for number in range(len(self.metrics)))
-        columns = f"target INTEGER, invocation INTEGER, {DETAIL} BIGINT{starts}{values}"
-        self.tables.fill("resolved", columns, ())
+        self.tables.fill("resolved", f"target INTEGER, invocation INTEGER{shape}{starts}{values}", ())
+
+    @property
+    def same_group(self) -> str:
+        """Whether an `event` of the table is of the target and the shape of a row of the table `groups`, in SQL."""
+        same_shape = " AND groups.shape = event.shape" if self.has_shapes else ""
+        return f"groups.target = event.target{same_shape}"
 
     def begin_run(self) -> int:
         """Note that the rows of a run follow; returns the number that its invocation 0 gets."""
@@ -84,21 +94,31 @@ def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) ->
     """Add the events of a run."""
     # Rows of steps are no events of their own: they would count as calls.
     which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
+    first = resolved.begin_run()
     query = _RESOLVED.format(
         dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
         transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
-        invocation=_INVOCATION.format(first=resolved.begin_run()),
-        detail=_DETAIL.format(
-            covered=f"event.{COVERED}" if COVERED in source.columns else "NULL",
-            shape=_shape(source, lookups),
-        ),
+        invocation=_INVOCATION.format(first=first) if first else _FIRST_INVOCATION,
+        shape=f", {_shape(source, lookups)} AS shape" if resolved.has_shapes else "",
         start=f", event.{START}" if resolved.has_starts else "",
-        values="".join(f", {value_of(metric, source.run)}" for metric in resolved.metrics),
+        values="".join(f", {_value(metric, source)}" for metric in resolved.metrics),
         events=source.events,
         which=which,
         joins=joined(lookups),
     )
     source.tables.query(f"INSERT INTO resolved {query}")
+
+
+def _value(metric: Metric, source: Source) -> str:
+    """A metric of an event as a whole number, of executes without what the file says that their dispatches cover."""
+    value = value_of(metric, source.run)
+    return _UNCOVERED.format(value=value) if metric.name == "duration_ns" and COVERED in source.columns else value
+
+
+def shapes_of(source: Source, lookups: Sequence[Lookup]) -> Mapping[int, int]:
+    """The shape of all events of each target, where the recorded commands tell it and nothing else finds targets."""
+    sole = lookups[0].shapes if len(lookups) == 1 else {}
+    return sole if source.join.has_one_shape else {}
 
 
 def _shape(source: Source, lookups: Sequence[Lookup]) -> str:
@@ -119,10 +139,9 @@ def joined(lookups: Iterable[Lookup]) -> str:
     return " ".join(lookup.join for lookup in lookups)
 
 
-def covered_ns(tables: Tables, sources: Sequence[Source]) -> int:
-    """Nanoseconds of all runs' executes in which a dispatch of theirs ran."""
-    ((told,),) = tables.query(f"SELECT sum({DETAIL}) FROM resolved WHERE target = {EXECUTE}")
-    covered = int(told or 0)
+def covered_ns(sources: Sequence[Source]) -> int:
+    """Nanoseconds of executes in which a dispatch of theirs ran, of those runs whose files do not tell."""
+    covered = 0
     for source in sources:
         if COVERED not in source.columns:
             parts = covered_sql(f"(SELECT * FROM {source.events} WHERE NOT warmup)", "submission_id")

@@ -11,7 +11,7 @@ from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.lookups import Source, lookups
 from tracemap.attribution.scan.metrics import common_metrics, step_metrics
 from tracemap.attribution.scan.percentiles import Spread, pooled
-from tracemap.attribution.scan.rows import START, Resolved, StepRow, add_events, covered_ns, step_rows
+from tracemap.attribution.scan.rows import START, Resolved, StepRow, add_events, covered_ns, shapes_of, step_rows
 from tracemap.attribution.scan.slowest import slowest_calls
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
@@ -42,6 +42,8 @@ class Scan:
     invocations: Invocations
     slowest: Mapping[int, tuple[SlowCall, ...]]
     """By target the slowest of its calls."""
+    same_group: str
+    """Whether an `event` of the table `resolved` belongs to a row of the table `groups`, in SQL."""
 
     def measured(self, metric: Metric) -> int:
         """The sum of a metric over all that the runs have of it; what executes and their dispatches have both, once."""
@@ -60,13 +62,16 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         UsageInvalid: the runs have no metric in common.
     """
     of_steps, metrics = step_metrics(runs), common_metrics(runs)
-    targets, sources, rows = Targets(), [], []
+    targets, rows = Targets(), []
+    sources: list[Source] = []
     # Not all runs need to tell it; events are read under all canonical names.
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
     for run in runs:
         source = Source(run, Join(graph, run.header), tables.of_run(run), targets)
         of_events, of_rows = lookups(source, submission_lookups(source))
+        if not sources:
+            resolved.make(shapes_of(source, of_events) if len(runs) == 1 else {})
         add_events(source, of_events, resolved)
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
@@ -74,13 +79,22 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     # Calls of several places are several variants. Which of them recur is told by invocations only.
     several = [number for number, target in enumerate(targets) if not target.exact and of_all.count is UNKNOWN]
     much = any(each.slug == DISTURBED for run in runs for each in run.header.diagnostics)
-    by_target = sums_by_target(tables, metrics, of_all, Fenced(not keep_disturbed, several, much))
+    by_target = sums_by_target(resolved, of_all, Fenced(not keep_disturbed, several, much))
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
-        covered["duration_ns"] = covered_ns(tables, sources)
-    surplus = any(source.join.surplus for source in sources)
-    slowest = slowest_calls(tables, metrics, resolved)
-    return Scan(metrics, tuple(targets), by_target, covered, of_steps, tuple(rows), surplus, of_all, slowest)
+        covered["duration_ns"] = covered_ns(sources)
+    return Scan(
+        metrics=metrics,
+        targets=tuple(targets),
+        by_target=by_target,
+        execute_covered=covered,
+        step_metrics=of_steps,
+        step_rows=tuple(rows),
+        surplus=any(source.join.surplus for source in sources),
+        invocations=of_all,
+        slowest=slowest_calls(resolved),
+        same_group=resolved.same_group,
+    )
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:

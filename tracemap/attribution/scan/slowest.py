@@ -1,6 +1,6 @@
 """The slowest single calls of each target, as they were measured: what disturbed one is looked for here.
 
-Only the values from a target's last but so many on are looked at one by one.
+They are among the outliers, with others.
 """
 
 from __future__ import annotations
@@ -11,24 +11,19 @@ from collections.abc import Mapping, Sequence
 from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan.metrics import RANKED_BY, ranked_by, value_column
 from tracemap.attribution.scan.rows import START, Resolved
-from tracemap.attribution.scan.sums import largest_column
-from tracemap.attribution.scan.tables import Tables
-from tracemap.measurements.model import Metric
 from tracemap.units import UNKNOWN, Integer
 
 # Calls that are as slow stand in the order of runs and invocations; which of those that are alike in all is no matter.
 _SLOWEST = """
-WITH least AS (SELECT target, list_sort(flatten(list({largest})), 'DESC')[:{most}][-1] AS value FROM groups
-               WHERE target >= 0 AND {largest} IS NOT NULL GROUP BY target)
-SELECT event.target, {run} AS run, event.invocation, {columns}
-FROM resolved AS event JOIN least ON least.target = event.target AND event.{value} >= least.value
+SELECT event.target, {run} AS run, event.invocation, {columns} FROM outliers AS event WHERE event.slow
 QUALIFY row_number() OVER (PARTITION BY event.target ORDER BY {order}) <= {most}
 ORDER BY event.target, {order}
 """
 
 
-def slowest_calls(tables: Tables, metrics: Sequence[Metric], resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
+def slowest_calls(resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
     """By target its slowest calls, the slowest first; nothing where no run has times."""
+    metrics = resolved.metrics
     ranked = ranked_by(metrics)
     if ranked is None:
         return {}
@@ -37,22 +32,20 @@ def slowest_calls(tables: Tables, metrics: Sequence[Metric], resolved: Resolved)
     values = [f"event.{value_column(numbers[name])}" if name in numbers else "NULL" for name in RANKED_BY]
     keys = (f"event.{value_column(ranked)} DESC", "run", "event.invocation", start, *values[1:])
     query = _SLOWEST.format(
-        value=value_column(ranked),
-        largest=largest_column(ranked),
         most=MOST_SLOWEST,
         run=_run_of(resolved),
         columns=", ".join((start, *values)),
         order=", ".join(f"{key} NULLS FIRST" for key in keys if key != "NULL"),
     )
     found = defaultdict(list)
-    for target, run, invocation, *times in tables.query(query):
+    for target, run, invocation, *times in resolved.tables.query(query):
         found[target].append(_call(run, _known(invocation, resolved.first_invocations[run]), times))
     return {target: tuple(calls) for target, calls in found.items()}
 
 
 def _run_of(resolved: Resolved) -> str:
     """The number of a row's run, from 0, in SQL: the rows of a run follow those of the runs before it."""
-    return " + ".join(f"CAST(event.rowid >= {first} AS INTEGER)" for first in resolved.first_rows[1:]) or "0"
+    return " + ".join(f"CAST(event.row >= {first} AS INTEGER)" for first in resolved.first_rows[1:]) or "0"
 
 
 def _call(run: int, invocation: Integer, times: Sequence[int | None]) -> SlowCall:

@@ -9,20 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
-from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_column, fence_of
+from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_of
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import ranked_by, value_column
+from tracemap.attribution.scan.outliers import fence_column, find_outliers, largest_column
 from tracemap.attribution.scan.percentiles import Spread, pooled
+from tracemap.attribution.scan.rows import Resolved
 from tracemap.attribution.scan.shapes import tiles_of
-from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.model import TIME_METRICS, Metric
 from tracemap.units import UNKNOWN, Integer
 
 # By target and shape. What is of no target has no shape, and nobody asks for its percentiles.
 _GROUPS = """
 SELECT *, {tiles} AS tiles{fences} FROM (
-    SELECT target, detail AS shape, {counts}{ordered} FROM resolved WHERE target >= 0 GROUP BY ALL
-    UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL)
+    SELECT target{shape}, {counts}{ordered} FROM resolved WHERE target >= 0 GROUP BY ALL
+    UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL){shapes}
 """
 _COUNTS = """
 , sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, {most} AS {largest}
@@ -92,16 +93,11 @@ class Fenced:
         return " AND ".join(("target >= 0", *(f"target <> {target}" for target in self.doubtful)))
 
 
-def largest_column(number: int) -> str:
-    """The column of the table `groups` that has the largest value of the n-th metric, or the few largest in order."""
-    return f"largest_{number}"
-
-
-def sums_by_target(
-    tables: Tables, metrics: Sequence[Metric], of_all: Invocations, fenced: Fenced
-) -> dict[int, TargetSum]:
-    """The events of `resolved` by the number of their target, in its order."""
-    tables.make("groups", _groups(metrics, of_all, fenced))
+def sums_by_target(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> dict[int, TargetSum]:
+    """The events of the table by the number of their target, in its order."""
+    tables, metrics = resolved.tables, resolved.metrics
+    tables.make("groups", _groups(resolved, of_all, fenced))
+    find_outliers(resolved, fenced.metrics(metrics))
     beyond = disturbed(tables, fenced.metrics(metrics), of_all, much=fenced.much)
     columns = (
         _OF_TARGET.format(number=number, fence=fence_column(number), largest=largest_column(number))
@@ -168,8 +164,9 @@ def _per_invocation(parts: Mapping[str, _Values], of_all: Invocations) -> dict[s
     }
 
 
-def _groups(metrics: Sequence[Metric], of_all: Invocations, fenced: Fenced) -> str:
+def _groups(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> str:
     """The SQL of the table `groups`."""
+    metrics = resolved.metrics
     fractions = ", ".join(map(str, (*_FRACTIONS, *of_all.interval)))
     columns = [(number, value_column(number)) for number in range(len(metrics))]
     # More than one is asked of the metric by which calls are slow, and takes longer.
@@ -193,6 +190,8 @@ def _groups(metrics: Sequence[Metric], of_all: Invocations, fenced: Fenced) -> s
         for number, _ in columns
     )
     return _GROUPS.format(
+        shape=", shape" if resolved.has_shapes else "",
+        shapes="" if resolved.has_shapes else " LEFT JOIN shapes USING (target)",
         counts=f"count(*) AS events, {of_all.distinct} AS invocations{''.join(counts)}",
         ordered="".join(ordered),
         tiles=tiles_of("shape"),

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from tracemap.attribution.model import PerInvocation
-from tracemap.attribution.scan.fences import fence_column
 from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.outliers import fence_column
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.tables import Tables
 from tracemap.units import INTEGER_LIMIT, UNKNOWN
@@ -27,15 +27,14 @@ _MOST_SUMS = 4_000_000
 """Sums that are kept at a time, over all invocations and metrics."""
 
 _SUMS = """
-SELECT weights.number{columns}
-FROM resolved AS event JOIN (SELECT * FROM weights JOIN groups USING (target)) AS weights
-     ON weights.target = event.target AND weights.shape = event.detail
-GROUP BY weights.number, event.invocation
+SELECT groups.number{columns}
+FROM resolved AS event JOIN (SELECT * FROM weights JOIN groups USING (target)) AS groups ON {same_group}
+GROUP BY groups.number, event.invocation
 """
 # In parts of a `UNIT`: the few sums that are told are rounded, as division of 128 bits is slow.
-_SUM = ", coalesce(sum({worked} * weights.weight), 0) AS {value}"
+_SUM = ", coalesce(sum({worked} * groups.weight), 0) AS {value}"
 # A product that fits is several times faster than one of 128 bits; the sum of such products is one of these anyway.
-_WORKED = "CAST(least(event.{value}, weights.{fence}) AS {kind})"
+_WORKED = "CAST(least(event.{value}, groups.{fence}) AS {kind})"
 _FITTING = INTEGER_LIMIT // UNIT
 _RANGE = "min({value}), max({value})"
 
@@ -99,7 +98,7 @@ def _summed(
     for number, (value, kind) in enumerate(zip(values, kinds, strict=True)):
         worked = _WORKED.format(value=value, fence=fence_column(number), kind=kind)
         added.append(_SUM.format(worked=worked, value=value))
-    tables.make("weighted", _SUMS.format(columns="".join(added)))
+    tables.make("weighted", _SUMS.format(columns="".join(added), same_group=seen.same_group))
     tables.query(_NOTHING.format(zeros=", ".join("0" for _ in values), count=seen.invocations.count))
     fractions = ", ".join(map(str, (0.1, 0.5, 0.9, *seen.invocations.interval)))
     in_order = (_IN_ORDER.format(value=value, fractions=fractions) for value in values)

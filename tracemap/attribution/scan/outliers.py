@@ -1,0 +1,55 @@
+"""The calls that take the longest of their kind: beyond the fence of their group, or among the slowest of their target.
+
+These are few, so all events are looked at only once for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracemap.attribution.model import MOST_SLOWEST
+from tracemap.attribution.scan.metrics import ranked_by, value_column
+from tracemap.attribution.scan.rows import Resolved
+
+# `least`: what the slowest calls of a target take at least, whatever their shapes.
+_OUTLIERS = """
+SELECT event.rowid AS row, event.*, groups.shape AS group_shape, {slow} AS slow
+FROM resolved AS event JOIN (SELECT target, shape, {columns} FROM groups WHERE target >= 0) AS groups ON {same_group}
+WHERE {conditions}
+"""
+_LEAST = "list_sort(flatten(list({largest}) OVER (PARTITION BY target)), 'DESC')[:{most}][-1] AS least"
+
+
+def fence_column(number: int) -> str:
+    """The column of the table `groups` that has the fence of the n-th metric; NULL: there is none."""
+    return f"fence_{number}"
+
+
+def largest_column(number: int) -> str:
+    """The column of the table `groups` that has the largest value of the n-th metric, or the few largest in order."""
+    return f"largest_{number}"
+
+
+def find_outliers(resolved: Resolved, fenced: Sequence[int]) -> None:
+    """Make the table `outliers`: events of `resolved` with their number as `row` and the shape of their group.
+
+    `slow` are those that take as long as one of the slowest calls of their target.
+
+    Args:
+        resolved: all events; the table `groups` has been made of them.
+        fenced: the numbers of the metrics that have fences.
+    """
+    ranked = ranked_by(resolved.metrics)
+    columns = [fence_column(number) for number in fenced]
+    slow = "false"
+    conditions = [f"event.{value_column(number)} > groups.{fence_column(number)}" for number in fenced]
+    if ranked is not None:
+        columns.append(_LEAST.format(largest=largest_column(ranked), most=MOST_SLOWEST))
+        slow = f"event.{value_column(ranked)} >= groups.least"
+    query = _OUTLIERS.format(
+        columns=", ".join(columns) or "0",
+        slow=slow,
+        same_group=resolved.same_group,
+        conditions=" OR ".join((*conditions, slow)),
+    )
+    resolved.tables.make("outliers", query)
