@@ -27,6 +27,7 @@ _BELOW = frozenset(
         "codec",
         "diagnostics",
         "functions",
+        "inert",
         "inputs",
         "locations",
         "memory",
@@ -44,15 +45,16 @@ _JOINING = frozenset({"attribution"})
 # Room -> the rooms that it may import, from the bottom up. CONTRIBUTING.md shows the same table to people.
 USES: dict[str, frozenset[str]] = {
     "errors": frozenset(),
+    "inert": frozenset(),
     "units": frozenset({"errors"}),
-    "codec": frozenset({"units"}),
+    "codec": frozenset({"inert", "units"}),
     "diagnostics": frozenset({"codec"}),
     "functions": frozenset({"codec", "errors"}),
     "locations": frozenset({"errors"}),
     "memory": frozenset(),
     "inputs": frozenset({"errors", "memory"}),
     "owned": frozenset({"errors"}),
-    "outputs": frozenset({"errors", "codec", "owned"}),
+    "outputs": frozenset({"errors", "codec", "inert", "owned"}),
     "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "owned", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
@@ -62,12 +64,12 @@ USES: dict[str, frozenset[str]] = {
     "machine": frozenset({"errors", "inputs", "units"}),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
     "measurements": frozenset(
-        {"errors", "units", "codec", "diagnostics", "inputs", "memory", "outputs", "options", "owned"}
+        {"errors", "units", "codec", "diagnostics", "inert", "inputs", "memory", "outputs", "options", "owned"}
     ),
     "hook": frozenset(),
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
     "attribution": frozenset({"graph", "measurements"})
-    | (_BELOW - {"inputs", "memory", "outputs", "owned", "toolchain"}),
+    | (_BELOW - {"inert", "inputs", "memory", "outputs", "owned", "toolchain"}),
     "reports": frozenset({"attribution", "graph", "measurements"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
     "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports"}),

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec.structs import fields
 
+from tracemap.inert import json_without_controls
 from tracemap.units import INTEGER_LIMIT
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_LIMIT)]
@@ -75,7 +76,7 @@ def storable(text: str) -> str:
 
 def pretty(value: object) -> str:
     """The JSON of a value for standard output and for people: one line per key, the same text for the same value."""
-    return msgspec.json.format(encode(value), indent=1).decode() + "\n"
+    return json_without_controls(msgspec.json.format(encode(value), indent=1).decode()) + "\n"
 
 
 def decode(data: bytes, kind: type[_T]) -> _T:

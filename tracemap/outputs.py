@@ -18,6 +18,7 @@ from typing import Final, TextIO
 
 from tracemap.codec import pretty
 from tracemap.errors import TargetExists, TargetUnwritable, UsageInvalid
+from tracemap.inert import lines_for_terminal
 from tracemap.owned.home import beside, temporary_folder
 
 STANDARD_OUTPUT: Final = "-"
@@ -137,6 +138,9 @@ def _write_to(stream: Path, written: Path) -> None:
     with written.open("rb") as file:
         if is_standard(stream):
             sys.stdout.flush()
+            if sys.stdout.isatty():
+                sys.stdout.writelines(lines_for_terminal(line.decode(errors="replace")) for line in file)
+                return
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tracemap.errors import TargetUnwritable
+from tracemap.inert import for_terminal, lines_for_terminal
 
 _IN, _OUT, _ERR = 0, 1, 2
 
@@ -97,8 +98,6 @@ def give_up_output() -> None:
 
 def tell(text: str) -> None:
     """Say something to people, on standard error."""
-    from tracemap.reports.escaping import lines_for_terminal
-
     with suppress(OSError, RuntimeError, ValueError):  # full, closed, or just being written to
         sys.stderr.write(lines_for_terminal(text) + "\n")
         sys.stderr.flush()
@@ -106,8 +105,6 @@ def tell(text: str) -> None:
 
 def put(line: str) -> None:
     """Print a line of a result, such as a path: to a terminal what can be seen, else the very bytes."""
-    from tracemap.reports.escaping import for_terminal
-
     if sys.stdout.isatty():
         sys.stdout.write(for_terminal(line) + "\n")
     else:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.errors import RunInvalid
+from tracemap.inert import IS_PREFIXED
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
 from tracemap.measurements.sql import literal, quoted
 
@@ -160,6 +161,11 @@ _DEFAULTS: Final = {"kind": "'dispatch'", "warmup": "false"}
 _ABSENT: Final = {name: f"CAST(NULL AS {kind})" for name, kind in COLUMNS.items()} | _DEFAULTS
 
 _PLAIN = "CAST({cell} AS {type})"
+_TEXT = (
+    f"CASE WHEN {{cell}} ^@ '''' AND regexp_matches({{cell}}, {literal(IS_PREFIXED)}) THEN substr({{cell}}, 2) "
+    "ELSE {cell} END"
+)
+"""The inverse of `inert.inert_cell`."""
 _OR_DEFAULT = "coalesce(CAST({cell} AS {type}), {default})"
 _TIME = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST({cell} AS BIGINT) END"
 _TIME_IN_UNITS = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST(round({cell} * {factor}) AS BIGINT) END"
@@ -180,6 +186,8 @@ def _cell(column: FileColumn, file_format: str) -> str:
 def _checked(column: FileColumn, file_format: str) -> str:
     if column.means in TIME_METRICS:
         return _TIME if column.factor == 1 else _TIME_IN_UNITS
+    if column.type == "VARCHAR" and file_format == "csv" and column.means not in _DEFAULTS:
+        return _TEXT
     if column.means in COLUMNS:
         return _OR_DEFAULT if column.means in _DEFAULTS else _PLAIN
     if column.type == "DOUBLE":

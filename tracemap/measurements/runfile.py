@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import pretty
 from tracemap.errors import RunEmpty, RunInvalid, TracemapError
+from tracemap.inert import plain_cell
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
-from tracemap.measurements.sql import copied, copy_to, first_line, literal, reading_errors, rows_of
+from tracemap.measurements.sql import CSV, copied, copy_to, first_line, literal, reading_errors, rows_of
 from tracemap.outputs import check_file, end_of_links, is_csv, is_stream, replaced
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
     text = pretty(header)
     if not _has_header_beside(target):
         parquet = f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}"
-        copy_to(events, target, "FORMAT csv, HEADER true" if is_csv(target) else parquet)
+        copy_to(events, target, CSV if is_csv(target) else parquet)
         return
-    with copied(events, target, "FORMAT csv, HEADER true"), replaced(header_path(target)) as beside:
+    with copied(events, target, CSV), replaced(header_path(target)) as beside:
         beside.write_text(text, encoding="utf-8")
         end_of_links(target).unlink(missing_ok=True)  # the header comes first, and never beside an old table
 
@@ -131,7 +132,7 @@ def _read_csv_run(path: Path) -> Run:
     beside = header_path(path)
     header = parse_header(stored_bytes(beside, RunInvalid), str(beside)) if os.path.lexists(beside) else None
     with csv_rows(path) as rows:
-        names = tuple(next(rows, ()))
+        names = tuple(map(plain_cell, next(rows, ())))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
     # A table with a header of ours may be empty: the program ran without any work.
     if not names and header is None:

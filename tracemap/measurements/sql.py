@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable
+from tracemap.inert import IS_FORMULA, inert_cell
 from tracemap.memory import free_memory
 from tracemap.outputs import replaced
 from tracemap.owned.home import temporary_folder
@@ -19,6 +20,10 @@ MOST_MEMORY: Final = 700_000_000
 """Bytes that a database holds in memory at most."""
 _LEAST_MEMORY = 128_000_000
 """With less, sorting and grouping end for want of memory instead of spilling."""
+
+
+CSV: Final = "FORMAT csv, HEADER true"
+"""Options of COPY under which texts are written so that no spreadsheet calculates with them."""
 
 
 @contextmanager
@@ -77,8 +82,9 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
     """
     import duckdb
 
+    shown = ", ".join(_inert(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
     with replaced(target) as path:
-        query = f"COPY (SELECT * FROM copied_rows) TO {literal(str(path))} ({options})"
+        query = f"COPY (SELECT {shown} FROM copied_rows) TO {literal(str(path))} ({options})"
         try:
             written = rows.query("copied_rows", query)
             if written is not None:
@@ -86,6 +92,18 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
         except duckdb.IOException as error:
             raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
         yield
+
+
+def _columns(rows: duckdb.DuckDBPyRelation) -> Iterator[tuple[str, object]]:
+    return zip(rows.columns, rows.types, strict=True)
+
+
+def _inert(name: str, kind: str) -> str:
+    """A column as `inert.inert_cell` makes its cells."""
+    cell, header = quoted(name), quoted(inert_cell(name))
+    if kind != "VARCHAR":
+        return f"{cell} AS {header}"
+    return f"CASE WHEN regexp_matches({cell}, {literal(IS_FORMULA)}) THEN '''' || {cell} ELSE {cell} END AS {header}"
 
 
 def first_line(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """What reports do to hostile text: names of models, kernels, threads and files are data and must take no effect.
 
-One function for each place that text goes to. What templates insert is escaped by `html/document.py`, which is the
-only other place that decides; `| safe` in a template may only follow what was made here or by `highlight`.
+One function for each place that text goes to; `tracemap/inert.py` has those of terminals and tables. What templates
+insert is escaped by `html/document.py`, which alone else decides; `| safe` in a template may only follow
+what was made here or by `highlight`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,6 @@ _REORDERING = {chr(code): f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x20
 _MARKUP_TABLE = str.maketrans(_MARKUP | _REORDERING)
 
 _UNSAFE_IN_SCRIPTS = "<>&\u2028\u2029"
-
-
-def for_terminal(text: str) -> str:
-    """The text with control characters, which could steer a terminal, written as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def lines_for_terminal(text: str) -> str:
-    """As `for_terminal`, of a text whose line ends and tabs are to stay, such as what a compiler said."""
-    return "\n".join("\t".join(map(for_terminal, line.rstrip("\r").split("\t"))) for line in text.split("\n"))
 
 
 def for_markup(text: str) -> str:

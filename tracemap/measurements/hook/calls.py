@@ -19,7 +19,7 @@ from tracemap.measurements.hook.recording import (
     no_call_is_left,
     start_ns,
 )
-from tracemap.measurements.sql import copy_to, literal, open_database, quoted
+from tracemap.measurements.sql import CSV, copy_to, literal, open_database, quoted
 from tracemap.options.stats import StatsOptions
 from tracemap.outputs import check_file, is_csv
 
@@ -90,7 +90,7 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
         if not count:
             raise no_call_is_left(recording.folder, options)
         chosen = calls.project(", ".join(map(quoted, names)))
-        copy_to(chosen, target, "FORMAT csv, HEADER true" if is_csv(target) else "FORMAT parquet")
+        copy_to(chosen, target, CSV if is_csv(target) else "FORMAT parquet")
     return int(count)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
+from tracemap.inert import plain_cell
 from tracemap.measurements.hook.recording import (
     HookProcess,
     HookThread,
@@ -188,7 +189,7 @@ def _by_thread(path: Path, columns: dict[str, Any], names: tuple[str, ...]) -> l
         if not all(np.isfinite(values).all() for values in series):
             raise RunInvalid(f"{path}: a cell is no finite number")
         cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
-        found.append(ThreadCalls(thread, cpus, nodes, names, series))
+        found.append(ThreadCalls(plain_cell(thread), cpus, nodes, names, series))
     return found
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
 
 from tracemap.attribution.model import Attribution
 from tracemap.graph.model import TraceGraph
+from tracemap.inert import csv_line, inert_cell, without_controls
 from tracemap.reports.escaping import for_hook_text
 from tracemap.units import Integer, Text, Unknown
 
@@ -29,9 +28,7 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
     Residual rows have the reason in the column `name` and no op, so that the column `attributed` adds up to what was
     measured, for each metric.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    lines = [csv_line(_COLUMNS)]
     units = {metric.name: metric.unit for metric in attribution.metrics}
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
@@ -40,22 +37,24 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
         for name, cost in result.metrics.items():
             spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high, int(cost.uncertain))
             figures = _known(cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
-            writer.writerow([*cells, result.calls, name, units[name], *figures])
+            lines.append(csv_line([*cells, result.calls, without_controls(name), units[name], *figures]))
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            writer.writerow(["", row.reason.value, *[""] * 6, row.events, name, units[name], value, *[""] * 12])
-    return out.getvalue()
+            of_run = ["", row.reason.value, *[""] * 6, row.events, without_controls(name), units[name], value]
+            lines.append(csv_line([*of_run, *[""] * 12]))
+    return "".join(lines)
 
 
 def _known(*cells: Integer | Text) -> list[int | str]:
-    return ["" if isinstance(cell, Unknown) else cell for cell in cells]
+    known = ("" if isinstance(cell, Unknown) else cell for cell in cells)
+    return [without_controls(cell) if isinstance(cell, str) else cell for cell in known]
 
 
 def calls_csv(calls: ThreadCalls) -> str:
     """The calls of a thread as IREE's hook writes them."""
     lines = [",".join(("thread", "cpu", "node", *calls.names))]
-    thread = for_hook_text(calls.thread).replace(",", "?").replace('"', "?")
+    thread = inert_cell(for_hook_text(calls.thread).replace(",", "?").replace('"', "?"))
     durations, *events = (values.tolist() for values in calls.series)
     for number, duration in enumerate(durations):
         counts = "".join(f",{int(series[number])}" for series in events)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.reports.escaping import for_terminal
+from tracemap.inert import for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
