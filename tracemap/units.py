@@ -100,6 +100,8 @@ def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     """
     if not weights or min(weights) < 0:
         raise ValueError(f"cannot split {total} over the weights {list(weights)}")
+    if len(weights) == 1:
+        return [total]
     weight_sum = sum(weights)
     if weight_sum == 0:
         weights = [1] * len(weights)
@@ -110,6 +112,18 @@ def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     for index in sorted(range(len(exact)), key=lambda index: -exact[index][1])[:left_over]:
         shares[index] += 1
     return shares
+
+
+def rounded(numerator: int, denominator: int) -> int:
+    """The nearest integer to a fraction, the even one of two, as `round` has it; the denominator is positive.
+
+    Many are made of what each op has: fractions would be reduced to lowest terms each time.
+
+    >>> rounded(5, 2), rounded(-7, 4)
+    (2, -2)
+    """
+    below, rest = divmod(numerator, denominator)
+    return below + (2 * rest + (below & 1) > denominator)
 
 
 _TIME_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))

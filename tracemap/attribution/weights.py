@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import assert_never
 
 from tracemap.graph.program import Membership, Site
@@ -37,10 +38,9 @@ class Weights:
         return split_by_largest_remainder(total, self.values)
 
     @property
-    def fractions(self) -> list[Fraction]:
+    def fractions(self) -> Sequence[Fraction]:
         """What of a total each member has, and nobody after them, before it is rounded to a whole number."""
-        values = self.values if any(self.values) else (*[1] * (len(self.values) - 1), 0)
-        return [Fraction(value, sum(values)) for value in values]
+        return _fractions(self.values if any(self.values) else (*[1] * (len(self.values) - 1), 0))
 
     def intervals(self, total: int) -> list[tuple[int, int]]:
         """The 95 % intervals of the parts of a total, if these rest on samples."""
@@ -55,6 +55,12 @@ class Weights:
         bounds = [wilson(value, self.seen) for value in self.values]
         shares = [value / sum(other.values) for value in other.values]
         return all(low - error <= share <= high + error for (low, high), share in zip(bounds, shares, strict=True))
+
+
+@lru_cache(maxsize=1024)  # the layers of a model are alike, and so are the weights of their sites
+def _fractions(values: tuple[int, ...]) -> tuple[Fraction, ...]:
+    whole = sum(values)
+    return tuple(Fraction(value, whole) for value in values)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

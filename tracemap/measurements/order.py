@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _TAIL = 0.025
 """What a 95 % interval leaves out on either side."""
@@ -11,6 +12,7 @@ FEWEST = 6
 """Values from which the least and the largest hold the median with 95 %: 1 - 2 / 2**6."""
 
 
+@lru_cache(maxsize=64)  # asked for each target
 def median_ranks(count: int) -> tuple[int, int]:
     """The ranks (from 1) of the values that bound the median with at least 95 %, whatever the distribution.
 

@@ -14,7 +14,7 @@ from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.tables import Tables
 from tracemap.attribution.scan.weighted import UNIT, Weighted, nothing, per_invocation
 from tracemap.graph.ops import OpId
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import UNKNOWN, rounded
 
 PerOp = Mapping[OpId, Mapping[str, PerInvocation]]
 """By op and metric name; no entry where it is not known."""
@@ -37,33 +37,33 @@ def shares_of_invocations(tables: Tables, totals: Totals, results: Mapping[str, 
 
 def _weights(totals: Totals, results: Mapping[str, PlaceResult], metric: str) -> Mapping[OpId, dict[int, Fraction]]:
     """What each op has of the events of each target; nothing where none of them ran."""
-    found: dict[OpId, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    found: dict[OpId, dict[int, Fraction]] = defaultdict(dict)
     for place, result in results.items():
-        targets = totals.at(place).targets
+        # The events of a target of several places are split evenly over these.
+        parts = [(target, len(totals.scan.targets[target].places)) for target in totals.at(place).targets]
         for share in result.shares:
             of_op, weight = found[share.op], share.weight[metric]
-            for target in targets if weight else ():
-                # The events of a target of several places are split evenly over these.
-                of_op[target] += weight / len(totals.scan.targets[target].places)
+            for target, places in parts if weight else ():
+                own = weight / places if places > 1 else weight
+                of_op[target] = of_op[target] + own if target in of_op else own
     return found
 
 
 def _sum(by_target: Mapping[int, Fraction]) -> Weighted:
     """The weights in whole numbers, the largest as `UNIT`: ops whose weights are in proportion share one sum."""
+    if len(by_target) == 1:
+        (target,) = by_target
+        return ((target, UNIT),)
     largest = max(by_target.values(), default=Fraction(1))
-    return tuple((target, round(weight / largest * UNIT)) for target, weight in sorted(by_target.items()))
-
-
-def _scaled(whole: PerInvocation, weight: Fraction) -> PerInvocation:
-    return PerInvocation(
-        median=_times(whole.median, weight),
-        median_low=_times(whole.median_low, weight),
-        median_high=_times(whole.median_high, weight),
-        p10=_times(whole.p10, weight),
-        p90=_times(whole.p90, weight),
-        max=_times(whole.max, weight),
+    return tuple(
+        (target, rounded(UNIT * weight.numerator * largest.denominator, weight.denominator * largest.numerator))
+        for target, weight in sorted(by_target.items())
     )
 
 
-def _times(value: Integer, weight: Fraction) -> Integer:
-    return value if value is UNKNOWN else round(value * weight)
+def _scaled(whole: PerInvocation, weight: Fraction) -> PerInvocation:
+    if weight == 1:
+        return whole
+    above, below = weight.numerator, weight.denominator
+    values = (whole.median, whole.median_low, whole.median_high, whole.p10, whole.p90, whole.max)
+    return PerInvocation(*[value if value is UNKNOWN else rounded(value * above, below) for value in values])

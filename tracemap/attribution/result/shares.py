@@ -178,20 +178,25 @@ def _op_cost(metric: str, parts: Sequence[_Part], per_invocation: PerInvocation)
     totals = [result.metrics[metric].total for result, _ in parts]
     # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
     proven = [len(result.shares) == 1 and not result.split_evenly for result, _ in parts]
-    attributed = sum(share.attributed[metric] for _, share in parts)
+    attributed, inclusive = sum([share.attributed[metric] for _, share in parts]), sum(totals)
     sampled = [share for _, share in parts if metric in share.sampled]
-    # What is attributed, moved by as much as the bounds of what samples decided lie from what was attributed of that.
+    low, high, uncertain = _interval(metric, attributed, sampled) if sampled else (UNKNOWN, UNKNOWN, False)
+    return OpCost(
+        inclusive=inclusive,
+        attributed=attributed,
+        low=sum(compress(totals, proven)),
+        high=inclusive,
+        per_invocation=per_invocation,
+        sampled_low=low,
+        sampled_high=high,
+        uncertain=uncertain,
+    )
+
+
+def _interval(metric: str, attributed: int, sampled: Sequence[MemberShare]) -> tuple[int, int, bool]:
+    """What is attributed, moved by as much as the bounds of what samples decided lie from that; and if that is much."""
     below, above = (
         attributed + sum(share.sampled[metric][bound] - share.attributed[metric] for share in sampled)
         for bound in (0, 1)
     )
-    return OpCost(
-        inclusive=sum(totals),
-        attributed=attributed,
-        low=sum(compress(totals, proven)),
-        high=sum(totals),
-        per_invocation=per_invocation,
-        sampled_low=below if sampled else UNKNOWN,
-        sampled_high=above if sampled else UNKNOWN,
-        uncertain=bool(sampled) and above > below and 2 * (above - below) >= attributed,
-    )
+    return below, above, above > below and 2 * (above - below) >= attributed
