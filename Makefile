@@ -17,12 +17,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := demo
+DIST := dist
+# The program that `make demo` runs: one that is installed elsewhere may be named.
+TRACEMAP ?= $(BIN)/tracemap
 MODEL := jax_gpt2_4l
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations knocks clean
+.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations knocks dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -37,11 +40,11 @@ $(READY): pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch])
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
+demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(READY)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	cd samples && ../$(BIN)/tracemap build models/$(MODEL).mlir --source-root sources -o ../$(DEMO)/$(MODEL).tracemap
-	cd samples && ../$(BIN)/tracemap record ../$(DEMO)/$(MODEL).tracemap --flagfile flags/$(MODEL).flags -o ../$(DEMO)/run.csv
-	$(BIN)/tracemap attribute $(DEMO)/run.csv --columns op,line,python,name,scope,cpu_ns,share,duration_ns,median \
+	cd samples && $(abspath $(TRACEMAP)) build models/$(MODEL).mlir --source-root sources -o ../$(DEMO)/$(MODEL).tracemap
+	cd samples && $(abspath $(TRACEMAP)) record ../$(DEMO)/$(MODEL).tracemap --flagfile flags/$(MODEL).flags -o ../$(DEMO)/run.csv
+	$(TRACEMAP) attribute $(DEMO)/run.csv --columns op,line,python,name,scope,cpu_ns,share,duration_ns,median \
 		--html $(DEMO)/page.html > $(DEMO)/table.txt
 	@cat $(DEMO)/table.txt
 	@echo "The annotated page: $(CURDIR)/$(DEMO)/page.html"
@@ -86,6 +89,16 @@ knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record
 	$(BIN)/python -m tests.kills --count $(KNOCKS)
 	$(BIN)/python -m tests.parallel --rounds $(KNOCKS)
 
+dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit
+	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'
+	rm -rf $(DIST)
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(BIN)/python -m build --outdir $(DIST) . > /dev/null
+	@ls $(DIST)
+
+release: dist ## try the wheel where there is no C compiler, run the demo with it, list what it brings along, add checksums
+	$(BIN)/python -m tests.released $(DIST)/*.whl --sbom $(DIST)/tracemap.cdx.json
+	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
 clean: ## remove what these targets made, the virtual environment too
-	rm -rf $(VENV) $(DEMO) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual
+	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual
 	find tracemap tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

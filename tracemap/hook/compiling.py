@@ -68,7 +68,9 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> Path:
     check_platform()
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    command = [*find_compiler(), *FLAGS, *flags, "-o", str(temporary), *map(str, sources()), *LIBRARIES]
+    # The same bytes wherever it is built: debug information names files from the root of the sources on.
+    plain = (f"-ffile-prefix-map={Path.cwd()}=.", f"-ffile-prefix-map={FOLDER.parents[1]}=.")
+    command = [*find_compiler(), *FLAGS, *plain, *flags, "-o", str(temporary), *map(str, sources()), *LIBRARIES]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
