@@ -189,10 +189,13 @@ def test_record_into_no_folder(built: Built, tmp_path: Path) -> None:
 
 
 def test_record_of_a_program_that_fails(built: Built, tmp_path: Path) -> None:
-    """Inputs of a wrong shape are only found out by the program itself: its words are shown."""
-    inputs = ["--input", "2x2xf32=1"] * 7
+    """Files whose content is not as long as the shape are only found out by the program itself: its words are shown."""
+    (tmp_path / "short.bin").write_bytes(b"\0" * 4)
+    inputs = ["--input", "32x784xf32=@short.bin"]
+    others = ("784x256", "256", "256x128", "128", "128x10", "10")
+    inputs += [word for sizes in others for word in ("--input", f"{sizes}xf32=1")]
     said = refused("program-failed", "record", built("hand_mlp"), *inputs, "-o", "run.csv", cwd=tmp_path, status=1)
-    assert "shape" in said
+    assert "short.bin" in said
 
 
 # --- attribute

@@ -42,6 +42,10 @@ class _Shaped:
 
 _TENSOR = re.compile(r"(?:tensor|vector|memref)<((?:(?:\?|\d+)x)*)([^,>]+(?:<\w+>)?)(?:,.*)?>")
 _TORCH = re.compile(r"!torch\.vtensor<\[((?:(?:\?|\d+)(?:,|(?=\])))*)\],(\w+)>")
+_SPEC = re.compile(r"((?:\d{1,18}x)*)([su]?i\d+|bf16|f\d+(?:E\d+M\d+\w*)?|complex<\w+>|index)(?:=(.*))?", re.DOTALL)
+_OF_THE_TOOLS: Final = frozenset("@+&*(!")
+"""What begins an input that is no text of numbers: files, storage, nothing, other types."""
+_LONGEST_SAID: Final = 60
 _SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d+\.?\d*(?:[eE][-+]?\d+)?)")
 _INTEGER = re.compile(r"[su]?i\d+|index")
 _REAL = {"f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16"}
@@ -53,26 +57,98 @@ def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input]:
     """The user's own inputs, one per argument.
 
     Raises:
-        InputInvalid: there are more or fewer than the function takes.
+        InputInvalid: there are more or fewer than the function takes, or one is not of its argument's type.
     """
     _check_number(entry, len(specs), "give one --input per argument")
     for argument, spec in zip(entry.arguments, specs, strict=True):
-        _check_rank(entry, argument, spec)
+        check_spec(entry, argument, spec)
     return [Input(spec, spec) for spec in specs]
 
 
-def _check_rank(entry: Function, argument: Argument, spec: str) -> None:
-    """Refuse a single number for a tensor. Whether the values of a tensor fit, the runtime's tools check themselves.
+def check_spec(entry: Function, argument: Argument, spec: str) -> None:
+    """Refuse what cannot be an argument of its type; what only the runtime's tools know (files, `&storage`) they check.
 
     Raises:
-        InputInvalid: it is one.
+        InputInvalid: it cannot; the message says why, and how one is written.
     """
-    shaped = _parsed(argument.type)
-    if shaped is not None and shaped.sizes is not None and _SINGLE_NUMBER.fullmatch(spec):
+    declared, spec = _parsed(argument.type), spec.strip()
+    if declared is None or spec[:1] in _OF_THE_TOOLS:
+        return
+    if declared.sizes is not None and _SINGLE_NUMBER.fullmatch(spec):
         raise InputInvalid(
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {spec}; to fill it "
-            f"with this, write --input={_written(shaped)}={spec}"
+            f"with this, write --input={_written(declared)}={spec}"
         )
+    if fault := _scalar_fault(spec) if declared.sizes is None else _tensor_fault(declared, spec):
+        raise InputInvalid(
+            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be {_cut(spec)}: {fault}; write it as "
+            f"--input={_example_of(declared)}"
+        )
+
+
+def _cut(spec: str) -> str:
+    return repr(spec if len(spec) <= _LONGEST_SAID else spec[:_LONGEST_SAID] + "…")
+
+
+def _scalar_fault(spec: str) -> str:
+    """Why a text cannot be one number; "": it can."""
+    return "" if _is_number(spec) else "it takes one number"
+
+
+def _tensor_fault(declared: _Shaped, spec: str) -> str:
+    """Why a text cannot be a tensor; "": it can, as far as its shape, its element type and its values say."""
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        return "that has no shape and element type"
+    sizes, element, values = [int(size) for size in match[1].split("x")[:-1]], match[2], match[3] or ""
+    if not _sizes_fit(sizes, declared.sizes or ()):
+        return f"its shape is {'x'.join(map(str, sizes)) or 'empty'}, not {_shape_of(declared)}"
+    if not _elements_fit(element, declared.element):
+        return f"its elements are {element}, not {declared.element}"
+    return "" if values[:1] in _OF_THE_TOOLS else _values_fault(values, element, math.prod(sizes))
+
+
+def _sizes_fit(sizes: Sequence[int], declared: Sequence[int | None]) -> bool:
+    return len(sizes) == len(declared) and all(
+        wanted in (None, size) for size, wanted in zip(sizes, declared, strict=True)
+    )
+
+
+def _shape_of(declared: _Shaped) -> str:
+    return "x".join("?" if size is None else str(size) for size in declared.sizes or ()) or "empty"
+
+
+def _elements_fit(element: str, declared: str) -> bool:
+    """Whether the runtime may take one for the other: it knows more about signs and narrow types than we do."""
+    if element in _REAL and declared in _REAL:
+        return declared in {element, "f64"}  # f64 may have become f32 when it was compiled
+    whole, declared_whole = (_INTEGER.fullmatch(text) is not None for text in (element, declared))
+    if whole and declared_whole and "index" not in (element, declared):
+        widths = [text.lstrip("sui") for text in (element, declared)]
+        return widths[0] == widths[1] or "1" in widths
+    return whole == declared_whole or not (element in _REAL or declared in _REAL)
+
+
+def _values_fault(text: str, element: str, count: int) -> str:
+    values = text.replace(",", " ").replace("[", " ").replace("]", " ").split()
+    if not (element in _REAL or _INTEGER.fullmatch(element)):
+        return ""
+    if len(values) not in (0, 1, count):
+        return f"it has {plural(len(values), 'value')} for {plural(count, 'element')}"
+    bad = next((value for value in values if not _is_number(value)), None)
+    return "" if bad is None else f"{_cut(bad)} is not a number"
+
+
+def _is_number(text: str) -> bool:
+    """Whether C reads a number of it."""
+    try:
+        if "0x" in text.lower():
+            float.fromhex(text)
+        else:
+            float(text)
+    except (ValueError, OverflowError):
+        return False
+    return "_" not in text
 
 
 def array_inputs(entry: Function, values: Sequence[object], folder: Path) -> list[Input]:
@@ -97,6 +173,7 @@ def _of_value(entry: Function, index: int, value: object, folder: Path) -> Input
 
     if isinstance(value, (str, int, float)):
         spec = str(int(value) if isinstance(value, bool) else value)
+        check_spec(entry, entry.arguments[index], spec)
         return Input(spec, spec)
 
     argument = entry.arguments[index]
@@ -185,17 +262,19 @@ def _example(entry: Function) -> str:
     specs = []
     for argument in entry.arguments:
         shaped = _parsed(argument.type)
-        if shaped is None or shaped.sizes is None:
-            specs.append("--input=VALUE")
-        else:
-            value = "1" if _INTEGER.fullmatch(shaped.element) else "0.5"
-            specs.append(f"--input={_written(shaped)}={value}")
+        specs.append("--input=" + ("VALUE" if shaped is None or shaped.sizes is None else _example_of(shaped)))
     return " ".join(specs)
+
+
+def _example_of(shaped: _Shaped) -> str:
+    value = "1" if _INTEGER.fullmatch(shaped.element) else "0.5"
+    return value if shaped.sizes is None else f"{_written(shaped)}={value}"
 
 
 def _written(shaped: _Shaped) -> str:
     """A shape and element type as IREE writes them, `N` for each size that is not known."""
-    return "".join(f"{'N' if size is None else size}x" for size in shaped.sizes or ()) + shaped.element
+    element = "i8" if shaped.element == "i1" else shaped.element  # truth values are bytes
+    return "".join(f"{'N' if size is None else size}x" for size in shaped.sizes or ()) + element
 
 
 def _made(index: int, shaped: _Shaped, folder: Path) -> Input:
