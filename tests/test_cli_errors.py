@@ -281,6 +281,22 @@ def test_run_of_another_module(built: Built, csv_run: Path, tmp_path: Path) -> N
     assert "--allow-mismatch" in said
 
 
+def test_table_of_which_nothing_matches(built: Built, tmp_path: Path) -> None:
+    rows = ["kernel,duration_ns", *["conv,5"] * 3, "=1+1,6", "relu,7", ",8"]
+    (tmp_path / "run.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    said = refused("run-mismatch", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "run.csv: 6 rows and none of a kernel of the map" in said
+    assert "'conv'" in said
+    assert "'mlp_dispatch_0_matmul_32x256x784_f32'" in said
+    assert run_cli("attribute", "run.csv", "--map", built("hand_mlp"), "--allow-mismatch", cwd=tmp_path).returncode == 0
+
+
+def test_table_of_which_one_row_matches(built: Built, tmp_path: Path) -> None:
+    rows = ["kernel,duration_ns", "conv,5", "mlp_dispatch_0_matmul_32x256x784_f32,6"]
+    (tmp_path / "run.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    assert run_cli("attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path).returncode == 0
+
+
 def test_bare_csv_with_no_bundle_in_sight(csv_run: Path, tmp_path: Path) -> None:
     csv_run.with_name("run.csv.json").unlink()
     assert "--map" in refused("bundle-missing", "attribute", "run.csv", cwd=tmp_path)

@@ -100,8 +100,8 @@ def test_the_sentence_says_what_is_wrong_and_what_is_right(bundle: Bundle, tmp_p
     words = [word for spec in ("2x3xi32=1", *_GOOD[1:]) for word in ("--input", spec)]
     done = run_cli("record", bundle.path, *words, "-o", "run.csv", cwd=tmp_path)
     assert done.stderr == (
-        "tracemap: error: main: argument input0 (tensor<2x3xf32>) cannot be '2x3xi32=1': its elements are i32, not f32; "
-        "write it as --input=2x3xf32=0.5 [input-invalid]\n"
+        "tracemap: error: main: argument input0 (tensor<2x3xf32>) cannot be '2x3xi32=1': its elements are i32, not "
+        "f32; write it as --input=2x3xf32=0.5 [input-invalid]\n"
     )
     assert done.returncode == 2
     assert not list(tmp_path.iterdir())

@@ -130,7 +130,7 @@ class RunEmpty(TracemapError):
 
 
 class RunMismatch(TracemapError):
-    """The run was recorded from another module than the bundle's."""
+    """The run was recorded from another module than the bundle's, or names no kernel of it."""
 
     remedy = "use the bundle that the run was recorded from, record again, or pass --allow-mismatch"
 

@@ -15,6 +15,7 @@ from msgspec import structs
 from tracemap.attribution.model import NO_WORK, Attribution, MetricTotal, OpResult, ResidualRow
 from tracemap.attribution.result.diagnostics import result_diagnostics
 from tracemap.attribution.result.invocations import shares_of_invocations
+from tracemap.attribution.result.mismatch import check_something_matches
 from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import Splitting, bases, op_results, site_results, transfer_results
 from tracemap.attribution.result.totals import Totals, totals
@@ -84,7 +85,7 @@ def attribute(request: Request) -> Attribution:
     """Join runs onto a map.
 
     Raises:
-        RunMismatch: a run is of another module, and `allow_mismatch` is not set.
+        RunMismatch: a run is of another module or has no kernel of the map, and `allow_mismatch` is not set.
         RunInvalid: a cell is not what its column says, or a file is damaged.
         UsageInvalid: runs that must not be added up: of other devices or worker counts, or with no metric in common;
             the rule `measured`, where nothing was measured inside of kernels.
@@ -94,6 +95,8 @@ def attribute(request: Request) -> Attribution:
     diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
     with open_tables(request.runs) as tables:
         seen = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
+        if not request.allow_mismatch:
+            check_something_matches(graph, tables, seen)
         return _result(request, tables, totals(seen), diagnostics)
 
 
