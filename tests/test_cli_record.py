@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.recording import events
-from tests.support import check_cli, command_line, json_cli, run_cli
+from tests.support import SAMPLES, check_cli, command_line, json_cli, run_cli
 from tracemap.capture.enough import enough_hz
 from tracemap.capture.open_run import open_run
 from tracemap.graph.bundle import load
@@ -220,6 +220,29 @@ def test_a_disk_that_fills_while_the_profile_is_written(multifunc: Path, small_d
     assert "what was recorded until then is in run.csv.ireeprof" in done.stderr
     assert [path.name for path in small_disk.iterdir()] == ["run.csv.ireeprof"]
     check_said_to_be_cut(small_disk / "run.csv.ireeprof", multifunc)
+
+
+def test_a_disk_of_temporary_files_that_is_full_is_not_the_models_fault(
+    built: Built, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever meets it first, the compiler, a copy of what was given or an input that is made up."""
+    bundle = built("hand_mlp")
+    (small_disk / "fill").write_bytes(b"\0" * 560_000)
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    work = tmp_path / "work"
+    work.mkdir()
+    run = b"kernel,duration_ns\n" + b"mlp_dispatch_0_matmul_32x256x784_f32,5\n" * 20_000
+    for words in (
+        ("build", SAMPLES / "models" / "jax_mlp.mlir", "-o", "m.tracemap"),
+        ("record", bundle, "-o", "run.csv"),
+        ("attribute", "-", "--map", bundle),
+    ):
+        done = run_cli(*words, cwd=work, stdin=run)
+        assert done.returncode == 2
+        assert "name a folder that has room by TMPDIR [target-unwritable]" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not list(work.iterdir())
+        assert [path.name for path in small_disk.iterdir()] == ["fill"]
 
 
 def check_said_to_be_cut(profile: Path, bundle: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -155,3 +156,29 @@ def test_a_model_of_a_name_that_is_no_utf_8_is_built(tmp_path: Path) -> None:
     shutil.copy(MLP, tmp_path / name)
     assert run_cli("build", name, "-o", "m.tracemap", cwd=tmp_path).returncode == 0
     assert load(tmp_path / "m.tracemap").graph.ops[1].file == r"m\udcff.mlir"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_run_of_a_name_that_is_no_utf_8_is_refused_before_the_work(
+    suffix: str, built: Built, recorded: Recorded, tmp_path: Path
+) -> None:
+    name = os.fsdecode(b"run\xff") + suffix
+    said = refused("target-unwritable", "record", built("hand_mlp"), "--iterations", "1", "-o", name, cwd=tmp_path)
+    assert rf"run\udcff{suffix}: the name is not UTF-8" in said
+    assert not list(tmp_path.iterdir())
+    shutil.copy(recorded("hand_mlp", suffix), tmp_path / name)
+    said = refused("run-invalid", "attribute", name, "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "its name is not UTF-8" in said
+
+
+def test_a_compressed_run_is_said_to_be_one(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_bytes(gzip.compress(b"kernel,duration_ns\na,5\n"))
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "is compressed; unpack it first" in said
+
+
+def test_a_file_that_is_no_table_does_not_fill_the_screen(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text(",".join(["x" * 1000] * 5000) + "\n1\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert "(5000 in all)" in said
+    assert len(said) < 2000

@@ -6,6 +6,7 @@ standard input, `-`; devices have no end, or none that anybody knows.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -77,6 +78,8 @@ def _told(name: str, kind: type[TracemapError]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a copy, not of what is read
+            raise
         raise kind(f"{name}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name with a NUL
         raise kind(f"{name}: cannot be read: {error}") from error

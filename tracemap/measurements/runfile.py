@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import pretty
-from tracemap.errors import RunEmpty, RunInvalid, TracemapError
-from tracemap.inert import plain_cell
+from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError
+from tracemap.inert import for_terminal, plain_cell
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
@@ -29,6 +29,7 @@ PARQUET_KEY: Final = "tracemap"
 """The key of the header in Parquet's key-value metadata."""
 
 _PARQUET_MAGIC = b"PAR1"
+_COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\xfd7zX")
 _SAMPLE_ROWS = 1000
 
 
@@ -42,10 +43,22 @@ def check_target(target: Path, *, force: bool) -> None:
         TargetExists: one of them exists and `force` is not set.
         TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself.
     """
+    if not _is_utf8(str(target)):
+        raise TargetUnwritable(
+            f"{target}: the name is not UTF-8, which the database cannot take; choose another"
+        )
     check_file(target, force=force)
     if _has_header_beside(target):
         header = header_path(target)
         check_file(header, force=force or (not target.exists() and _is_header(header)))
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _has_header_beside(target: Path) -> bool:
@@ -105,6 +118,10 @@ def read_run(path: Path) -> Run:
     """
     with opened(path, RunInvalid) as file:
         magic = file.read(len(_PARQUET_MAGIC))
+    if magic.startswith(_COMPRESSED):
+        raise RunInvalid(f"{path}: is compressed; unpack it first, for example: tracemap attribute <(zcat {path.name})")
+    if not _is_utf8(str(path)):
+        raise RunInvalid(f"{path}: its name is not UTF-8, which the database does not take; rename it")
     return _read_parquet_run(path) if magic == _PARQUET_MAGIC else _read_csv_run(path)
 
 
@@ -165,6 +182,16 @@ def _first_values(path: Path, width: int, index: int) -> list[str]:
         return []
 
 
+_LISTED, _LONGEST_NAME = 20, 40
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names for a message, which a file that is no table at all must not make long."""
+    shown = [name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "…" for name in names[:_LISTED]]
+    more = [f"… ({len(names)} in all)"] if len(names) > _LISTED else []
+    return ", ".join(for_terminal(name) for name in [*shown, *more]) or "nothing"
+
+
 def _run(path: Path, file_format: str, header: RunHeader | None, found: list[tuple[str, str]]) -> Run:
     """The run of a file with the `found` columns (name and SQL type)."""
     columns = file_columns(path, found)
@@ -177,5 +204,5 @@ def _run(path: Path, file_format: str, header: RunHeader | None, found: list[tup
             if has_kernel
             else "column that names the kernel (kernel, dispatch or name)"
         )
-        raise RunInvalid(f"{path}: there is no {missing}; its columns are: {', '.join(names) or 'nothing'}")
+        raise RunInvalid(f"{path}: there is no {missing}; its columns are: {_listed(names)}")
     return Run(header or UNTOLD_HEADER, path, file_format, names, metrics, has_header=header is not None)

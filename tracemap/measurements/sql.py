@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,7 +92,7 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
             if written is not None:
                 written.fetchall()
         except duckdb.IOException as error:
-            raise TargetUnwritable(f"{target}: cannot be written: {error}") from error
+            raise TargetUnwritable(f"{target}: cannot be written: {said_by_system(error)}") from error
         yield
 
 
@@ -104,6 +106,12 @@ def _inert(name: str, kind: str) -> str:
     if kind != "VARCHAR":
         return f"{cell} AS {header}"
     return f"CASE WHEN regexp_matches({cell}, {literal(IS_FORMULA)}) THEN '''' || {cell} ELSE {cell} END AS {header}"
+
+
+def said_by_system(error: Exception) -> str:
+    """What the system said of an error that DuckDB passes on in JSON; else its first line."""
+    number = re.search(r'"errno":"(\d+)"', str(error))
+    return os.strerror(int(number[1])) if number else first_line(error)
 
 
 def first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ elsewhere; a folder without one is removed only if it is empty.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from tracemap.errors import TargetUnwritable
+from tracemap.errors import TargetUnwritable, TracemapError
 from tracemap.owned.ending import undisturbed
 from tracemap.owned.ledger import Note, clear, line_of, notes_in, remove
 
@@ -186,7 +187,8 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
     """A folder that is removed when it is left; in this process's own, or elsewhere.
 
     Raises:
-        TargetUnwritable: there is no room for it.
+        TargetUnwritable: there is no room for it, or for what is written into it: whoever fails for that, a program
+            that was started too, gives way to this error.
     """
     home = None
     try:
@@ -204,9 +206,29 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
         ) from error
     try:
         yield folder
+    except (OSError, TracemapError) as error:
+        if isinstance(error, TargetUnwritable) or not _is_for_want_of_room(error, folder):
+            raise
+        raise TargetUnwritable(
+            f"{folder.parent.parent}: its disk is full, and temporary files go there; name a folder that has room by "
+            "TMPDIR"
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         leave(home)
+
+
+_WANTS_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LITTLE_BYTES = 4_000_000
+
+
+def _is_for_want_of_room(error: Exception, folder: Path) -> bool:
+    """Whether an error, or what a program said, is of a full disk, and the disk of a folder is full."""
+    if isinstance(error, OSError):
+        wants = error.errno in _WANTS_ROOM
+    else:
+        wants = any(os.strerror(number) in str(error) for number in _WANTS_ROOM)
+    return wants and shutil.disk_usage(folder).free < _LITTLE_BYTES
 
 
 @contextmanager

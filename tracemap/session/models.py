@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.codec import storable
-from tracemap.errors import ModelUnreadable, UsageInvalid
+from tracemap.errors import ModelInvalid, ModelUnreadable, UsageInvalid
 from tracemap.inputs import STANDARD_INPUT, given_bytes
+from tracemap.ir.foreign import why_no_model
 
 GIVEN: Final = "<string>"
 """What a model without a file is called, as Python calls code that it was given."""
@@ -18,10 +19,16 @@ def read_model(model: str | bytes) -> tuple[bytes, str]:
 
     Raises:
         ModelUnreadable: it cannot be read.
+        ModelInvalid: it is of another kind of file.
     """
     if isinstance(model, bytes):
-        return model, GIVEN
-    return given_bytes(model, ModelUnreadable), "<stdin>" if model == STANDARD_INPUT else storable(Path(model).name)
+        data, name = model, GIVEN
+    else:
+        data = given_bytes(model, ModelUnreadable)
+        name = "<stdin>" if model == STANDARD_INPUT else storable(Path(model).name)
+    if why := why_no_model(data, name):
+        raise ModelInvalid(f"{name}: {why}")
+    return data, name
 
 
 def own_folder(model: str | bytes) -> tuple[Path, ...]:
