@@ -397,6 +397,12 @@ def test_flags_that_the_runtimes_tool_does_not_have_are_refused(flag: str, said:
     assert said in refused("usage-invalid", "record", mlp, "-o", "run.csv", "--", flag, cwd=mlp.parent)
 
 
+def test_flags_with_a_zero_byte_are_refused(mlp: Path) -> None:
+    (mlp.parent / "zero.flags").write_bytes(b"--device=a\0b\n")
+    command = ("record", mlp, "--flagfile", "zero.flags", "-o", "run.csv")
+    assert r"--device=a\x00b" in refused("usage-invalid", *command, cwd=mlp.parent)
+
+
 def test_a_number_where_a_tensor_is_taken_is_refused(mlp: Path) -> None:
     said = refused("input-invalid", "record", mlp, "-o", "run.csv", *["--input", "7"] * 7, cwd=mlp.parent)
     assert "cannot be the single number 7" in said

@@ -44,9 +44,7 @@ def check_target(target: Path, *, force: bool) -> None:
         TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself.
     """
     if not _is_utf8(str(target)):
-        raise TargetUnwritable(
-            f"{target}: the name is not UTF-8, which the database cannot take; choose another"
-        )
+        raise TargetUnwritable(f"{target}: the name is not UTF-8, which the database cannot take; choose another")
     check_file(target, force=force)
     if _has_header_beside(target):
         header = header_path(target)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, ClassVar
 
-from tracemap.errors import ToolMissing
+from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.owned import home
 from tracemap.owned.ending import Ended, undisturbed
 from tracemap.owned.ledger import child_note
@@ -68,8 +68,11 @@ def start(
 
     Raises:
         ToolMissing: it cannot be started.
+        UsageInvalid: an argument holds a zero byte, as a file of flags or a damaged map may.
     """
     words = [str(word) for word in arguments]
+    if broken := next((word for word in words if "\0" in word), ""):
+        raise UsageInvalid(f"{broken!r}: holds a zero byte, which no program can be given; leave it out")
     with undisturbed(), _State.starting:
         if _State.closed:
             raise Ended(signal.SIGTERM)
