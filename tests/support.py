@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,3 +132,10 @@ def runs_of(image: Image, function: CodeFunction) -> Iterator[tuple[int, int, in
     for (low, line), high in zip(image.rows, ends, strict=False):
         if low < function.high and high > function.low:
             yield max(low, function.low), min(high, function.high), line
+
+
+def page_data(text: str) -> Json:
+    """What the script of a page works on."""
+    found = re.findall(r'<script type="application/octet-stream" id="data">(.*?)</script>', text)
+    assert len(found) == 1
+    return json.loads(zlib.decompress(base64.b64decode(found[0])))  # type: ignore[no-any-return]

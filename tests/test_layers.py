@@ -108,7 +108,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "reports": (
         frozenset({"advice", "basis", "escaping", "labels"}),
-        frozenset({"costed", "highlight", "html", "kernels"}),
+        frozenset({"costed", "html", "kernels"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),
     ),

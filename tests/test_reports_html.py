@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from pathlib import Path
 
 import pytest
 
 from tests.builders import attribution, graph, op, site
-from tests.support import ROOT
+from tests.support import ROOT, page_data
 from tests.test_reports_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
 from tracemap.reports.escaping import for_script
-from tracemap.reports.html.blocks import LINES_PER_BLOCK
+from tracemap.reports.html.blocks import LINES_PER_BLOCK, markup_of_lines
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.render import bar_width, render_page
@@ -27,27 +29,30 @@ def test_the_same_page_gives_the_same_bytes() -> None:
     assert pages[0] == pages[1]
 
 
-def test_every_line_has_an_anchor_and_its_numbers_stand_in_the_markup() -> None:
+def test_every_line_has_an_anchor_and_its_numbers_are_in_the_data() -> None:
     text = render_page(page_of(GRAPH, attribution(GRAPH, TOTALS)))
     assert re.findall(r'<div class="l" id="(F\d+L\d+)">', text) == [
         *(f"F0L{number}" for number in range(1, 13)),
         *(f"F1L{number}" for number in range(1, 5)),
     ]
-    (row,) = re.findall(r'<div class="l" id="F0L4">.*', text)
-    assert ">75 ns<" in row
-    assert ">100 ns<" in row
-    assert 'title="150 ns in all"' in row
+    assert '<div class="l" id="F0L4"><code>line 4</code></div>' in text
+    data = page_data(text)
+    line = dict(zip(data["fields"]["SourceLine"], data["sources"][0]["lines"]["4"], strict=True))
+    assert (line["ops"], line["calls"], line["costs"][0]) == (["op3"], 4, [150, 201, 10])
     assert ">cpu_ns, per invocation, mean of 2<" in text
 
 
-def test_sums_stand_in_the_markup_where_they_are_asked_for() -> None:
-    page = build_page(GRAPH, attribution(GRAPH, TOTALS), lambda source: TEXTS[source.name], totals=True)
-    text = render_page(page)
-    (row,) = re.findall(r'<div class="l" id="F0L4">.*', text)
-    assert ">150 ns<" in row
-    assert ">201 ns<" in row
-    assert ">cpu_ns, sums of 2 invocations<" in text
-    assert '<option value="1" selected>' in text
+def test_the_hottest_ops_stand_in_the_markup_as_they_are_asked_for() -> None:
+    for totals, of_op, basis in (
+        (False, "75 ns", "per invocation, mean of 2"),
+        (True, "150 ns", "sums of 2 invocations"),
+    ):
+        costs = attribution(GRAPH, TOTALS)
+        text = render_page(build_page(GRAPH, costs, lambda source: TEXTS[source.name], totals=totals))
+        first, *_ = re.findall(r"<tr><td>(op\d+)</td>.*?>([\d.]+ ns)</span>", text)
+        assert first == ("op3", of_op)
+        assert f">cpu_ns, {basis}<" in text
+        assert ('<option value="1" selected>' in text) == totals
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
@@ -66,14 +71,20 @@ def test_hostile_text_is_escaped_everywhere(costs: bool) -> None:
     text = render_page(page)
     assert "<img" not in text
     assert text.count("</script>") == 3  # the page's own: early, data, main
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
-    assert data["ops"][0]["name"] == EVIL
+    data = page_data(text)
+    assert data["ops"][0][data["fields"]["OpRow"].index("name")] == EVIL
 
 
-def test_embedded_json_is_inert_and_means_the_same() -> None:
+def test_embedded_data_is_inert_and_means_the_same() -> None:
     text = for_script({"a": EVIL})
-    assert not set("<>&\u2028\u2029") & set(text)
-    assert json.loads(text) == {"a": EVIL}
+    assert re.fullmatch(r"[A-Za-z0-9+/]+=*", text)
+    assert json.loads(zlib.decompress(base64.b64decode(text))) == {"a": EVIL}
+
+
+def test_lines_are_escaped_and_characters_that_reorder_show() -> None:
+    text = markup_of_lines(["</code><script>\u202e&'\r", "", "\0"], "F0")
+    assert '<div class="l" id="F0L1"><code>&lt;/code&gt;&lt;script&gt;⟨U+202E⟩&amp;\'</code></div>\n' in text
+    assert '<div class="l" id="F0L3"><code>\ufffd</code></div>\n' in text
 
 
 def test_long_sources_are_cut_into_blocks() -> None:

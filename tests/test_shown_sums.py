@@ -46,7 +46,7 @@ def test_lines_ops_and_scopes_of_the_page_add_up_to_the_rows_of_the_run(
     run, bundle = recorded(flags), load(built(samples.model_of(flags)))
     page = build_page(bundle.graph, attribute([run], bundle), bundle.source_text)
     (cpu,) = [number for number, metric in enumerate(page.metrics) if metric.name == "cpu_ns"]
-    lines = [line.costs[cpu].attributed for line in page.sources[0].lines if line.costs]
+    lines = [line.costs[cpu].attributed for line in page.sources[0].lines.values() if line.costs]
     ops = [row.costs[cpu].attributed for row in page.ops if row.costs]
     scopes = [row.attributed[cpu] for row in page.scopes]
     dispatched = sum_of_run(run, "cpu_ns", "kind = 'dispatch'")

@@ -12,6 +12,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SWITCHES = (
@@ -60,6 +61,7 @@ def open_page(browser: Chrome) -> Iterator[Open]:
             log(browser, "performance")
         opened.append(path.as_uri())
         browser.get(path.as_uri() + anchor)
+        WebDriverWait(browser, 30).until(is_ready, "the page's scripts did not end")
         return browser
 
     yield show
@@ -67,6 +69,11 @@ def open_page(browser: Chrome) -> Iterator[Open]:
         browser.execute_script("try { localStorage.clear() } catch {}")
     assert [entry["message"] for entry in log(browser, "browser")] == []
     assert {url.split("#")[0] for url in requests(browser)} <= {*opened, "about:blank"}
+
+
+def is_ready(browser: Chrome) -> bool:
+    """Whether the page's script has run: it inflates what it works on, for a moment beyond the page's load."""
+    return bool(browser.execute_script("return document.documentElement.classList.contains('ready')"))
 
 
 def log(browser: Chrome, kind: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from tests.browser.conftest import Open, log
 from tests.browser.test_reports_browser import find, go, press, texts, view
 from tests.builders import graph, op, site
 from tests.conftest import Built
+from tests.support import page_data
 from tests.test_attribution_steps import addresses_run
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.graph.bundle import load
@@ -130,10 +131,8 @@ def test_loops_are_a_tree_with_their_ops(open_page: Open, real: Path) -> None:
 
 def test_heat_is_what_was_seen(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
-    total = browser.execute_script(
-        "return Object.values(JSON.parse(document.getElementById('data').textContent).kernels[0].seen.samples)"
-        ".reduce((a, b) => a + b, 0)"
-    )
+    data = page_data(real.read_text(encoding="utf-8"))
+    total = sum(data["kernels"][0]["seen"]["samples"].values())
     titles = [row.get_attribute("title") for row in browser.find_elements("css selector", "#kernel-ir .kr .v[title]")]
     shown = sum(int(str(title).partition(" ")[0]) for title in titles)
     assert 0 < shown <= total

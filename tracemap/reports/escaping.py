@@ -2,33 +2,34 @@
 
 One function for each place that text goes to; `tracemap/inert.py` has those of terminals and tables. What templates
 insert is escaped by `html/document.py`, which alone else decides; `| safe` in a template may only follow
-what was made here or by `highlight`.
+what was made here or by `html/blocks.py`.
 """
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64encode
+
 from tracemap.codec import encode
 
 # A carriage return would be a line end for browsers, and NUL is not allowed in HTML.
-_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;", "\r": None, "\0": "\ufffd"}
+_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "", "\0": "\ufffd"}
 # Invisible characters that reorder text are shown by name: what stands on a line must be what one sees there.
 _REORDERING = {chr(code): f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-_MARKUP_TABLE = str.maketrans(_MARKUP | _REORDERING)
-
-_UNSAFE_IN_SCRIPTS = "<>&\u2028\u2029"
+_REPLACED = {**_MARKUP, **_REORDERING}
 
 
 def for_markup(text: str) -> str:
-    """Source text as the content of an element."""
-    return text.translate(_MARKUP_TABLE)
+    """Source text as the content of an element (not as an attribute: quotes stay, of which a source has many)."""
+    for char, instead in _REPLACED.items():  # few occur: that is far faster than a table, which asks for each character
+        text = text.replace(char, instead)
+    return text
 
 
 def for_script(value: object) -> str:
-    """The JSON of a value as it may stand inside a `script` element, whatever texts it holds."""
-    text = encode(value).decode()
-    for char in _UNSAFE_IN_SCRIPTS:  # of megabytes, few characters are: replacing is far faster than a table
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
+    """The JSON of a value as it stands in a `script` element: compressed, as letters and digits that mean nothing."""
+    # zlib of a level gives the same bytes for the same value; more than this level takes much longer for little.
+    return b64encode(zlib.compress(encode(value), 6)).decode()
 
 
 def for_hook_text(name: str) -> str:

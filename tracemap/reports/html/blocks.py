@@ -1,9 +1,15 @@
-"""Long texts in blocks of lines: browsers lay out only the blocks that are in view, if they know the sizes of all."""
+"""Long texts in blocks of lines: browsers lay out only the blocks that are in view, if they know the sizes of all.
+
+A line is an element with its plain text, so that the browser finds it and links lead to it, with scripts and without.
+What else it shows, colours too, the page's script adds to blocks that are near the view (`assets/shared/blocks.js`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
+
+from tracemap.reports.escaping import for_markup
 
 LINES_PER_BLOCK = 100
 
@@ -24,3 +30,19 @@ def block_sizes(texts: Mapping[str, tuple[int, int]]) -> str:
     widths = [f"#{anchor} .code {{ --columns: {columns} }}\n" for anchor, (columns, _) in texts.items()]
     lengths = sorted({len(block) for _, count in texts.values() for block in in_blocks(range(count))})
     return "".join(widths + [f".n{length} {{ --lines: {length} }}\n" for length in lengths])
+
+
+def markup_of_lines(lines: Sequence[str], anchor: str) -> str:
+    """The elements of a text's lines: those of the text `F0` have the ids `F0L1`, `F0L2` and so on."""
+    return "".join(_markup(lines, anchor))
+
+
+def _markup(lines: Sequence[str], anchor: str) -> Iterator[str]:
+    number = 0
+    for block in in_blocks(lines):
+        yield f'<div class="chunk n{len(block)}">\n'
+        # Escaping takes no time to speak of, but by the line it would.
+        for text in for_markup("\n".join(block)).split("\n"):
+            number += 1
+            yield f'<div class="l" id="{anchor}L{number}"><code>{text}</code></div>\n'
+        yield "</div>\n"

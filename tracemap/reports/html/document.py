@@ -94,9 +94,12 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
 
 
 def _script(kind: Kind) -> str:
-    """The parts in one function, so that nothing that they declare is in the way of the browser's own names."""
+    """The parts in one function, so that nothing that they declare is in the way of the browser's own names.
+
+    It may wait, for what is compressed; the document is `ready` when all parts have run.
+    """
     parts = "\n".join(map(asset, ("shared/elements.js", *kind.scripts)))
-    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+    return f'"use strict";\n(async () => {{\n{parts}document.documentElement.classList.add("ready");\n}})();\n'
 
 
 def write_page(text: str, target: Path, *, force: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracemap.codec import Record
 from tracemap.graph.lowering import Lowering, SourceOp, Stage
-from tracemap.reports.highlight.lines import highlighted_lines
+from tracemap.reports.escaping import for_markup
 from tracemap.reports.html.blocks import block_sizes, in_blocks
 from tracemap.reports.html.document import Kind, render
 from tracemap.reports.labels import line_and_column, lines_of
@@ -14,18 +14,25 @@ from tracemap.units import Unknown, plural
 _KIND = Kind(
     template="lowering/lowering.html.j2",
     styles=("shared/source.css", "shared/details.css", "lowering/lowering.css"),
-    scripts=("shared/data.js", "shared/details.js", "shared/keys.js", "lowering/lowering.js"),
+    scripts=(
+        "shared/data.js",
+        "shared/highlight.js",
+        "shared/blocks.js",
+        "shared/details.js",
+        "shared/keys.js",
+        "lowering/lowering.js",
+    ),
 )
 
 
 class PaneLine(Record, frozen=True):
-    """A line of a stage's text, as escaped, highlighted HTML.
+    """A line of a stage's text.
 
     `band` tells neighbouring outermost loops apart: 0 outside, else 1 or 2; `label` is the loop's id where it begins.
     """
 
     number: int
-    html: str
+    text: str
     label: str
     band: int
 
@@ -83,6 +90,7 @@ def render_lowering_page(lowering: Lowering) -> str:
         sizes=block_sizes({f"S{pane.number}": (pane.columns, len(pane.lines)) for pane in page.panes}),
         data={"ops": page.ops, "stages": [{"loops": each.loops, "rest": each.remainders} for each in lowering.stages]},
         in_blocks=in_blocks,
+        markup=for_markup,
     )
 
 
@@ -90,10 +98,10 @@ def _pane(stage: Stage, number: int) -> Pane:
     bands = _bands(stage)
     begins = {loop.line: loop.id for loop in stage.loops}
     lines = tuple(
-        PaneLine(line, html, begins.get(line, ""), bands.get(line, 0))
-        for line, html in enumerate(highlighted_lines(stage.text, "mlir"), start=1)
+        PaneLine(line, text, begins.get(line, ""), bands.get(line, 0))
+        for line, text in enumerate(lines_of(stage.text), start=1)
     )
-    columns = max(map(len, lines_of(stage.text)), default=0)
+    columns = max((len(line.text) for line in lines), default=0)
     return Pane(number, heading(stage, number), stage.pipeline, _summary(stage), columns, lines)
 
 

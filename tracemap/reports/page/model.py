@@ -6,8 +6,8 @@ markup, and by the same rules in the page's script (`assets/page/amounts.js`), w
 sums. What is there per metric stands in the order of the page's metrics; it is empty in a page without a run, and for
 what was not measured.
 
-The page's script takes these records as they are. Those of which there are most are lists there, in the order of their
-fields: names of fields would be most of the page where a row has a dozen of them for each metric.
+The page's script takes these records as they are. Those of which there are many are lists there, in the order of their
+fields, whose names are told once (`render.page_json`).
 """
 
 from __future__ import annotations
@@ -82,30 +82,32 @@ class ResidualLine(Record, frozen=True):
     amounts: tuple[int, ...]
 
 
+HEAT_LEVELS = 10
+"""Each is a class in the style sheet, besides 0 for none."""
+
+
 class LineCost(Record, frozen=True, array_like=True):
     """One metric of one source line.
 
     MLIR: `attributed` adds up over lines; `inclusive` is the whole of every site that works for the line (for call ops
     and functions: of every site reached through them), each once. Python: `attributed` is *self* (innermost frame),
-    `inclusive` the attributed cost of every op that has the line in its stack. `heat` is 0 to 1, the square root of the
-    share of the file's hottest line, so that lines of a hundredth of its cost still show.
+    `inclusive` the attributed cost of every op that has the line in its stack. `heat` is 0 (none) to `HEAT_LEVELS`, by
+    the square root of the share of the file's hottest line, so that lines of a hundredth of its cost still show.
     """
 
     attributed: int
     inclusive: int
-    heat: float
+    heat: int
 
 
-class SourceLine(Record, frozen=True):
-    """One line of a source file.
+class SourceLine(Record, frozen=True, array_like=True):
+    """A line of a source file that has to do with ops.
 
-    `html` is escaped and highlighted. `ops` stand on the line (or, in Python, have it as a frame), `part_ops` have only
+    `ops` stand on the line (or, in Python, have it as a frame), `part_ops` have only
     a part there. `sites` work for the line. `remark` says why there is no cost: that it was not measured (work at load)
     or the fates of the line's ops.
     """
 
-    number: int
-    html: str
     ops: tuple[str, ...]
     part_ops: tuple[str, ...]
     sites: tuple[str, ...]
@@ -117,7 +119,8 @@ class SourceLine(Record, frozen=True):
 class SourcePage(Record, frozen=True):
     """A source file of the bundle: `index` is its number in anchors (`F0L12`); `columns` the width of its widest line.
 
-    `hottest` has line numbers by falling attributed cost, per metric.
+    `text` has all lines, `lines` by number those that have to do with ops; `hottest` has line numbers by falling
+    attributed cost, per metric.
     """
 
     index: int
@@ -125,7 +128,8 @@ class SourcePage(Record, frozen=True):
     label: str
     language: str
     columns: int
-    lines: tuple[SourceLine, ...]
+    text: tuple[str, ...]
+    lines: Mapping[int, SourceLine]
     hottest: tuple[tuple[int, ...], ...]
 
 
@@ -144,7 +148,7 @@ class Spread(Record, frozen=True, array_like=True):
     p90: int
 
 
-class OpCostRow(Record, frozen=True):
+class OpCostRow(Record, frozen=True, array_like=True):
     """One metric of one op, as in `tracemap.attribution.model.OpCost`; `sampled` is None where no samples decide."""
 
     attributed: int
@@ -156,7 +160,7 @@ class OpCostRow(Record, frozen=True):
     uncertain: bool = False
 
 
-class OpRow(Record, frozen=True):
+class OpRow(Record, frozen=True, array_like=True):
     """A row of the op table. `calls` is unknown and `costs` empty for ops that were not measured."""
 
     id: str
@@ -173,18 +177,18 @@ class OpRow(Record, frozen=True):
     costs: tuple[OpCostRow, ...]
 
 
-class MemberRow(Record, frozen=True):
+class MemberRow(Record, frozen=True, array_like=True):
     """A member of a site: evidence, estimated work, and its share of the site's cost per metric."""
 
     op: str
     evidence: str
     root: bool
-    operations: str
-    bytes: str
+    operations: Integer
+    bytes: Integer
     attributed: tuple[int, ...]
 
 
-class SiteCostRow(Record, frozen=True):
+class SiteCostRow(Record, frozen=True, array_like=True):
     """One metric of one site."""
 
     total: int
@@ -193,13 +197,16 @@ class SiteCostRow(Record, frozen=True):
 
 
 class SlowCallRow(Record, frozen=True, array_like=True):
-    """A single call: which it is, and its times, as texts."""
+    """A single call: which it is, the run's number from 1, and its times."""
 
-    which: str
-    times: str
+    run: int
+    invocation: Integer
+    start_ns: Integer
+    duration_ns: Integer
+    cpu_ns: Integer
 
 
-class SiteRow(Record, frozen=True):
+class SiteRow(Record, frozen=True, array_like=True):
     """A row of the site table. `remarks` say how the cost was split; `load_time` sites are unmeasured.
 
     `tiles` are those of all calls; `slowest_ns` is the time of the slowest call.
@@ -221,7 +228,7 @@ class SiteRow(Record, frozen=True):
     costs: tuple[SiteCostRow, ...]
 
 
-class ScopeRow(Record, frozen=True):
+class ScopeRow(Record, frozen=True, array_like=True):
     """A scope in the tree of scopes, in program order, parents first.
 
     `attributed` is of the ops that stand in this very scope; `inclusive` adds those of the scopes below.

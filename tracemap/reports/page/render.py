@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle
-from tracemap.reports.html.blocks import block_sizes, in_blocks
+from tracemap.reports.html.blocks import block_sizes, markup_of_lines
 from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import kernels_of
-from tracemap.reports.page.model import LineCost, PageData, SourceLine, amount_text
+from tracemap.reports.page.model import (
+    MemberRow,
+    OpCostRow,
+    OpRow,
+    PageData,
+    ScopeRow,
+    SiteCostRow,
+    SiteRow,
+    SlowCallRow,
+    SourceLine,
+    amount_text,
+)
 from tracemap.units import format_mean, format_share
 
-HEAT_LEVELS = 10
-"""Each is a class in the style sheet, besides 0 for none."""
+MOST_HOTTEST = 12
+"""The ops that the overview names."""
 
 BAR_STEPS = 20
 """Of the width of a bar; each is a class in the style sheet."""
@@ -26,6 +36,8 @@ _KIND = Kind(
     styles=("shared/source.css", "shared/details.css", "page/page.css"),
     scripts=(
         "shared/data.js",
+        "shared/highlight.js",
+        "shared/blocks.js",
         "shared/views.js",
         "shared/details.js",
         "shared/keys.js",
@@ -42,15 +54,21 @@ _KIND = Kind(
 )
 
 
+_LISTED = (SourceLine, OpRow, OpCostRow, SiteRow, SiteCostRow, SlowCallRow, MemberRow, ScopeRow)
+"""Records that the script gets as lists of their fields."""
+
+
 def page_json(page: PageData) -> dict[str, object]:
     """All that the script needs, as the codec takes it; what stands in the markup already is left out."""
     return {
+        "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
         "metrics": page.metrics,
         "metric": page.metric,
         "totals": page.totals,
         "calls": page.calls,
         "sources": [
-            {"label": source.label, "hottest": source.hottest, "lines": _lines(source.lines)} for source in page.sources
+            {"label": source.label, "language": source.language, "hottest": source.hottest, "lines": source.lines}
+            for source in page.sources
         ],
         "ops": page.ops,
         "sites": page.sites,
@@ -59,24 +77,10 @@ def page_json(page: PageData) -> dict[str, object]:
     }
 
 
-def _lines(lines: Sequence[SourceLine]) -> dict[int, object]:
-    """The lines that have to do with ops, by number."""
-    return {
-        line.number: {
-            "ops": line.ops,
-            "part_ops": line.part_ops,
-            "sites": line.sites,
-            "calls": line.calls,
-            "costs": [(cost.attributed, cost.inclusive, heat_level(cost)) for cost in line.costs],
-        }
-        for line in lines
-        if line.ops or line.part_ops
-    }
-
-
-def heat_level(cost: LineCost) -> int:
-    """Heat in levels, 0 (none) to `HEAT_LEVELS`."""
-    return 0 if cost.heat == 0 else max(1, round(cost.heat * HEAT_LEVELS))
+def hottest_ops(page: PageData) -> list[OpRow]:
+    """The ops that cost most of the metric that is shown first."""
+    costing = [op for op in page.ops if op.costs and op.costs[page.metric].attributed > 0]
+    return sorted(costing, key=lambda op: -op.costs[page.metric].attributed)[:MOST_HOTTEST]
 
 
 def bar_width(exact: int, measured: int) -> int:
@@ -103,12 +107,12 @@ def render_page(page: PageData) -> str:
     return render(
         _KIND,
         page,
-        sizes=block_sizes({f"F{source.index}": (source.columns, len(source.lines)) for source in page.sources}),
+        sizes=block_sizes({f"F{source.index}": (source.columns, len(source.text)) for source in page.sources}),
         data=page_json(page),
-        in_blocks=in_blocks,
+        markup_of_lines=markup_of_lines,
+        hottest=hottest_ops(page),
         amount=partial(amount_text, totals=page.totals),
         calls=lambda count: format_mean(count, page.calls[page.totals], "count"),
         share=format_share,
-        level=heat_level,
         bar=bar_width,
     )

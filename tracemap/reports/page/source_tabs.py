@@ -1,4 +1,4 @@
-"""The tabs of source files: highlighted lines, with what each costs or why nothing.
+"""The tabs of source files: their lines, with what each costs or why nothing.
 
 In the model an op's cost stands on the op's own line, so that the attributed costs of lines add up; in Python files on
 the lines of its stack, as a profiler of Python would show it.
@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Fate, Frame, OpId
 from tracemap.reports.costed import CostedMap, heat
-from tracemap.reports.highlight.lines import highlighted_lines
 from tracemap.reports.labels import lines_of, short_name
-from tracemap.reports.page.model import LineCost, SourceLine, SourcePage
+from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage
 from tracemap.units import UNKNOWN, Unknown
 
 
@@ -92,12 +91,8 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
         label=short_name(source.name),
         language=source.language,
         columns=max((len(line.expandtabs(8)) for line in lines), default=0),
-        lines=tuple(
-            _line(costed, number, html, uses[number], peaks)
-            if number in uses
-            else SourceLine(number, html, (), (), (), UNKNOWN, "", ())
-            for number, html in enumerate(highlighted_lines(text, source.language), start=1)
-        ),
+        text=tuple(lines),
+        lines={number: _line(costed, use, peaks) for number, use in sorted(uses.items()) if 1 <= number <= len(lines)},
         hottest=tuple(tuple(line for line in numbers if line <= len(lines)) for numbers in hottest),
     )
 
@@ -108,12 +103,10 @@ def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
     return tuple(number for _, number in sorted(hot))
 
 
-def _line(costed: CostedMap, number: int, html: str, use: LineUse, peaks: Sequence[int]) -> SourceLine:
+def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
     site_by_id = costed.graph.site_by_id
     results = [costed.results[work] for work in use.works if work in costed.results]
     return SourceLine(
-        number=number,
-        html=html,
         ops=tuple(use.ops),
         part_ops=tuple(use.part_ops),
         sites=tuple(
@@ -144,7 +137,12 @@ def _costs(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> tuple[LineC
         LineCost(
             use.attributed[metric.name],
             use.inclusive[metric.name],
-            heat(use.attributed[metric.name], peak),
+            heat_level(heat(use.attributed[metric.name], peak)),
         )
         for metric, peak in zip(costed.metrics, peaks, strict=True)
     )
+
+
+def heat_level(heat: float) -> int:
+    """Heat in levels; whatever is not nothing shows."""
+    return max(1, round(heat * HEAT_LEVELS)) if heat else 0

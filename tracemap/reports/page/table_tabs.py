@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.attribution.model import OpCost, SiteCost, SiteResult, SlowCall
+from tracemap.attribution.model import OpCost, SiteCost, SiteResult
+from tracemap.codec import view
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.reports.costed import CostedMap, remarks
@@ -24,7 +25,7 @@ from tracemap.reports.page.model import (
     amounts,
     spread,
 )
-from tracemap.units import UNKNOWN, Integer, Text, Unknown, format_bytes, format_count, format_ns
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 Path = tuple[str, ...]
 """A scope: its name and those around it, outermost first."""
@@ -41,7 +42,7 @@ class _Links:
 
     def __init__(self, costed: CostedMap, sources: Sequence[SourcePage]) -> None:
         self._index = costed.source_index
-        self._lengths = [len(source.lines) for source in sources]
+        self._lengths = [len(source.text) for source in sources]
 
     def of(self, file: Text, line: Integer) -> LineLink:
         text = file_line(file, line)
@@ -114,17 +115,9 @@ def _site_row(costed: CostedMap, site: Site, result: SiteResult | None) -> SiteR
         tiles=result.tiles if result else UNKNOWN,
         imbalance_percent=result.imbalance_percent if result else UNKNOWN,
         slowest_ns=result.slowest[0].time_ns if result and result.slowest else UNKNOWN,
-        slowest_calls=tuple(map(_slow_call, result.slowest)) if result else (),
+        slowest_calls=tuple(view(SlowCallRow, call) for call in result.slowest) if result else (),
         costs=tuple(_site_cost(result.metrics[metric.name]) for metric in costed.metrics) if result else (),
     )
-
-
-def _slow_call(call: SlowCall) -> SlowCallRow:
-    run = f"run {call.run}, " if call.run > 1 else ""
-    start = "" if isinstance(call.start_ns, Unknown) else f", began at {call.start_ns} ns"
-    times = {"wall": call.duration_ns, "cpu": call.cpu_ns}
-    known = (f"{clock} {format_ns(time)}" for clock, time in times.items() if not isinstance(time, Unknown))
-    return SlowCallRow(f"{run}invocation {format_count(call.invocation)}{start}", ", ".join(known))
 
 
 def _member_row(member: Membership, shares: Mapping[OpId, tuple[int, ...]]) -> MemberRow:
@@ -132,8 +125,8 @@ def _member_row(member: Membership, shares: Mapping[OpId, tuple[int, ...]]) -> M
         op=member.op,
         evidence=member.evidence.value,
         root=member.root,
-        operations=format_count(member.operations),
-        bytes=format_bytes(member.bytes),
+        operations=member.operations,
+        bytes=member.bytes,
         attributed=shares.get(member.op, ()),
     )
 

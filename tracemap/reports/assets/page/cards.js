@@ -41,8 +41,19 @@ function memberRow(member, mark) {
   if (member.root) name.append(" ", make("small", "", "root"));
   if (op) name.append(make("br"), link(...op.line), " ", link(...op.python));
   const evidence = make("td", "evidence", member.evidence);
-  evidence.title = member.operations + " operations, " + member.bytes;
+  evidence.title = known(member.operations, "count") + " operations, " + known(member.bytes, "bytes");
   return make("tr", mark === member.op ? "selected" : "", name, evidence, amountCell(ofMetric(member.attributed)));
+}
+
+const known = (value, unit) => (isKnown(value) ? quantity(value, unit) : "unknown");
+
+function slowRow(call) {
+  const run = call.run > 1 ? "run " + call.run + ", " : "";
+  const began = isKnown(call.start_ns) ? ", began at " + call.start_ns + " ns" : "";
+  const which = run + "invocation " + known(call.invocation, "count") + began;
+  const times = [["wall", call.duration_ns], ["cpu", call.cpu_ns]].filter(([, time]) => isKnown(time));
+  const words = times.map(([clock, time]) => clock + " " + quantity(time, "ns")).join(", ");
+  return make("tr", "", make("td", "", which), make("td", "num", words));
 }
 
 function siteCard(site, selected, mark) {
@@ -62,7 +73,7 @@ function siteCard(site, selected, mark) {
   if (isKnown(site.imbalance_percent)) facts.append(" · imbalance " + imbalanceText(site));
   card.append(facts);
   if (site.slowest_calls.length) {
-    const rows = site.slowest_calls.map(([which, times]) => make("tr", "", make("td", "", which), make("td", "num", times)));
+    const rows = allUnpacked("SlowCallRow", site.slowest_calls).map(slowRow);
     const slowest = make("details", "facts", make("summary", "", "slowest calls, as they were measured"), table(...rows));
     card.append(slowest);
   }

@@ -1,11 +1,12 @@
 // Lines of sources: which op stands on which, marks, and the figures of the chosen metric.
 const lineKey = (source, line) => "F" + source + "L" + line;
+const useOf = (source, line) => source.lines[line] && unpacked("SourceLine", source.lines[line]);
 
 function lineOf(key) {
   const match = /^F(\d+)L(\d+)$/.exec(key);
   if (!match || !data.sources[match[1]]) return null;
   const source = data.sources[match[1]];
-  return { key, source, index: Number(match[1]), number: Number(match[2]), use: source.lines[match[2]] };
+  return { key, source, index: Number(match[1]), number: Number(match[2]), use: useOf(source, match[2]) };
 }
 
 // Which lines an op stands on; in Python only its innermost one, or half the file would light up for each site.
@@ -25,23 +26,40 @@ function relatedTo(siteIds) {
   return keys;
 }
 
-function paintLines() {
-  data.sources.forEach((source, index) => {
-    for (const [number, use] of Object.entries(source.lines)) {
-      if (!use.costs.length) continue;
-      const [attributed, inclusive, heat] = use.costs[metric];
-      const of = chosenMetric();
-      const gutter = byId(lineKey(index, number)).firstElementChild;
-      const cell = (name) => gutter.querySelector("b." + name);
-      const shown = attributed || !inclusive;
-      gutter.className = heat ? "g h" + heat : "g";
-      cell("a").textContent = shown ? amount(attributed, of) : "";
-      cell("a").title = inAll(attributed, of);
-      cell("s").textContent = shown ? share(attributed, of.work) : "";
-      cell("bar").className = "bar w" + barSteps(attributed) + " v" + barSteps(inclusive);
-      cell("i").textContent = amount(inclusive, of);
-      cell("i").title = inAll(inclusive, of);
-      cell("k").textContent = callsText(use.calls);
-    }
-  });
+// What stands before a line: its number, and its costs, or why there are none.
+function gutter(row) {
+  const { number, use } = lineOf(row.id);
+  const anchor = make("a", "", String(number));
+  anchor.href = "#" + row.id;
+  const place = make("span", "g", anchor);
+  if (use?.costs.length) place.append(...costCells(use, place));
+  else if (use) {
+    if (use.remark) place.append(make("b", "x", use.remark));
+    if (use.sites.length && !measured) place.append(make("b", "k", String(use.sites.length)));
+  }
+  return place;
+}
+
+function costCells(use, place) {
+  const [attributed, inclusive, heat] = use.costs[metric];
+  const of = chosenMetric();
+  const shown = attributed || !inclusive;
+  if (heat) place.classList.add("h" + heat);
+  const own = make("b", "a", shown ? amount(attributed, of) : "");
+  own.title = inAll(attributed, of);
+  const all = make("b", "i", amount(inclusive, of));
+  all.title = inAll(inclusive, of);
+  const bars = make("b", "bar w" + barSteps(attributed) + " v" + barSteps(inclusive));
+  return [own, make("b", "s", shown ? share(attributed, of.work) : ""), bars, all, make("b", "k", callsText(use.calls))];
+}
+
+const texts = data.sources.map((source, index) => new Blocks(byId("F" + index), source.language, gutter));
+const paintLines = () => texts.forEach((text) => text.repaint());
+
+// A line is dressed at once where somebody is led to it.
+function scrollToLine(key) {
+  const row = byId(key);
+  if (!row) return;
+  texts[lineOf(key).index].dress(row.parentElement);
+  row.scrollIntoView({ block: "nearest" });
 }

@@ -27,7 +27,7 @@ function selectLine(key) {
   const line = lineOf(key);
   if (!line) return false;
   showPanel("F" + line.index);
-  byId(key)?.scrollIntoView({ block: "nearest" });
+  scrollToLine(key);
   selectedLine = key;
   markLines(key, line.use?.sites.length <= LIMIT ? relatedTo(line.use.sites) : []);
   if (line.use) inspectLine(line);
@@ -40,7 +40,7 @@ function reveal(keys) {
   const key = here[0] ?? keys[0];
   if (!key) return;
   showPanel("F" + lineOf(key).index);
-  byId(key)?.scrollIntoView({ block: "nearest" });
+  scrollToLine(key);
   return key;
 }
 

@@ -84,6 +84,7 @@ for (const panel of document.querySelectorAll(".source")) {
 byId("metric")?.addEventListener("change", (event) => choose(Number(event.target.value)));
 byId("basis")?.addEventListener("change", (event) => showWhole(Number(event.target.value)));
 addEventListener("hashchange", follow);
+addEventListener("beforeprint", () => texts[sourceShown()]?.dressAll());
 
 show(0, false);
 paintTopOps();

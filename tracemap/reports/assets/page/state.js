@@ -1,4 +1,22 @@
-// What the other parts work on: sites by id, and the metric that is chosen.
+// What the other parts work on: rows by id, and the metric that is chosen. Rows come as lists of their fields.
+function unpacked(kind, values) {
+  const row = {};
+  const names = data.fields[kind];
+  for (let at = 0; at < names.length; at++) row[names[at]] = values[at];
+  return row;
+}
+
+const allUnpacked = (kind, rows) => rows.map((values) => unpacked(kind, values));
+
+data.ops = allUnpacked("OpRow", data.ops);
+for (const op of data.ops) op.costs = allUnpacked("OpCostRow", op.costs);
+data.sites = allUnpacked("SiteRow", data.sites);
+for (const site of data.sites) {
+  site.costs = allUnpacked("SiteCostRow", site.costs);
+  site.members = allUnpacked("MemberRow", site.members);
+}
+data.scopes = allUnpacked("ScopeRow", data.scopes);
+const ops = new Map(data.ops.map((op) => [op.id, op]));
 const sites = new Map(data.sites.map((site) => [site.id, site]));
 const kernelNumber = new Map(data.kernels.map((kernel, index) => [kernel.name, index]));
 const measured = data.metrics.length > 0;

@@ -1,1 +1,0 @@
-"""Source text to highlighted HTML, with tokens of MLIR."""
