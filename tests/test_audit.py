@@ -78,6 +78,18 @@ def test_names_of_a_model_that_look_like_locations_do_no_harm() -> None:
     assert DumpText(text, "tm.op.").tags() == frozenset()
 
 
+def test_chains_of_locations_may_be_long_and_share_their_parts() -> None:
+    """Each alias names the one before it, and the first one besides; the last ones name each other."""
+    chain = [f"#loc{n} = loc(fused[#loc{n - 1}, #loc])" for n in range(2, 20_000)]
+    ends = ["#loc30000 = loc(fused[#loc30001, #loc1])", "#loc30001 = loc(fused[#loc30000, #loc])"]
+    heads = ['#loc = loc("tm.op.1")', '#loc1 = loc("tm.op.2")']
+    uses = ["a loc(#loc19999)", "b loc(#loc30000)"]
+    dump = DumpText("\n".join([*heads, *chain, *ends, *uses]) + "\n", "tm.op.")
+    assert dump.of_line(uses[0]) == {1, 2}
+    assert dump.of_line(uses[1]) == {1, 2}
+    assert dump.tags() == {1, 2}
+
+
 @pytest.mark.parametrize(
     ("location", "says"),
     [

@@ -7,7 +7,7 @@ the callee side counts: the caller side names calls and functions, long after th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 # An operation's location ends its line; those of block arguments stand elsewhere and say nothing of operations.
@@ -44,25 +44,44 @@ class DumpText:
         return self._own(line[start + len(" loc(") :].removesuffix(")"))
 
     def _of_alias(self, alias: str) -> frozenset[int]:
-        known = self._known.get(alias)
-        if known is None:
-            self._known[alias] = frozenset()  # an alias cannot name itself; damaged text must not loop
-            known = self._known[alias] = self._own(self._bodies.get(alias, ""))
-        return known
+        """The tags of an alias. Those that it names are found first, without a call in a call: chains may be long."""
+        waiting, begun = [alias], set[str]()
+        while waiting:
+            name = waiting[-1]
+            named = [] if name in self._known else _named(self._bodies.get(name, ""))
+            if name not in begun:
+                begun.add(name)
+                # Damaged text must not loop: what has begun and is not known names itself.
+                waiting += [each for each in named if each[0] == "#" and each not in self._known and each not in begun]
+                continue
+            waiting.pop()
+            if name not in self._known:
+                self._known[name] = self._union(named)
+        return self._known[alias]
 
     def _own(self, body: str) -> frozenset[int]:
         """The tags in the printed form of a location, without those behind an `at`."""
-        if '"' not in body and body.rfind("callsite(") <= 0:  # nothing but aliases, as nearly always
-            callee = body.partition(" at ")[0]
-            return frozenset().union(*map(self._of_alias, _REFERENCE.findall(callee)))
-        found: set[int] = set()
-        for token in _callee_side(body):
-            found |= self._of_alias(token) if token.startswith("#") else self._of_name(token[1:-1])
-        return frozenset(found)
+        named = _named(body)
+        for each in named:
+            if each[0] == "#" and each not in self._known:
+                self._of_alias(each)
+        return self._union(named)
+
+    def _union(self, named: Iterable[str]) -> frozenset[int]:
+        return frozenset().union(
+            *(self._known.get(each, frozenset()) if each[0] == "#" else self._of_name(each[1:-1]) for each in named)
+        )
 
     def _of_name(self, name: str) -> frozenset[int]:
         number = name[len(self._prefix) :]
         return frozenset((int(number),) if name.startswith(self._prefix) and number.isdecimal() else ())
+
+
+def _named(body: str) -> Sequence[str]:
+    """The names and aliases of a location's callee side."""
+    if '"' not in body and body.rfind("callsite(") <= 0:  # nothing but aliases, as nearly always
+        return _REFERENCE.findall(body.partition(" at ")[0])
+    return list(_callee_side(body))
 
 
 def _callee_side(body: str) -> Iterator[str]:
