@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
-from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute
+from tracemap.ir.parsing import MlirParser, Module, Operation, is_file_place, nested, string_attribute
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
 
@@ -118,7 +118,7 @@ def _placed(function: Operation, printed: Operation) -> Iterator[tuple[Operation
     while waiting:
         operation, again, line, column, parent = waiting.pop()
         place = again.location
-        if isinstance(place, ir.FileLineColLoc):
+        if is_file_place(place):
             line, column = place.start_line, place.start_col
         yield operation, line, column, parent
         # The text shows no hidden bodies, and leaves terminators out: these are on the line of what is around them.

@@ -9,17 +9,21 @@ from tracemap.ir.host import INITIALIZER, called_by_initializers, walk_hosts
 from tracemap.ir.parsing import MlirParser, Module, Operation, symbol_path, walk
 from tracemap.ir.queues import HalFunction, constant, read_queues
 from tracemap.locations import Location
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 
 @dataclass(frozen=True, slots=True)
 class HalCommand:
-    """A command in a command buffer: kind (dispatch, barrier, copy, fill, update), its kernel, location, workgroups."""
+    """A command in a command buffer: kind (dispatch, barrier, copy, fill, update), its kernel, location, workgroups.
+
+    `export`: of a dispatch whose kernel is not named (before IREE 3.12), the executable and the number in it.
+    """
 
     kind: str
     kernel: Text
     location: Location
     workgroups: tuple[Integer, ...]
+    export: tuple[str, int] | Unknown = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +122,16 @@ def _command(parser: MlirParser, operation: Operation) -> HalCommand:
     workgroups: tuple[Integer, ...] = (UNKNOWN, UNKNOWN, UNKNOWN)
     if operation.name == "hal.command_buffer.dispatch":
         workgroups = tuple(constant(operand) for operand in list(operation.operands)[3:6])
-    return HalCommand(kind, symbol[-1] if symbol else UNKNOWN, parser.location(operation), workgroups)
+    place = parser.location(operation)
+    if symbol:
+        return HalCommand(kind, symbol[-1], place, workgroups)
+    return HalCommand(kind, UNKNOWN, place, workgroups, _export(operation))
+
+
+def _export(dispatch: Operation) -> tuple[str, int] | Unknown:
+    """The global that holds a dispatch's executable, and the number of the export in it."""
+    executable, ordinal = list(dispatch.operands)[1:3]
+    loaded, number = getattr(executable.owner, "operation", executable.owner), constant(ordinal)
+    if getattr(loaded, "name", "") != "util.global.load" or not isinstance(number, int):
+        return UNKNOWN
+    return symbol_path(loaded.attributes["global"])[-1], number

@@ -26,6 +26,8 @@ Region = Any
 """An `iree.compiler.ir.Region`."""
 Attribute = Any
 """An `iree.compiler.ir.Attribute`."""
+BoundLocation = Any
+"""An `iree.compiler.ir.Location`."""
 
 BYTECODE_MAGIC = b"ML\xefR"
 """First bytes of MLIR bytecode (mlir/lib/Bytecode/Encoding.h)."""
@@ -116,6 +118,12 @@ def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Lo
 def nested(operation: Operation) -> list[Operation]:
     """The operations directly in an operation's regions, in order."""
     return [child.operation for region in operation.regions for block in region.blocks for child in block.operations]
+
+
+def is_file_place(location: BoundLocation) -> bool:
+    """Whether a location of the bindings is a line of a file: a class of its own since IREE 3.12, a question before."""
+    kind = getattr(ir, "FileLineColLoc", None)
+    return bool(location.is_a_file()) if kind is None else isinstance(location, kind)
 
 
 def string_attribute(operation: Operation, name: str) -> str:

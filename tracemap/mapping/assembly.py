@@ -32,6 +32,7 @@ from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import place_commands
+from tracemap.mapping.sites.exports import with_kernels
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
@@ -76,7 +77,7 @@ class Assembly:
         bodies: list[DispatchRegion | None] = list(pair_bodies(regions, flow.dispatches))
         flow = self._with_added(flow, bodies)
         sites = self._sites(flow, bodies, callers, regions)
-        hal = read_hal(self._parser, self._dumps.module("hal"))
+        hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
         ops = self._ops(placed.sites, host_names, sources[0].name)
