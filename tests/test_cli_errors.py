@@ -371,6 +371,24 @@ def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: p
     assert not everything_in(work)
 
 
+def test_a_runtime_without_profiles_is_named(built: Built, tmp_path_factory: pytest.TempPathFactory) -> None:
+    program, tools = without_iree(tmp_path_factory.mktemp("bare") / "packages"), tmp_path_factory.mktemp("tools")
+    work = tmp_path_factory.mktemp("work")
+    # A program of the runtime that has none of the flags for profiles, as IREE 3.11's iree-benchmark-module.
+    (tools / "iree-benchmark-module").symlink_to(find_tool("iree-dump-module"))
+    arguments = ["record", str(built("hand_mlp")), "--flagfile", str(MLP_FLAGS), "-o", "run.csv"]
+    environment = {**os.environ, "PATH": str(tools)}
+    done = subprocess.run(
+        [*program, *arguments], cwd=work, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("[tool-too-old]\n")
+    assert "writes no HAL profiles" in done.stderr
+    assert "tracemap hook env" in done.stderr
+    assert not everything_in(work)
+
+
 def test_attribution_and_reports_need_no_compiler(
     built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

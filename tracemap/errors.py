@@ -37,6 +37,12 @@ class ToolFailed(TracemapError):
     remedy = "read the program's own message, which is shown; run the printed command by hand"
 
 
+class ToolTooOld(TracemapError):
+    """The installed IREE is of a release that lacks what the command needs."""
+
+    remedy = "install the release that the message names, compiler and runtime alike, and build the bundle again"
+
+
 class ModelUnreadable(TracemapError):
     """The model's file does not exist or cannot be read."""
 

@@ -23,7 +23,8 @@ _COMPILER = ("iree.compiler", "_mlir_libs", "install it with: pip install iree-b
 _RUNTIME = ("iree._runtime_libs", ".", "install it with: pip install iree-base-runtime")
 _TOOLS = {
     **dict.fromkeys(("iree-compile", "iree-opt"), _COMPILER),
-    **dict.fromkeys(("iree-benchmark-module", "iree-profile", "iree-run-module", "iree-dump-module"), _RUNTIME),
+    **dict.fromkeys(("iree-benchmark-module", "iree-run-module", "iree-dump-module"), _RUNTIME),
+    "iree-profile": (*_RUNTIME[:2], "install it with: pip install 'iree-base-runtime>=3.12', the first that has it"),
     "valgrind": ("", "", "install it (Debian, Ubuntu: apt-get install valgrind)"),
 }
 """Of each program the package and the folder in it that hold it, if any, and how it is got."""

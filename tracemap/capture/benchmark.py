@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from tracemap.errors import ProgramFailed, UsageInvalid
+from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
 from tracemap.owned.children import Child, end, ended_within, start
 from tracemap.owned.ending import Ended, answer, interruptible
 from tracemap.toolchain import check_tool, find_tool, run_tool
@@ -32,6 +32,7 @@ HOST_DEVICES: Final = ("local-task", "local-sync")
 """Those that run the kernels on the processors of the host."""
 _HOST_DATA = "queue-events,host-execution,executable-metadata"
 _DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-metadata"
+_PROFILE_FLAG = "--device_profiling_output"
 _NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
 _BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
@@ -120,7 +121,7 @@ def check_flags(flags: Sequence[str]) -> None:
     """
     if not flags:
         return
-    known = set(re.findall(r"--\w+", check_tool([find_tool("iree-benchmark-module"), "--help"])))
+    known = _known_flags()
     for flag in flags:
         name = flag.partition("=")[0]
         # Its help has only flags of IREE; those of the benchmark library are checked by this itself.
@@ -130,10 +131,30 @@ def check_flags(flags: Sequence[str]) -> None:
             raise UsageInvalid(f"{text}; iree-benchmark-module --help lists them")
 
 
+def check_profiles() -> None:
+    """Find out before the run whether the program can write a profile.
+
+    Raises:
+        ToolTooOld: it has no flag for it; the sentence says what has, and what else records.
+        ToolMissing: it is not installed.
+    """
+    if _PROFILE_FLAG not in _known_flags():
+        raise ToolTooOld(
+            f"{find_tool('iree-benchmark-module')} writes no HAL profiles: it has no {_PROFILE_FLAG}, which came with "
+            "IREE 3.12; install iree-base-compiler and iree-base-runtime 3.12 or newer and build the bundle again, or "
+            "record the calls of this one by `env $(tracemap hook env -o FOLDER) iree-run-module …`"
+        )
+
+
+def _known_flags() -> frozenset[str]:
+    """The flags of IREE that the installed program has."""
+    return frozenset(re.findall(r"--\w+", check_tool([find_tool("iree-benchmark-module"), "--help"])))
+
+
 def profiling_flags(device: str, output: Path) -> list[str]:
     """The flags that make the runtime write a profile."""
     data = _HOST_DATA if device.partition(":")[0] in HOST_DEVICES else _DEVICE_DATA
-    return [f"--device_profiling_mode={data}", f"--device_profiling_output={output}"]
+    return [f"--device_profiling_mode={data}", f"{_PROFILE_FLAG}={output}"]
 
 
 Watch = Callable[[int], bool]

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from tracemap._version import __version__
-from tracemap.capture.benchmark import count_workers
+from tracemap.capture.benchmark import check_profiles, count_workers
 from tracemap.capture.comparing import check_devices, compared
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
@@ -65,6 +65,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         TargetUnwritable: the output cannot be written.
         ProgramFailed: the program failed; what it recorded until then is kept where the message says.
         ToolMissing: the runtime's tools are not installed.
+        ToolTooOld: they write no profiles.
         EventUnavailable: one of the counters is not known or cannot be counted here.
         UsageInvalid: flags that do not go together.
     """
@@ -72,6 +73,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         options = request.options
         with reserved(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
+    check_profiles()
     passes = _passes(request)
     with temporary_folder() as folder:
         progress("making inputs")
