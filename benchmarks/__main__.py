@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import build, elapsed, growth, hook, large_runs, record, reports, sampling, start
+from benchmarks import build, elapsed, growth, hook, large_models, large_runs, record, reports, sampling, start
 from benchmarks.measure import Figure, print_figures
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "sampling": sampling.measure,
     "reports": reports.measure,
     "large_runs": large_runs.measure,
+    "large_models": large_models.measure,
     "growth": growth.measure,
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,36 @@ Open = Callable[..., Chrome]
 """Path of a page, anchor -> the browser that shows it."""
 
 
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    """One browser for all tests, with a profile of its own."""
+def find_chrome() -> tuple[str, str] | None:
+    """The programs of a Chromium and of what drives it; None where they are not installed."""
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     driver = shutil.which("chromedriver")
-    if program is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed; tests/browser/setup.sh installs them")
+    return None if program is None or driver is None else (program, driver)
+
+
+@contextmanager
+def started_chrome(program: str, driver: str, profile: Path) -> Iterator[Chrome]:
+    """A browser without a window, with a profile of its own."""
     options = Options()
     options.binary_location = program
-    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    for switch in (*SWITCHES, f"--user-data-dir={profile}"):
         options.add_argument(switch)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     chrome = Chrome(options=options, service=Service(driver))
-    yield chrome
-    chrome.quit()
+    try:
+        yield chrome
+    finally:
+        chrome.quit()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """One browser for all tests."""
+    found = find_chrome()
+    if found is None:
+        pytest.skip("chromium and chromedriver are not installed; tests/browser/setup.sh installs them")
+    with started_chrome(*found, tmp_path_factory.mktemp("profile")) as chrome:
+        yield chrome
 
 
 @pytest.fixture

@@ -144,12 +144,16 @@ def _inside(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
 
 def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ...]:
     """The op's own frames, then those of the calls that lead to it, innermost first; each frame once."""
+    if not path and len(op.frames) < 2:
+        return op.frames
     stacks = [op.frames, *(graph.op_by_id[call].frames for call in reversed(path))]
     return tuple(dict.fromkeys(frame for stack in stacks for frame in stack))
 
 
 def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames of the user's own files, innermost first, then those of libraries, by the map's patterns."""
+    if len(frames) < 2:
+        return tuple(frames)
     return tuple(sorted(frames, key=lambda frame: _is_of(frame.file, graph.library)))
 
 

@@ -75,6 +75,12 @@ def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
         yield EQUAL_MEMBERS
 
 
+def add(sums: dict[str, int], values: Mapping[str, int]) -> None:
+    """Add values to sums by name; of the many lines and ops of a page, counters would take longer than all the rest."""
+    for name, value in values.items():
+        sums[name] = sums.get(name, 0) + value
+
+
 @dataclass(frozen=True, slots=True)
 class Reached:
     """An op in one of its sites or transfers: scope and frames joined across the calls that lead there.

@@ -18,7 +18,7 @@ from tracemap.attribution.model import MetricTotal, PerCall, PerInvocation
 from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
-from tracemap.units import Integer, Unknown, format_mean
+from tracemap.units import UNKNOWN, Integer, format_mean
 
 
 class FateCount(Record, frozen=True):
@@ -300,11 +300,11 @@ def amount_text(value: int, metric: MetricBalance, *, totals: bool) -> str:
 
 def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[int, ...]:
     """Values by metric name, in the order of the metrics."""
-    return tuple(values[metric.name] for metric in metrics)
+    return tuple([values.get(metric.name, 0) for metric in metrics])
 
 
 def spread(of: PerCall | PerInvocation | None) -> Spread | None:
     """A spread; None where there was no call, or the invocations are not known."""
-    values = (of.median, of.p10, of.p90) if of else ()
-    known = [value for value in values if not isinstance(value, Unknown)]
-    return Spread(*known) if known else None
+    if of is None or of.median is UNKNOWN or of.p10 is UNKNOWN or of.p90 is UNKNOWN:
+        return None
+    return Spread(of.median, of.p10, of.p90)

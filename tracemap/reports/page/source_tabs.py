@@ -6,13 +6,13 @@ the lines of its stack, as a profiler of Python would show it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Fate, Frame, OpId
-from tracemap.reports.costed import CostedMap, heat
+from tracemap.reports.costed import CostedMap, add, heat
 from tracemap.reports.labels import lines_of, short_name
 from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage
 from tracemap.units import UNKNOWN, Unknown
@@ -29,8 +29,8 @@ class LineUse:
     ops: dict[OpId, None] = field(default_factory=dict)
     part_ops: dict[OpId, None] = field(default_factory=dict)
     works: dict[str, None] = field(default_factory=dict)
-    attributed: Counter[str] = field(default_factory=Counter)
-    inclusive: Counter[str] = field(default_factory=Counter)
+    attributed: dict[str, int] = field(default_factory=dict)
+    inclusive: dict[str, int] = field(default_factory=dict)
 
 
 def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
@@ -43,13 +43,13 @@ def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
             use = uses[op.line]
             use.ops[op.id] = None
             use.works.update(dict.fromkeys(costed.works_of(op)))
-            use.attributed.update(costed.attributed(op.id))
+            add(use.attributed, costed.attributed(op.id))
         for part in op.parts:
             if not isinstance(part.line, Unknown) and part.line != op.line:
                 uses[part.line].part_ops[op.id] = None
     for use in uses.values():
         for work in use.works:  # each once, however many ops of the line work in it
-            use.inclusive.update(costed.total(work))
+            add(use.inclusive, costed.total(work))
     return uses
 
 
@@ -62,9 +62,9 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
             if costed.source_index[frame.file] == index:
                 use = uses[frame.line]
                 use.ops[reached.op.id] = use.works[reached.work] = None
-                use.inclusive.update(reached.attributed)
+                add(use.inclusive, reached.attributed)
                 if depth == 0:
-                    use.attributed.update(reached.attributed)
+                    add(use.attributed, reached.attributed)
     for op in costed.graph.ops:
         if op.id not in costed.reached_by_op:
             for frame in _kept(costed, op.frames):
@@ -83,7 +83,7 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
     """The page of the `index`-th source file, whose text is `text`."""
     uses = (python_lines if source.language == "python" else model_lines)(costed, index)
     hottest = [_hottest(uses, metric.name) for metric in costed.metrics]
-    peaks = [max((use.attributed[metric.name] for use in uses.values()), default=0) for metric in costed.metrics]
+    peaks = [max((use.attributed.get(metric.name, 0) for use in uses.values()), default=0) for metric in costed.metrics]
     lines = lines_of(text)  # may be fewer than locations name: files change after models are made of them
     return SourcePage(
         index=index,
@@ -99,19 +99,21 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
 
 def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
     # Ties fall to the line that comes first, so that the same run gives the same page.
-    hot = [(-use.attributed[metric], number) for number, use in uses.items() if use.attributed[metric] > 0]
-    return tuple(number for _, number in sorted(hot))
+    hot = [(-use.attributed.get(metric, 0), number) for number, use in uses.items()]
+    return tuple(number for cost, number in sorted(hot) if cost)
 
 
 def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
     site_by_id = costed.graph.site_by_id
     results = [costed.results[work] for work in use.works if work in costed.results]
+
+    def ordinal(site: str) -> int:
+        return site_by_id[site].ordinal
+
     return SourceLine(
         ops=tuple(use.ops),
         part_ops=tuple(use.part_ops),
-        sites=tuple(
-            sorted((work for work in use.works if work in site_by_id), key=lambda id_: site_by_id[id_].ordinal)
-        ),
+        sites=tuple(sorted((work for work in use.works if work in site_by_id), key=ordinal)),
         calls=sum(result.calls for result in results) if results else UNKNOWN,
         remark="" if results else _remark(costed, use),
         costs=_costs(costed, use, peaks) if results else (),
@@ -129,15 +131,15 @@ def _remark(costed: CostedMap, use: LineUse) -> str:
     if not use.ops:
         return "part of " + ", ".join(use.part_ops)
     present = {ops[op].fate for op in use.ops}
-    return ", ".join(fate.value for fate in Fate if fate in present)
+    return ", ".join(fate.value for fate in (Fate if len(present) > 1 else present) if fate in present)
 
 
 def _costs(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> tuple[LineCost, ...]:
     return tuple(
         LineCost(
-            use.attributed[metric.name],
-            use.inclusive[metric.name],
-            heat_level(heat(use.attributed[metric.name], peak)),
+            use.attributed.get(metric.name, 0),
+            use.inclusive.get(metric.name, 0),
+            heat_level(heat(use.attributed.get(metric.name, 0), peak)),
         )
         for metric, peak in zip(costed.metrics, peaks, strict=True)
     )

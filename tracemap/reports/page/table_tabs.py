@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.attribution.model import OpCost, SiteCost, SiteResult
 from tracemap.codec import view
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
-from tracemap.reports.costed import CostedMap, remarks
+from tracemap.reports.costed import CostedMap, add, remarks
 from tracemap.reports.labels import file_line, or_dash
 from tracemap.reports.page.model import (
     LineLink,
@@ -140,11 +140,11 @@ class _Scope:
     """What stands directly in a scope, or in it and below: ops, and their cost by metric name."""
 
     ops: set[OpId] = field(default_factory=set)
-    attributed: Counter[str] = field(default_factory=Counter)
+    attributed: dict[str, int] = field(default_factory=dict)
 
-    def add(self, other: _Scope) -> None:
-        self.ops |= other.ops
-        self.attributed.update(other.attributed)
+    def take(self, ops: Collection[OpId], attributed: Mapping[str, int]) -> None:
+        self.ops.update(ops)
+        add(self.attributed, attributed)
 
 
 def scope_rows(costed: CostedMap) -> tuple[ScopeRow, ...]:
@@ -159,7 +159,7 @@ def scope_rows(costed: CostedMap) -> tuple[ScopeRow, ...]:
     below: dict[Path, _Scope] = defaultdict(_Scope)
     for path, scope in own.items():
         for around in _with_those_around(path):
-            below[around].add(scope)
+            below[around].take(scope.ops, scope.attributed)
     return tuple(
         ScopeRow(
             path=path,
@@ -177,7 +177,7 @@ def _scopes(costed: CostedMap) -> dict[Path, _Scope]:
     for op in costed.graph.ops:
         reached = costed.reached_by_op.get(op.id, ())
         for each in reached:
-            _enter(own, each.scope).add(_Scope({op.id}, Counter(each.attributed)))
+            _enter(own, each.scope).take((op.id,), each.attributed)
         if op.scope and not reached:
             _enter(own, op.scope).ops.add(op.id)
     return own
@@ -185,8 +185,9 @@ def _scopes(costed: CostedMap) -> dict[Path, _Scope]:
 
 def _enter(own: dict[Path, _Scope], path: Path) -> _Scope:
     """The scope of a path, which comes after those around it."""
-    for around in _with_those_around(path):
-        own.setdefault(around, _Scope())
+    if path not in own:
+        for around in _with_those_around(path):
+            own.setdefault(around, _Scope())
     return own[path]
 
 

@@ -1,0 +1,70 @@
+"""How tracemap copes with a large model: a decoder of fifty thousand ops, its map, its costs and its page.
+
+What making and running the program takes is the compiler's and the runtime's, and left out. A page is interactive when
+its script has run and the source that its address names is drawn, in a Chromium without a window.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from selenium.webdriver import Chrome
+
+from benchmarks.decoder import Decoder
+from benchmarks.measure import Figure, print_row, print_title, run, targeted, tracemap
+from tests.browser.conftest import find_chrome, is_ready, started_chrome
+
+LAYERS: Final = 636
+ITERATIONS: Final = 20
+REPEATS: Final = 3
+LINE: Final = 40_000
+"""What is drawn is around it: lines of the middle of a text are reached as quickly as its first ones."""
+
+
+def measure(folder: Path) -> list[Figure]:
+    """Build and record the decoder once; attribute it with its page, and open that, a few times."""
+    model, bundle = folder / "decoder.mlir", folder / "decoder.tracemap"
+    made, page = folder / "run.parquet", folder / "page.html"
+    model.write_text(Decoder(LAYERS).text(), encoding="utf-8")
+    run(tracemap("build", model, "-o", bundle))
+    run(tracemap("record", bundle, "--iterations", str(ITERATIONS), "-o", made))
+    ops = model.read_text(encoding="utf-8").count("stablehlo.")
+    print_title(f"a decoder of {LAYERS} layers, {ops:,} ops")
+    command = tracemap("attribute", made, "--map", bundle, "--html", page, "--force")
+    usages = [run(command) for _ in range(REPEATS + 1)][1:]
+    figures = [
+        targeted("attribute --html", [usage.seconds for usage in usages], "s", 6.0),
+        targeted("peak memory", [usage.peak_mib for usage in usages], "MiB", 700.0),
+        targeted("page", [page.stat().st_size / 1e6], "MB", 15.0),
+        targeted("map", [(bundle / "map.json").stat().st_size / ops], "B/op", 300.0),
+    ]
+    print_row("attribute --html, CPU", [usage.cpu_seconds for usage in usages], "s")
+    return [*figures, *_opened(page, folder / "profile")]
+
+
+def _opened(page: Path, profile: Path) -> list[Figure]:
+    found = find_chrome()
+    if found is None:
+        print("  chromium and chromedriver are not installed: how long the page takes to open is not measured")
+        return []
+    with started_chrome(*found, profile) as browser:
+        seconds = [_seconds_to_open(browser, page) for _ in range(REPEATS + 1)][1:]
+        elements = browser.execute_script("return document.querySelectorAll('*').length")
+    print(f"  {elements:,} elements in the document")
+    return [targeted("page, until interactive", seconds, "s", 3.0)]
+
+
+def _seconds_to_open(browser: Chrome, page: Path) -> float:
+    browser.get("about:blank")
+    began = time.perf_counter()
+    browser.get(f"{page.as_uri()}#F0L{LINE}")
+    while not is_ready(browser):
+        time.sleep(0.01)
+    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
+    seconds = time.perf_counter() - began
+    row = browser.find_element("css selector", f"#F0L{LINE} .g")
+    if not row.is_displayed():
+        raise SystemExit(f"line {LINE} of the page is not shown")
+    return seconds
