@@ -16,6 +16,7 @@ from msgspec import structs
 from tests.builders import graph, op, site
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.attribution.scan import ordered
 from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer
@@ -255,11 +256,15 @@ CALLS = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(calls=CALLS)
-def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(tmp_path: Path, calls: list[Call]) -> None:
-    """Calls that name no site are of both, in even parts."""
+@given(calls=CALLS, kept=st.sampled_from([0, 10**9]))
+def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(
+    tmp_path: Path, calls: list[Call], kept: int
+) -> None:
+    """Calls that name no site are of both, in even parts; whether values are counted or kept to be put in order."""
     numbered = [(place, groups, number, cost) for number, (place, groups, _, cost) in enumerate(calls)]
-    result = attributed(tmp_path, numbered)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordered, "_MOST_KEPT", kept)
+        result = attributed(tmp_path, numbered)
     beyond, found = beyond_fences(numbered), disturbance(result)
     assert sum(found.values()) == sum(beyond.values())
     for place in result.sites:

@@ -19,7 +19,7 @@ from tests.recording import Row, events
 from tests.support import Json, json_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution
-from tracemap.attribution.scan import weighted
+from tracemap.attribution.scan import ordered, weighted
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.order import FEWEST, median_ranks
 from tracemap.measurements.runfile import read_run
@@ -109,13 +109,16 @@ CALLS = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(calls=CALLS, at_a_time=st.sampled_from([1, 20, 4_000_000]))
-def test_shares_of_invocations_are_those_of_their_rows(tmp_path: Path, calls: list[Call], at_a_time: int) -> None:
+@given(calls=CALLS, at_a_time=st.sampled_from([1, 20, 4_000_000]), kept=st.sampled_from([0, 10**9]))
+def test_shares_of_invocations_are_those_of_their_rows(
+    tmp_path: Path, calls: list[Call], at_a_time: int, kept: int
+) -> None:
     """Without fences, whose work is another test's: what is counted has none."""
     invocations = sorted({invocation for _, invocation, _ in calls})
     table = written(tmp_path, calls)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weighted, "_MOST_SUMS", at_a_time)
+        patch.setattr(ordered, "_MOST_KEPT", kept)
         result = attributed(table)
     counted = [(place, invocation, cost % 1000) for place, invocation, cost in calls]
     for number, each in enumerate(result.ops, start=1):

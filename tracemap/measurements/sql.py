@@ -18,8 +18,8 @@ from tracemap.owned.home import temporary_folder
 if TYPE_CHECKING:
     import duckdb
 
-MOST_MEMORY: Final = 700_000_000
-"""Bytes that a database holds in memory at most."""
+MOST_MEMORY: Final = 1_500_000_000
+"""Bytes that a database holds in memory at most, where nobody asks for more or less."""
 _LEAST_MEMORY = 128_000_000
 """With less, sorting and grouping end for want of memory instead of spilling."""
 

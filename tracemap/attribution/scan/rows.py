@@ -77,6 +77,12 @@ class Resolved:
         self.tables.fill("resolved", f"target INTEGER, invocation INTEGER{shape}{starts}{values}", ())
 
     @property
+    def rows(self) -> int:
+        """How many events it has."""
+        ((rows,),) = self.tables.query("SELECT count(*) FROM resolved")
+        return int(rows)
+
+    @property
     def same_group(self) -> str:
         """Whether an `event` of the table is of the target and the shape of a row of the table `groups`, in SQL."""
         same_shape = " AND groups.shape = event.shape" if self.has_shapes else ""

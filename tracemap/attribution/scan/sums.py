@@ -12,6 +12,7 @@ from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
 from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_of
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import ranked_by, value_column
+from tracemap.attribution.scan.ordered import ordered_values
 from tracemap.attribution.scan.outliers import fence_column, find_outliers, largest_column
 from tracemap.attribution.scan.percentiles import Spread, pooled
 from tracemap.attribution.scan.rows import Resolved
@@ -23,12 +24,12 @@ from tracemap.units import UNKNOWN, Integer
 _GROUPS = """
 SELECT *, {tiles} AS tiles{fences} FROM (
     SELECT target{shape}, {counts}{ordered} FROM resolved WHERE target >= 0 GROUP BY ALL
-    UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL){shapes}
+    UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL){joins}
 """
 _COUNTS = """
 , sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, {most} AS {largest}
+, min({value}) AS least_{number}
 """
-_ORDERED = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
 _FENCE = ", CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {fence} END AS BIGINT) AS {column}"
 
 _BY_TARGET = """
@@ -167,7 +168,6 @@ def _per_invocation(parts: Mapping[str, _Values], of_all: Invocations) -> dict[s
 def _groups(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> str:
     """The SQL of the table `groups`."""
     metrics = resolved.metrics
-    fractions = ", ".join(map(str, (*_FRACTIONS, *of_all.interval)))
     columns = [(number, value_column(number)) for number in range(len(metrics))]
     # More than one is asked of the metric by which calls are slow, and takes longer.
     most = {number: f"[max({value})]" for number, value in columns}
@@ -178,7 +178,7 @@ def _groups(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> str:
         for number, value in columns
     )
     with_fence = fenced.metrics(metrics)
-    ordered = (_ORDERED.format(number=number, value=value, fractions=fractions) for number, value in columns)
+    ordered = ordered_values(resolved, (*_FRACTIONS, *of_all.interval))
     fences = (
         _FENCE.format(
             number=number,
@@ -191,9 +191,9 @@ def _groups(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> str:
     )
     return _GROUPS.format(
         shape=", shape" if resolved.has_shapes else "",
-        shapes="" if resolved.has_shapes else " LEFT JOIN shapes USING (target)",
+        joins=ordered.joins + ("" if resolved.has_shapes else " LEFT JOIN shapes USING (target)"),
         counts=f"count(*) AS events, {of_all.distinct} AS invocations{''.join(counts)}",
-        ordered="".join(ordered),
+        ordered=ordered.columns,
         tiles=tiles_of("shape"),
         fences="".join(fences),
     )

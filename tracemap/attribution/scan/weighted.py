@@ -12,7 +12,7 @@ from itertools import islice
 
 from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.metrics import value_column
-from tracemap.attribution.scan.outliers import fence_column
+from tracemap.attribution.scan.outliers import fence_column, largest_column
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.tables import Tables
 from tracemap.units import INTEGER_LIMIT, UNKNOWN
@@ -36,7 +36,7 @@ _SUM = ", coalesce(sum({worked} * groups.weight), 0) AS {value}"
 # A product that fits is several times faster than one of 128 bits; the sum of such products is one of these anyway.
 _WORKED = "CAST(least(event.{value}, groups.{fence}) AS {kind})"
 _FITTING = INTEGER_LIMIT // UNIT
-_RANGE = "min({value}), max({value})"
+_RANGE = "min(least_{number}), max({largest}[1])"
 
 # In an invocation without any of its events, a sum is nothing.
 _NOTHING = """
@@ -81,8 +81,8 @@ def _told(seen: Scan, each: Weighted) -> Mapping[str, PerInvocation]:
 
 def _kinds(tables: Tables, count: int) -> list[str]:
     """The type for weighted values of each metric: the smallest that holds all of them, and then a weight of one."""
-    ranges = ", ".join(_RANGE.format(value=value_column(number)) for number in range(count))
-    (found,) = tables.query(f"SELECT {ranges} FROM resolved")
+    ranges = ", ".join(_RANGE.format(number=number, largest=largest_column(number)) for number in range(count))
+    (found,) = tables.query(f"SELECT {ranges} FROM groups")
     pairs = zip(found[::2], found[1::2], strict=True)
     return ["BIGINT" if max(-(least or 0), most or 0) <= _FITTING else "HUGEINT" for least, most in pairs]
 
