@@ -69,7 +69,8 @@ class Request:
 
     Without a rule the runs decide: `measured` where enough was seen inside of kernels, else `model`. `images` reads
     the module's machine code; it is asked only where runs have addresses. `keep_disturbed`: what calls take beyond the
-    fence of calls like them is split over ops as all else.
+    fence of calls like them is split over ops as all else. `memory_mb`: what rows may hold of the memory; 0: what the
+    machine can spare.
     """
 
     graph: TraceGraph
@@ -79,6 +80,7 @@ class Request:
     allow_mismatch: bool = False
     images: Callable[[], Sequence[Image]] = tuple
     keep_disturbed: bool = False
+    memory_mb: int = 0
 
 
 def attribute(request: Request) -> Attribution:
@@ -93,7 +95,7 @@ def attribute(request: Request) -> Attribution:
     """
     graph = request.graph
     diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
-    with open_tables(request.runs) as tables:
+    with open_tables(request.runs, request.memory_mb) as tables:
         seen = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
         if not request.allow_mismatch:
             check_something_matches(graph, tables, seen)

@@ -29,16 +29,17 @@ CSV: Final = "FORMAT csv, HEADER true"
 
 
 @contextmanager
-def open_database(memory: int = MOST_MEMORY) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_database(memory: int = MOST_MEMORY, *, asked: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that spills what does not fit into memory to a folder that goes away with it.
 
     Args:
         memory: bytes that it holds at most; on a small machine, half of what is free.
+        asked: the bytes instead that the user says; 0: nothing was said.
     """
     import duckdb
 
     with temporary_folder() as folder, duckdb.connect() as connection:
-        connection.execute(f"SET memory_limit = '{_bounded(memory)}B'")
+        connection.execute(f"SET memory_limit = '{asked or _bounded(memory)}B'")
         connection.execute(f"SET temp_directory = {literal(str(folder))}")
         yield connection
 

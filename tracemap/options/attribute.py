@@ -13,6 +13,11 @@ RULE_HELP = (
     "How a site's cost is split over its ops.  [default: measured where a RUN has 100 samples or counts, else model]"
 )
 
+MEMORY_HELP = (
+    "Megabytes of memory for the rows of runs; the rest goes to disk.  [default: half of what is free, at most 1500]"
+)
+LEAST_MEMORY_MB = 128
+
 
 class Rule(enum.StrEnum):
     """How a site's cost is split over its members."""
@@ -60,4 +65,5 @@ class AttributeOptions(Options):
         "--filter",
         metavar="[COLUMN=]PATTERN",
     )
+    memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace outputs that exist.")

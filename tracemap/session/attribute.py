@@ -39,6 +39,7 @@ def attribute(
         options.rule,
         allow_mismatch=options.allow_mismatch,
         keep_disturbed=options.keep_disturbed,
+        memory_mb=options.memory,
         progress=progress,
     )
     if options.format == "text":

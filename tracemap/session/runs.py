@@ -38,10 +38,12 @@ def joined(
     allow_mismatch: bool,
     progress: Progress,
     keep_disturbed: bool = False,
+    memory_mb: int = 0,
 ) -> Attributed:
     """Join runs onto a bundle; without one it is found from the first run.
 
-    Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`.
+    Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`. `memory_mb`: what
+    rows may hold of the memory; 0: what the machine can spare.
 
     Raises:
         TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
@@ -55,7 +57,16 @@ def joined(
         of_runs = bundle or load(find_bundle(opened[0], runs[0]))
         progress("joining events to sites")
         images = partial(read_images, of_runs.module_path)
-        request = Request(of_runs.graph, of_runs.map_sha256, opened, rule, allow_mismatch, images, keep_disturbed)
+        request = Request(
+            of_runs.graph,
+            of_runs.map_sha256,
+            opened,
+            rule,
+            allow_mismatch,
+            images,
+            keep_disturbed=keep_disturbed,
+            memory_mb=memory_mb,
+        )
         return Attributed(of_runs, attribute(request))
 
 

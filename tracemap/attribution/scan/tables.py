@@ -20,9 +20,9 @@ Row = tuple[Any, ...]
 
 
 @contextmanager
-def open_tables(runs: Sequence[Run]) -> Iterator[Tables]:
-    """Tables for these runs, on a connection that may spill to disk."""
-    with open_database() as connection:
+def open_tables(runs: Sequence[Run], memory_mb: int = 0) -> Iterator[Tables]:
+    """Tables for these runs, on a connection that may hold so many megabytes (0: what the machine can spare)."""
+    with open_database(asked=memory_mb * 1_000_000) as connection:
         connection.execute("SET preserve_insertion_order = false")
         # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
         # keeps them in memory. Our joins are written in the right order.
