@@ -16,8 +16,9 @@ from msgspec import structs
 from tests.builders import graph, op, site
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.attribution.scan import ordered
+from tracemap.attribution.scan import ordered, tables
 from tracemap.diagnostics import DISTURBED, Diagnostic
+from tracemap.errors import UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer
 from tracemap.measurements.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand
@@ -256,14 +257,14 @@ CALLS = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(calls=CALLS, kept=st.sampled_from([0, 10**9]))
+@given(calls=CALLS, kept=st.sampled_from([0, 1]))
 def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(
     tmp_path: Path, calls: list[Call], kept: int
 ) -> None:
     """Calls that name no site are of both, in even parts; whether values are counted or kept to be put in order."""
     numbered = [(place, groups, number, cost) for number, (place, groups, _, cost) in enumerate(calls)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "_MOST_KEPT", kept)
+        patch.setattr(ordered, "_KEPT", kept)
         result = attributed(tmp_path, numbered)
     beyond, found = beyond_fences(numbered), disturbance(result)
     assert sum(found.values()) == sum(beyond.values())
@@ -274,3 +275,11 @@ def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(
         work = 2 * (whole - beyond[place.site]) + shared - beyond[""]
         assert abs(2 * place.metrics["cpu_ns"].total - work) <= 1
     assert result.metrics[0].measured == sum(cost for *_, cost in numbered)
+
+
+def test_runs_that_exceed_the_memory_say_how_to_allow_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "r.csv"
+    table.write_text("kernel,invocation,cpu_ns\n" + "".join(f"k{row % 97},{row},{row}\n" for row in range(200_000)))
+    monkeypatch.setattr(tables, "spared_memory", lambda: 2_000_000)
+    with pytest.raises(UsageInvalid, match="allow more with --memory"):
+        attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, allow_mismatch=True))

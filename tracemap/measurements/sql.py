@@ -29,22 +29,22 @@ CSV: Final = "FORMAT csv, HEADER true"
 
 
 @contextmanager
-def open_database(memory: int = MOST_MEMORY, *, asked: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that spills what does not fit into memory to a folder that goes away with it.
 
     Args:
-        memory: bytes that it holds at most; on a small machine, half of what is free.
-        asked: the bytes instead that the user says; 0: nothing was said.
+        memory: bytes that it holds at most; 0: what the machine can spare.
     """
     import duckdb
 
     with temporary_folder() as folder, duckdb.connect() as connection:
-        connection.execute(f"SET memory_limit = '{asked or _bounded(memory)}B'")
+        connection.execute(f"SET memory_limit = '{memory or spared_memory()}B'")
         connection.execute(f"SET temp_directory = {literal(str(folder))}")
         yield connection
 
 
-def _bounded(memory: int) -> int:
+def spared_memory(memory: int = MOST_MEMORY) -> int:
+    """So many bytes, but no more than half of what is free, unless that is too little to work with."""
     return max(_LEAST_MEMORY, min(memory, free_memory() // 2))
 
 
@@ -118,6 +118,13 @@ def said_by_system(error: Exception) -> str:
 def first_line(error: Exception) -> str:
     """What DuckDB says of an error, without its excerpt of the query."""
     return str(error).partition("\n")[0]
+
+
+def out_of_memory() -> type[Exception]:
+    """What is raised where a query needs more memory than its database may hold, even with all that can on disk."""
+    import duckdb
+
+    return duckdb.OutOfMemoryException
 
 
 def reading_errors() -> tuple[type[Exception], ...]:

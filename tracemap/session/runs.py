@@ -42,8 +42,8 @@ def joined(
 ) -> Attributed:
     """Join runs onto a bundle; without one it is found from the first run.
 
-    Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`. `memory_mb`: what
-    rows may hold of the memory; 0: what the machine can spare.
+    Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`. `memory_mb`:
+    what rows may hold of the memory; 0: what the machine can spare.
 
     Raises:
         TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracemap.errors import RunInvalid
+from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.model import Run
-from tracemap.measurements.sql import first_line, open_database, reading_errors
+from tracemap.measurements.sql import first_line, open_database, out_of_memory, reading_errors, spared_memory
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,40 +22,51 @@ Row = tuple[Any, ...]
 @contextmanager
 def open_tables(runs: Sequence[Run], memory_mb: int = 0) -> Iterator[Tables]:
     """Tables for these runs, on a connection that may hold so many megabytes (0: what the machine can spare)."""
-    with open_database(asked=memory_mb * 1_000_000) as connection:
+    memory = memory_mb * 1_000_000 or spared_memory()
+    with open_database(memory) as connection:
         connection.execute("SET preserve_insertion_order = false")
         # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
         # keeps them in memory. Our joins are written in the right order.
         # What a file says of its least values is not to be believed: a check for negative ones would then find none.
         connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side,statistics_propagation'")
-        yield Tables(connection, tuple(runs))
+        yield Tables(connection, tuple(runs), memory)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The connection, and the runs whose files its queries read."""
+    """The connection, the runs whose files its queries read, and what it may hold in memory."""
 
     connection: duckdb.DuckDBPyConnection
     runs: tuple[Run, ...]
+    memory_bytes: int
 
     def of_run(self, run: Run) -> Tables:
         """The same connection, for queries that read the file of one run."""
-        return Tables(self.connection, (run,))
+        return Tables(self.connection, (run,), self.memory_bytes)
 
     def query(self, text: str) -> list[Row]:
         """All rows of a query.
 
         Raises:
             RunInvalid: it failed, be it for a cell that is not what its column says, or for a damaged file.
+            UsageInvalid: the memory is too small for it.
         """
         try:
             return self.connection.execute(text).fetchall()
+        except out_of_memory() as error:
+            raise UsageInvalid(
+                f"the rows of {self._named} take more memory than {self.memory_bytes // 1_000_000} MB: allow more with "
+                "--memory"
+            ) from error
         except reading_errors() as error:
             if len(self.runs) == 1:
                 raise explain_bad_cell(self.runs[0], error) from error
             # Where there are several runs, it is not for a cell of theirs.
-            tables = ", ".join(str(run.table) for run in self.runs)
-            raise RunInvalid(f"{tables}: cannot be read: {first_line(error)}") from error
+            raise RunInvalid(f"{self._named}: cannot be read: {first_line(error)}") from error
+
+    @property
+    def _named(self) -> str:
+        return ", ".join(str(run.table) for run in self.runs)
 
     def make(self, name: str, query: str) -> None:
         """A table of a query's rows, in place of any that had the name."""

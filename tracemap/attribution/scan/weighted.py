@@ -23,8 +23,8 @@ Weighted = tuple[tuple[int, int], ...]
 UNIT = 1 << 30
 """A weight of one. Sums are of whole numbers: these come out the same in whatever order they are added up."""
 
-_MOST_SUMS = 4_000_000
-"""Sums that are kept at a time, over all invocations and metrics."""
+_BYTES_OF_SUM = 200
+"""What each sum that is kept at a time takes of the memory, over all invocations and metrics."""
 
 _SUMS = """
 SELECT groups.number{columns}
@@ -62,7 +62,8 @@ def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict
     if not untold:
         return found
     rest, kinds = iter(untold), _kinds(tables, len(seen.metrics))
-    at_a_time = max(1, _MOST_SUMS // (count * len(seen.metrics)))
+    most_sums = tables.memory_bytes // _BYTES_OF_SUM
+    at_a_time = max(1, most_sums // (count * len(seen.metrics)))
     while some := list(islice(rest, at_a_time)):
         found.update(zip(some, _summed(tables, seen, some, kinds), strict=True))
     return found
