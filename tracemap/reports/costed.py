@@ -177,8 +177,13 @@ class CostedMap:
 
     def total(self, work: str) -> Mapping[str, int]:
         """The whole cost of a site or transfer by metric name; empty without a result."""
-        result = self.results.get(work)
-        return {name: cost.total for name, cost in result.metrics.items()} if result else {}
+        return self._totals.get(work, {})
+
+    @cached_property
+    def _totals(self) -> Mapping[str, Mapping[str, int]]:
+        return {
+            work: {name: cost.total for name, cost in result.metrics.items()} for work, result in self.results.items()
+        }
 
     @cached_property
     def source_index(self) -> Mapping[str, int]:

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.attribution.model import OpCost, SiteCost, SiteResult
-from tracemap.codec import view
+from tracemap.attribution.model import OpCost, SiteCost, SiteResult, SlowCall
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.reports.costed import CostedMap, add, remarks
@@ -115,9 +114,13 @@ def _site_row(costed: CostedMap, site: Site, result: SiteResult | None) -> SiteR
         tiles=result.tiles if result else UNKNOWN,
         imbalance_percent=result.imbalance_percent if result else UNKNOWN,
         slowest_ns=result.slowest[0].time_ns if result and result.slowest else UNKNOWN,
-        slowest_calls=tuple(view(SlowCallRow, call) for call in result.slowest) if result else (),
+        slowest_calls=tuple(map(_slow_call, result.slowest)) if result else (),
         costs=tuple(_site_cost(result.metrics[metric.name]) for metric in costed.metrics) if result else (),
     )
+
+
+def _slow_call(call: SlowCall) -> SlowCallRow:
+    return SlowCallRow(call.run, call.invocation, call.start_ns, call.duration_ns, call.cpu_ns)
 
 
 def _member_row(member: Membership, shares: Mapping[OpId, tuple[int, ...]]) -> MemberRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -124,4 +125,9 @@ def _number(cell: Cell) -> int | Fraction | None:
 
 
 def _share(rows: Sequence[Row]) -> Fraction:
-    return sum((Fraction(_number(row.get(SHARE)) or 0) for row in rows), Fraction())
+    # Shares of one amount have few denominators: adding numerators of each leaves few fractions to bring together.
+    numerators = Counter[int]()
+    for row in rows:
+        share = _number(row.get(SHARE)) or 0
+        numerators[share.denominator] += share.numerator
+    return sum((Fraction(sum_of, denominator) for denominator, sum_of in numerators.items()), Fraction())

@@ -9,12 +9,8 @@ function unpacked(kind, values) {
 const allUnpacked = (kind, rows) => rows.map((values) => unpacked(kind, values));
 
 data.ops = allUnpacked("OpRow", data.ops);
-for (const op of data.ops) op.costs = allUnpacked("OpCostRow", op.costs);
 data.sites = allUnpacked("SiteRow", data.sites);
-for (const site of data.sites) {
-  site.costs = allUnpacked("SiteCostRow", site.costs);
-  site.members = allUnpacked("MemberRow", site.members);
-}
+for (const site of data.sites) site.members = allUnpacked("MemberRow", site.members);
 data.scopes = allUnpacked("ScopeRow", data.scopes);
 const ops = new Map(data.ops.map((op) => [op.id, op]));
 const sites = new Map(data.sites.map((site) => [site.id, site]));
@@ -23,7 +19,13 @@ const measured = data.metrics.length > 0;
 let metric = data.metric; // -1 without a run
 
 const ofMetric = (values) => (metric >= 0 && values.length ? values[metric] : null);
-const costOf = (row) => ofMetric(row.costs);
+
+// Of an op or a site. Those of a metric are unpacked when they are first asked for: most never are.
+function costOf(row) {
+  const cost = ofMetric(row.costs);
+  if (!Array.isArray(cost)) return cost;
+  return (row.costs[metric] = unpacked(row.members ? "SiteCostRow" : "OpCostRow", cost));
+}
 const isKnown = (value) => value !== null && value !== undefined;
 
 // A share of all work in twentieths of the bar; whatever is not nothing shows.
