@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from msgspec import structs
 from tests.builders import attribution
 from tests.conftest import Built
 from tests.recording import request, sample
-from tests.support import json_cli, run_cli
+from tests.support import check_cli, json_cli, run_cli
 from tests.test_reports_page import GRAPH, TOTALS
 from tracemap.attribution.model import Attribution
 from tracemap.capture.record import record
-from tracemap.measurements.model import BY_STOPS, DeviceTime, ElapsedParts
-from tracemap.reports.advice import advice
-from tracemap.units import UNKNOWN
+from tracemap.diagnostics import DISTURBED, Diagnostic
+from tracemap.measurements.model import BY_STOPS, DeviceTime, ElapsedParts, Invocation
+from tracemap.reports.advice import advice, devices_compared
+from tracemap.reports.basis import elapsed_said
+from tracemap.units import UNKNOWN, format_ns
 
 SYNC, TASK = DeviceTime("local-sync", 100_000, 99_000, 101_000, 20, 9), DeviceTime("local-task", 900_000, 1, 2, 20, 9)
 
@@ -69,9 +72,59 @@ def test_devices_that_run_other_kernels_are_refused(
 def test_what_was_measured_stands_in_header_and_report(built: Built, tmp_path: Path) -> None:
     bundle, run = built("hand_loczoo"), tmp_path / "run.csv"
     options = ("--seconds", "1", "--compare-devices", "local-task,local-sync")
-    assert run_cli("record", bundle, *options, "-o", run).returncode == 0
+    done = run_cli("record", bundle, *options, "-o", run)
+    assert done.returncode == 0
     shown = json_cli("attribute", run, "--map", bundle)["run"]
     assert [each["device"] for each in shown["devices"]] == ["local-task", "local-sync"]
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("median call: local-task "))
+    for each in shown["devices"]:
+        said = re.search(rf"{each['device']} (\S+ \S+) \(95 %: (\S+(?: \S+)?) to (\S+ \S+)\)", line)
+        assert said is not None
+        assert said[1] == format_ns(each["median_ns"])
+        assert format_ns(each["low_ns"]).startswith(said[2])
+        assert said[3] == format_ns(each["high_ns"])
+    page = tmp_path / "page.html"
+    assert line in check_cli("attribute", run, "--map", bundle, "--html", page).splitlines()
+    assert line in page.read_text(encoding="utf-8")
+
+
+def test_the_runs_own_device_is_compared_with(built: Built, tmp_path: Path) -> None:
+    run = tmp_path / "run.csv"
+    done = run_cli("record", built("hand_loczoo"), "--seconds", "1", "--compare-devices", "local-sync", "-o", run)
+    assert re.search(r"^median call: local-sync .*, local-task .*; ", done.stderr, re.MULTILINE)
+
+
+def test_a_device_is_not_compared_with_itself(built: Built, tmp_path: Path) -> None:
+    run = tmp_path / "run.csv"
+    done = run_cli("record", built("hand_loczoo"), "--compare-devices", "local-task", "-o", run)
+    assert done.returncode == 2
+    assert "the run is on local-task itself, name another device: local-sync" in done.stderr
+    assert not run.exists()
+
+
+def test_what_was_measured_is_said_whether_devices_differ_or_not() -> None:
+    slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
+    between = structs.replace(TASK, low_ns=100_500, high_ns=1_000_000)
+    assert devices_compared((SYNC, slow)).endswith("; local-sync is faster")
+    assert devices_compared((SYNC, between)).endswith("; the intervals do not tell which is faster")
+    assert devices_compared(()) == ""
+
+
+def test_the_mean_of_an_invocation_is_called_so_and_the_median_stands_beside_it() -> None:
+    run = structs.replace(divided(600, 310).run, iterations=2)
+    assert elapsed_said(run) == "500 ns per invocation (mean)"
+    timed = structs.replace(run, invocation=Invocation(311_000, 305_000, 320_000, "precision"))
+    assert elapsed_said(timed) == "500 ns per invocation (mean), median 311 µs (95 %: 305 to 320 µs)"
+    few = structs.replace(run, invocation=Invocation(999_000, UNKNOWN, UNKNOWN, "seconds"))
+    assert elapsed_said(few) == "500 ns per invocation (mean), median 999 µs (too few for an interval)"
+    assert elapsed_said(structs.replace(run, iterations=UNKNOWN)) == "1.00 µs"
+
+
+def test_a_busy_machine_may_be_what_is_waited_for() -> None:
+    found = divided(600, 310)
+    busy = replace(found, diagnostics=(Diagnostic(DISTURBED, "the run was disturbed"),))
+    assert "waiting for processors" not in advice(found)
+    assert ", of which waiting for processors may be a part, as the run was disturbed: record " in advice(busy)
 
 
 def test_advice_says_what_was_measured() -> None:

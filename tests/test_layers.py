@@ -107,8 +107,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"badcells", "runfile"}),
     ),
     "reports": (
-        frozenset({"advice", "basis", "escaping", "labels"}),
-        frozenset({"costed", "html", "kernels"}),
+        frozenset({"basis", "escaping", "labels"}),
+        frozenset({"advice", "costed", "html", "kernels"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),
     ),

@@ -8,7 +8,7 @@ of the groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tracemap.capture.benchmark import HOST_DEVICES, run_benchmark
@@ -24,22 +24,27 @@ _GROUP_NS: Final = 20_000_000
 _FEWEST, _MOST = 3, 31
 
 
-def check_devices(devices: Sequence[str], own: str) -> None:
-    """Refuse devices that cannot be compared.
+def devices_to_time(asked: Sequence[str], own: str) -> tuple[str, ...]:
+    """The devices to compare, each once: those that were asked for, and the program's own; none where none was.
 
     Raises:
-        UsageInvalid: one that does not run the same kernels, or the program's own does not.
+        UsageInvalid: one does not run the same kernels, or there is nothing to compare the program's own with.
     """
-    for device in (*devices, own) if devices else ():
+    devices = tuple(dict.fromkeys((*asked, own))) if asked else ()
+    for device in devices:
         if device not in HOST_DEVICES:
             raise UsageInvalid(
                 f"--compare-devices compares {' and '.join(sorted(HOST_DEVICES))}, which run the same kernels: "
                 f"{device!r} is none of them"
             )
+    if devices == (own,):
+        others = " or ".join(sorted({*HOST_DEVICES} - {own}))
+        raise UsageInvalid(f"--compare-devices {own}: the run is on {own} itself, name another device: {others}")
+    return devices
 
 
 def compared(plan: Plan, call_ns: Integer, progress: Progress) -> tuple[DeviceTime, ...]:
-    """Measure a call on each of the devices that were asked for, in the order in which they were.
+    """Measure a call on each of the devices that are compared, in the order in which they were asked for.
 
     Args:
         plan: the program, with its inputs and flags.
@@ -49,13 +54,13 @@ def compared(plan: Plan, call_ns: Integer, progress: Progress) -> tuple[DeviceTi
     Raises:
         ProgramFailed: it does not run on one of them.
     """
-    return tuple(_measured(plan, dict.fromkeys(plan.options.compare_devices), call_ns, progress))
+    names = devices_to_time(plan.options.compare_devices, plan.device)
+    return tuple(_measured(plan, names, call_ns, progress))
 
 
-def _measured(plan: Plan, devices: Iterable[str], call_ns: Integer, progress: Progress) -> Iterator[DeviceTime]:
+def _measured(plan: Plan, names: Sequence[str], call_ns: Integer, progress: Progress) -> Iterator[DeviceTime]:
     import numpy as np
 
-    names = list(devices)
     about_ns = max(1, call_ns) if isinstance(call_ns, int) else _GROUP_NS
     calls = math.ceil(_GROUP_NS / about_ns)
     share_ns = plan.options.seconds * 1e9 / max(1, len(names))

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from tracemap._version import __version__
 from tracemap.capture.benchmark import check_profiles, count_workers
-from tracemap.capture.comparing import check_devices, compared
+from tracemap.capture.comparing import compared, devices_to_time
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
 from tracemap.capture.counting import add_counts, check_hook
@@ -78,7 +78,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
     with temporary_folder() as folder:
         progress("making inputs")
         plan = make_plan(request, request.reservation.profile, folder)
-        check_devices(plan.options.compare_devices, plan.device)
+        devices_to_time(plan.options.compare_devices, plan.device)  # what cannot be compared is refused before it runs
         return _run(plan, passes, progress)
 
 

@@ -53,8 +53,12 @@ def command(bundle: Path, options: RecordOptions) -> None:
 
 
 def _further(recorded: Recorded) -> Iterator[str]:
+    from tracemap.reports.advice import devices_compared
+
     if recorded.enough:
         yield recorded.enough
+    if compared := devices_compared(recorded.header.devices):
+        yield compared
     if recorded.profile is not None:
         yield f"IREE's profile is kept: {recorded.profile}"
 

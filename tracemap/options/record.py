@@ -52,7 +52,7 @@ class RecordOptions(Options):
     )
     compare_devices: tuple[str, ...] = option(
         (),
-        "Time the same calls on each of these devices too, without the profiler: local-sync,local-task.",
+        "Time the same calls on these devices and on the run's own, without the profiler: local-sync,local-task.",
         metavar="A,B",
         split=True,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracemap.attribution.model import MetricTotal
 from tracemap.measurements.model import RunHeader
-from tracemap.units import UNKNOWN, Integer, Unknown, plural
+from tracemap.units import UNKNOWN, Integer, Unknown, format_ns, plural
 
 
 def divisor(metric: MetricTotal, *, totals: bool) -> int:
@@ -43,3 +43,29 @@ def elapsed_of_one(run: RunHeader) -> Integer:
     if isinstance(run.elapsed_ns, Unknown) or isinstance(run.iterations, Unknown) or not run.iterations:
         return UNKNOWN
     return run.elapsed_ns // run.iterations
+
+
+def elapsed_said(run: RunHeader) -> str:
+    """The elapsed time of one invocation, which is a mean, with the median beside it; the whole where that is unknown.
+
+    The two differ where a few calls take far longer than the others.
+    """
+    of_one, timed = elapsed_of_one(run), run.invocation
+    if isinstance(of_one, Unknown):
+        return format_ns(run.elapsed_ns)
+    median = with_interval(timed.median_ns, timed.low_ns, timed.high_ns)
+    beside = "" if isinstance(timed.median_ns, Unknown) else f", median {median}"
+    return f"{format_ns(of_one)} per invocation (mean){beside}"
+
+
+def with_interval(median_ns: Integer, low_ns: Integer, high_ns: Integer) -> str:
+    """A median with the ends of its 95 % interval, which a few values do not have.
+
+    >>> with_interval(311_000, 305_000, 320_000), with_interval(5, UNKNOWN, UNKNOWN)
+    ('311 µs (95 %: 305 to 320 µs)', '5 ns (too few for an interval)')
+    """
+    if isinstance(low_ns, Unknown) or isinstance(high_ns, Unknown):
+        return f"{format_ns(median_ns)} (too few for an interval)"
+    low, high = format_ns(low_ns), format_ns(high_ns)
+    unit = high.rpartition(" ")[2]
+    return f"{format_ns(median_ns)} (95 %: {low.removesuffix(f' {unit}')} to {high})"

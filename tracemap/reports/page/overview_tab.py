@@ -10,8 +10,8 @@ from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.measurements.model import RunHeader
-from tracemap.reports.advice import advice
-from tracemap.reports.basis import basis, divisor, elapsed_of_one, known_invocations, shown_unit
+from tracemap.reports.advice import advice, devices_compared
+from tracemap.reports.basis import basis, divisor, elapsed_of_one, elapsed_said, known_invocations, shown_unit
 from tracemap.reports.costed import CostedMap, called_functions, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import Coverage, FateCount, MetricBalance, ResidualLine, Shown, amounts
@@ -41,6 +41,8 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "invocations", format_count(run.iterations)
     yield "elapsed", _elapsed(run)
     yield "elapsed went for", explained_of_elapsed(attribution) or "–"
+    if text := devices_compared(run.devices):
+        yield "devices", text
     if text := advice(attribution):
         yield "advice", text
     yield "rule", attribution.rule.value
@@ -48,8 +50,8 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
 
 
 def _elapsed(run: RunHeader) -> str:
-    of_one, whole = elapsed_of_one(run), format_ns(run.elapsed_ns)
-    return whole if isinstance(of_one, Unknown) else f"{format_ns(of_one)} per invocation, {whole} in all"
+    whole = format_ns(run.elapsed_ns)
+    return whole if isinstance(elapsed_of_one(run), Unknown) else f"{elapsed_said(run)}; {whole} in all"
 
 
 def coverage(costed: CostedMap) -> Coverage:

@@ -11,8 +11,8 @@ from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
 from tracemap.diagnostics import foremost
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
-from tracemap.reports.advice import advice
-from tracemap.reports.basis import elapsed_of_one
+from tracemap.reports.advice import advice, devices_compared
+from tracemap.reports.basis import elapsed_said
 from tracemap.reports.costed import (
     AT_LOAD,
     EQUAL_MEMBERS,
@@ -28,7 +28,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import UNKNOWN, Scale, format_count, format_ns, plural
+from tracemap.units import Scale, format_count, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,8 +68,7 @@ def print_attribution(
 
 def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
     run, graph = attribution.run, costed.graph
-    of_one = UNKNOWN if totals else elapsed_of_one(run)
-    elapsed = format_ns(run.elapsed_ns) if of_one is UNKNOWN else f"{format_ns(of_one)} per invocation"
+    elapsed = format_ns(run.elapsed_ns) if totals else elapsed_said(run)
     say(
         to,
         f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
@@ -77,8 +76,9 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
     )
     explained = explained_of_elapsed(attribution)
     say(to, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
-    if text := advice(attribution):
-        say(to, text)
+    for text in (devices_compared(run.devices), advice(attribution)):
+        if text:
+            say(to, text)
     at_load = sum(site.initializer for site in graph.sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     called = sum(result.calls > 0 for result in costed.site_results.values())
