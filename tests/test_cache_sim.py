@@ -652,3 +652,24 @@ def test_python_records_the_same(bundle: Path, simulated: dict[str, Path], tmp_p
     assert "cache-simulated" in told
     assert [row["D1mr"] for row in steps_of(run.path)] == [row["D1mr"] for row in steps_of(simulated["both"])]
     assert json.loads((tmp_path / "run.csv.json").read_text())["diagnostics"]
+
+
+def test_time_is_split_by_what_simulated_instructions_take(valgrind: Path, tmp_path: Path) -> None:
+    """A vector's division is one instruction, as its multiplication is, and takes 5 to 10 times as long."""
+    assert valgrind
+    model, bundle, run = tmp_path / "m.mlir", tmp_path / "m.tracemap", tmp_path / "run.csv"
+    model.write_text(
+        "func.func @main(%a: tensor<65536xf32>, %b: tensor<65536xf32>) -> tensor<65536xf32> {\n"
+        "  %0 = stablehlo.multiply %a, %b : tensor<65536xf32>\n"
+        "  %1 = stablehlo.divide %0, %b : tensor<65536xf32>\n"
+        "  return %1 : tensor<65536xf32>\n}\n"
+    )
+    check_cli("build", model, "-o", bundle)
+    check_cli("record", bundle, "--cache-sim", "--iterations", "3", "-o", run)
+    multiply, divide = json_cli("attribute", run)["ops"]
+    if multiply["name"] != "stablehlo.multiply":
+        multiply, divide = divide, multiply
+    # Loads of what is read, and the store of what is made, are of these ops too.
+    instructions = [each["metrics"]["Ir"]["attributed"] for each in (multiply, divide)]
+    assert instructions[1] <= instructions[0] * 1.5
+    assert divide["metrics"]["cpu_ns"]["attributed"] > 1.5 * multiply["metrics"]["cpu_ns"]["attributed"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
@@ -45,6 +46,28 @@ class KernelCode:
     def line_at(self) -> dict[int, int]:
         """The line of the op whose value an instruction carries, by address; no entry where it carries none."""
         return lines_of_values(self.instructions, self.loops, self.owned)
+
+    @cached_property
+    def _hundredths(self) -> tuple[dict[int, int], dict[int, Fraction]]:
+        """For how long instructions keep the core busy, by address, and what those of a line do on average.
+
+        Of a line that has code in loops only that counts, as it is what runs most.
+        """
+        in_loops: dict[int, list[int]] = defaultdict(list)
+        outside: dict[int, list[int]] = defaultdict(list)
+        for loop, body in self._bodies.items():
+            for each in body:
+                (outside if loop == OUTSIDE else in_loops)[each.line].append(each.hundredths)
+        means = {line: Fraction(sum(found), len(found)) for line, found in (outside | in_loops).items()}
+        return {each.address: each.hundredths for each in self.instructions}, means
+
+    def busy(self, address: int, line: int, count: int) -> int:
+        """For how long an instruction keeps the core busy, if it runs so many times, in hundredths of a clock cycle.
+
+        Where its address is not known (`NO_ADDRESS`), it is like those of its line; what is not known takes a cycle.
+        """
+        at, of_line = self._hundredths
+        return round(count * at.get(address, of_line.get(line, 100)))
 
     @cached_property
     def _bodies(self) -> dict[int, list[Instruction]]:

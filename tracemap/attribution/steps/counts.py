@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
@@ -27,6 +27,9 @@ from tracemap.measurements.model import INSTRUCTIONS, READ_MISSES, SAMPLES
 
 _ENOUGH = 100
 """Samples from which a site is judged by its own alone; with fewer, by those of all sites of its kernel."""
+
+_BUSY = "\0busy"
+"""A metric of ours, which no run can have: for how long the counted instructions keep the core busy."""
 
 Sums = dict[int, dict[str, int]]
 """Sums of metrics, by line or address."""
@@ -64,8 +67,9 @@ class StepCounts:
         by_kernel: dict[str, list[StepRow]] = defaultdict(list)
         for row in self.rows:
             by_kernel[row.kernel].append(row)
-        # Machine code is read and taken apart only if something was seen at its addresses.
-        images = self.images() if any(row.address != NO_ADDRESS for row in self.rows) else ()
+        # Machine code is read and taken apart only if something was seen at its addresses, or its instructions count.
+        of_code = INSTRUCTIONS in self.metrics or any(row.address != NO_ADDRESS for row in self.rows)
+        images = self.images() if of_code else ()
         seen = [kernel for kernel in self.graph.kernels if kernel.name in by_kernel]
         self._steps = {kernel.name: kernel_steps(self.graph, kernel, images) for kernel in seen}
         self.kernels = tuple(self._add(kernel, by_kernel[kernel.name]) for kernel in seen)
@@ -74,34 +78,49 @@ class StepCounts:
         """Bring what was seen of a kernel to its sites and their members."""
         steps = self._steps[kernel.name]
         by_site: dict[str, Sums] = {}
+        if INSTRUCTIONS in self.metrics:
+            number = self.metrics.index(INSTRUCTIONS)
+            busy = [replace(row, values=(steps.code.busy(row.address, row.step, row.values[number]),)) for row in rows]
+            self._bring(steps, busy, 0, _BUSY)
         for number, metric in enumerate(self.metrics):
-            waits = steps.waits_in_loops(rows, number, self._misses) if metric == SAMPLES else {}
-            by_loop = in_loops(steps, rows, number, metric, waits)
-            for site, seen in self._by_site(steps, rows, number).items():
-                lines = lines_of_ops(steps, seen, by_loop, waits)
-                self._lines[kernel.name, metric].update(lines)
-                self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site])
+            for site, (seen, lines) in self._bring(steps, rows, number, metric).items():
                 self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = lines.total()
                 for spot, value in seen.items():
                     _sums_at(by_site.setdefault(site, {}), spot.line, self.metrics)[metric] += value
         return _kernel_result(kernel, self.metrics, rows, by_site)
+
+    def _bring(
+        self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str
+    ) -> dict[str, tuple[Counter[Spot], Lines]]:
+        """Bring a metric, the one of this number, to the members of sites; returns what was seen at spots and lines."""
+        waits = steps.waits_in_loops(rows, number, self._misses) if metric == SAMPLES else {}
+        by_loop = in_loops(steps, rows, number, metric, waits)
+        found = {}
+        for site, seen in self._by_site(steps, rows, number, metric).items():
+            lines = lines_of_ops(steps, seen, by_loop, waits)
+            self._lines[steps.kernel.name, metric].update(lines)
+            self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site])
+            found[site] = seen, lines
+        return found
 
     @property
     def _misses(self) -> int:
         """The number of the metric that counts misses of reads."""
         return self.metrics.index(READ_MISSES) if READ_MISSES in self.metrics else NO_METRIC
 
-    def _by_site(self, steps: KernelSteps, rows: Sequence[StepRow], number: int) -> dict[str, Counter[Spot]]:
+    def _by_site(
+        self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str
+    ) -> dict[str, Counter[Spot]]:
         """What was seen of a metric at the spots of a kernel, by site."""
         of_target: dict[int, Counter[Spot]] = defaultdict(Counter)
         for row in rows:
             if row.values[number]:
-                of_target[row.target][steps.spot_of(row, self.metrics[number])] += row.values[number]
+                of_target[row.target][steps.spot_of(row, metric)] += row.values[number]
         found: dict[str, Counter[Spot]] = {}
         for target, seen in sorted(of_target.items()):
-            sites, weights = self.sites_of(target, self.metrics[number])
-            if len(sites) > 1:
-                self.spread[self.metrics[number]] += seen.total()
+            sites, weights = self.sites_of(target, INSTRUCTIONS if metric == _BUSY else metric)
+            if len(sites) > 1 and metric != _BUSY:
+                self.spread[metric] += seen.total()
             for site, part in zip(sites, spread_evenly(seen, weights), strict=True):
                 if part:
                     found.setdefault(site, Counter()).update(part)
@@ -119,8 +138,11 @@ class StepCounts:
         return len(members) == 1 or any(not members.isdisjoint(step.ops) for step in steps)
 
     def basis(self, site: Site) -> Weights | None:
-        """What other costs of a site are split by: its samples, or its instructions, or those of its kernel."""
-        for metric in (SAMPLES, INSTRUCTIONS):
+        """What other costs of a site are split by: its samples, else its instructions, or those of its kernel.
+
+        An instruction counts for as long as it keeps the core busy.
+        """
+        for metric in (SAMPLES, _BUSY):
             own = self.seen_at(site, metric)
             if own is not None and (metric != SAMPLES or own.seen >= _ENOUGH):
                 return own
