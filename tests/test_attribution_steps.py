@@ -237,7 +237,7 @@ def test_a_few_samples_decide_nothing(in_kernels: int, rule: Rule, tmp_path: Pat
     assert result.rule is rule
     told = [item.message for item in result.diagnostics if item.slug == "few-samples"]
     assert [text.startswith(f"only {in_kernels} sample") for text in told] == [True] * (rule is Rule.MODEL)
-    assert foremost(result.diagnostics) == told
+    assert [item.message for item in foremost(result.diagnostics)] == told
     assert attributed(table, rule=Rule.MEASURED, map_=stepped()).rule is Rule.MEASURED
 
 
@@ -353,7 +353,9 @@ def test_command_line(built: Built, tmp_path: Path) -> None:
     assert "occupancy" in text.stderr + text.stdout
     few = addresses_run(bundle, kernel.name, [0] * 5, [line] * 5, tmp_path / "few.parquet")
     text = run_cli("attribute", few, "--map", built("hand_mlp"))
-    assert text.stdout.startswith("only 5 samples lie in kernels, too few to decide by: the rule model splits")
+    assert text.stdout.startswith(
+        "note [few-samples]: only 5 samples lie in kernels, too few to decide by: the rule model splits"
+    )
     refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
     assert refused.returncode == 2
 

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from tests.recording import request, sample
 from tracemap.capture import disturbance
-from tracemap.capture.disturbance import disturbed, look, observed
+from tracemap.capture.disturbance import disturbed, look, observed, unseen
 from tracemap.capture.record import record
 from tracemap.measurements.model import UNOBSERVED, Disturbance
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, format_ns
 
 # Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.
 WORKING = """
@@ -143,7 +143,7 @@ def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest
         ({"running_ns": 91, "waiting_ns": 9}, ""),
         ({"running_ns": 90, "waiting_ns": 10}, "waited for a processor in 10.0 % of the time they wanted one"),
         ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 99}, ""),
-        ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 100}, "wanted one, and 10.0 % of what ran were others"),
+        ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 100}, "and other programs took 10.0 % of the processor time"),
         ({"running_ns": 0, "waiting_ns": 0}, ""),
         ({"observed_ns": 10**9, "stolen_ns": 10**9 * (os.cpu_count() or 1)}, "the host took "),
         ({"observed_ns": 10**9, "stolen_ns": 10**7}, ""),
@@ -171,3 +171,13 @@ def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
 def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None:
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=1, warmup=0))
     assert recorded.header.disturbance == UNOBSERVED
+    (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbance-unknown")
+    measured = format_ns(recorded.header.elapsed_ns)
+    assert told == f"whether the run was disturbed is unknown: only {measured} were measured"
+
+
+def test_of_a_run_that_was_seen_nothing_is_unknown() -> None:
+    assert unseen(UNOBSERVED, 1_500_000) is not None
+    assert unseen(structs.replace(UNOBSERVED, observed_ns=1), 1_500_000) is None
+    assert unseen(UNOBSERVED, UNKNOWN) is None
+    assert unseen(UNOBSERVED, 5_000_000_000) is None  # no event tells when its calls were

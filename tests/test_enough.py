@@ -11,6 +11,7 @@ import math
 import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,17 @@ from tests.recording import events, request, sample
 from tests.support import SAMPLES, run_cli
 from tests.test_capture_record import slugs
 from tracemap.capture import enough, execution
-from tracemap.capture.enough import Goal, State, Why, enough_hz, halves_agree, median_words, steady_from
+from tracemap.capture.enough import (
+    Goal,
+    Outcome,
+    State,
+    Why,
+    enough_hz,
+    halves_agree,
+    median_words,
+    steady_from,
+    still_changing,
+)
 from tracemap.capture.record import Recorded, record
 from tracemap.errors import UsageInvalid
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
@@ -36,6 +47,9 @@ from tracemap.units import UNKNOWN, format_ns
 
 Times = npt.NDArray[Any]
 NEEDS_HOOK = pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
+
+_REASON = "(?:enough|as asked for, but of a disturbed run)"
+_ENOUGH = _REASON + r": median (.*) ± (.*) % within this run, after ([\d,]+) invocations"
 
 # ---- the interval
 
@@ -242,7 +256,7 @@ def test_until_the_median_is_known(device: str, made: Path, tmp_path: Path) -> N
     assert isinstance(invocation.high_ns, int)
     reach = max(invocation.high_ns - invocation.median_ns, invocation.median_ns - invocation.low_ns)
     assert reach <= 0.25 * invocation.median_ns
-    told = re.fullmatch(r"enough: median (.*) ± (.*) % after ([\d,]+) invocations", recorded.enough)
+    told = re.fullmatch(_ENOUGH, recorded.enough)
     assert told is not None
     assert told[1] == format_ns(invocation.median_ns)
     assert 0 <= float(told[2]) - 100 * reach / invocation.median_ns < 0.1001
@@ -279,6 +293,7 @@ def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monke
     assert recorded.header.invocation.ended_by == "bytes"
     (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "budget-spent")
     assert told.startswith("budget of 97.7 KiB of profile spent: median ")
+    assert told.endswith("; --iterations N makes more, however large their profile")
 
 
 @NEEDS_HOOK
@@ -297,7 +312,7 @@ def test_until_there_are_enough_samples(hz: int, seconds: float, made: Path, tmp
     if seconds > 1:
         assert recorded.header.invocation.ended_by == "samples"
         assert inside >= 2_000
-        assert recorded.enough.startswith(f"enough: {inside:,} samples in kernels, median ")
+        assert re.match(rf"{_REASON}: {inside:,} samples in kernels, median ", recorded.enough)
         assert spent == []
     else:
         assert recorded.header.invocation.ended_by == "seconds"
@@ -327,6 +342,23 @@ def test_buffers_of_the_call_that_was_cut_off_are_not_told_of(made: Path, tmp_pa
     assert len(header.buffers) == header.iterations + header.warmup
     used = {row["command_buffer_id"] for row in events(recorded.path) if row["kind"] == "dispatch"}
     assert used == {buffer.id for buffer in header.buffers}
+
+
+def test_a_disturbed_run_is_not_called_enough() -> None:
+    goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
+    calm = Outcome(Why.PRECISION, goal, 412, Median(412, 311_000, 309_000, 313_000), UNKNOWN, changing=False, bytes=9)
+    said = "median 311 µs ± 0.7 % within this run, after 412 invocations"
+    assert calm.sentence == f"enough: {said}"
+    assert replace(calm, disturbed=True).sentence == f"as asked for, but of a disturbed run: {said}"
+
+
+def test_what_cannot_be_compared_is_not_said_to_change() -> None:
+    """One call, or a few, tell nothing; calls that grow do."""
+    for count in (0, 1, 5, 11):
+        assert not still_changing(np.arange(count) * 1_000_000, 0, 0.02)
+    assert still_changing(np.arange(12) * 1_000_000, 0, 0.02)
+    assert still_changing(np.arange(23) * 1_000_000, 20, 0.02)
+    assert not still_changing(np.full(40, 1_000_000), 3, 0.02)
 
 
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01", "1500")
@@ -387,7 +419,7 @@ def test_on_the_command_line(built: Built, tmp_path: Path) -> None:
     command = ("record", built("hand_mlp"), "--flagfile", flags, "--precision", "30", "--seconds", "60", "-o", "r.csv")
     done = run_cli(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^enough: median .* ± .* % after [\d,]+ invocations$", done.stderr, re.MULTILINE)
+    assert re.search(rf"^{_ENOUGH}$", done.stderr, re.MULTILINE)
     for wrong in (("--precision", "0"), ("--precision", "101"), ("--seconds", "0")):
         refused = run_cli(*command, "--force", *wrong, cwd=tmp_path)
         assert refused.returncode == 2

@@ -22,6 +22,11 @@ FOREMOST: Final = (DISTURBED, "few-samples")
 """What is to be known before anything else: it stands above a result, not behind it."""
 
 
-def foremost(diagnostics: Iterable[Diagnostic]) -> list[str]:
-    """The sentences that stand above a result."""
-    return [item.message for item in diagnostics if item.slug in FOREMOST]
+def foremost(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Those that stand above a result."""
+    return [item for item in diagnostics if item.slug in FOREMOST]
+
+
+def others(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Those that stand behind it: each is said once."""
+    return [item for item in diagnostics if item.slug not in FOREMOST]

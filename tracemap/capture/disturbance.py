@@ -24,6 +24,8 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MUCH: Final = 0.1
 """From which share on a run is called disturbed. The time of a dispatch is that of its last worker: where workers wait
 for a tenth of the time that they want to run, what ops differ by in less than that may be the waiting alone."""
+_LONG_NS: Final = 1_000_000_000
+"""What lasts for so long is looked at often enough, unless nothing tells when the calls were."""
 
 Counts = Mapping[str, int]
 """Numbers by the names that they have in `Disturbance`."""
@@ -94,6 +96,14 @@ def disturbed(found: Disturbance) -> Diagnostic | None:
     return Diagnostic(DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded})")
 
 
+def unseen(found: Disturbance, elapsed_ns: Integer) -> Diagnostic | None:
+    """A sentence where calls were measured for too short a time to tell whether they were disturbed."""
+    if found.observed_ns is not UNKNOWN or not isinstance(elapsed_ns, int) or elapsed_ns >= _LONG_NS:
+        return None
+    text = f"whether the run was disturbed is unknown: only {format_ns(elapsed_ns)} were measured"
+    return Diagnostic("disturbance-unknown", text)
+
+
 def _waiting(found: Disturbance) -> list[str]:
     running, waiting, busy = found.running_ns, found.waiting_ns, found.busy_ns
     if not (isinstance(running, int) and isinstance(waiting, int)) or waiting < _MUCH * max(1, running + waiting):
@@ -105,7 +115,8 @@ def _waiting(found: Disturbance) -> list[str]:
         return [text]
     # Where a program has more threads than there are processors, they wait for each other: that is how it runs.
     others = max(0, busy - running)
-    return [f"{text}, and {format_share(others, busy)} of what ran were others"] if others >= _MUCH * busy else []
+    of_others = f"other programs took {format_share(others, busy)} of the processor time that was used"
+    return [f"{text}, and {of_others}"] if others >= _MUCH * busy else []
 
 
 def _stolen(found: Disturbance) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.measurements.medians import Median, median_of
+from tracemap.measurements.order import FEWEST
 from tracemap.options.record import MOST_HZ
 from tracemap.units import UNKNOWN, Integer, format_bytes, format_count, format_ns, plural
 
@@ -129,6 +130,14 @@ def halves_agree(times_ns: npt.NDArray[Any], precision: float) -> bool:
     return first.is_near(second, precision) or first.overlaps(second)
 
 
+def still_changing(times_ns: npt.NDArray[Any], warmup: int, precision: float) -> bool:
+    """Whether calls are known not to be steady, or their halves to differ; too few of them to compare tell neither."""
+    measured = times_ns[warmup:]
+    compared = len(times_ns) >= LEAST_WARMUP + 2 * _LEAST_STRETCH
+    unsteady = compared and steady_from(times_ns, precision) is UNKNOWN
+    return unsteady or (len(measured) >= 2 * FEWEST and not halves_agree(measured, precision))
+
+
 def enough_hz(seconds: float) -> int:
     """How often a second each thread is to be sampled, so that there are enough samples in kernels in some seconds.
 
@@ -152,8 +161,8 @@ def enough_hz(seconds: float) -> int:
 class Outcome:
     """How a program came to be measured enough, or why it was not.
 
-    `calls` and `samples` are those after the warm-up; `steady`: the calls were so when they were counted, and their
-    halves agree; `bytes`: the profile's.
+    `calls` and `samples` are those after the warm-up; `changing`: the calls were not steady when they were counted, or
+    their halves differ; `bytes`: the profile's; `disturbed`: the run was much so.
     """
 
     why: Why
@@ -161,8 +170,9 @@ class Outcome:
     calls: int
     median: Median
     samples: Integer
-    steady: bool
+    changing: bool
     bytes: int
+    disturbed: bool = False
 
     @property
     def is_enough(self) -> bool:
@@ -174,26 +184,31 @@ class Outcome:
         """Why no more calls were made, and what is known of the median call.
 
         >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
-        >>> Outcome(Why.PRECISION, goal, 412, Median(412, 1_230_000, 1_210_000, 1_252_140), UNKNOWN, True, 0).sentence
-        'enough: median 1.23 ms ± 1.8 % after 412 invocations'
+        >>> Outcome(Why.PRECISION, goal, 412, Median(412, 1_230_000, 1_210_000, 1_252_140), UNKNOWN, False, 0).sentence
+        'enough: median 1.23 ms ± 1.8 % within this run, after 412 invocations'
         """
         parts = [self._samples] if self.goal.sample_hz else []
-        parts.append(f"{median_words(self.median)} after {plural(self.calls, 'invocation')}")
-        if not self.steady and not self.is_enough:
+        parts += [f"{median_words(self.median)} within this run", f"after {plural(self.calls, 'invocation')}"]
+        if self.changing and not self.is_enough:
             parts.append("which still changes")
         return f"{self._reason}: {', '.join(parts)}{self._remedy}"
 
     @property
     def _remedy(self) -> str:
-        """What would get as many samples as are wanted: more time, or where the profile has no room for it, more often.
+        """What would get as much as is wanted: more time, or where the profile has no room for it, samples more often.
 
         >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=251, warmup=UNKNOWN)
-        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, True, 1 << 20)._remedy
+        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, False, 1 << 20)._remedy
         '; --seconds 11 would do'
-        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, True, 60 << 20)._remedy
+        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, False, 60 << 20)._remedy
         '; --sample 553 would do'
         """
-        if self.is_enough or not isinstance(self.samples, int) or not self.samples:
+        if self.is_enough:
+            return ""
+        if not self.goal.sample_hz:
+            # A number of calls that is given has no limit of bytes.
+            return "; --iterations N makes more, however large their profile" if self.why is Why.BYTES else ""
+        if not isinstance(self.samples, int) or not self.samples:
             return ""
         times = 1.1 * ENOUGH_SAMPLES / self.samples
         if self.bytes * times <= MOST_BYTES:
@@ -205,7 +220,9 @@ class Outcome:
     def _reason(self) -> str:
         if self.why is Why.SECONDS:
             return f"budget of {self.goal.seconds:g} s spent"
-        return f"budget of {format_bytes(MOST_BYTES)} of profile spent" if self.why is Why.BYTES else "enough"
+        if self.why is Why.BYTES:
+            return f"budget of {format_bytes(MOST_BYTES)} of profile spent"
+        return "as asked for, but of a disturbed run" if self.disturbed else "enough"
 
     @property
     def _samples(self) -> str:

@@ -15,8 +15,8 @@ from tracemap.capture.comparing import compared, devices_to_time
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
 from tracemap.capture.counting import add_counts, check_hook
-from tracemap.capture.disturbance import disturbed, observed
-from tracemap.capture.enough import Outcome, halves_agree, steady_from
+from tracemap.capture.disturbance import disturbed, observed, unseen
+from tracemap.capture.enough import Outcome, still_changing
 from tracemap.capture.execution import Execution, timed_execution
 from tracemap.capture.geometry import geometry, line_bytes
 from tracemap.capture.peaks import measure_peaks
@@ -95,9 +95,10 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         execution = timed_execution(plan, connection, progress)
         about = list(_about(plan, execution))
         about += _add_what_was_seen(plan, execution, passes, progress)
-        outcome = _outcome(plan, execution)
         disturbance = observed(execution.watcher.looks, *_measured_span(execution))
-        about += _about_end(outcome, disturbance)
+        outcome = _outcome(plan, execution, disturbance)
+        calls_ns = _elapsed_ns(execution) if execution.profile.event_count else UNKNOWN  # else nothing tells their time
+        about += _about_end(outcome, disturbance, calls_ns)
         call_ns = median_of(execution.times_ns[execution.warmup :]).value
         devices = () if execution.ending.failed else compared(plan, call_ns, progress)
         progress("measuring the machine")
@@ -123,11 +124,11 @@ def _about(plan: Plan, execution: Execution) -> Iterator[Diagnostic]:
     yield from execution.diagnostics
 
 
-def _about_end(outcome: Outcome | None, disturbance: Disturbance) -> Iterator[Diagnostic]:
+def _about_end(outcome: Outcome | None, disturbance: Disturbance, elapsed_ns: Integer) -> Iterator[Diagnostic]:
     """What is to be known of how well the run is measured."""
     if outcome is not None and not outcome.is_enough:
         yield Diagnostic("budget-spent", outcome.sentence)
-    if (found := disturbed(disturbance)) is not None:
+    if (found := disturbed(disturbance) or unseen(disturbance, elapsed_ns)) is not None:
         yield found
 
 
@@ -168,16 +169,17 @@ def _measured_span(execution: Execution) -> tuple[Integer, Integer]:
     return span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns
 
 
-def _outcome(plan: Plan, execution: Execution) -> Outcome | None:
+def _outcome(plan: Plan, execution: Execution, disturbance: Disturbance) -> Outcome | None:
     """Why no more calls were made; None where their number was given, or the program failed."""
     cut, goal = execution.watcher.cut, plan.goal
     if cut is None or cut.why is None or goal is None or execution.ending.failed:
         return None
     measured = execution.times_ns[execution.warmup :]
-    steady = steady_from(execution.times_ns, goal.precision) is not UNKNOWN and halves_agree(measured, goal.precision)
+    changing = still_changing(execution.times_ns, execution.warmup, goal.precision)
     samples = samples_in_kernels(execution.profile.events) if goal.sample_hz else UNKNOWN
     calls, size = execution.calls - execution.warmup, plan.profile.stat().st_size
-    return Outcome(cut.why, goal, calls, median_of(measured), samples, steady, size)
+    much = disturbed(disturbance) is not None
+    return Outcome(cut.why, goal, calls, median_of(measured), samples, changing, size, much)
 
 
 def _invocation(execution: Execution) -> Invocation:

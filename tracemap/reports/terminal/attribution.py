@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
-from tracemap.diagnostics import foremost
+from tracemap.diagnostics import foremost, others
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.advice import advice, devices_compared
@@ -55,15 +55,15 @@ def print_attribution(
     costs = costs_of(attribution, options)
     chosen = chosen_view(costed, costs, options)
     to = console(out)
-    for sentence in foremost(attribution.diagnostics):
-        say(to, sentence)
+    diagnostics = graph.diagnostics + attribution.diagnostics
+    print_diagnostics(to, foremost(diagnostics))
     _print_run(to, costed, attribution, totals=options.totals)
     _print_view(to, chosen, costs)
     if options.by == "site":
         _print_slowest(to, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
     _print_balance(to, attribution, costs)
     _print_remarks(to, costed)
-    print_diagnostics(to, graph.diagnostics + attribution.diagnostics)
+    print_diagnostics(to, others(diagnostics))
 
 
 def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
