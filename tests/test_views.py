@@ -20,7 +20,7 @@ from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli, run_cli
 from tests.tables import amount, printed_table
-from tests.terminals import GOLD, RUN
+from tests.terminals import GOLD, RUN, printed
 from tracemap.errors import UsageInvalid
 from tracemap.graph.ops import Frame
 from tracemap.measurements.runfile import read_run, write_run
@@ -74,11 +74,54 @@ def test_columns_are_those_that_are_asked_for() -> None:
     assert first == {"kernel": "k1", "sites": "2", "calls": "2"}
 
 
+def test_what_stands_above_a_column_names_it_too() -> None:
+    """Each heading of the usual table, without its unit, chooses the column that it stands above."""
+    by_name = {"cpu": "cpu_ns", "of cpu": "share", "median cpu": "median", "inclusive cpu": "inclusive"}
+    for heading, name in by_name.items():
+        assert shown(columns=["op", heading], sort=heading) == shown(columns=["op", name], sort=name)
+    assert shown(columns=["site", "p50 cpu"], by="site") == shown(columns=["site", "median"], by="site")
+
+
+def test_a_column_of_a_filter_is_one_that_there_is() -> None:
+    """With a wildcard before the `=` it is a text that matches, as names may have one."""
+    with pytest.raises(UsageInvalid, match="the table of ops has no column 'foo'; it has: op, line"):
+        shown(filters=["foo=x"])
+    assert "… 3 ops that do not match" in shown(filters=["*foo=x*"])
+
+
+def test_only_tables_whose_columns_are_chosen_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = printed(
+        lambda out: print_attribution(THREE, attribution(THREE, COSTS), out, AttributeOptions()), 40, monkeypatch
+    )
+    ops, _, balance = text.partition("Balance")
+    assert "; --columns chooses)" in " ".join(ops.split())
+    assert "(no room for: what it is)" in balance
+
+
+@pytest.mark.parametrize("format_", ["json", "csv"])
+@pytest.mark.parametrize(
+    "option",
+    [("--by", "line"), ("--metric", "foo"), ("--columns", "op"), ("--sort", "op"), ("--top", "3"), ("--filter", "x")],
+)
+def test_what_the_format_does_not_choose_is_refused(
+    format_: str, option: tuple[str, str], built: Built, recorded: Recorded
+) -> None:
+    run, bundle = recorded("jax_mlp"), built("jax_mlp")
+    done = run_cli("attribute", run, "--map", bundle, "--format", format_, *option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option[0]} is of the text's table; --format {format_} has all ops" in done.stderr
+    assert "[usage-invalid]" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"metrics": "Ir"}, "the run has no metric 'Ir'; it has: cpu_ns, page-faults"),
         ({"columns": "op,flops"}, "the table of ops has no column 'flops'; it has: op, line"),
+        (
+            {"columns": "op,flops"},
+            "cpu_ns (cpu), share (of cpu), page-faults, uncertain, sampled_low (95 % from cpu)",
+        ),
         ({"by": "scope", "sort": "kernel"}, "the table of scopes has no column 'kernel'"),
         ({"filters": ["cpu_ns=3*"]}, "cpu_ns is a column of numbers; rows are filtered by texts: op, line"),
     ],

@@ -197,8 +197,13 @@ def _declared(made: Field[Any], hint: Any) -> DeclaredOption:  # noqa: ANN401 - 
 def split_names(text: str) -> list[str]:
     """The names of a list such as `page-faults,cpu/event=0x3c,umask=0/`: commas between slashes part terms, not names.
 
+    The second slash ends a name, but for modifiers; where there is none, as in ratios, a slash is a letter like others.
+
     >>> split_names("page-faults,cpu/event=0x3c,umask=0/,r1a8")
     ['page-faults', 'cpu/event=0x3c,umask=0/', 'r1a8']
+    >>> split_names("op,D1mr/Ir,DLmr/Ir")
+    ['op', 'D1mr/Ir', 'DLmr/Ir']
     """
-    names = (found.group().strip() for found in re.finditer(r"(?:[^,/]|/[^/]*/)+", text))
+    whole = r"(?:[^,/]|/[^/]*/(?=[:ukhpG]*\s*(?:,|$))|/)+"
+    names = (found.group().strip() for found in re.finditer(whole, text))
     return [name for name in names if name]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
+from tracemap.errors import UsageInvalid
 from tracemap.options.attribute import AttributeOptions
+from tracemap.options.option import declared_options
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.runs import Attributed, joined
 from tracemap.toolchain import Progress, no_progress
@@ -30,6 +32,7 @@ def attribute(
     """
     from tracemap.graph.bundle import load
 
+    _check_format(options)
     check_files(options.output, options.html, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
@@ -54,6 +57,22 @@ def attribute(
     if options.output is not None:
         write_shown(partial(show_attribution, made, options), options.output)
     return made
+
+
+_OF_TEXT: Final = ("by", "metrics", "top", "sort", "columns", "filters")
+"""Options of the text's table: JSON and CSV have everything, always the same."""
+
+
+def _check_format(options: AttributeOptions) -> None:
+    """Refuse what has no effect on JSON and CSV, rather than print something else than was asked for."""
+    if options.format == "text":
+        return
+    for declared in declared_options(AttributeOptions):
+        if declared.name in _OF_TEXT and getattr(options, declared.name) != declared.default:
+            raise UsageInvalid(
+                f"{declared.names[0]} is of the text's table; --format {options.format} has all ops, metrics and "
+                f"columns: leave {declared.names[0]} out"
+            )
 
 
 def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -> None:

@@ -93,7 +93,7 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
 def _print_view(to: Console, chosen: Chosen, costs: Costs) -> None:
     view = chosen.view
     title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
-    _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False)
+    _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False, advice="; --columns chooses")
     if UNCERTAIN in chosen.columns and any(row.get(UNCERTAIN.key) for row in chosen.rows):
         say(to, f"{UNCERTAIN_MARK} samples leave half of the cost or more open (95 % interval); record longer")
     for count, words, share in (
@@ -122,7 +122,9 @@ def _in_order(chosen: Chosen) -> tuple[Column, ...]:
     return tuple(replace(column, leave=place, least=column.least) for place, column in enumerate(chosen.columns))
 
 
-def _print_columns(to: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool) -> None:
+def _print_columns(
+    to: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool, advice: str = ""
+) -> None:
     values = {column.key: [_value(row, column) for row in rows] for column in columns if column.unit != TEXT}
     # Times stand side by side to be compared: all have the unit of the largest.
     longest = max(
@@ -135,7 +137,7 @@ def _print_columns(to: Console, title: str, columns: Sequence[Column], rows: Seq
         for column in columns
     ]
     cells = zip(*(texts for _, texts in drawn), strict=True)
-    print_table(to, title, [heading for heading, _ in drawn], cells, gap=gap, advice="; --columns chooses")
+    print_table(to, title, [heading for heading, _ in drawn], cells, gap=gap, advice=advice)
 
 
 def _value(row: Row, column: Column) -> float | None:

@@ -77,6 +77,8 @@ def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> C
         UsageInvalid: the view has no such column.
     """
     view = VIEWS[options.by](costed, costs)
+    for name in filter(None, (_column_and_rest(pattern)[0] for pattern in options.filters)):
+        _column(view, name)  # it is refused whether there are rows or not
     matching = [row for row in view.rows if all(_matches(view, row, pattern) for pattern in options.filters)]
     shown = _sorted(view, matching, options.sort)[: options.top or None]
     columns = tuple(_column(view, key) for key in options.columns) or _usual(view, shown)
@@ -86,11 +88,23 @@ def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> C
     return Chosen(view, columns, tuple(shown), bool(options.columns), *of)
 
 
-def _column(view: View, key: str) -> Column:
-    by_key = {column.key: column for column in view.columns}
-    if key not in by_key:
-        raise UsageInvalid(f"the table of {view.noun}s has no column {key!r}; it has: {', '.join(by_key)}")
-    return by_key[key]
+def _column(view: View, name: str) -> Column:
+    """A column by its name, or by what stands above it, without the unit."""
+    # A name goes before a heading that is the same: of several columns with one heading, the first is meant.
+    known = {column.heading: column for column in reversed(view.columns)} | {
+        column.key: column for column in view.columns
+    }
+    if name not in known:
+        raise _unknown(view, name, view.columns)
+    return known[name]
+
+
+def _unknown(view: View, name: str, columns: Sequence[Column]) -> UsageInvalid:
+    """What is said of a name that no column has: the names, and the headings in brackets that are others."""
+    named = (
+        column.key if column.heading in {"", column.key} else f"{column.key} ({column.heading})" for column in columns
+    )
+    return UsageInvalid(f"the table of {view.noun}s has no column {name!r}; it has: {', '.join(named)}")
 
 
 def _usual(view: View, rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -100,13 +114,20 @@ def _usual(view: View, rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def _matches(view: View, row: Row, pattern: str) -> bool:
-    key, equals, rest = pattern.partition("=")
     texts = [column.key for column in view.columns if column.unit == TEXT]
-    if equals and key in {column.key for column in view.columns}:
-        if key not in texts:
-            raise UsageInvalid(f"{key} is a column of numbers; rows are filtered by texts: {', '.join(texts)}")
-        return fnmatchcase(str(row.get(key, "")), rest)
-    return any(fnmatchcase(str(row.get(key, "")), pattern) for key in texts)
+    name, rest = _column_and_rest(pattern)
+    if not name:
+        return any(fnmatchcase(str(row.get(key, "")), pattern) for key in texts)
+    key = _column(view, name).key
+    if key not in texts:
+        raise UsageInvalid(f"{key} is a column of numbers; rows are filtered by texts: {', '.join(texts)}")
+    return fnmatchcase(str(row.get(key, "")), rest)
+
+
+def _column_and_rest(pattern: str) -> tuple[str, str]:
+    """The column before the first `=` and the pattern behind it; no column where a wildcard stands before it."""
+    name, equals, rest = pattern.partition("=")
+    return (name, rest) if equals and not any(letter in name for letter in "*?[") else ("", pattern)
 
 
 def _sorted(view: View, rows: Sequence[Row], sort: str | None) -> list[Row]:
