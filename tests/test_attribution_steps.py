@@ -241,6 +241,13 @@ def test_a_few_samples_decide_nothing(in_kernels: int, rule: Rule, tmp_path: Pat
     assert attributed(table, rule=Rule.MEASURED, map_=stepped()).rule is Rule.MEASURED
 
 
+def test_shares_of_a_simulation_alone_are_not_said_to_be_of_samples(tmp_path: Path) -> None:
+    table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,Ir\ndispatch,k0,,9,\nstep,k0,2,,7\n")
+    (told,) = (item for item in attributed(table, rule=None, map_=stepped()).diagnostics if "shares" in item.slug)
+    assert told.slug == "shares-are-instructions"
+    assert "without samples, time is split by the simulated instructions of each op" in told.message
+
+
 def test_simulated_counts_decide_however_few(tmp_path: Path) -> None:
     table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,samples,Ir\ndispatch,k0,,9,,\nstep,k0,2,,1,7\n")
     result = attributed(table, rule=None, map_=stepped())

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import graph, op, site
+from tests.conftest import Built, Recorded
+from tests.support import check_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.attribution.scan import ordered, tables
@@ -283,3 +285,11 @@ def test_runs_that_exceed_the_memory_say_how_to_allow_more(tmp_path: Path, monke
     monkeypatch.setattr(tables, "spared_memory", lambda: 2_000_000)
     with pytest.raises(UsageInvalid, match="allow more with --memory"):
         attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, allow_mismatch=True))
+
+
+def test_pages_of_both_commands_can_keep_disturbance(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    bundle, run = built("jax_mlp"), recorded("jax_mlp")
+    pages = [tmp_path / "report.html", tmp_path / "attribute.html"]
+    check_cli("report", bundle, run, "--keep-disturbed", "-o", pages[0])
+    check_cli("attribute", run, "--map", bundle, "--keep-disturbed", "--html", pages[1])
+    assert pages[0].read_bytes() == pages[1].read_bytes()

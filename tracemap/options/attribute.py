@@ -19,6 +19,9 @@ MEMORY_HELP = (
 LEAST_MEMORY_MB = 128
 
 
+KEEP_DISTURBED_HELP = "Split what calls take beyond the fence of calls like them over ops, too."
+
+
 class Rule(enum.StrEnum):
     """How a site's cost is split over its members."""
 
@@ -38,7 +41,7 @@ class AttributeOptions(Options):
 
     map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
-    keep_disturbed: bool = option(False, "Split what calls take beyond the fence of calls like them over ops, too.")
+    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
     html: Path | None = option(None, "Write the annotated page too.", metavar="PAGE")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracemap.options.attribute import LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
 from tracemap.options.option import Options, option, required
 
 
@@ -15,6 +15,7 @@ class ReportOptions(Options):
 
     output: Path = required("The page.", "-o", "--output", metavar="PAGE.html")
     rule: Rule | None = option(None, RULE_HELP)
+    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
     totals: bool = option(False, "Begin with sums over all invocations, not the mean of one.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")

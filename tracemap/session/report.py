@@ -32,6 +32,7 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
             bundle,
             options.rule,
             allow_mismatch=options.allow_mismatch,
+            keep_disturbed=options.keep_disturbed,
             progress=progress,
             memory_mb=options.memory,
         )

@@ -84,11 +84,19 @@ def _of_steps(steps: StepCounts) -> Iterator[Diagnostic]:
 
 def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
     """What shares by the rule `measured` mean, and where it had nothing to go by."""
-    text = (
-        "shares of a kernel's ops: samples tell which loop took the time; inside of a loop it is split by how long "
-        "each op's instructions keep a core busy. One op less can save less, as a core does several at once"
-    )
-    yield Diagnostic("shares-are-occupancy", text)
+    less = "One op less can save less, as a core does several at once"
+    if any(basis.sampled for basis in by.bases.values()):
+        text = (
+            "shares of a kernel's ops: samples tell which loop took the time; inside of a loop it is split by how long "
+            f"each op's instructions keep a core busy. {less}"
+        )
+        yield Diagnostic("shares-are-occupancy", text)
+    elif by.bases:
+        text = (
+            "shares of a kernel's ops: without samples, time is split by the simulated instructions of each op, by how "
+            f"long they keep a core busy; waiting for memory is nobody's. {less}"
+        )
+        yield Diagnostic("shares-are-instructions", text)
     yield from _of_disagreement(sites, by)
     unseen = sum(site.calls > 0 and len(site.shares) > 1 and site.site not in by.bases for site in sites)
     if unseen:
