@@ -108,7 +108,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "reports": (
         frozenset({"basis", "escaping", "labels"}),
-        frozenset({"advice", "costed", "html", "kernels"}),
+        frozenset({"advice", "costed", "highlight", "html", "kernels"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),
     ),

@@ -24,7 +24,7 @@ from rich.cells import cell_len
 from tests.conftest import Built
 from tests.support import Json, check_cli, command_line, json_cli
 from tests.tables import amount, printed_table
-from tests.terminals import RUN, Terminal, check_gold, check_lines, on_terminal, printed
+from tests.terminals import RUN, Terminal, check_gold, check_lines, on_terminal, printed, said_on_terminal
 from tests.test_hook_stats import calls_file
 from tracemap.graph.audit import audit
 from tracemap.graph.bundle import load
@@ -128,6 +128,15 @@ def test_styles_are_for_terminals_that_want_them(fixed: Built) -> None:
     assert "\x1b[1m" in styled
     assert re.sub(r"\x1b\[[\d;]*m", "", styled) == plain
     check_lines(plain, 100)
+
+
+def test_the_ir_of_a_kernel_has_colours_on_terminals_that_want_them(fixed: Built) -> None:
+    bundle = fixed("hand_mlp")
+    command = ("show", bundle, load(bundle).graph.kernels[0].name)
+    styled, plain = on_terminal(100, *command), on_terminal(100, *command, NO_COLOR="1")
+    assert "linalg.generic" in re.findall(r"\x1b\[1m(.*?)\x1b\[0m", styled)
+    assert re.sub(r"\x1b\[[\d;]*m", "", styled) == plain
+    assert "\x1b" not in plain + said_on_terminal(None, *command)[0] + on_terminal(100, *command, TERM="dumb")
 
 
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"COLUMNS": "40"}])

@@ -1,8 +1,11 @@
-"""Colours of source text in a real Chromium: each form has its own, none is lost on hostile text, all are readable."""
+"""Colours of source text in a real Chromium: they are those of Pygments, quick on hostile text, and readable."""
 
 from __future__ import annotations
 
+import json
+import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,113 +17,19 @@ from tests.browser.test_reports_browser import go, prefer
 from tests.builders import graph, op
 from tests.support import SAMPLES
 from tracemap.graph.model import SourceFile
+from tracemap.mapping.lowering.pipelines import lower
+from tracemap.reports.highlight.colours import Coloured, coloured_lines, rules_of_mlir
+from tracemap.reports.highlight.mlir import MlirLexer
 from tracemap.reports.html.document import asset, write_page
+from tracemap.reports.labels import lines_of
+from tracemap.reports.lowering.page import render_lowering_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.render import render_page
 
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
-SCRIPT = asset("shared/highlight.js")
+SCRIPT = f"const data = {{ lexer: {json.dumps(rules_of_mlir())} }};" + asset("shared/highlight.js")
 
-Token = tuple[str, str]
-"""The name of a colour, and the text that has it."""
-
-
-def tokens(browser: Chrome, line: str) -> list[Token]:
-    """The coloured tokens of a line of MLIR."""
-    browser.get("about:blank")
-    call = "return ofMlir(arguments[0], 0, []).map(([colour, begin, end]) => [colour, arguments[0].slice(begin, end)])"
-    return [(colour, text) for colour, text in browser.execute_script(SCRIPT + call, line)]
-
-
-def lines_of_python(browser: Chrome, *lines: str) -> list[list[Token]]:
-    browser.get("about:blank")
-    call = """
-    let open = "";
-    return arguments[0].map((line) => {
-      const [found, rest] = pythonLine(line, open);
-      open = rest;
-      return found.map(([colour, begin, end]) => [colour, line.slice(begin, end)]);
-    });
-    """
-    return [[(name, text) for name, text in line] for line in browser.execute_script(SCRIPT + call, lines)]
-
-
-def test_each_form_of_mlir_has_its_colour(browser: Chrome) -> None:
-    expected = {
-        "#map = affine_map<(d0, d1) -> (d0)> // note": {"#map": "a", "affine_map": "k", "// note": "c"},
-        'func.func @"odd name"(%arg0: tensor<4x?xf32>, %x#1: !torch.vtensor<[1],f32>) -> memref<?x[4]xbf16>': {
-            "func.func": "f",
-            '@"odd name"': "y",
-            "%arg0": "v",
-            "%x#1": "v",
-            "4x?x": "n",
-            "!torch.vtensor": "t",
-            "?x[4]x": "n",
-            "bf16": "t",
-        },
-        "^bb1:": {"^bb1": "o"},
-        r'%0 = "stablehlo.add"(%a) {value = dense<0xFF800000> : tensor<f32>, s = "a \22 b"} : i32 loc(#loc12)': {
-            '"stablehlo.add"': "f",
-            "value": "p",
-            "dense": "k",
-            "0xFF800000": "n",
-            r'"a \22 b"': "s",
-            "#loc12": "d",
-            "loc": "d",
-            "i32": "t",
-        },
-        "%1 = arith.constant -1.5e-3 : f8E4M3FNUZ": {"1.5e-3": "n", "f8E4M3FNUZ": "t"},
-        "call @_where_0(%1) : (f32) -> index": {"call": "k", "@_where_0": "y", "index": "t"},
-        '{-# dialect_resources: { blob: "0x0400" } #-}': {'"0x0400"': "s"},
-        '"unterminated': {'"unterminated': "s"},
-        '"ends in backslash \\': {'"ends in backslash \\': "s"},
-    }
-    for line, colours in expected.items():
-        found = {text: colour for colour, text in tokens(browser, line)}
-        assert {text: found.get(text) for text in colours} == colours, line
-        assert "e" not in found.values(), line
-
-
-def test_tokens_of_models_follow_one_another_and_none_is_an_error(browser: Chrome) -> None:
-    browser.get("about:blank")
-    call = """
-    return arguments[0].filter((line) => {
-      let reached = 0;
-      return ofMlir(line, 0, []).some(([colour, begin, end]) => {
-        const bad = colour === "e" || begin < reached || end <= begin;
-        reached = end;
-        return bad;
-      });
-    });
-    """
-    for model in MODELS:
-        lines = model.read_bytes().decode().split("\n")
-        assert browser.execute_script(SCRIPT + call, lines[:20_000]) == [], model.name
-
-
-def test_strings_of_python_go_on_over_lines(browser: Chrome) -> None:
-    found = lines_of_python(
-        browser,
-        "def f(x):  # note",
-        '    """A "quoted" word',
-        "    # no comment",
-        "    \"\"\"; return r'''x",
-        "y'''  # end",
-    )
-    assert found == [
-        [("k", "def"), ("f", "f"), ("c", "# note")],
-        [("s", '"""'), ("s", 'A "quoted" word')],
-        [("s", "    # no comment")],
-        [("s", '    """'), ("k", "return"), ("s", "r'''"), ("s", "x")],
-        [("s", "y'''"), ("c", "# end")],
-    ]
-
-
-def test_forms_of_python_have_their_colours(browser: Chrome) -> None:
-    (found,) = lines_of_python(browser, '@jax.jit(static="a\\"b", n=len(x) + 0x1F, y=rf\'{x}\')')
-    assert found == [("d", "@jax.jit"), ("s", '"a\\"b"'), ("y", "len"), ("n", "0x1F"), ("s", "rf'{x}'")]
-
-
+# What would be quadratic if a pattern were careless, repeated.
 HOSTILE = [
     '"',
     "[",
@@ -144,14 +53,117 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("piece", [*HOSTILE, "'", '"""', '"""\\'])
+def tokens(browser: Chrome, *lines: str) -> list[list[Coloured]]:
+    """What the page's script colours of lines of MLIR."""
+    browser.get("about:blank")
+    found = browser.execute_script(SCRIPT + "return arguments[0].map(ofMlir)", lines)
+    return [[(colour, begin, end) for colour, begin, end in line] for line in found]
+
+
+PIECES = [
+    *HOSTILE,
+    "\n",
+    " = ",
+    "x",
+    "%a:2",
+    "loc",
+    "->",
+    "E3",
+    "0xF",
+    "-}",
+    "{-#",
+    "\U0001d11e",
+    "\u2028",
+    "\xa0",
+    "\ufeff",
+]
+
+
+def texts() -> Iterator[str]:
+    """The sample models, and texts put together by chance."""
+    for model in MODELS:
+        yield model.read_bytes().decode()
+    chance = random.Random(11)
+    for _ in range(200):
+        yield "".join(chance.choices([*PIECES, "\t", "\x0b", "\0"], k=200))
+
+
+def test_the_script_colours_mlir_as_pygments_does(browser: Chrome) -> None:
+    lines = [line for text in texts() for line in lines_of(text)]
+    # The whole text at once in Python, and by the line in the page.
+    expected = coloured_lines(MlirLexer(), lines)
+    for line, found, pygments in zip(lines, tokens(browser, *lines), expected, strict=True):
+        assert found == in_utf16(line, pygments), line
+
+
+def in_utf16(line: str, ranges: list[Coloured]) -> list[Coloured]:
+    def units(end: int) -> int:
+        return len(line[:end].encode("utf-16-le")) // 2
+
+    return [(colour, units(begin), units(end)) for colour, begin, end in ranges]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
 def test_a_megabyte_of_hostile_text_takes_linear_time(browser: Chrome, piece: str) -> None:
     # Quadratic work on a megabyte would take hours; the bound leaves room for a slow machine.
     browser.get("about:blank")
     begin = time.perf_counter()
-    call = "const line = arguments[0].repeat(arguments[1]); ofMlir(line, 0, []); return pythonLine(line, '').length"
-    assert browser.execute_script(SCRIPT + call, piece, 1_000_000 // len(piece)) == 2
+    call = "return ofMlir(arguments[0].repeat(arguments[1])).length"
+    assert browser.execute_script(SCRIPT + call, piece, 1_000_000 // len(piece)) >= 0
     assert time.perf_counter() - begin < 20
+
+
+PYTHON = """\
+def f(x):  # é\r
+    '''A "quoted" word
+    # no \u202e comment \U0001d11e; len(x)'''  \f
+    return "\U0001d11e" + rf"{x:>{len(x)}}"
+"""
+
+
+def coloured_by_line(browser: Chrome, panel: str) -> list[list[tuple[str, str]]]:
+    """The colours of each line of a panel and the texts that have them, as the browser holds them."""
+    script = """
+    const lines = [...document.querySelectorAll(arguments[0] + " .chunk code")];
+    const found = lines.map(() => []);
+    for (const [name, ranges] of CSS.highlights) {
+      for (const { startContainer: text, startOffset: begin, endOffset: end } of ranges) {
+        const at = lines.indexOf(text.parentElement);
+        if (at >= 0) found[at].push([begin, name, text.data.slice(begin, end)]);
+      }
+    }
+    return found.map((line) => line.sort((a, b) => a[0] - b[0]).map((each) => each.slice(1)));
+    """
+    found: list[list[list[str]]] = browser.execute_script(script, panel)
+    return [[(name, text) for name, text in line] for line in found]
+
+
+def test_lines_of_python_have_the_colours_of_pygments(open_page: Open, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    sources = (SourceFile("net.py", "net.py", "python"),)
+    page = build_page(graph((op(0, 1),), sources=sources), None, lambda _: PYTHON)
+    write_page(render_page(page), target, force=False)
+    assert coloured_by_line(open_page(target, "#F0"), "#F0") == [
+        [("k", "def"), ("f", "f"), ("c", "# é")],
+        [("s", "'''A \"quoted\" word")],
+        [("s", "    # no ⟨U+202E⟩ comment \U0001d11e; len(x)'''")],
+        [("k", "return"), ("s", '"\U0001d11e"'), ("s", 'rf"{'), ("s", ":>{"), ("y", "len"), ("s", '}}"')],
+    ]
+
+
+def test_stages_of_a_lowering_have_the_colours_of_pygments(open_page: Open, tmp_path: Path) -> None:
+    target, model = tmp_path / "page.html", SAMPLES / "models" / "hand_mlp.mlir"
+    lowering = lower(model.read_bytes(), model.name, ("builtin.module(cse)",))
+    write_page(render_lowering_page(lowering), target, force=False)
+    browser = open_page(target)
+    for number, stage in enumerate(lowering.stages):
+        lines = lines_of(stage.text)
+        expected = coloured_lines(MlirLexer(), lines)
+        found = coloured_by_line(browser, f"#S{number}")
+        assert found == [
+            [(colour, line[begin:end]) for colour, begin, end in ranges]
+            for line, ranges in zip(lines, expected, strict=True)
+        ]
 
 
 COLOURS = """

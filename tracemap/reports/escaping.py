@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64encode
+from collections.abc import Mapping
 
 from tracemap.codec import encode
 
-# A carriage return would be a line end for browsers, and NUL is not allowed in HTML.
-_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "", "\0": "\ufffd"}
-# Invisible characters that reorder text are shown by name: what stands on a line must be what one sees there.
-_REORDERING = {chr(code): f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-_REPLACED = {**_MARKUP, **_REORDERING}
+# A carriage return would be a line end for browsers, and NUL is not allowed in HTML. Invisible characters that reorder
+# text are shown by name: what stands on a line must be what one sees there.
+_SHOWN = {"\r": "", "\0": "\ufffd"} | {
+    chr(code): f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def as_shown(text: str) -> str:
+    """Source text as one reads it in a page."""
+    return _replaced(text, _SHOWN)
 
 
 def for_markup(text: str) -> str:
     """Source text as the content of an element (not as an attribute: quotes stay, of which a source has many)."""
-    for char, instead in _REPLACED.items():  # few occur: that is far faster than a table, which asks for each character
+    return _replaced(as_shown(text), _MARKUP)
+
+
+def _replaced(text: str, by_char: Mapping[str, str]) -> str:
+    for char, instead in by_char.items():  # few occur: that is far faster than a table, which asks for each character
         text = text.replace(char, instead)
     return text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tracemap.codec import Record
 from tracemap.graph.lowering import Lowering, SourceOp, Stage
 from tracemap.reports.escaping import for_markup
+from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, in_blocks
 from tracemap.reports.html.document import Kind, render
 from tracemap.reports.labels import line_and_column, lines_of
@@ -88,7 +89,11 @@ def render_lowering_page(lowering: Lowering) -> str:
         _KIND,
         page,
         sizes=block_sizes({f"S{pane.number}": (pane.columns, len(pane.lines)) for pane in page.panes}),
-        data={"ops": page.ops, "stages": [{"loops": each.loops, "rest": each.remainders} for each in lowering.stages]},
+        data={
+            "lexer": rules_of_mlir(),
+            "ops": page.ops,
+            "stages": [{"loops": each.loops, "rest": each.remainders} for each in lowering.stages],
+        },
         in_blocks=in_blocks,
         markup=for_markup,
     )

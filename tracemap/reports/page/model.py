@@ -18,6 +18,7 @@ from tracemap.attribution.model import MetricTotal, PerCall, PerInvocation
 from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
+from tracemap.reports.highlight.colours import Coloured
 from tracemap.units import UNKNOWN, Integer, format_mean
 
 
@@ -119,8 +120,8 @@ class SourceLine(Record, frozen=True, array_like=True):
 class SourcePage(Record, frozen=True):
     """A source file of the bundle: `index` is its number in anchors (`F0L12`); `columns` the width of its widest line.
 
-    `text` has all lines, `lines` by number those that have to do with ops; `hottest` has line numbers by falling
-    attributed cost, per metric.
+    `text` has all lines, `colours` what is coloured of each (none of MLIR, which the page's script colours), `lines` by
+    number those that have to do with ops; `hottest` has line numbers by falling attributed cost, per metric.
     """
 
     index: int
@@ -129,6 +130,7 @@ class SourcePage(Record, frozen=True):
     language: str
     columns: int
     text: tuple[str, ...]
+    colours: Sequence[Sequence[Coloured]]
     lines: Mapping[int, SourceLine]
     hottest: tuple[tuple[int, ...], ...]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle
+from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
 from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.reports.page.build import build_page
@@ -62,12 +63,13 @@ def page_json(page: PageData) -> dict[str, object]:
     """All that the script needs, as the codec takes it; what stands in the markup already is left out."""
     return {
         "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
+        "lexer": rules_of_mlir(),
         "metrics": page.metrics,
         "metric": page.metric,
         "totals": page.totals,
         "calls": page.calls,
         "sources": [
-            {"label": source.label, "language": source.language, "hottest": source.hottest, "lines": source.lines}
+            {"label": source.label, "colours": source.colours, "hottest": source.hottest, "lines": source.lines}
             for source in page.sources
         ],
         "ops": page.ops,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Fate, Frame, OpId
 from tracemap.reports.costed import CostedMap, add, heat
+from tracemap.reports.highlight.colours import colours_of_python
 from tracemap.reports.labels import lines_of, short_name
 from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage
 from tracemap.units import UNKNOWN, Unknown
@@ -92,6 +93,7 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
         language=source.language,
         columns=max((len(line.expandtabs(8)) for line in lines), default=0),
         text=tuple(lines),
+        colours=colours_of_python(lines) if source.language == "python" else (),
         lines={number: _line(costed, use, peaks) for number, use in sorted(uses.items()) if 1 <= number <= len(lines)},
         hottest=tuple(tuple(line for line in numbers if line <= len(lines)) for numbers in hottest),
     )

@@ -54,7 +54,7 @@ _LINES = (
     number("line"),
     number("instructions", leave=30),
     Heading("ops", leave=20, least=20),
-    Heading("text", least=30, at_end=True),
+    Heading("text", least=30, at_end=True, mlir=True),
 )
 _LOOPS = (Heading("address"), number("instructions"), Heading("ops", least=30, words=True))
 _INSTRUCTIONS = (Heading("address"), number("line"), Heading("instruction", least=30, at_end=True))

@@ -16,6 +16,7 @@ from tracemap.inert import for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _GAP = 2
 _EASY = 24
@@ -23,6 +24,19 @@ _EASY = 24
 EXTRA = 60
 """Columns whose `leave` is as large or larger are worth less than names that can be read."""
 _NARROWEST = 4
+_STYLES = {
+    "a": "magenta",
+    "c": "dim",
+    "d": "dim",
+    "f": "bold",
+    "n": "green",
+    "o": "magenta",
+    "p": "cyan",
+    "s": "green",
+    "t": "cyan",
+    "y": "magenta",
+}
+"""What terminals show of the colours of tokens: of their own, those that are readable on light and on dark ones."""
 _ELLIPSIS = "…"
 
 
@@ -32,7 +46,7 @@ class Heading:
 
     Of several columns that have no room the one with the largest `leave` goes first; 0: it stays. Texts are shortened
     to `least` columns of the terminal, 0: not as long as anything else can be done. `words`: cells are sentences;
-    `at_end`: they are code, which is shortened at its end.
+    `at_end`: they are code, which is shortened at its end. `mlir`: terminals that show colours colour it.
     """
 
     text: str
@@ -41,6 +55,7 @@ class Heading:
     least: int = 0
     words: bool = False
     at_end: bool = False
+    mlir: bool = False
 
 
 def number(text: str, leave: int = 0) -> Heading:
@@ -219,7 +234,21 @@ def _print_row(
             text = lines[number_] if number_ < len(lines) else ""
             blanks = " " * (width - cell_len(text))
             parts.append(blanks + text if headings[at].right else text + blanks)
-        to.print(Text((" " * _GAP).join(parts).rstrip(), style=style), soft_wrap=True)
+        row = Text((" " * _GAP).join(parts).rstrip(), style=style)
+        if to.color_system and not style:  # the row of headings has one
+            _colour(row, parts, [headings[at].mlir for at in kept])
+        to.print(row, soft_wrap=True)
+
+
+def _colour(row: Text, parts: Sequence[str], mlir: Sequence[bool]) -> None:
+    """Colours the cells of a row that are MLIR."""
+    from tracemap.reports.highlight.colours import colours_of_mlir
+
+    offset = 0
+    for part, is_mlir in zip(parts, mlir, strict=True):
+        for colour, begin, end in colours_of_mlir(part) if is_mlir else ():
+            row.stylize(_STYLES.get(colour, ""), offset + begin, offset + end)
+        offset += len(part) + _GAP
 
 
 def print_diagnostics(to: Console, diagnostics: Iterable[Diagnostic]) -> None:

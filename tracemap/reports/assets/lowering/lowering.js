@@ -1,6 +1,6 @@
 // The page of a lowering: the way from an op to its loops in every stage, and from a loop to its ops.
 const ops = new Map(data.ops.map((op) => [op.id, op]));
-for (const pane of document.querySelectorAll(".pane")) new Blocks(pane, "mlir");
+for (const pane of document.querySelectorAll(".pane")) new Blocks(pane, tokensOfMlir);
 let chosen = -1; // the number of the op from which keys go on
 
 // Of each stage: line -> ops whose operations stand on it, op -> its lines, line -> the outermost loop that begins there.

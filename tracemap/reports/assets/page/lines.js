@@ -53,7 +53,9 @@ function costCells(use, place) {
   return [own, make("b", "s", shown ? share(attributed, of.work) : ""), bars, all, make("b", "k", callsText(use.calls))];
 }
 
-const texts = data.sources.map((source, index) => new Blocks(byId("F" + index), source.language, gutter));
+// Of Python the page has the tokens, of MLIR the lexer.
+const tokensOf = ({ colours }) => (colours.length ? (row) => colours[lineOf(row.id).number - 1] : tokensOfMlir);
+const texts = data.sources.map((source, index) => new Blocks(byId("F" + index), tokensOf(source), gutter));
 const paintLines = () => texts.forEach((text) => text.repaint());
 
 // A line is dressed at once where somebody is led to it.

@@ -1,13 +1,12 @@
 // A text in blocks of lines. Those near what is in view are dressed: coloured, and with what else a page shows of lines;
 // of all others there is the plain text, which takes no time. `draw` makes what stands before a line; null: nothing.
+// `tokensOf` tells what of a line has which colour.
 class Blocks {
-  constructor(panel, language, draw = null) {
+  constructor(panel, tokensOf, draw = null) {
     this.elements = [...panel.querySelectorAll(".chunk")];
-    this.language = language;
+    this.tokensOf = tokensOf;
     this.draw = draw;
     this.dressed = new Map(); // block -> what takes its colours away
-    this.open = [""]; // of the lines of Python up to here
-    this.codes = [];
     const near = new IntersectionObserver((entries) => {
       for (const entry of entries) entry.isIntersecting ? this.dress(entry.target) : this.undress(entry.target);
     }, { root: panel, rootMargin: "100% 0px" });
@@ -17,7 +16,7 @@ class Blocks {
   dress(block) {
     if (!block || this.dressed.has(block)) return;
     const rows = [...block.children];
-    this.dressed.set(block, colour(rows.map((row) => row.lastElementChild), this.tokensOf(block, rows)));
+    this.dressed.set(block, colour(rows.map((row) => row.lastElementChild), rows.map(this.tokensOf)));
     if (this.draw) for (const row of rows) row.prepend(this.draw(row));
   }
 
@@ -37,24 +36,5 @@ class Blocks {
 
   dressAll() {
     for (const block of this.elements) this.dress(block);
-  }
-
-  tokensOf(block, rows) {
-    const lines = rows.map((row) => row.textContent);
-    if (this.language !== "python") return lines.map((line) => ofMlir(line, 0, []));
-    const first = this.elements.indexOf(block) && this.lines.indexOf(rows[0]);
-    return lines.map((line, at) => pythonLine(line, this.openAt(first + at))[0]);
-  }
-
-  get lines() {
-    if (!this.codes.length) this.codes = this.elements.flatMap((block) => [...block.children]);
-    return this.codes;
-  }
-
-  openAt(number) {
-    for (let at = this.open.length; at <= number; at++) {
-      this.open.push(pythonLine(this.lines[at - 1].lastElementChild.textContent, this.open[at - 1])[1]);
-    }
-    return this.open[number];
   }
 }
