@@ -6,9 +6,11 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.builders import attribution, graph, op, site
 from tests.support import ROOT, page_data
@@ -40,6 +42,15 @@ def test_every_line_has_an_anchor_and_its_numbers_are_in_the_data() -> None:
     line = dict(zip(data["fields"]["SourceLine"], data["sources"][0]["lines"]["4"], strict=True))
     assert (line["ops"], line["calls"], line["costs"][0]) == (["op3"], 4, [150, 201, 10])
     assert ">cpu_ns, per invocation, mean of 2<" in text
+
+
+def test_a_long_command_is_folded() -> None:
+    made = attribution(GRAPH, TOTALS)
+    for inputs, folded in ((1, False), (40, True)):
+        run = structs.replace(made.run, command=("iree-benchmark-module", *["--input=32x784xf32=0.5"] * inputs))
+        text = render_page(page_of(GRAPH, replace(made, run=run)))
+        assert ("<details><summary>iree-benchmark-module --input" in text) == folded
+        assert " ".join(run.command) in text
 
 
 def test_the_hottest_ops_stand_in_the_markup_as_they_are_asked_for() -> None:

@@ -77,7 +77,7 @@ def test_every_view_is_of_one_invocation_and_says_so(open_page: Open, small: Pat
     assert texts(browser, "#residual td:nth-child(2)") == ["0.500"]
     assert texts(browser, "#residual td span") == ["4.50 ns", "2.50 ns"]
     assert texts(browser, "#top-ops td:nth-child(6)")[0] == "75 ns"
-    assert "5.00 µs per invocation, 10.0 µs in all" in find(browser, "#overview").text
+    assert "5.00 µs per invocation (mean); 10.0 µs in all" in find(browser, "#overview").text
     go(browser, "#F0L4")
     assert [find(browser, f"#F0L4 .{name}").text for name in "asik"] == ["75 ns", "53.6 %", "100 ns", "2"]
     assert find(browser, "#F0 .head small").text == "cpu_ns, per invocation, mean of 2"
@@ -90,6 +90,14 @@ def test_every_view_is_of_one_invocation_and_says_so(open_page: Open, small: Pat
     assert titles(browser, "#ops thead th").count("cpu_ns, per invocation, mean of 2") == 4
     go(browser, "#scopes")
     assert texts(browser, column(browser, "scopes", "inclusive")) == ["17.5 ns", "118 ns", "100 ns"]
+
+
+@pytest.mark.parametrize(("panel", "cost", "about"), [("ops", "attributed", "function"), ("sites", "total", "path")])
+def test_costs_stand_before_what_describes(panel: str, cost: str, about: str, open_page: Open, small: Path) -> None:
+    browser = open_page(small)
+    browser.find_element("id", f"tab-{panel}").click()
+    labels = [text.split("\n")[0].rstrip(" ▲▼") for text in texts(browser, f"#{panel} thead th")]
+    assert labels.index(cost) < labels.index(about)
 
 
 def test_the_whole_run_is_a_choice_that_changes_no_share(open_page: Open, small: Path) -> None:

@@ -101,10 +101,6 @@ const opColumns = [
   text("name", (op) => op.name, (op) => make("td", "mono", op.name)),
   text("line", (op) => op.line[0], (op) => make("td", "", link(...op.line))),
   text("python", (op) => op.python[0], (op) => make("td", "", link(...op.python))),
-  text("scope", (op) => op.scope),
-  text("function", (op) => op.function),
-  text("fate", (op) => op.fate, (op) => make("td", "", fateBadge(op))),
-  numbers("sites", (op) => op.sites.length),
   ...(measured ? [
     calls,
     sums("attributed", (op) => costOf(op)?.attributed),
@@ -119,6 +115,10 @@ const opColumns = [
     sums("high", (op) => costOf(op)?.high),
     ...spreadOver("invocation", "per_invocation"),
   ] : []),
+  text("scope", (op) => op.scope),
+  text("function", (op) => op.function),
+  text("fate", (op) => op.fate, (op) => make("td", "", fateBadge(op))),
+  numbers("sites", (op) => op.sites.length),
   text("kernel", (op) => op.kernels.join(" "), (op) => make("td", "mono", op.kernels.join(" "))),
   text("reason", (op) => op.reason, (op) => make("td", "text", op.reason)),
 ];
@@ -128,9 +128,6 @@ const siteColumns = [
   text("kernel", (site) => site.kernel, (site) => make("td", "mono", site.kernel)),
   text("root", (site) => rootName(site), (site) => make("td", "", ...rootCell(site))),
   numbers("members", (site) => site.members.length),
-  text("function", (site) => site.function),
-  text("path", (site) => site.path.join(" "), (site) => make("td", "", ...site.path.flatMap((id) => [link(id, ops.has(id) ? id : ""), " "]))),
-  text("command", (site) => site.command),
   ...(measured ? [
     calls,
     sums("total", (site) => costOf(site)?.total),
@@ -141,6 +138,9 @@ const siteColumns = [
     column("imbalance", (site) => site.imbalance_percent, (site) => make("td", "num", isKnown(site.imbalance_percent) ? imbalanceText(site) : "–"), true),
     costs("tiles/call", tilesOf, (tiles) => numberCell(tiles, "count")),
   ] : []),
+  text("function", (site) => site.function),
+  text("path", (site) => site.path.join(" "), (site) => make("td", "", ...site.path.flatMap((id) => [link(id, ops.has(id) ? id : ""), " "]))),
+  text("command", (site) => site.command),
   text("notes", (site) => site.remarks.join("; "), (site) => make("td", "text", site.remarks.join("; "))),
 ];
 
