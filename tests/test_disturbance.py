@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -37,14 +38,20 @@ def two_sites() -> TraceGraph:
     return graph([op(1, 1), op(2, 2), op(3, 3)], [site(0, 1, 2), site(1, 3)])
 
 
-def attributed(folder: Path, calls: Iterable[Call], *, keep: bool = False, invocations: bool = True) -> Attribution:
+def attributed(
+    folder: Path, calls: Iterable[Call], *, keep: bool = False, invocations: bool = True, much: bool = False
+) -> Attribution:
     rows = (
         f"{place},main$async_dispatch_0,{groups},{invocation if invocations else ''},{cost},{2 * cost},{cost}"
         for place, groups, invocation, cost in calls
     )
     table = folder / "r.csv"
     table.write_text("\n".join(["site,kernel,workgroups_x,invocation,cpu_ns,duration_ns,faults", *rows]) + "\n")
-    return attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, keep_disturbed=keep))
+    run = read_run(table)
+    if much:
+        header = structs.replace(run.header, diagnostics=(Diagnostic(DISTURBED, "its threads waited"),))
+        run = replace(run, header=header)
+    return attribute(Request(two_sites(), "cd" * 32, [run], Rule.EQUAL, keep_disturbed=keep))
 
 
 def disturbance(result: Attribution, metric: str = "cpu_ns") -> dict[str, int]:
@@ -293,3 +300,16 @@ def test_pages_of_both_commands_can_keep_disturbance(built: Built, recorded: Rec
     check_cli("report", bundle, run, "--keep-disturbed", "-o", pages[0])
     check_cli("attribute", run, "--map", bundle, "--keep-disturbed", "--html", pages[1])
     assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+@pytest.mark.parametrize("much", [True, False])
+def test_costs_of_which_waits_leave_half_open_are_marked(tmp_path: Path, much: bool) -> None:
+    """Most calls of a long kernel waited, each for another time; those of a short one hardly did."""
+    chance = random.Random(5)
+    long = [round(3_000_000 * chance.uniform(1, 9)) for _ in range(40)]
+    calls = [*steady("site0", long), *steady("site1", noisy(3_000, 40))]
+    of_long, of_both, of_short = attributed(tmp_path, calls, much=much).ops
+    assert of_long.metrics["cpu_ns"].uncertain == much
+    assert of_both.metrics["cpu_ns"].uncertain == much
+    assert not of_short.metrics["cpu_ns"].uncertain
+    assert not of_long.metrics["faults"].uncertain

@@ -117,7 +117,7 @@ def test_sources_outside_of_the_bundle_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x" * 5000, "zero\0byte", "."])
 def test_texts_that_no_file_can_hold_are_refused(name: str, tmp_path: Path) -> None:
     bundle = stored(tmp_path, tmp_path / "a.tracemap")
-    with pytest.raises(BundleInvalid, match="cannot be read|is a folder, not a file"):
+    with pytest.raises(BundleInvalid, match=r"cannot be read|is a folder, not a file"):
         bundle.source_text(SourceFile("x", name, "mlir"))
 
 

@@ -19,7 +19,7 @@ from tracemap.attribution.result.mismatch import check_something_matches
 from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import Splitting, bases, op_results, site_results, transfer_results
 from tracemap.attribution.result.totals import Totals, totals
-from tracemap.attribution.scan.scan import Scan, percentiles, scan
+from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
@@ -151,7 +151,8 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     by = Splitting(rule, header.peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
-    ops = op_results(graph, (*sites, *transfers), shares_of_invocations(tables, of_places, of_works))
+    shares = shares_of_invocations(tables, of_places, of_works)
+    ops = op_results(graph, (*sites, *transfers), shares, disturbed=is_disturbed(request.runs))
     residual = residual_rows(graph, of_places, sites, names)
     return Attribution(
         map_sha256=request.map_sha256,

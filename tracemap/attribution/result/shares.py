@@ -27,9 +27,9 @@ from tracemap.attribution.weights import Weights, weights
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op, OpId
 from tracemap.graph.program import Site, Transfer
-from tracemap.measurements.model import Peaks
+from tracemap.measurements.model import TIME_METRICS, Peaks
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
+from tracemap.units import UNKNOWN, Integer, Unknown, split_by_largest_remainder
 
 _SEVERAL = 2
 """Workers from which there is anything to balance."""
@@ -159,22 +159,32 @@ def _shares(
     )
 
 
-def op_results(graph: TraceGraph, results: Sequence[PlaceResult], per_invocation: PerOp) -> tuple[OpResult, ...]:
-    """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model."""
+def op_results(
+    graph: TraceGraph, results: Sequence[PlaceResult], per_invocation: PerOp, *, disturbed: bool
+) -> tuple[OpResult, ...]:
+    """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model.
+
+    `disturbed`: calls of a run have waited so much that what they took may not be told from their work.
+    """
     parts: dict[OpId, list[_Part]] = defaultdict(list)
     for result in results:
         for share in result.shares:
             parts[share.op].append((result, share))
-    return tuple(_op_result(op, parts[op.id], per_invocation.get(op.id, {})) for op in graph.ops if op.id in parts)
+    return tuple(
+        _op_result(op, parts[op.id], per_invocation.get(op.id, {}), disturbed) for op in graph.ops if op.id in parts
+    )
 
 
-def _op_result(op: Op, parts: Sequence[_Part], spreads: Mapping[str, PerInvocation]) -> OpResult:
+def _op_result(op: Op, parts: Sequence[_Part], spreads: Mapping[str, PerInvocation], disturbed: bool) -> OpResult:
     (first, _), *_ = parts
-    costs = {name: _op_cost(name, parts, spreads.get(name, UNKNOWN_PER_INVOCATION)) for name in first.metrics}
+    costs = {
+        name: _op_cost(name, parts, spreads.get(name, UNKNOWN_PER_INVOCATION), disturbed and name in TIME_METRICS)
+        for name in first.metrics
+    }
     return OpResult(op.id, op.name, op.file, op.line, sum(result.calls for result, _ in parts), costs)
 
 
-def _op_cost(metric: str, parts: Sequence[_Part], per_invocation: PerInvocation) -> OpCost:
+def _op_cost(metric: str, parts: Sequence[_Part], per_invocation: PerInvocation, disturbed: bool) -> OpCost:
     totals = [result.metrics[metric].total for result, _ in parts]
     # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
     proven = [len(result.shares) == 1 and not result.split_evenly for result, _ in parts]
@@ -189,8 +199,15 @@ def _op_cost(metric: str, parts: Sequence[_Part], per_invocation: PerInvocation)
         per_invocation=per_invocation,
         sampled_low=low,
         sampled_high=high,
-        uncertain=uncertain,
+        uncertain=uncertain or (disturbed and _is_wide(per_invocation)),
     )
+
+
+def _is_wide(spread: PerInvocation) -> bool:
+    """Whether what eight in ten invocations take lies as far apart as half of the median, or farther."""
+    if isinstance(spread.p10, Unknown) or isinstance(spread.p90, Unknown) or isinstance(spread.median, Unknown):
+        return False
+    return spread.p90 > spread.p10 and 2 * (spread.p90 - spread.p10) >= spread.median
 
 
 def _interval(metric: str, attributed: int, sampled: Sequence[MemberShare]) -> tuple[int, int, bool]:

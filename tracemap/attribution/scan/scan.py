@@ -78,8 +78,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     of_all = invocations(tables)
     # Calls of several places are several variants. Which of them recur is told by invocations only.
     several = [number for number, target in enumerate(targets) if not target.exact and of_all.count is UNKNOWN]
-    much = any(each.slug == DISTURBED for run in runs for each in run.header.diagnostics)
-    by_target = sums_by_target(resolved, of_all, Fenced(not keep_disturbed, several, much))
+    by_target = sums_by_target(resolved, of_all, Fenced(not keep_disturbed, several, is_disturbed(runs)))
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(sources)
@@ -95,6 +94,11 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         slowest=slowest_calls(resolved),
         same_group=resolved.same_group,
     )
+
+
+def is_disturbed(runs: Sequence[Run]) -> bool:
+    """Whether any run says that others held the processors that it wanted, for long."""
+    return any(each.slug == DISTURBED for run in runs for each in run.header.diagnostics)
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:

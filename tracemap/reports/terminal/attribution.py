@@ -90,12 +90,20 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
 # ---- the table
 
 
+_OPEN_BY_SAMPLES = "samples leave half of the cost or more open (95 % interval); record longer"
+_OPEN_BY_WAITS = (
+    "half of the cost or more is open: the run was disturbed, and invocations lie far apart (p10 to p90); record on a "
+    "quieter machine, or with --serial"
+)
+
+
 def _print_view(to: Console, chosen: Chosen, costs: Costs) -> None:
     view = chosen.view
     title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
     _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False, advice="; --columns chooses")
-    if UNCERTAIN in chosen.columns and any(row.get(UNCERTAIN.key) for row in chosen.rows):
-        say(to, f"{UNCERTAIN_MARK} samples leave half of the cost or more open (95 % interval); record longer")
+    marked = [row for row in chosen.rows if row.get(UNCERTAIN.key)] if UNCERTAIN in chosen.columns else []
+    for legend in dict.fromkeys(_OPEN_BY_SAMPLES if "sampled_low" in row else _OPEN_BY_WAITS for row in marked):
+        say(to, f"{UNCERTAIN_MARK} {legend}")
     for count, words, share in (
         (chosen.hidden, f"more {view.noun}", chosen.hidden_share),
         (chosen.unmatched, f"{view.noun} that {{}} not match", chosen.unmatched_share),

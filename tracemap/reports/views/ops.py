@@ -17,7 +17,7 @@ from tracemap.reports.views.model import Cell, Column, Row, View
 from tracemap.units import Unknown
 
 UNCERTAIN: Final = Column("uncertain", "")
-"""The mark of a cost of which samples leave half open, or more."""
+"""The mark of a cost of which half is open, or more."""
 UNCERTAIN_MARK: Final = "~"
 
 LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 15, 50, 61
@@ -79,11 +79,11 @@ def _known(spread: PerInvocation) -> Mapping[str, Cell]:
 
 
 def _sampled(cost: OpCost) -> Mapping[str, Cell]:
-    """What the samples leave open; nothing where they decided nothing."""
+    """What is open of a cost; nothing where nothing says so."""
+    mark = {UNCERTAIN.key: UNCERTAIN_MARK} if cost.uncertain else {}
     if isinstance(cost.sampled_low, Unknown) or isinstance(cost.sampled_high, Unknown):
-        return {}
-    mark = UNCERTAIN_MARK if cost.uncertain else ""
-    return {"sampled_low": cost.sampled_low, "sampled_high": cost.sampled_high, UNCERTAIN.key: mark}
+        return mark
+    return {"sampled_low": cost.sampled_low, "sampled_high": cost.sampled_high, UNCERTAIN.key: "", **mark}
 
 
 def by_line(costed: CostedMap, costs: Costs) -> View:

@@ -24,6 +24,9 @@ function opCard(op, selected) {
     card.append(make("div", "facts", "95 % interval of the samples: " + costWords(low) + " – " + costWords(high) +
       (cost.uncertain ? "; it leaves half of the cost or more open: record longer" : "")));
   }
+  if (cost.uncertain && !cost.sampled) {
+    card.append(make("div", "facts", "half of the cost or more is open: the run was disturbed, and invocations lie far apart"));
+  }
   if (op.calls !== null) card.append(make("div", "facts", callsWords(op.calls)));
   if (cost.per_invocation) card.append(make("div", "facts", "single invocations" + spreadText(cost.per_invocation)));
   return card;
