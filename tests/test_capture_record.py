@@ -312,7 +312,7 @@ def test_functions_that_are_not_there(made: Path, tmp_path: Path) -> None:
         ({"flagfile": Path("absent.flags")}, UsageInvalid, "absent.flags"),
         ({"runtime_flags": ("--module=a", "--module=b")}, UsageInvalid, "several modules"),
         ({"iterations": 0}, UsageInvalid, "at least 1"),
-        ({"inputs": ("2x2xf32=1",) * 7}, ProgramFailed, "expected shape `32x784`"),
+        ({"inputs": ("2x2xf32=1",) * 7}, InputInvalid, "its shape is 2x2"),
         ({"device": "no-such-device"}, ProgramFailed, "no-such-device"),
     ],
 )
