@@ -301,20 +301,21 @@ def test_op_that_is_never_lost_has_no_spot(built: Built) -> None:
     assert f"{matmul.id}: still located" in done.stderr
 
 
-def test_modules_made_to_evaluate_constants_are_not_looked_at() -> None:
+@pytest.mark.parametrize("written", ["{}: {}", "{} ({})", "{}: {}{{a=(b c)}} ('m' operation)"])
+def test_modules_made_to_evaluate_constants_are_not_looked_at(written: str) -> None:
     """The compiler compiles constants in a module of its own; that its passes lose an op there means nothing."""
     whole = 'module @m {\n  util.func public @f() {\n    %0 = a.op loc("tm.op.1")\n  } loc("x")\n} loc("x")\n'
     inner = 'module {\n  util.func public @jit_eval() {\n    %0 = a.op loc("tm.op.1")\n  } loc("x")\n} loc("x")\n'
     bare = "util.func public @jit_eval() {\n}\n"
     gone = whole.replace("tm.op.1", "x")
     printed = [
-        ("A: a", whole),
-        ("B: b", inner),
-        ("C: c", bare),
-        ("D: iree-consteval-jit-globals", whole),
-        ("E: e", gone),
+        (("A", "a"), whole),
+        (("B", "b"), inner),
+        (("C", "c"), bare),
+        (("D", "iree-consteval-jit-globals"), whole),
+        (("E", "e"), gone),
     ]
-    text = "".join(f"// -----// IR Dump After {header} //----- //\n{ir}\n" for header, ir in printed)
+    text = "".join(f"// -----// IR Dump After {written.format(*name)} //----- //\n{ir}\n" for name, ir in printed)
     watch = Watch([1])
     for each in split_prints(text.splitlines(keepends=True)):
         watch.look(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -371,3 +372,14 @@ def test_peaks_are_those_of_a_machine() -> None:
     assert peaks.source == "measured"
     assert 10**8 < peaks.bytes_per_second < 10**13
     assert 10**8 < peaks.operations_per_second < 10**14
+
+
+@pytest.mark.parametrize(
+    ("printed", "told", "said"),
+    [("why", "", "why"), ("why", "because", "because"), ("{}", "", ""), ("", "", "")],
+)
+def test_why_a_program_failed_is_read_where_it_says_it(printed: str, told: str, said: str) -> None:
+    """IREE 3.12 says it in place of the report."""
+    code = f"import sys; print({printed!r}); print({told!r}, file=sys.stderr); sys.exit(13)"
+    ending = run_benchmark([sys.executable, "-c", code])
+    assert (ending.status, ending.said) == (13, said)

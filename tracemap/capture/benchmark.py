@@ -178,7 +178,8 @@ def run_benchmark(
             child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
         interrupted = not _waited(child, watch, every_s)
         total_ns, means_ns = _times_ns(_text(out))
-        return Ending(child.returncode, total_ns, _own_words(_text(err)), interrupted, means_ns)
+        said = _own_words(_text(err)) or _instead_of_report(_text(out))
+        return Ending(child.returncode, total_ns, said, interrupted, means_ns)
 
 
 def _waited(child: Child, watch: Watch, every_s: float) -> bool:
@@ -229,6 +230,11 @@ def _own_words(text: str) -> str:
     end = max((match.end() for match in _BANNER_END.finditer(text)), default=0)
     before = [line for line in text[:end].splitlines() if line.startswith(_HOOK)]
     return "\n".join([*before, text[end:]]).strip()
+
+
+def _instead_of_report(text: str) -> str:
+    """What the program said in place of its report, which is JSON: IREE 3.12 writes there why it failed."""
+    return "" if text.lstrip().startswith("{") else text.strip()
 
 
 def count_workers(device: str, flags: Sequence[str]) -> Integer:

@@ -31,8 +31,10 @@ _PREFIX = "tm.op."
 _NAME = "tracemap_audited"
 """The name that an unnamed model gets, so that prints of all of it are known from those of modules inside."""
 
+# `Name: argument{options}`, or `Name (argument)` as IREE 3.11 writes it.
 _HEADER = re.compile(
-    r"// -----// IR Dump After (?P<name>\S+?)(?:: (?P<argument>\S+?)(?:\{.*\})?)? (?:\(.*\) )?//----- //"
+    r"// -----// IR Dump After (?P<name>\S+?)"
+    r"(?:(?:: | \()(?P<argument>[^\s{}()']+)(?:\{.*\})?\)?)? (?:\(.*\) )?//----- //"
 )
 _FLAGS = (
     "--mlir-print-debuginfo",
