@@ -10,6 +10,7 @@ SEEDS ?= 200
 REPRODUCERS ?= tests/programs/reproducers
 MUTATIONS ?= 10000
 KNOCKS ?= 20
+RELEASES ?= 3.11.0,3.12.0,3.13.0
 MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
 
@@ -25,7 +26,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations knocks dist release clean
+.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations knocks compat dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -89,6 +90,9 @@ knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record
 	$(BIN)/python -m tests.kills --count $(KNOCKS)
 	$(BIN)/python -m tests.parallel --rounds $(KNOCKS)
 
+compat: $(READY) ## what works with which release of IREE: RELEASES=3.11.0,3.12.0,3.13.0, in environments below .compat
+	$(BIN)/python -m tests.compat --releases $(RELEASES)
+
 dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'
 	rm -rf $(DIST)
@@ -100,5 +104,5 @@ release: dist ## try the wheel where there is no C compiler, run the demo with i
 	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 clean: ## remove what these targets made, the virtual environment too
-	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual
+	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual .compat
 	find tracemap tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
