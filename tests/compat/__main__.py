@@ -34,7 +34,8 @@ def main() -> int:
     found = {release: tried(environment(release, chosen.folder), chosen.models, chosen.only) for release in releases}
     print(table(found))
     for release, outcomes in found.items():
-        print("\n".join(["", release, *notes(outcomes)]) if notes(outcomes) else "", flush=True)
+        if said := notes(outcomes):
+            print("\n".join(["", release, *said]))
     wrong = any(outcome.cell == "WRONG" for outcomes in found.values() for outcome in outcomes)
     # What the newest release lacks would be missing everywhere.
     lacking = any(outcome.cell == "tool-too-old" for outcome in found[releases[-1]])
@@ -47,8 +48,9 @@ def environment(release: str, folder: Path) -> Path:
     python, wanted = place / "bin" / "python", needed(release)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == "\n".join(wanted):
         return python
-    print(f"making an environment with IREE {release}", file=sys.stderr)
-    venv.create(place, with_pip=True)
+    print(f"making the environment with IREE {release}", file=sys.stderr)
+    if not python.exists():
+        venv.create(place, with_pip=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
     stamp.write_text("\n".join(wanted), encoding="utf-8")
     return python
