@@ -6,6 +6,7 @@ Without a C compiler everything else is installed all the same, and wheels are o
 import gzip
 import importlib.util
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -26,11 +27,12 @@ spec.loader.exec_module(compiling)
 
 
 def hook_can_be_built() -> bool:
-    """Whether there is a compiler for a platform that the hook works on."""
+    """Whether there is a compiler for a platform that the hook works on; says why not."""
     try:
         compiling.check_platform()
         compiling.find_compiler()
-    except compiling.HookUnavailable:
+    except compiling.HookUnavailable as error:
+        print(f"warning: {error}", file=sys.stderr)
         return False
     return True
 

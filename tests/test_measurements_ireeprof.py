@@ -18,7 +18,7 @@ from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, read_exp
 from tracemap.measurements.ireeprof.records import whole_records
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.runfile import write_run
-from tracemap.measurements.sql import open_database
+from tracemap.measurements.sql import open_database, spared_memory
 from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -267,7 +267,7 @@ def test_a_long_profile_fits_into_little_memory(tmp_path: Path) -> None:
     calls, commands = 400, 500
     path = tmp_path / "export.jsonl"
     duckdb.execute(_CALLS.format(calls=calls, commands=commands, path=path))
-    with open_database(1) as connection:
+    with open_database(spared_memory(1)) as connection:
         ((limit,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
         assert limit == "122.0 MiB"
         profile = read_export(path, connection, known=KnownCalls(calls))

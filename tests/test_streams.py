@@ -120,6 +120,8 @@ _INTERRUPTED = """
 import os, signal, sys
 from tracemap.cli.start import main
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever is done with it where the tests run
+
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == "tracemap.cli.main":
