@@ -37,11 +37,12 @@ from tracemap.reports.terminal.tables import Heading, console, print_table
 from tracemap.reports.views.chosen import VIEWS
 from tracemap.session.attribute import show_attribution
 from tracemap.session.runs import Attributed, joined
+from tracemap.toolchain import no_progress
 
 
 @pytest.fixture(scope="module")
 def attributed(fixed: Built) -> Attributed:
-    return joined([RUN], load(fixed("jax_mlp_train")), Rule.MODEL, allow_mismatch=False, progress=lambda _: None)
+    return joined([RUN], load(fixed("jax_mlp_train")), AttributeOptions(rule=Rule.MODEL), no_progress)
 
 
 # ---- golden files

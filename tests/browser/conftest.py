@@ -15,6 +15,9 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
+from tests.conftest import Built, Recorded
+from tests.support import check_cli
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SWITCHES = (
     "--headless=new",
@@ -29,8 +32,18 @@ SWITCHES = (
     "--window-size=1500,900",
 )
 
+MODEL_NAME = "jax_mlp"
+
 Open = Callable[..., Chrome]
 """Path of a page, anchor -> the browser that shows it."""
+
+
+@pytest.fixture(scope="session")
+def real(built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a real model, its Python file, and a run, made by the command line."""
+    target = tmp_path_factory.mktemp("pages") / "real.html"
+    check_cli("report", built(MODEL_NAME), recorded(MODEL_NAME), "-o", target)
+    return target
 
 
 def find_chrome() -> tuple[str, str] | None:

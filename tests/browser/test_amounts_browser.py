@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 from selenium.webdriver import Chrome
 
-from tests.browser.conftest import Open
+from tests.browser.conftest import MODEL_NAME, Open
 from tests.browser.test_reports_browser import find, first_cells, go, press, texts
 from tests.builders import attribution
 from tests.checks import measured_of_run, sum_of_run
@@ -24,7 +24,6 @@ from tracemap.reports.html.document import asset, write_page
 from tracemap.reports.page.render import render_page
 from tracemap.units import UNKNOWN, format_mean, format_share
 
-MODEL_NAME = "jax_mlp"
 CALLS = 2
 """Of each site of the small graph, once in each invocation."""
 
@@ -35,13 +34,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("pages") / "small.html"
     costs = attribution(GRAPH, TOTALS, calls=CALLS, executes=EXECUTES)
     write_page(render_page(page_of(GRAPH, costs)), target, force=False)
-    return target
-
-
-@pytest.fixture(scope="module")
-def real(built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("pages") / "real.html"
-    check_cli("report", built(MODEL_NAME), recorded(MODEL_NAME), "-o", target)
     return target
 
 

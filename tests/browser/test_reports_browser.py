@@ -13,8 +13,6 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser.conftest import Open, log
 from tests.builders import MODEL, attribution, graph, op, site
-from tests.conftest import Built, Recorded
-from tests.support import check_cli
 from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.graph.model import SourceFile
@@ -22,22 +20,12 @@ from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.render import render_page
 
-MODEL_NAME = "jax_mlp"
-
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of the small graph whose numbers are known."""
     target = tmp_path_factory.mktemp("pages") / "small.html"
     write_page(render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, executes=EXECUTES))), target, force=False)
-    return target
-
-
-@pytest.fixture(scope="module")
-def real(built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of a real model, its Python file, and a run, made by the command line."""
-    target = tmp_path_factory.mktemp("pages") / "real.html"
-    check_cli("report", built(MODEL_NAME), recorded(MODEL_NAME), "-o", target)
     return target
 
 

@@ -6,7 +6,6 @@ Each returns what is to be said beside "yes"; it raises `Refused` where the rele
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -219,23 +218,9 @@ def _recorded(place: Place, name: str) -> Path:
     vmfb = load(place.bundle(name)).module_path
     flags = place.corpus.flag_files()[name]
     command = [str(find_tool("iree-run-module")), f"--module={vmfb}", "--device=local-sync", f"--flagfile={flags}"]
-    assert _said(command, environment(folder)) == _said(command, {})
+    assert run_program(command, environment(folder)) == run_program(command)
     cli("stats", folder, "--calls", table)
     return table
-
-
-def _said(command: list[str], variables: Mapping[str, str]) -> str:
-    done = subprocess.run(
-        command,
-        cwd=SAMPLES,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "tracemap hook" not in done.stderr, done.stderr
-    return done.stdout
 
 
 def _kernels_of_commands(bundle: Path) -> list[str]:

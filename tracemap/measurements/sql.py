@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.errors import TargetUnwritable
 from tracemap.inert import IS_FORMULA, inert_cell
 from tracemap.memory import free_memory
+from tracemap.options.attribute import LEAST_MEMORY_MB, MOST_MEMORY_MB
 from tracemap.outputs import replaced
 from tracemap.owned.home import temporary_folder
 
 if TYPE_CHECKING:
     import duckdb
 
-MOST_MEMORY: Final = 1_500_000_000
+_MEGABYTE = 1_000_000
+MOST_MEMORY: Final = MOST_MEMORY_MB * _MEGABYTE
 """Bytes that a database holds in memory at most, where nobody asks for more or less."""
-_LEAST_MEMORY = 128_000_000
-"""With less, sorting and grouping end for want of memory instead of spilling."""
+_LEAST_MEMORY = LEAST_MEMORY_MB * _MEGABYTE
 
 
 CSV: Final = "FORMAT csv, HEADER true"

@@ -13,10 +13,12 @@ RULE_HELP = (
     "How a site's cost is split over its ops.  [default: measured where a RUN has 100 samples or counts, else model]"
 )
 
+LEAST_MEMORY_MB, MOST_MEMORY_MB = 128, 1500
+"""With less, sorting and grouping end for want of memory instead of spilling; more is taken only if asked for."""
 MEMORY_HELP = (
-    "Megabytes of memory for the rows of runs; the rest goes to disk.  [default: half of what is free, at most 1500]"
+    "Megabytes of memory for the rows of runs; the rest goes to disk.  "
+    f"[default: half of what is free, at most {MOST_MEMORY_MB}]"
 )
-LEAST_MEMORY_MB = 128
 
 
 KEEP_DISTURBED_HELP = "Split what calls take beyond the fence of calls like them over ops, too."

@@ -36,15 +36,7 @@ def attribute(
     check_files(options.output, options.html, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    made = joined(
-        runs,
-        bundle,
-        options.rule,
-        allow_mismatch=options.allow_mismatch,
-        keep_disturbed=options.keep_disturbed,
-        memory_mb=options.memory,
-        progress=progress,
-    )
+    made = joined(runs, bundle, options, progress)
     if options.format == "text":
         from tracemap.reports.views.chosen import check_choice
 

@@ -27,15 +27,6 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     check_file(options.output, force=options.force)
     attribution = None
     if runs:
-        made = joined(
-            runs,
-            bundle,
-            options.rule,
-            allow_mismatch=options.allow_mismatch,
-            keep_disturbed=options.keep_disturbed,
-            progress=progress,
-            memory_mb=options.memory,
-        )
-        attribution = made.attribution
+        attribution = joined(runs, bundle, options, progress).attribution
     progress("writing the page")
     write_bundle_page(bundle, attribution, options.output, force=options.force, totals=options.totals)

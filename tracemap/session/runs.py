@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.errors import BundleMissing, UsageInvalid
-from tracemap.options.attribute import Rule
+from tracemap.options.attribute import AttributeOptions
+from tracemap.options.report import ReportOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
@@ -33,17 +34,10 @@ class Attributed:
 def joined(
     runs: Sequence[Path],
     bundle: Bundle | None,
-    rule: Rule | None,
-    *,
-    allow_mismatch: bool,
+    options: AttributeOptions | ReportOptions,
     progress: Progress,
-    keep_disturbed: bool = False,
-    memory_mb: int = 0,
 ) -> Attributed:
-    """Join runs onto a bundle; without one it is found from the first run.
-
-    Without a rule the runs decide: `measured` where they have seen the inside of kernels, else `model`. `memory_mb`:
-    what rows may hold of the memory; 0: what the machine can spare.
+    """Join runs onto a bundle, as the options say; without one it is found from the first run.
 
     Raises:
         TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
@@ -61,11 +55,11 @@ def joined(
             of_runs.graph,
             of_runs.map_sha256,
             opened,
-            rule,
-            allow_mismatch,
+            options.rule,
+            options.allow_mismatch,
             images,
-            keep_disturbed=keep_disturbed,
-            memory_mb=memory_mb,
+            keep_disturbed=options.keep_disturbed,
+            memory_mb=options.memory,
         )
         return Attributed(of_runs, attribute(request))
 
