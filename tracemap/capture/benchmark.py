@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -23,6 +23,7 @@ from tracemap.owned.ending import Ended, answer, interruptible
 from tracemap.toolchain import check_tool, find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
 
+BENCHMARK_TOOL: Final = "iree-benchmark-module"
 SERIAL_FLAG: Final = "--task_topology_max_group_count=1"
 TIMED_FLUSH_FLAG: Final = "--device_profiling_flush_interval_ms=2"
 """Empties the profiler's buffers during an invocation too; needed where one invocation overfills them."""
@@ -33,7 +34,7 @@ HOST_DEVICES: Final = ("local-task", "local-sync")
 _HOST_DATA = "queue-events,host-execution,executable-metadata"
 _DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-metadata"
 _PROFILE_FLAG = "--device_profiling_output"
-_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+NS_OF_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
 _BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
 _HOOK = "tracemap hook: "
@@ -55,6 +56,8 @@ class Ending:
     interrupted: bool
     means_ns: tuple[int, ...] = ()
     """Wall time of an iteration by the same clock, a mean for each repetition."""
+    printed: str = ""
+    """What it wrote to standard output."""
 
     @property
     def failed(self) -> bool:
@@ -87,48 +90,48 @@ class Ending:
         return f"it failed with status {self.status}"
 
 
-def benchmark_command(
-    modules: Sequence[Path],
-    function: str,
-    inputs: Sequence[str],
-    device: str,
-    iterations: int,
-    flags: Sequence[str],
-    repetitions: int = 1,
+def call_command(
+    tool: str, modules: Sequence[Path], function: str, inputs: Sequence[str], device: str, flags: Sequence[str]
 ) -> list[str]:
-    """The command line without its profiling. What tracemap decides comes last, where it counts.
+    """The command line of a tool that calls a function. What tracemap decides comes last, where it counts.
 
-    `modules` are loaded in order; the function is one of the last.
+    `modules` are loaded in order; the function is one of the last, or "": all of its functions that take no inputs.
     """
     return [
-        str(find_tool("iree-benchmark-module")),
+        str(find_tool(tool)),
         *flags,
         *(f"--module={module}" for module in modules),
         f"--function={function}",
         f"--device={device}",
         *(f"--input={spec}" for spec in inputs),
-        f"--benchmark_min_time={iterations}x",
+    ]
+
+
+def counted(calls: int, repetitions: int = 1) -> list[str]:
+    """The flags for so many calls, again and again, and a report that can be read."""
+    return [
+        f"--benchmark_min_time={calls}x",
         f"--benchmark_repetitions={repetitions}",
         "--benchmark_format=json",
     ]
 
 
-def check_flags(flags: Sequence[str]) -> None:
-    """Refuse flags that the program does not have: it passes over them without a word.
+def check_flags(flags: Sequence[str], tool: str) -> None:
+    """Refuse flags that a program of IREE does not have: it passes over them without a word.
 
     Raises:
         UsageInvalid: there is no such flag; the sentence names one that is alike.
     """
     if not flags:
         return
-    known = _known_flags()
+    known = _known_flags(tool)
     for flag in flags:
         name = flag.partition("=")[0]
         # Its help has only flags of IREE; those of the benchmark library are checked by this itself.
-        if name not in known and not name.startswith("--benchmark_"):
+        if name not in known and not (tool == BENCHMARK_TOOL and name.startswith("--benchmark_")):
             near = difflib.get_close_matches(name, known, n=1)
-            text = f"iree-benchmark-module has no flag {name}" + (f"; it has {near[0]}" if near else "")
-            raise UsageInvalid(f"{text}; iree-benchmark-module --help lists them")
+            text = f"{tool} has no flag {name}" + (f"; it has {near[0]}" if near else "")
+            raise UsageInvalid(f"{text}; {tool} --help lists them")
 
 
 def check_profiles() -> None:
@@ -138,17 +141,17 @@ def check_profiles() -> None:
         ToolTooOld: it has no flag for it; the sentence says what has, and what else records.
         ToolMissing: it is not installed.
     """
-    if _PROFILE_FLAG not in _known_flags():
+    if _PROFILE_FLAG not in _known_flags(BENCHMARK_TOOL):
         raise ToolTooOld(
-            f"{find_tool('iree-benchmark-module')} writes no HAL profiles: it has no {_PROFILE_FLAG}, which came with "
+            f"{find_tool(BENCHMARK_TOOL)} writes no HAL profiles: it has no {_PROFILE_FLAG}, which came with "
             "IREE 3.12; install iree-base-compiler and iree-base-runtime 3.12 or newer and build the bundle again, or "
             "record the calls of this one by `env $(tracemap hook env -o FOLDER) iree-run-module …`"
         )
 
 
-def _known_flags() -> frozenset[str]:
+def _known_flags(tool: str) -> frozenset[str]:
     """The flags of IREE that the installed program has."""
-    return frozenset(re.findall(r"--\w+", check_tool([find_tool("iree-benchmark-module"), "--help"])))
+    return frozenset(re.findall(r"--\w+", check_tool([find_tool(tool), "--help"])))
 
 
 def profiling_flags(device: str, output: Path) -> list[str]:
@@ -167,7 +170,24 @@ def run_benchmark(
     watch: Watch = lambda _: True,
     every_s: float = _WATCH_S,
 ) -> Ending:
-    """Run the program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
+    """As `run_program`, of a benchmark whose report, which tells its times, goes to standard output.
+
+    Raises:
+        ToolMissing: it cannot be started.
+    """
+    ending = run_program(command, variables, watch, every_s)
+    total_ns, means_ns = _times_ns(ending.printed)
+    said = ending.said or _instead_of_report(ending.printed)
+    return replace(ending, total_ns=total_ns, means_ns=means_ns, said=said)
+
+
+def run_program(
+    command: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    watch: Watch = lambda _: True,
+    every_s: float = _WATCH_S,
+) -> Ending:
+    """Run a program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
 
     Raises:
         ToolMissing: it cannot be started.
@@ -177,9 +197,8 @@ def run_benchmark(
         with interruptible():
             child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
         interrupted = not _waited(child, watch, every_s)
-        total_ns, means_ns = _times_ns(_text(out))
-        said = _own_words(_text(err)) or _instead_of_report(_text(out))
-        return Ending(child.returncode, total_ns, said, interrupted, means_ns)
+        said = _own_words(_text(err))
+        return Ending(child.returncode, UNKNOWN, said, interrupted, printed=_text(out))
 
 
 def _waited(child: Child, watch: Watch, every_s: float) -> bool:
@@ -219,9 +238,9 @@ def _times_ns(report: str) -> tuple[Integer, tuple[int, ...]]:
         rows = [row for row in json.loads(report)["benchmarks"] if row["run_type"] == "iteration"]
         if any(row.get("error_occurred") for row in rows):
             return UNKNOWN, ()
-        means = [float(row["real_time"]) * _NS[row["time_unit"]] for row in rows]
+        means = [float(row["real_time"]) * NS_OF_UNIT[row["time_unit"]] for row in rows]
         return round(means[0] * int(rows[0]["iterations"])), tuple(map(round, means))
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError):
         return UNKNOWN, ()
 
 
@@ -244,6 +263,6 @@ def count_workers(device: str, flags: Sequence[str]) -> Integer:
         return 1 if kind == "local-sync" else UNKNOWN
     topology = [flag for flag in flags if flag.startswith("--task_")]
     # The flag prints the topology of the flags before it.
-    done = run_tool([find_tool("iree-benchmark-module"), *topology, "--dump_task_topologies"])
+    done = run_tool([find_tool(BENCHMARK_TOOL), *topology, "--dump_task_topologies"])
     groups = [int(count) for count in _GROUPS.findall(done.stdout)]
     return sum(groups) if groups else UNKNOWN

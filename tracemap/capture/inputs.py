@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tracemap.capture.elements import INTEGER, REAL, SPEC, Shaped, number_type, parsed
 from tracemap.errors import InputInvalid
 from tracemap.functions import Argument, Function
 from tracemap.units import Integer, plural
@@ -32,25 +33,10 @@ class Input:
     said: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Shaped:
-    """A type that is understood; `sizes` is None for scalars, and has None for each `?`."""
-
-    sizes: tuple[int | None, ...] | None
-    element: str
-
-
-_TENSOR = re.compile(r"(?:tensor|vector|memref)<((?:(?:\?|\d+)x)*)([^,>]+(?:<\w+>)?)(?:,.*)?>")
-_TORCH = re.compile(r"!torch\.vtensor<\[((?:(?:\?|\d+)(?:,|(?=\])))*)\],(\w+)>")
-_SPEC = re.compile(r"((?:\d{1,18}x)*)([su]?i\d+|bf16|f\d+(?:E\d+M\d+\w*)?|complex<\w+>|index)(?:=(.*))?", re.DOTALL)
 _OF_THE_TOOLS: Final = frozenset("@+&*(!")
 """What begins an input that is no text of numbers: files, storage, nothing, other types."""
 _LONGEST_SAID: Final = 60
 _SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d+\.?\d*(?:[eE][-+]?\d+)?)")
-_INTEGER = re.compile(r"[su]?i\d+|index")
-_REAL = {"f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16"}
-_COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
-_SMALL_REAL = re.compile(r"f(?:8|6|4)E\d+M\d+\w*")
 
 
 def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input]:
@@ -71,7 +57,7 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
     Raises:
         InputInvalid: it cannot; the message says why, and how one is written.
     """
-    declared, spec = _parsed(argument.type), spec.strip()
+    declared, spec = parsed(argument.type), spec.strip()
     if declared is None or spec[:1] in _OF_THE_TOOLS:
         return
     if declared.sizes is not None and _SINGLE_NUMBER.fullmatch(spec):
@@ -95,9 +81,9 @@ def _scalar_fault(spec: str) -> str:
     return "" if _is_number(spec) else "it takes one number"
 
 
-def _tensor_fault(declared: _Shaped, spec: str) -> str:
+def _tensor_fault(declared: Shaped, spec: str) -> str:
     """Why a text cannot be a tensor; "": it can, as far as its shape, its element type and its values say."""
-    match = _SPEC.fullmatch(spec)
+    match = SPEC.fullmatch(spec)
     if match is None:
         return "that has no shape and element type"
     sizes, element, values = [int(size) for size in match[1].split("x")[:-1]], match[2], match[3] or ""
@@ -114,24 +100,24 @@ def _sizes_fit(sizes: Sequence[int], declared: Sequence[int | None]) -> bool:
     )
 
 
-def _shape_of(declared: _Shaped) -> str:
+def _shape_of(declared: Shaped) -> str:
     return "x".join("?" if size is None else str(size) for size in declared.sizes or ()) or "empty"
 
 
 def _elements_fit(element: str, declared: str) -> bool:
     """Whether the runtime may take one for the other: it knows more about signs and narrow types than we do."""
-    if element in _REAL and declared in _REAL:
+    if element in REAL and declared in REAL:
         return declared in {element, "f64"}  # f64 may have become f32 when it was compiled
-    whole, declared_whole = (_INTEGER.fullmatch(text) is not None for text in (element, declared))
+    whole, declared_whole = (INTEGER.fullmatch(text) is not None for text in (element, declared))
     if whole and declared_whole and "index" not in (element, declared):
         widths = [text.lstrip("sui") for text in (element, declared)]
         return widths[0] == widths[1] or "1" in widths
-    return whole == declared_whole or not (element in _REAL or declared in _REAL)
+    return whole == declared_whole or not (element in REAL or declared in REAL)
 
 
 def _values_fault(text: str, element: str, count: int) -> str:
     values = text.replace(",", " ").replace("[", " ").replace("]", " ").split()
-    if not (element in _REAL or _INTEGER.fullmatch(element)):
+    if not (element in REAL or INTEGER.fullmatch(element)):
         return ""
     if len(values) not in (0, 1, count):
         return f"it has {plural(len(values), 'value')} for {plural(count, 'element')}"
@@ -178,7 +164,7 @@ def _of_value(entry: Function, index: int, value: object, folder: Path) -> Input
 
     argument = entry.arguments[index]
     values = np.asarray(value)
-    shaped = _parsed(argument.type)
+    shaped = parsed(argument.type)
     if shaped is None or not _fits(values, shaped):
         raise InputInvalid(
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be an array of "
@@ -192,13 +178,13 @@ def _of_value(entry: Function, index: int, value: object, folder: Path) -> Input
     return Input(_stored(values, text, folder / f"input{index}"), f"{text}: given as an array")
 
 
-def _fits(values: np.ndarray[Any, Any], shaped: _Shaped) -> bool:
+def _fits(values: np.ndarray[Any, Any], shaped: Shaped) -> bool:
     """Whether an array has the shape and, bit for bit, the element type that is declared."""
     sizes = shaped.sizes or ()
     same_shape = len(values.shape) == len(sizes) and all(
         wanted in (None, size) for size, wanted in zip(values.shape, sizes, strict=True)
     )
-    if named := _number_type(shaped.element):
+    if named := number_type(shaped.element):
         return same_shape and values.dtype.name == named
     bits = shaped.element.lstrip("sui")
     same_bits = values.dtype.kind == "b" if bits == "1" else f"{8 * values.dtype.itemsize}" == bits
@@ -215,13 +201,13 @@ def made_inputs(entry: Function, dim: Integer, folder: Path) -> list[Input]:
     return [_made(index, sizes_and_element, folder) for index, sizes_and_element in enumerate(shaped)]
 
 
-def _understood(entry: Function, argument: Argument, dim: Integer) -> _Shaped:
+def _understood(entry: Function, argument: Argument, dim: Integer) -> Shaped:
     where = f"{entry.name}: argument {argument.name} ({argument.type})"
     if argument.loop_bound:
         raise InputInvalid(
             f"{where} decides how often a loop runs and cannot be made up; give every argument: {_example(entry)}"
         )
-    shaped = _parsed(argument.type)
+    shaped = parsed(argument.type)
     if shaped is None:
         raise InputInvalid(f"{where} is of a type that no input can be made of; give every argument with --input")
     if shaped.sizes is None or None not in shaped.sizes:
@@ -230,77 +216,52 @@ def _understood(entry: Function, argument: Argument, dim: Integer) -> _Shaped:
         raise InputInvalid(
             f"{where} has a size that is not known; set every `?` with --dim N, or give every argument with --input"
         )
-    return _Shaped(tuple(dim if size is None else size for size in shaped.sizes), shaped.element)
-
-
-def _parsed(text: str) -> _Shaped | None:
-    text = text.strip()
-    if match := _TENSOR.fullmatch(text):
-        marks, element = match[1].split("x")[:-1], match[2].strip()
-    elif match := _TORCH.fullmatch(text):
-        marks, element = [mark for mark in match[1].split(",") if mark], match[2]
-    else:
-        return _Shaped(None, text) if _INTEGER.fullmatch(text) or text in _REAL else None
-    if not (_INTEGER.fullmatch(element) or _number_type(element)):
-        return None
-    return _Shaped(tuple(None if mark == "?" else int(mark) for mark in marks), element)
-
-
-def _number_type(element: str) -> str:
-    """The name of numpy's (or ml_dtypes') type for floats and complex numbers; "" for all else."""
-    if element in _REAL or element in _COMPLEX:
-        return (_REAL | _COMPLEX)[element]
-    if not _SMALL_REAL.fullmatch(element):
-        return ""
-    import ml_dtypes
-
-    name = "float" + element[1].lower() + "_" + element[2:].lower()
-    return name if hasattr(ml_dtypes, name) else ""
+    return Shaped(tuple(dim if size is None else size for size in shaped.sizes), shaped.element)
 
 
 def _example(entry: Function) -> str:
     specs = []
     for argument in entry.arguments:
-        shaped = _parsed(argument.type)
+        shaped = parsed(argument.type)
         specs.append("--input=" + ("VALUE" if shaped is None or shaped.sizes is None else _example_of(shaped)))
     return " ".join(specs)
 
 
-def _example_of(shaped: _Shaped) -> str:
-    value = "1" if _INTEGER.fullmatch(shaped.element) else "0.5"
+def _example_of(shaped: Shaped) -> str:
+    value = "1" if INTEGER.fullmatch(shaped.element) else "0.5"
     return value if shaped.sizes is None else f"{_written(shaped)}={value}"
 
 
-def _written(shaped: _Shaped) -> str:
+def _written(shaped: Shaped) -> str:
     """A shape and element type as IREE writes them, `N` for each size that is not known."""
     element = "i8" if shaped.element == "i1" else shaped.element  # truth values are bytes
     return "".join(f"{'N' if size is None else size}x" for size in shaped.sizes or ()) + element
 
 
-def _made(index: int, shaped: _Shaped, folder: Path) -> Input:
+def _made(index: int, shaped: Shaped, folder: Path) -> Input:
     if shaped.sizes is None:
-        value = "0" if _INTEGER.fullmatch(shaped.element) else f"{RANDOM_LIMIT / 2}"
+        value = "0" if INTEGER.fullmatch(shaped.element) else f"{RANDOM_LIMIT / 2}"
         return Input(value, f"{shaped.element}: {value} (made up)")
     sizes = [size for size in shaped.sizes if size is not None]
     text = "x".join([*map(str, sizes), shaped.element])
-    number_type = _number_type(shaped.element)
+    kind = number_type(shaped.element)
     # Without a value IREE fills with zeros, whatever the element type is; an empty file it would not read.
-    if not number_type or math.prod(sizes) == 0:
+    if not kind or math.prod(sizes) == 0:
         return Input(text, f"{text}: zeros (made up)")
     said = f"{text}: random in [0, {RANDOM_LIMIT}), seed {index} (made up)"
-    values = _random(sizes, number_type, index)
+    values = _random(sizes, kind, index)
     return Input(_stored(values, text, folder / f"input{index}"), said)
 
 
-def _random(sizes: list[int], number_type: str, seed: int) -> np.ndarray[Any, Any]:
+def _random(sizes: list[int], kind: str, seed: int) -> np.ndarray[Any, Any]:
     import numpy as np
 
     values = np.random.default_rng(seed).random(sizes, dtype=np.float32) * np.float32(RANDOM_LIMIT)
-    if hasattr(np, number_type):
-        return values.astype(number_type, copy=False)
+    if hasattr(np, kind):
+        return values.astype(kind, copy=False)
     import ml_dtypes
 
-    return values.astype(getattr(ml_dtypes, number_type))
+    return values.astype(getattr(ml_dtypes, kind))
 
 
 def _stored(values: np.ndarray[Any, Any], text: str, path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
+from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the module of the dialect
 
 from tracemap.ir.parsing import MlirParser, Operation, Region, Value
 from tracemap.ir.types import Shape, product, shape_of
@@ -67,8 +68,8 @@ class _BodyReader:
     def _read(self, operation: Operation, parent: int) -> None:
         index = len(self.found)
         self._index_of[operation] = index
-        operands = tuple(self._operand(operand) for operand in operation.operands)
-        results = tuple(shape_of(str(result.type)) for result in operation.results)
+        operands = tuple([self._operand(operand) for operand in operation.operands])
+        results = tuple([shape_of(self._parser.text_of(result.type)) for result in operation.results])
         name = operation.name
         self.found.append(
             BodyOp(
@@ -78,26 +79,24 @@ class _BodyReader:
                 location=self._parser.location(operation),
                 operands=operands,
                 results=results,
-                iterations=_iterations(operation, name, operands, results),
+                iterations=_iterations(self._parser, operation, name, operands, results),
             )
         )
         for region in operation.regions:
             self.read_region(region, index)
 
     def _operand(self, operand: Value) -> BodyOperand:
-        shape = shape_of(str(operand.type))
-        owner = operand.owner
-        producer = self._index_of.get(getattr(owner, "operation", owner), -1)
-        result = getattr(operand, "result_number", -1)
-        argument = getattr(operand, "arg_number", -1)
-        return BodyOperand(producer, result, argument, shape)
+        shape = shape_of(self._parser.text_of(operand.type))
+        if hasattr(operand, "arg_number"):  # an argument, whose owner is a block
+            return BodyOperand(-1, -1, operand.arg_number, shape)
+        return BodyOperand(self._index_of.get(operand.owner.operation, -1), operand.result_number, -1, shape)
 
 
 def _iterations(
-    operation: Operation, name: str, operands: tuple[BodyOperand, ...], results: tuple[Shape, ...]
+    parser: MlirParser, operation: Operation, name: str, operands: tuple[BodyOperand, ...], results: tuple[Shape, ...]
 ) -> Integer:
     if name.startswith("linalg."):
-        volume = _loop_volume(operation, [operand.shape for operand in operands])
+        volume = _loop_volume(parser, operation, [operand.shape for operand in operands])
         if volume is not None:
             return volume
     shapes = [*results, *(operand.shape for operand in operands)] if name.startswith("iree_linalg_ext.") else results
@@ -112,9 +111,9 @@ def _iterations(
 _NO_DIMENSION = -1
 
 
-def _loop_volume(operation: Operation, shapes: list[Shape]) -> Integer | None:
+def _loop_volume(parser: MlirParser, operation: Operation, shapes: list[Shape]) -> Integer | None:
     """The product of a linalg op's loop ranges, from its indexing maps and operand shapes; None without maps."""
-    maps = _indexing_maps(operation)
+    maps = _indexing_maps(parser, operation)
     if maps is None:
         return None
     extents: dict[int, Integer] = {}
@@ -129,15 +128,12 @@ def _loop_volume(operation: Operation, shapes: list[Shape]) -> Integer | None:
 _MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
 
 
-def _indexing_maps(operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
+def _indexing_maps(parser: MlirParser, operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
     """The number of loops, and for each operand the loop that each of its dimensions runs over (-1: a computed one)."""
-    # Imported late: the module takes a tenth of a second, which is better spent while the compiler runs.
-    from iree.compiler.dialects import linalg
-
-    attribute = linalg.get_indexing_maps(operation)
+    attribute = get_indexing_maps(operation)
     if attribute is None:
         return None
-    text = str(attribute)
+    text = parser.text_of(attribute)
     if text not in _MAPS:
         maps = [element.value for element in attribute]
         positions = tuple(tuple(_dimension(expression) for expression in each.results) for each in maps)

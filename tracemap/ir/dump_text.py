@@ -13,6 +13,7 @@ _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 # An operation's location ends its line; those of block arguments stand elsewhere and say nothing of operations.
 _USE = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
 _INLINE = re.compile(r"^(?!#loc).* loc\(([\"cf].*)\)$", re.MULTILINE)
+_NAME = re.compile(r'"[^"\\]*"')
 _REFERENCE = re.compile(r"#loc\d*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|#loc\d*|\bcallsite\(|\bat\b|[()]')
 
@@ -29,11 +30,20 @@ class DumpText:
     def tags(self) -> frozenset[int]:
         """The tags of all operations, callee sides only."""
         found: set[int] = set()
-        for alias in set(_USE.findall(self.text)):
-            found |= self._of_alias(alias)
         if not self._bodies:  # printed in local scope, without aliases
             for body in _INLINE.findall(self.text):
                 found |= self._own(body)
+            return frozenset(found)
+        # Each alias is looked at once, whatever names it: sets for each, put together, take several times as long.
+        reached = set(_USE.findall(self.text))
+        waiting = list(reached)
+        while waiting:
+            for each in _named(self._bodies.get(waiting.pop(), "")):
+                if each[0] != "#":
+                    found |= self._of_name(each[1:-1])
+                elif each not in reached:
+                    reached.add(each)
+                    waiting.append(each)
         return frozenset(found)
 
     def of_line(self, line: str) -> frozenset[int]:
@@ -81,6 +91,8 @@ def _named(body: str) -> Sequence[str]:
     """The names and aliases of a location's callee side."""
     if '"' not in body and body.rfind("callsite(") <= 0:  # nothing but aliases, as nearly always
         return _REFERENCE.findall(body.partition(" at ")[0])
+    if _NAME.fullmatch(body):
+        return (body,)
     return list(_callee_side(body))
 
 

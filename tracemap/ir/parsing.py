@@ -5,16 +5,18 @@ Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.m
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
-from tracemap.locations import UNKNOWN_LOCATION, Location, parse_location, unescape
+from tracemap.locations import UNKNOWN_LOCATION, Location, read_location, unescape
 
 Operation = Any
 """An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""
@@ -22,6 +24,8 @@ Module = Any
 """An `iree.compiler.ir.Module`."""
 Value = Any
 """An `iree.compiler.ir.Value`."""
+Type = Any
+"""An `iree.compiler.ir.Type`."""
 Region = Any
 """An `iree.compiler.ir.Region`."""
 Attribute = Any
@@ -33,32 +37,45 @@ BYTECODE_MAGIC = b"ML\xefR"
 """First bytes of MLIR bytecode (mlir/lib/Bytecode/Encoding.h)."""
 
 
-_DIALECTS_WITHOUT_BINDINGS = """
-    chlo flow hal hal_inline hal_loader io_parameters iree_cpu iree_encoding iree_linalg_ext iree_tensor_ext
-    iree_vector_ext mhlo ml_program stablehlo stream torch torch_c tosa util vm
+_DIALECTS = """
+    affine arith cf chlo complex flow func gpu hal hal_inline hal_loader io_parameters iree_codegen iree_cpu
+    iree_encoding iree_gpu iree_linalg_ext iree_tensor_ext iree_vector_ext linalg llvm math memref mhlo
+    ml_program scf shape stablehlo stream tensor torch torch_c tosa util vector vm
     """.split()
 
 
-def _stop_looking_for_bindings() -> None:
-    """Tell the import system once that these dialects have no Python module.
+@cache
+def _do_without_dialect_modules() -> None:
+    """Tell the bindings once that they have the modules of these dialects.
 
-    For every operation and attribute that they hand out, the bindings try to import a module of its dialect's name,
-    and do not remember that there is none: a third of the time of reading a large model.
+    Of every operation and attribute that they hand out they import the Python module of its dialect, which has a class
+    for each of its operations. No such class is used here, and to import those of `linalg` takes as long as to read a
+    small model. Where there is no module they look for it each time: most of the time of walking a large model.
     """
-    for dialect in _DIALECTS_WITHOUT_BINDINGS:
+    bindings = importlib.import_module("iree.compiler._mlir_libs._mlir")
+    for dialect in _DIALECTS:
         name = f"iree.compiler.dialects.{dialect}"
-        if name not in sys.modules and importlib.util.find_spec(name) is None:
-            sys.modules[name] = None  # type: ignore[assignment]  # the import system's own way to say "there is none"
+        if name not in sys.modules:
+            sys.modules[name] = ModuleType(name)  # nobody else is to find it: who imports the real one gets that
+            try:
+                bindings.globals._check_dialect_module_loaded(dialect)
+            finally:
+                del sys.modules[name]
 
 
 class MlirParser:
-    """Parses modules in one context and reads locations, each distinct one once."""
+    """Parses modules in one context and reads locations, each distinct one once.
+
+    `cut_locations`: how many of them are nested deeper than is read.
+    """
 
     def __init__(self) -> None:
-        _stop_looking_for_bindings()
+        _do_without_dialect_modules()
         self.context = ir.Context()
         self.context.allow_unregistered_dialects = True
         self._locations: dict[Any, Location] = {}
+        self._texts: dict[Any, str] = {}
+        self.cut_locations = 0
 
     def parse(self, text: str | bytes) -> Module:
         """A module from text or bytecode.
@@ -71,6 +88,17 @@ class MlirParser:
         except ir.MLIRError as error:
             raise ModelInvalid(_first_diagnostic(error)) from error
 
+    def attribute(self, text: str) -> Attribute:
+        """An attribute from its text.
+
+        Raises:
+            ModelInvalid: it does not parse.
+        """
+        try:
+            return ir.Attribute.parse(text, self.context)
+        except ir.MLIRError as error:
+            raise ModelInvalid(_first_diagnostic(error)) from error
+
     def location(self, operation: Operation) -> Location:
         """The location of an operation; one of a form that we cannot read is unknown."""
         return self.location_of(operation.location.attr)
@@ -80,10 +108,18 @@ class MlirParser:
         known = self._locations.get(attribute)
         if known is None:
             try:
-                known = parse_location(str(attribute))
+                known, has_cut = read_location(str(attribute))
+                self.cut_locations += has_cut
             except LocationInvalid:
                 known = UNKNOWN_LOCATION
             self._locations[attribute] = known
+        return known
+
+    def text_of(self, attribute: Attribute | Type) -> str:
+        """The text of an attribute or a type: there are few, and each is printed once."""
+        known = self._texts.get(attribute)
+        if known is None:
+            known = self._texts[attribute] = str(attribute)
         return known
 
 

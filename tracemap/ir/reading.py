@@ -91,7 +91,7 @@ def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
     again = parsed.is_bytecode or blanked != parsed.text
     printed = printed_locations(parser, root, blanked) if again else locations
     places = [_place(location) for location in printed] or [_NO_PLACE] * len(locations)
-    describer = _Describer(parsed.text, places, locations)
+    describer = _Describer(parser, parsed.text, places, locations)
     describer.describe(root, _OUTSIDE)
     return SourceModel(
         name=string_attribute(root, "sym_name") or "module",
@@ -129,12 +129,13 @@ _OUTSIDE = _Around(-1, -1, UNKNOWN, 0)
 class _Describer:
     """Walks a module once, in pre-order, and records its operations: what is used was recorded before its use."""
 
-    def __init__(self, text: str, places: list[FileRange], locations: list[Location]) -> None:
+    def __init__(self, parser: MlirParser, text: str, places: list[FileRange], locations: list[Location]) -> None:
+        self._parser = parser
         self._lines = text.encode().split(b"\n")
         self._places = places
         self._locations = locations
         self._index_of: dict[Operation, int] = {}
-        self._signatures = Signatures(self._index_of)
+        self._signatures = Signatures(parser, self._index_of)
         self._blocks = 0
         self.operations: list[SourceOperation] = []
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
@@ -162,7 +163,7 @@ class _Describer:
         # Before its operands are looked up: in regions without order an operation may use its own result.
         self._index_of[operation] = index
         line, column = self._position(index, name)
-        results = tuple(str(result.type) for result in operation.results)
+        results = tuple([self._parser.text_of(result.type) for result in operation.results])
         return SourceOperation(
             index=index,
             owner=index if around.owner < 0 else around.owner,
@@ -174,7 +175,7 @@ class _Describer:
             made_up=self._is_made_up(index),
             line=line,
             column=column,
-            operands=tuple(self._definition(operand) for operand in operation.operands),
+            operands=tuple([self._definition(operand) for operand in operation.operands]),
             results=results,
             symbol=symbol,
             signature=self._signatures.of(operation, name, results),

@@ -18,7 +18,10 @@ def constant_of(operation: Operation) -> Integer:
     """The whole number that a constant consists of; of truth values 1 and 0."""
     if "value" not in operation.attributes:
         return UNKNOWN
-    value = operation.attributes["value"]
+    try:
+        value = operation.attributes["value"]
+    except TypeError:  # the bindings have no class for it, as for constants of complex numbers
+        return UNKNOWN
     if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
         value = value.get_splat_value()
     if isinstance(value, ir.BoolAttr):

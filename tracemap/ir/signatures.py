@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from tracemap.ir.parsing import Operation, Value, walk
+from tracemap.ir.parsing import MlirParser, Operation, Value, walk
 
 
 class Signatures:
@@ -13,7 +13,8 @@ class Signatures:
     `index_of`: the operations met so far, each with its place in pre-order; whoever walks the model lets it grow.
     """
 
-    def __init__(self, index_of: Mapping[Operation, int]) -> None:
+    def __init__(self, parser: MlirParser, index_of: Mapping[Operation, int]) -> None:
+        self._parser = parser
         self._index_of = index_of
         self._number_of: dict[Hashable, int] = {}
 
@@ -25,7 +26,7 @@ class Signatures:
     def _attributes(self, operation: Operation) -> Hashable:
         attributes = operation.attributes
         try:
-            return tuple((name, attributes[name]) for name in attributes)
+            return tuple([(name, attributes[name]) for name in attributes])
         except TypeError:  # the bindings cannot hand out attributes that are locations: like no other
             return len(self._index_of)
 
@@ -50,7 +51,7 @@ class Signatures:
                 each.name,
                 self._attributes(each),
                 tuple(map(defined, each.operands)),
-                tuple(str(result.type) for result in each.results),
+                tuple([self._parser.text_of(result.type) for result in each.results]),
             )
             for each in inside
         )

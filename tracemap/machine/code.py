@@ -70,7 +70,7 @@ def instructions_of(image: Image, function: CodeFunction) -> tuple[Instruction, 
     """
     import numpy as np
 
-    found = list(_decoder(image.machine).disasm(_bytes_of(image, function), function.low))
+    found = list(decoder(image.machine).disasm(code_bytes(image, function), function.low))
     lines = image.lines_at(np.array([each.address for each in found], dtype=np.int64)).tolist()
     return tuple(_instruction(each, line, function, image.machine) for each, line in zip(found, lines, strict=True))
 
@@ -103,7 +103,12 @@ _ALWAYS = ("jmp", "b", "br")
 """Jumps that are always taken."""
 
 
-def _decoder(machine: str) -> capstone.Cs:
+def decoder(machine: str) -> capstone.Cs:
+    """What reads the instructions of an architecture, by its name in ELF.
+
+    Raises:
+        ModuleInvalid: they are not read here.
+    """
     import capstone
 
     kinds = {
@@ -118,7 +123,12 @@ def _decoder(machine: str) -> capstone.Cs:
     return decoder
 
 
-def _bytes_of(image: Image, function: CodeFunction) -> bytes:
+def code_bytes(image: Image, function: CodeFunction) -> bytes:
+    """The machine code of a function.
+
+    Raises:
+        ModuleInvalid: it lies outside of the image, or the image is damaged.
+    """
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 

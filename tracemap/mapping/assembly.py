@@ -22,7 +22,7 @@ from tracemap.ir.hal import read_hal
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.stream import added_kernels, read_added
-from tracemap.locations import CodeFrame, frames
+from tracemap.locations import MOST_NESTED, CodeFrame, frames
 from tracemap.mapping.compiler.compiling import Phases
 from tracemap.mapping.fates.fates import Judge, Judgement
 from tracemap.mapping.fates.survival import Survival
@@ -97,6 +97,7 @@ class Assembly:
                 *_missing_bodies(bodies),
                 *placed.diagnostics,
                 *_missing_places(self._facts.model, ops),
+                *_cut_locations(self._parser.cut_locations),
                 *_missing_steps(kernels, placed.sites),
             ),
             transfers=transfers,
@@ -221,6 +222,16 @@ def _missing_places(model: SourceModel, ops: Sequence[Op]) -> Iterator[Diagnosti
             "(loc(unknown)): they are followed by tracemap's own tags; `tracemap audit` lists them"
         )
         yield Diagnostic("locations-absent", text)
+
+
+def _cut_locations(count: int) -> Iterator[Diagnostic]:
+    """That locations were not read whole. Each phase repeats those of the model, so how many is no number of ops."""
+    if count:
+        text = (
+            f"there are locations that are nested more than {MOST_NESTED} deep: what lies deeper is cut off, and calls "
+            "or names of it are not in the map"
+        )
+        yield Diagnostic("locations-cut", text)
 
 
 def _missing_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> Iterator[Diagnostic]:

@@ -6,7 +6,7 @@ The compiler runs in a process of its own; while it generates code, the model an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 from msgspec import structs
@@ -15,17 +15,15 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
+from tracemap.graph.program import Kernel
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
-from tracemap.mapping.assembly import Assembly, module_info
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
-from tracemap.mapping.identity import TagIdentity
-from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
-from tracemap.mapping.texts import keep_texts, safe_name
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
+from tracemap.units import UNKNOWN
 
 
 def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> bundle.Bundle:
@@ -70,7 +68,7 @@ class _Build:
             graph, texts = self._graph(parsed, tags, compilation)
             self._hear(compilation.wait())
             self._progress("writing the bundle")
-            files = _files(compilation, texts)
+            files = _files(compilation, texts, self._request.opaque_kernels)
             return bundle.store(self._request.target, graph, files, force=self._request.options.force)
 
     def _parsed(self) -> ParsedModel:
@@ -81,6 +79,12 @@ class _Build:
 
     def _graph(self, parsed: ParsedModel, tags: Tags, compilation: Compilation) -> tuple[TraceGraph, Mapping[str, str]]:
         """The trace graph, and the texts that are kept by their path."""
+        # Imported now that the compiler is at work: what is needed to start it comes first.
+        from tracemap.mapping.assembly import Assembly
+        from tracemap.mapping.identity import TagIdentity
+        from tracemap.mapping.model.facts import ModelFacts
+        from tracemap.mapping.texts import keep_texts
+
         request = self._request
         facts = ModelFacts(describe(self._parser, parsed))
         keep = not request.options.no_sources
@@ -91,10 +95,14 @@ class _Build:
         except ModelInvalid as error:
             raise ModelInvalid(self._own_message(str(error))) from error
         diagnostics = (*graph.diagnostics, *_missing_kernels(compilation))
-        return structs.replace(graph, library=request.library, diagnostics=diagnostics), kept.texts
+        kernels = tuple(_without_text(each) if each.name in request.opaque_kernels else each for each in graph.kernels)
+        changed = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
+        return changed, kept.texts
 
     def _own_message(self, ours: str) -> str:
         """iree-compile's own words about the model as it stands in its file; ours where it has none to say."""
+        from tracemap.mapping.texts import safe_name
+
         copy = self._folder / safe_name(self._request.file_name)
         copy.write_bytes(self._request.model)
         said = compilers_own_message(self._compiler, copy, self._folder / "unused.vmfb")
@@ -105,6 +113,8 @@ class _Build:
     def _module_info(self, module: Path, name: str) -> ModuleInfo:
         from iree.compiler import version
 
+        from tracemap.mapping.assembly import module_info
+
         return module_info(module, name, version.VERSION, self._compiler.flags)
 
 
@@ -114,9 +124,14 @@ def _missing_kernels(compilation: Compilation) -> Iterator[Diagnostic]:
         yield Diagnostic("kernels-unknown", text)
 
 
-def _files(compilation: Compilation, sources: Mapping[str, str]) -> bundle.Files:
-    kernels = {kernel.file: kernel.text for kernel in compilation.kernels()}
-    configured = (compilation.configured,) if kernels else ()
+def _without_text(kernel: Kernel) -> Kernel:
+    return structs.replace(kernel, steps=(), text=UNKNOWN)
+
+
+def _files(compilation: Compilation, sources: Mapping[str, str], opaque: Set[str]) -> bundle.Files:
+    texts = compilation.kernels()
+    kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in opaque}
+    configured = (compilation.configured,) if texts else ()
     return bundle.Files(compilation.module, sources, kernels, configured)
 
 

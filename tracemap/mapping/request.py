@@ -25,6 +25,9 @@ class BuildRequest:
     name_for_compiler: str = ""
     """What the compiler would call the model (it names libraries so); "": its file name."""
 
+    opaque_kernels: frozenset[str] = frozenset()
+    """Names of kernels whose machine code is not made from their IR: they have no text and no steps."""
+
     @property
     def source_roots(self) -> tuple[Path, ...]:
         """Where Python files of frames may lie, the options' folders first."""

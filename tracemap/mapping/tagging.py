@@ -29,6 +29,7 @@ class Provenance(ABC):
         # By identity: parsers hand out one object per distinct location, and hashing a deep one takes longer than
         # walking it. The location is kept beside the answer so that its identity stays its own.
         self._known: dict[int, tuple[Location, tuple[int, ...]]] = {}
+        self._callers: dict[int, tuple[Location, tuple[int, ...]]] = {}
 
     @abstractmethod
     def named_by(self, location: Location) -> Sequence[int]:
@@ -45,9 +46,12 @@ class Provenance(ABC):
 
     def callers(self, location: Location) -> tuple[int, ...]:
         """The operations on the caller sides, outermost call first, each once."""
-        found: list[int] = []
-        self._walk_callers(location, found)
-        return tuple(dict.fromkeys(reversed(found)))
+        known = self._callers.get(id(location))
+        if known is None:
+            found: list[int] = []
+            self._walk_callers(location, found)
+            known = self._callers[id(location)] = (location, tuple(dict.fromkeys(reversed(found))))
+        return known[1]
 
     def _walk(self, location: Location, found: list[int]) -> None:
         named = self.named_by(location)

@@ -22,6 +22,10 @@ _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
 
 CONFIGURED = "executable-configurations"
 """The phase after which kernels are final but for the generation of their code."""
+BESIDES = ("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-")
+"""Beginnings of flags that say what is written besides the module."""
+LINKERS = tuple(f"--iree-llvmcpu-{kind}-linker-path" for kind in ("embedded", "system", "wasm"))
+"""Flags that name programs to start."""
 _LAST_OF_FIRST = _NUMBER_OF["stream"]
 """What comes after is read from the dumps of the second run."""
 
@@ -38,8 +42,9 @@ _PRINTING = (
     "--mlir-elide-elementsattrs-if-larger=16",
     "--mlir-elide-resource-strings-if-larger=16",
 )
-_POLL_S = 0.005
+_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 _MAX_LINE = 400
+_NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)")
 _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
 
 
@@ -263,8 +268,10 @@ class Compilation:
             ModelInvalid: the compiler failed.
         """
         number = _NUMBER_OF[phase]
+        pause_s = _POLL_S
         while not self._is_complete(number):
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(1.1 * pause_s, _LONGEST_POLL_S)  # what takes long is not asked after as often
         # Where the compiler failed, its own words are worth more than that a dump is missing.
         if self._first.process.poll() or not self._thread.is_alive():
             self.wait()
@@ -293,6 +300,8 @@ class Compilation:
         for run in runs:
             if run.process.returncode != 0:
                 raise ModelInvalid(failure(run.process.returncode, run.said))
+            if lost := not_loaded(run.said):
+                raise ModelInvalid(lost)
         return "\n".join(dict.fromkeys(run.said for run in runs if run.said))
 
 
@@ -302,6 +311,15 @@ def failure(status: int, said: str) -> str:
     words = "\n".join(line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " …" for line in lines).strip()
     ended = f"was ended by signal {-status}" if status < 0 else f"failed (status {status})"
     return f"iree-compile {ended}:\n{words or 'it printed nothing'}"
+
+
+def not_loaded(said: str) -> str:
+    """A sentence on the library of transforms that iree-compile went on without, as it ends well then; "": on none."""
+    found = _NOT_LOADED.search(said)
+    if not found:
+        return ""
+    why = next((line for line in said.splitlines() if "error: " in line), "")
+    return f"iree-compile cannot load the transform library {found[1]}, and would go on without it: {why}"
 
 
 def compilers_own_message(compiler: Compiler, model: Path, output: Path) -> str:

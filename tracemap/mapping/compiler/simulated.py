@@ -19,7 +19,7 @@ from iree.compiler import ir
 
 from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested, walk
-from tracemap.mapping.compiler.compiling import CONFIGURED, failure
+from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS, failure
 from tracemap.toolchain import find_tool, run_tool
 
 _KNOWN_FEATURES = (
@@ -48,8 +48,8 @@ _KEEPING = {False: ("--emit-mlir-bytecode",), True: ("--mlir-print-debuginfo", "
 
 _NOT_OURS = (
     *("--iree-llvmcpu-link-embedded", "--iree-llvmcpu-link-static", "--iree-llvmcpu-keep-linker-artifacts"),
-    *("--iree-llvmcpu-system-linker-path", "--iree-llvmcpu-embedded-linker-path"),
-    *("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-"),
+    *LINKERS,
+    *BESIDES,
 )
 """Beginnings of flags that say how to link, which is decided here, or what to write besides."""
 

@@ -136,7 +136,7 @@ class Judge:
                 continue
             if not makes_numbers(user):
                 return False
-            stack += self._dataflow.graph.successors(node)
+            stack += self._dataflow.using(node)
         return len(seen) > 1  # else nothing uses it, which says nothing about control
 
     def _by_reasoning(self, operation: SourceOperation) -> Judgement | None:

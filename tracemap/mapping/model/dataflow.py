@@ -8,17 +8,13 @@ or leave their regions. What can never run uses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like
 from tracemap.mapping.model.unreached import Unreached
-
-if TYPE_CHECKING:
-    import networkx
 
 Node = int | tuple[int, int]
 """An op's index, or (function's index, number) of an argument."""
@@ -30,28 +26,33 @@ class Dataflow:
     """The graph, and what can be read off it."""
 
     def __init__(self, model: SourceModel, calls: Calls, unreached: Unreached) -> None:
-        import networkx  # a tenth of a second, which is better spent while the compiler runs
-
         self._model = model
         self._operations = model.operations
         self._calls = calls
         self._unreached = unreached
-        self.graph: networkx.DiGraph[Node] = networkx.DiGraph()
-        self.graph.add_nodes_from(op.index for op in model.operations if op.is_op)
+        # Dicts for their order. A graph of networkx would do, but takes longer to import than to fill.
+        self._users: dict[Node, dict[Node, None]] = {}
+        self._makers: dict[Node, dict[Node, None]] = {}
         for operation in model.operations:
-            self.graph.add_edges_from(self._edges(operation))
+            for maker, user in self._edges(operation):
+                self._users.setdefault(maker, {})[user] = None
+                self._makers.setdefault(user, {})[maker] = None
 
     def users(self, index: int) -> list[Node]:
         """What uses the results of an op, in order; arguments of functions among it."""
-        return sorted(self.graph.successors(index), key=_order)
+        return sorted(self.using(index), key=_order)
+
+    def using(self, node: Node) -> Iterable[Node]:
+        """What uses a node, in no order that means anything."""
+        return self._users.get(node, ())
 
     def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
         """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
-        step = self.graph.successors if downwards else self.graph.predecessors
+        steps = self._users if downwards else self._makers
         level: set[Node] = {start}
         seen: set[Node] = {start}
         while level:
-            level = {node for each in level for node in step(each)} - seen
+            level = {node for each in level for node in steps.get(each, ())} - seen
             seen |= level
             hits = [node for node in level if isinstance(node, int) and node in wanted]
             if hits:
@@ -67,7 +68,7 @@ class Dataflow:
             node = stack.pop()
             if node not in reached:
                 reached.add(node)
-                stack += self.graph.predecessors(node)
+                stack += self._makers.get(node, ())
         return frozenset(reached)
 
     @cached_property
@@ -84,7 +85,7 @@ class Dataflow:
             for operation in self._operations:
                 found |= self._arguments_from(operation, found)
                 if operation.is_op and operation.name not in CONTROL_FLOW | FUNCTIONS:
-                    makers = list(self.graph.predecessors(operation.index))
+                    makers = self._makers.get(operation.index, ())
                     own = not makers and not operation.operands and is_constant_like(operation)
                     if own or (makers and all(maker in found for maker in makers)):
                         found.add(operation.index)
@@ -97,7 +98,7 @@ class Dataflow:
         arguments = [
             (operation.index, number) for number in range(len(self._model.arguments.get(operation.symbol, ())))
         ]
-        makers = {node: list(self.graph.predecessors(node)) for node in arguments if node in self.graph}
+        makers = {node: self._makers.get(node, ()) for node in arguments}
         return {node for node, before in makers.items() if before and all(maker in found for maker in before)}
 
     def _edges(self, operation: SourceOperation) -> Iterator[tuple[Node, Node]]:

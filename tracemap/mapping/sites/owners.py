@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracemap.graph.ops import OpId
 from tracemap.ir.source import SourceOperation
@@ -22,6 +22,8 @@ class Owners:
     provenance: Provenance
     op_of_index: Mapping[int, OpId]
     call_of_index: Mapping[int, OpId]
+    _known: dict[int, tuple[Location, tuple[OpId, ...]]] = field(default_factory=dict)
+    """By identity, as provenance is: many operations have one location, and are asked for their ops many times."""
 
     @classmethod
     def among(cls, facts: ModelFacts, provenance: Provenance, counts: Callable[[SourceOperation], bool]) -> Owners:
@@ -32,8 +34,12 @@ class Owners:
 
     def of(self, location: Location) -> tuple[OpId, ...]:
         """The ids of the ops that an operation with this location came from, in order, each once."""
-        indices = self.provenance.of(location)
-        return tuple(dict.fromkeys(self.op_of_index[index] for index in indices if index in self.op_of_index))
+        known = self._known.get(id(location))
+        if known is None:
+            indices = self.provenance.of(location)
+            found = dict.fromkeys([self.op_of_index[index] for index in indices if index in self.op_of_index])
+            known = self._known[id(location)] = (location, tuple(found))
+        return known[1]
 
     def path(self, location: Location) -> tuple[OpId, ...]:
         """The ids of the call ops that led to what stands at a location, outermost first."""

@@ -1,0 +1,163 @@
+"""How a function of a module is called by IREE's tools: flags sorted out, the function found, inputs made.
+
+What measures a program, what only runs it, and what only times it begin here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracemap.capture.benchmark import SERIAL_FLAG, call_command, check_flags
+from tracemap.capture.declared import Declared, declared_types
+from tracemap.capture.flags import RuntimeFlags, check_files, read_flags, sorted_out, with_flag_files
+from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
+from tracemap.errors import TargetUnwritable, UsageInvalid
+from tracemap.functions import Argument, Function, function_named
+from tracemap.inputs import stored_bytes
+from tracemap.options.call import CallOptions
+from tracemap.units import UNKNOWN, Text
+
+DEFAULT_DEVICE = "local-task"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled module with its entry points, and the device that it was compiled for."""
+
+    module: Path
+    functions: tuple[Function, ...]
+    device: Text = UNKNOWN
+    """Unknown: that of the flags, else local-task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function with all that its program is started with; modules are loaded in order, its own last.
+
+    `results` are the types of its results, of which the number is known even where they are not declared.
+    """
+
+    modules: tuple[Path, ...]
+    entry: Function
+    results: tuple[str, ...]
+    device: str
+    inputs: tuple[Input, ...]
+    flags: tuple[str, ...]
+
+    @property
+    def specs(self) -> list[str]:
+        """The inputs as IREE's tools take them."""
+        return [given.spec for given in self.inputs]
+
+    def command(self, tool: str, *more: str) -> list[str]:
+        """The command line of one of IREE's tools that calls the function; what stands last counts."""
+        return [*call_command(tool, self.modules, self.entry.name, self.specs, self.device, self.flags), *more]
+
+    def with_module(self, ours: Path, other: Path) -> Call:
+        """The same call with another module in place of ours."""
+        return replace(self, modules=tuple(other if path == ours else path for path in self.modules))
+
+
+def make_call(program: Program, options: CallOptions, tool: str, folder: Path, values: Sequence[object] = ()) -> Call:
+    """Decide everything that the options leave open: what they do not name the flag file does; else it is made up.
+
+    Args:
+        program: the module.
+        options: what was asked for.
+        tool: the program of IREE that is to be started, whose flags stand behind the `--`.
+        folder: where inputs are written.
+        values: inputs as Python has them, in place of those of the options; none: the options decide.
+
+    Raises:
+        FunctionUnknown: no such function, or several and none named.
+        InputInvalid: the inputs do not fit, or cannot be made up.
+        UsageInvalid: flags that do not go together.
+    """
+    flags = _flags(options, tool)
+    return _made(program, options, flags, _name(options, flags), folder, values)
+
+
+def make_calls(
+    program: Program, options: CallOptions, tool: str, folder: Path, values: Sequence[object] = ()
+) -> list[Call]:
+    """As `make_call`; where nothing says which of several functions, all that take no inputs, as IREE's benchmark does.
+
+    Raises:
+        FunctionUnknown: there is no such function, or each of several takes inputs and none is named.
+    """
+    flags = _flags(options, tool)
+    name, functions = _name(options, flags), program.functions
+    free = [function.name for function in functions if not function.arguments]
+    chosen = free if free and len(functions) > 1 and not (name or flags.inputs or values) else [name]
+    return [_made(program, options, flags, each, folder, values) for each in chosen]
+
+
+def _name(options: CallOptions, flags: RuntimeFlags) -> str:
+    return flags.function if options.function is UNKNOWN else str(options.function)
+
+
+def _flags(options: CallOptions, tool: str) -> RuntimeFlags:
+    """The flags of the flag file and those behind the `--`, with the inputs of the options, which go before theirs."""
+    behind = with_flag_files(options.runtime_flags)
+    flags = sorted_out([*(read_flags(options.flagfile) if options.flagfile else []), *behind])
+    check_flags(options.runtime_flags, tool)
+    return replace(flags, inputs=options.inputs) if options.inputs else flags
+
+
+def _made(
+    program: Program, options: CallOptions, flags: RuntimeFlags, name: str, folder: Path, values: Sequence[object]
+) -> Call:
+    modules = _modules(program.module, flags.modules)
+    check_files(flags)
+    entry, results = _entry(program, name)
+    device = flags.device or DEFAULT_DEVICE if program.device is UNKNOWN else str(program.device)
+    serial = (SERIAL_FLAG,) if options.serial else ()
+    try:
+        inputs = tuple(_inputs(entry, options, flags.inputs, values, folder))
+    except OSError as error:
+        text = f"{folder}: inputs cannot be written ({error}); name a folder that has room by TMPDIR"
+        raise TargetUnwritable(text) from error
+    return Call(modules, entry, results, device, inputs, (*flags.rest, *serial))
+
+
+def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
+    """The modules to load: ours takes the place of the only `--module`, or of that one of several that is the same.
+
+    Raises:
+        UsageInvalid: one of several cannot be read, none of them is ours, or more than one.
+    """
+    if len(named) <= 1:
+        return (ours,)
+    content = ours.read_bytes()
+    try:
+        same = [stored_bytes(Path(name), UsageInvalid) == content for name in named]
+    except UsageInvalid as error:
+        raise UsageInvalid(f"the flags name several modules; {error}") from error
+    if sum(same) != 1:
+        raise UsageInvalid(
+            f"the flags name several modules, {sum(same) or 'none'} of them the bundle's; name its module.vmfb once "
+            "among them"
+        )
+    return tuple(ours if is_ours else Path(name) for name, is_ours in zip(named, same, strict=True))
+
+
+def _entry(program: Program, name: str) -> tuple[Function, tuple[str, ...]]:
+    """The function to call, its arguments' types as the compiled module declares them, and the types of its results."""
+    found = function_named(program.functions, name)
+    declared = declared_types(program.module).get(found.name, Declared())
+    if len(declared.arguments) != len(found.arguments):
+        return found, declared.results
+    # The compiler may have changed types (f64 to f32); the runtime takes those that the module declares.
+    pairs = zip(found.arguments, declared.arguments, strict=True)
+    arguments = tuple(Argument(old.name, kind, old.loop_bound) for old, kind in pairs)
+    return Function(found.name, arguments), declared.results
+
+
+def _inputs(
+    entry: Function, options: CallOptions, specs: Sequence[str], values: Sequence[object], folder: Path
+) -> list[Input]:
+    if values:
+        return array_inputs(entry, values, folder)
+    return given_inputs(entry, specs) if specs else made_inputs(entry, options.dim, folder)

@@ -1,0 +1,103 @@
+"""Flags of IREE's runtime tools, as a flag file and the command line give them: read, sorted out, and checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracemap.errors import InputInvalid, UsageInvalid
+from tracemap.inputs import given_bytes
+
+_MAX_NESTING = 16
+_FILE_OF_INPUT = re.compile(r"(?:^|=)[@+](.+)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFlags:
+    """What a list of runtime flags says: function, device (both "" if they say nothing), inputs, and all else."""
+
+    function: str
+    device: str
+    inputs: tuple[str, ...]
+    modules: tuple[str, ...]
+    rest: tuple[str, ...]
+
+
+def read_flags(path: Path, _nesting: int = 0) -> list[str]:
+    """The flags of a flag file: one per line, `#` begins a comment, `--flagfile` brings in another one.
+
+    Raises:
+        UsageInvalid: the file cannot be read, holds a line that is no flag, or brings itself in.
+    """
+    if _nesting > _MAX_NESTING:
+        raise UsageInvalid(f"{path}: flag files that bring each other in without end")
+    try:
+        lines = given_bytes(str(path), UsageInvalid).decode().splitlines()
+    except ValueError as error:
+        raise UsageInvalid(f"{path}: the flag file cannot be read: {error}") from error
+    flags: list[str] = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith("#"):
+            continue
+        if not line.startswith("--"):
+            raise UsageInvalid(f"{path}, line {number}: {line!r} is no flag; flags begin with --")
+        flags.append(line)
+    return with_flag_files(flags, _nesting + 1)
+
+
+def with_flag_files(flags: Iterable[str], _nesting: int = 0) -> list[str]:
+    """Flags with those of a flag file in the place of each `--flagfile`: IREE's tools would read it again, and again.
+
+    Raises:
+        UsageInvalid: see `read_flags`.
+    """
+    found: list[str] = []
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        found += read_flags(Path(value), _nesting) if name == "--flagfile" else [flag]
+    return found
+
+
+def sorted_out(flags: Sequence[str]) -> RuntimeFlags:
+    """Take apart a list of flags; of several `--function` or `--device` the last counts, as in IREE."""
+    values: dict[str, list[str]] = {"--function": [""], "--device": [""], "--input": [], "--module": []}
+    rest = []
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        if name in values:
+            values[name].append(value)
+        else:
+            rest.append(flag)
+    return RuntimeFlags(
+        function=values["--function"][-1],
+        device=values["--device"][-1],
+        inputs=tuple(values["--input"]),
+        modules=tuple(values["--module"]),
+        rest=tuple(rest),
+    )
+
+
+def check_files(flags: RuntimeFlags) -> None:
+    """Find files that are not there before the run does; relative paths start at the working folder, as in IREE.
+
+    Raises:
+        InputInvalid: a file of `--input` or `--parameters` does not exist.
+    """
+    for spec in flags.inputs:
+        if match := _FILE_OF_INPUT.search(spec):
+            _check_file("--input", match[1])
+    for flag in flags.rest:
+        name, _, value = flag.partition("=")
+        if name == "--parameters":
+            _check_file(name, value.rpartition("=")[2])
+
+
+def _check_file(flag: str, path: str) -> None:
+    if os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises OSError for names that are too long
+        return
+    if os.path.exists(path):  # noqa: PTH110 - as above
+        raise InputInvalid(f"{flag}: {path} is no file")
+    raise InputInvalid(f"{flag}: the file {path} does not exist (looked for in {Path.cwd()})")

@@ -1,0 +1,330 @@
+"""Kernels of a bundle, each alone: verified, timed with warm and with cold caches, compared with the application."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracemap.errors import ModuleInvalid
+from tracemap.experiments.cases import Case, find_cases
+from tracemap.experiments.describing import arguments, operation_name
+from tracemap.experiments.explaining import Alone, Application, alike, explained, typical_ratio
+from tracemap.experiments.filling import whole_memory
+from tracemap.experiments.job import Answer, Call, Job, Timed
+from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
+from tracemap.experiments.reference.elements import SURPRISES, not_computed
+from tracemap.experiments.running import Ended, run_job
+from tracemap.experiments.verifying import changed, first_difference, is_mostly_finite, tolerance
+from tracemap.experiments.wrapping import compile_wrapped, wrapped
+from tracemap.ir.dispatches import read_dispatches
+from tracemap.ir.parsing import MlirParser, Module
+from tracemap.ir.types import add
+from tracemap.machine.images import read_images
+from tracemap.machine.sameness import placeless
+from tracemap.owned.home import temporary_folder
+from tracemap.toolchain import Progress
+from tracemap.units import UNKNOWN, Integer, Unknown
+
+if TYPE_CHECKING:
+    from tracemap.experiments.reference.memory import Memory
+    from tracemap.graph.bundle import Bundle
+    from tracemap.measurements.model import Peaks
+    from tracemap.options.bench import BenchOptions
+
+_DEVICE: Final = "local-sync"
+_NUMPY: Final = "numpy"
+_MADE_UP_EXTENT: Final = 64
+_COLD_CACHES: Final = 2
+"""So many times the last cache's size is used between two looks at the same data."""
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """What to run: kernels of a bundle by name, in the order in which they are told; none: all.
+
+    `peaks` are what the machine can do now; `application` what the sites' calls took in a run, none without one.
+    """
+
+    bundle: Bundle
+    options: BenchOptions
+    kernels: tuple[str, ...]
+    peaks: Peaks
+    cache_bytes: int
+    application: Application = field(default_factory=Application)
+    reference: bytes = b""
+    """A configured module whose kernels of the same names say what is right; empty: the bundle's own."""
+
+
+def bench(request: BenchRequest, progress: Progress) -> tuple[KernelBench, ...]:
+    """Run kernels alone.
+
+    Raises:
+        BundleInvalid: the bundle does not have its kernels, or they are damaged.
+        ToolFailed: they cannot be compiled.
+        ToolMissing: the compiler or the runtime is not installed.
+    """
+    with temporary_folder() as folder:
+        return _Benching(request, folder, progress).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of a case that was run; `ended`: how it ended before its time, "" where it did not."""
+
+    answer: Answer
+    verification: Verification
+    ended: str
+
+
+_NOT_RUN: Final = Answer(0, 0.0, Timed(0, 0, ()), Timed(0, 0, ()))
+
+
+class _Benching:
+    """The steps, in order."""
+
+    def __init__(self, request: BenchRequest, folder: Path, progress: Progress) -> None:
+        self._request, self._folder, self._progress = request, folder, progress
+        self._options, self._flags = request.options, request.bundle.graph.module.flags
+        self._parser = MlirParser()
+        self._typical = 1.0
+
+    def run(self) -> tuple[KernelBench, ...]:
+        self._progress("reading the kernels")
+        cases = self._cases()
+        runnable = [case for case in cases if not case.obstacle]
+        outcomes: dict[int, _Outcome] = {}
+        same: dict[str, bool] = {}
+        if runnable:
+            self._progress(f"compiling {len(runnable)} kernels")
+            text = wrapped(self._configured(), [case.dispatch for case in runnable])
+            module = compile_wrapped(text, self._flags, self._folder)
+            same = _same_code(self._request.bundle.module_path, module)
+            outcomes = self._outcomes(runnable, module)
+            outcomes = self._with_cold(runnable, module, outcomes)
+            self._typical = typical_ratio(self._beside(runnable, outcomes))
+        numbers = {id(case): number for number, case in enumerate(runnable)}
+        results = []
+        for case in cases:
+            outcome = outcomes.get(numbers.get(id(case), -1))
+            results.append(self._result(case, outcome, same.get(case.kernel) if outcome else None))
+        return tuple(results)
+
+    def _configured(self) -> Module:
+        return self._parser.parse(self._request.bundle.configured())
+
+    def _cases(self) -> list[Case]:
+        right = self._request.reference
+        self._module = module = (
+            self._parser.parse(right) if right else self._configured()
+        )  # operations of the cases live no longer than their module
+        dim = self._options.dim
+        extent = dim if isinstance(dim, int) else _MADE_UP_EXTENT
+        found = find_cases(self._request.bundle.graph, module, read_dispatches(module, lambda *_: extent))
+        wanted = self._request.kernels
+        if not wanted:
+            return found
+        order = {name: number for number, name in enumerate(wanted)}
+        return sorted((case for case in found if case.kernel in order), key=lambda case: order[case.kernel])
+
+    def _outcomes(self, cases: Sequence[Case], module: Path) -> dict[int, _Outcome]:
+        """Run and verify all; those whose made-up numbers lead to none once more, with others."""
+        cold = self._options.cold
+        outcomes = self._run(cases, module, range(len(cases)), self._options.repetitions, cold=cold, positive=False)
+        again = [number for number, each in outcomes.items() if each.verification.reason == _NOT_FINITE]
+        if again:
+            verified = self._run(cases, module, again, 0, cold=False, positive=True)
+            for number, other in verified.items():
+                outcomes[number] = replace(outcomes[number], verification=other.verification)
+        return outcomes
+
+    def _with_cold(self, cases: Sequence[Case], module: Path, outcomes: dict[int, _Outcome]) -> dict[int, _Outcome]:
+        """Measure with cold caches too what takes another time in the application."""
+        if self._options.cold:
+            return outcomes
+        again = [number for number, outcome in outcomes.items() if self._differs(cases[number], outcome)]
+        if again:
+            measured = self._run(
+                cases, module, again, self._options.repetitions, cold=True, positive=False, verify=False
+            )
+            for number, other in measured.items():
+                outcomes[number] = replace(outcomes[number], answer=other.answer)
+        return outcomes
+
+    def _beside(self, cases: Sequence[Case], outcomes: Mapping[int, _Outcome]) -> Iterator[tuple[float, float]]:
+        """Of each kernel that the run has the time of its first site there, and its time alone."""
+        known = self._request.application.sites
+        for number, outcome in outcomes.items():
+            seen = [known[site.id].median_ns for site in cases[number].sites if site.id in known]
+            if seen and outcome.answer.warm.call_ns:
+                yield seen[0], statistics.median(outcome.answer.warm.call_ns)
+
+    def _differs(self, case: Case, outcome: _Outcome) -> bool:
+        if not outcome.answer.warm.call_ns:
+            return False
+        warm_ns, known = statistics.median(outcome.answer.warm.call_ns), self._request.application.sites
+        seen = [known[site.id].median_ns for site in case.sites if site.id in known]
+        return any(not alike(median_ns, warm_ns) for median_ns in seen)
+
+    def _run(
+        self,
+        cases: Sequence[Case],
+        module: Path,
+        numbers: Sequence[int],
+        repetitions: int,
+        *,
+        cold: bool,
+        positive: bool,
+        verify: bool = True,
+    ) -> dict[int, _Outcome]:
+        """Run some of the cases."""
+        options, verify = self._options, verify and not self._options.no_verify
+        calls = tuple(cases[number].call(number, positive) for number in numbers)
+        outputs = self._folder if verify else ""
+        cold_bytes = _COLD_CACHES * self._request.cache_bytes if cold else 0
+        least_ns = max(1, round(options.min_time * 1e6))
+        job = Job((str(module),), _DEVICE, calls, str(outputs), repetitions, least_ns, cold_bytes)
+        outcomes: dict[int, _Outcome] = {}
+
+        def tell(place: int) -> None:
+            self._progress(f"running {cases[numbers[place]].kernel} ({place + 1} of {len(calls)})")
+
+        for answer in run_job(job, self._folder, options.time_limit, tell):
+            number = numbers[answer.call]
+            if isinstance(answer, Ended):
+                outcomes[number] = _Outcome(_NOT_RUN, _failed(answer.text), answer.text)
+                continue
+            verification = verified(cases[number], calls[answer.call], self._folder, answer) if verify else _UNASKED
+            outcomes[number] = _Outcome(answer, verification, "")
+        return outcomes
+
+    def _result(self, case: Case, outcome: _Outcome | None, same_code: bool | None) -> KernelBench:
+        """All that is known of a case."""
+        answer = _NOT_RUN if outcome is None else outcome.answer
+        warm, cold = _spread(answer.warm), _spread(answer.cold)
+        verification = (
+            Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, case.obstacle) if outcome is None else outcome.verification
+        )
+        operations, moved = _work(case)
+        seconds = warm.median / 1e9 if warm else 0.0
+        peaks = self._request.peaks
+        attainable_s = _attainable_s(operations, moved, peaks)
+        return KernelBench(
+            kernel=case.kernel,
+            sites=tuple(site.id for site in case.sites),
+            arguments=arguments(case.accesses),
+            operation_kind=self._operation_kind(case),
+            operation=operation_name(case.kernel),
+            configuration=case.configuration,
+            verification=verification,
+            time_ns=warm,
+            cold_ns=cold,
+            operations=operations,
+            bytes=moved,
+            operations_per_s=_per_second(operations, seconds),
+            bytes_per_s=_per_second(moved, seconds),
+            attainable_share=round(attainable_s / seconds, 4) if seconds and attainable_s else None,
+            same_code=same_code,
+            stood_in=case.dispatch.stood_in,
+            in_application=self._in_application(case, warm, cold),
+            not_measured=case.obstacle or (outcome.ended if outcome else ""),
+        )
+
+    def _operation_kind(self, case: Case) -> str:
+        root = next((site.root for site in case.sites if site.root), None)
+        return self._request.bundle.graph.op_by_id[root.op].name if root else ""
+
+    def _in_application(self, case: Case, warm: Spread | None, cold: Spread | None) -> tuple[InApplication, ...]:
+        application = self._request.application
+        if warm is None:
+            return ()
+        seen = [site.id for site in case.sites if site.id in application.sites]
+        alone = Alone(warm.median, cold.median if cold else 0.0, (warm.q3 - warm.q1) / warm.median)
+        return tuple(explained(site, application, alone, self._typical) for site in seen)
+
+
+_NOT_FINITE: Final = "most of what it computes of made-up numbers are none"
+_UNASKED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
+
+
+def _failed(reason: str) -> Verification:
+    return Verification(Status.FAILED, UNKNOWN, 0.0, reason)
+
+
+def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verification:
+    """Compare what a call left in its buffers with what the reference leaves."""
+    assert case.function is not None
+    expected = whole_memory(call)
+    actual = _left(call, expected, folder, answer.call)
+    if answer.spoiled is not None:
+        return _failed(changed(answer.spoiled).text)
+    try:
+        computed = case.function.run(expected)
+    except SURPRISES as error:
+        return Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, not_computed(error))
+    stored, allowed = computed.stored, tolerance(computed.precision)
+    difference = first_difference(call, expected, actual, stored, allowed)
+    if difference is not None:
+        return Verification(Status.FAILED, _NUMPY, allowed, difference.text)
+    if not is_mostly_finite(expected, stored):
+        return Verification(Status.NOT_VERIFIED, _NUMPY, allowed, _NOT_FINITE)
+    return Verification(Status.SUCCESS, _NUMPY, allowed, "")
+
+
+def _left(call: Call, before: Memory, folder: Path, number: int) -> Memory:
+    """The memory behind a call: what may have been changed is in files, the rest is as it was."""
+    import numpy as np
+
+    memory = list(before)  # the reference writes into none but those that are replaced below
+    for binding, buffer in enumerate(call.buffers):
+        file = folder / f"{number}-{binding}.bin"
+        if buffer.written:
+            memory[binding] = np.zeros(buffer.length, np.uint8)  # pages that are not used are not touched
+            memory[binding][buffer.begin : buffer.end] = np.fromfile(file, np.uint8)
+            file.unlink()
+    return memory
+
+
+def _spread(timed: Timed) -> Spread | None:
+    if not timed.call_ns:
+        return None
+    times = timed.call_ns
+    q1, median, q3 = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+    return Spread(round(median, 3), round(q1, 3), round(q3, 3), len(times), timed.batch, timed.copies)
+
+
+def _work(case: Case) -> tuple[Integer, Integer]:
+    """Operations and bytes of a call, by the map; the members' of the first site."""
+    if not case.sites:
+        return UNKNOWN, UNKNOWN
+    operations: Integer = 0
+    moved: Integer = 0
+    for member in case.sites[0].members:
+        operations, moved = add(operations, member.operations), add(moved, member.bytes)
+    return operations, moved
+
+
+def _per_second(amount: Integer, seconds: float) -> float | None:
+    return round(amount / seconds, 1) if seconds and isinstance(amount, int) else None
+
+
+def _attainable_s(operations: Integer, moved: Integer, peaks: Peaks) -> float:
+    """How long a call takes at least at the machine's peaks (the roofline); 0 where that is not known."""
+    if isinstance(operations, Unknown) or isinstance(moved, Unknown):
+        return 0.0
+    return max(operations / peaks.operations_per_second, moved / peaks.bytes_per_second)
+
+
+def _same_code(module: Path, alone: Path) -> dict[str, bool]:
+    """Of each kernel whether its machine code alone is that of the bundle's module, but for where the linker put it."""
+    one, other = (_code(path) for path in (module, alone))
+    return {name: one[name] == code for name, code in other.items() if name in one}
+
+
+def _code(module: Path) -> dict[str, tuple[str, ...]]:
+    try:
+        return {each.name: placeless(image, each) for image in read_images(module) for each in image.functions}
+    except ModuleInvalid:
+        return {}

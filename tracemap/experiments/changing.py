@@ -1,0 +1,102 @@
+"""Which ops cost something else after a change: two bundles recorded in turn, pair by pair.
+
+What changes on the machine from one recording to the next changes both of a pair, or all ops of one of them. An op is
+named where all pairs say the same: by chance alone, n pairs do so once in 2^(n - 1) times, for a change in either
+direction and before any threshold (the sign test; Conover, Practical Nonparametric Statistics, 3rd ed., section 3.4).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from tracemap.experiments.model import OpChange, Ratio
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Op
+
+Costs = Mapping[str, float]
+"""What an op costs per invocation, by its id, in ns."""
+
+_LEAST_SHARE: Final = 0.01
+"""Of an invocation: what changes it by less is not named."""
+_MOST_OF: Final = 3
+"""Of fewer ops no drift of the machine can be told."""
+
+
+def ratio_of(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
+    """After over before, pair by pair; None where nothing was spent before."""
+    ratios = [two / one for one, two in zip(before, after, strict=True) if one > 0]
+    if not ratios:
+        return None
+    return Ratio(*(round(each, 4) for each in (statistics.median(ratios), min(ratios), max(ratios))))
+
+
+def whole_of(before: Sequence[Costs], after: Sequence[Costs]) -> Ratio | None:
+    """The change of all ops together; None without recordings."""
+    return ratio_of([sum(each.values()) for each in before], [sum(each.values()) for each in after])
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What was changed: kernels, by name; and which change of an op's cost is worth a name, in percent."""
+
+    kernels: Set[str]
+    threshold: float
+
+
+def changes(
+    graph: TraceGraph, touched: Touched, before: Sequence[Costs], after: Sequence[Costs]
+) -> tuple[OpChange, ...]:
+    """Ops that all recordings have, named ones first, then by how much they changed an invocation.
+
+    Args:
+        graph: the map of either bundle.
+        touched: what was changed.
+        before: costs in recordings of the one bundle.
+        after: those of the other, each recorded next to the one of the same place.
+    """
+    common = [name for name in (before[0] if before else {}) if all(name in each for each in (*before, *after))]
+    inside = {name for name in common if touched.kernels & _kernels_of(graph, graph.op_by_id[name])}
+    outside = [name for name in common if name not in inside]
+    drifts = [_drift(one, two, outside) for one, two in zip(before, after, strict=True)]
+    least_ns = _LEAST_SHARE * statistics.median([sum(each.values()) for each in before]) if before else 0.0
+    found = []
+    for name in common:
+        one = [each[name] for each in before]
+        two = [each[name] / drift for each, drift in zip(after, drifts, strict=True)]
+        ratio = ratio_of(one, two)
+        if ratio is not None:
+            before_ns, after_ns = statistics.median(one), statistics.median(two)
+            material = abs(after_ns - before_ns) >= least_ns
+            named = len(one) > 1 and material and _is_clear(ratio, touched.threshold)
+            op, costs = graph.op_by_id[name], (round(before_ns, 1), round(after_ns, 1))
+            found.append(OpChange(op.id, op.name, op.line, *costs, ratio, named, replaced=name in inside))
+    return tuple(sorted(found, key=lambda each: (not each.named, -abs(each.after_ns - each.before_ns))))
+
+
+def _kernels_of(graph: TraceGraph, op: Op) -> Set[str]:
+    return {graph.site_by_id[site].kernel for site in graph.sites_of_op.get(op.id, ())}
+
+
+def _is_clear(ratio: Ratio, threshold: float) -> bool:
+    """Whether all pairs differ by more than the threshold, in the same direction."""
+    limit = 1 + threshold / 100
+    return ratio.low > limit or ratio.high < 1 / limit
+
+
+def _drift(before: Costs, after: Costs, untouched: Sequence[str]) -> float:
+    """How many times as slow the machine was for the second recording of a pair, by the ops that nothing was done to.
+
+    The median of their ratios, each counted by its cost: what one of them does by itself does not move it.
+    """
+    ratios = sorted((after[name] / before[name], before[name]) for name in untouched if before[name] and after[name])
+    if len(ratios) < _MOST_OF:
+        return 1.0
+    half, passed = sum(weight for _, weight in ratios) / 2, 0.0
+    for ratio, weight in ratios:
+        passed += weight
+        if passed >= half:
+            return ratio
+    return ratios[-1][0]

@@ -1,0 +1,212 @@
+"""Operations to sweep over: sizes, types and what is fused behind them, as programs of one operation.
+
+Sizes are letters as in the operations' usual formulas: a matrix product is M x K by K x N, a batch has B of them; a
+convolution has N images of H x W with C channels, F filters of R x S, and a stride D.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracemap.errors import UsageInvalid
+
+_NUMBER = re.compile(r"(\d{1,9})(?::(\d{1,9})(?::(\d{1,9}))?)?")
+_MOST = 100_000
+"""Operations of one sweep; more is a slip of the keys."""
+
+ACCUMULATED: Final[Mapping[str, str]] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "f64": "f64"}
+"""Element types, and those that they are summed up in."""
+EPILOGUES: Final = ("none", "bias", "relu", "bias+relu")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of operation: its sizes and their defaults, the named operation, and the shapes of its operands.
+
+    Shapes are products of letters; the last letter of the output is that of a bias. `output` may compute.
+    """
+
+    defaults: Mapping[str, int]
+    operation: str
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    output: tuple[str, ...]
+    bias_axis: int
+    work: tuple[str, ...]
+    """Letters whose product is the number of multiply-adds."""
+    windowed: bool = False
+
+
+_CONVOLUTION = {"N": 1, "H": 32, "W": 32, "C": 16, "F": 32, "R": 3, "S": 3, "D": 1}
+KINDS: Final[Mapping[str, Kind]] = {
+    "matmul": Kind({"M": 128, "N": 128, "K": 128}, "matmul", ("M", "K"), ("K", "N"), ("M", "N"), 1, ("M", "N", "K")),
+    "batch_matmul": Kind(
+        {"B": 4, "M": 128, "N": 128, "K": 128},
+        "batch_matmul",
+        ("B", "M", "K"),
+        ("B", "K", "N"),
+        ("B", "M", "N"),
+        2,
+        ("B", "M", "N", "K"),
+    ),
+    "conv2d_nhwc": Kind(
+        _CONVOLUTION,
+        "conv_2d_nhwc_hwcf",
+        ("N", "H", "W", "C"),
+        ("R", "S", "C", "F"),
+        ("N", "P", "Q", "F"),
+        3,
+        ("N", "P", "Q", "F", "R", "S", "C"),
+        windowed=True,
+    ),
+    "conv2d_nchw": Kind(
+        _CONVOLUTION,
+        "conv_2d_nchw_fchw",
+        ("N", "C", "H", "W"),
+        ("F", "C", "R", "S"),
+        ("N", "F", "P", "Q"),
+        1,
+        ("N", "P", "Q", "F", "R", "S", "C"),
+        windowed=True,
+    ),
+    "depthwise_conv2d_nhwc": Kind(
+        {name: value for name, value in _CONVOLUTION.items() if name != "F"},
+        "depthwise_conv_2d_nhwc_hwc",
+        ("N", "H", "W", "C"),
+        ("R", "S", "C"),
+        ("N", "P", "Q", "C"),
+        3,
+        ("N", "P", "Q", "C", "R", "S"),
+        windowed=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SweptOperation:
+    """One operation: its kind, sizes by letter, element type and epilogue."""
+
+    kind: str
+    sizes: tuple[tuple[str, int], ...]
+    element: str
+    epilogue: str
+
+    @property
+    def name(self) -> str:
+        """Says all of it, and can be a file's name: `matmul_128x256x512_f32_bias_relu`."""
+        sizes = "x".join(str(size) for _, size in self.sizes)
+        epilogue = "" if self.epilogue == "none" else f"_{self.epilogue.replace('+', '_')}"
+        return f"{self.kind}_{sizes}_{self.element}{epilogue}"
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions, without those of the epilogue."""
+        product = 2
+        for letter in KINDS[self.kind].work:
+            product *= self._extents[letter]
+        return product
+
+    @property
+    def _extents(self) -> dict[str, int]:
+        """The sizes, and of windows how many there are."""
+        found = dict(self.sizes)
+        if KINDS[self.kind].windowed:
+            found["P"] = (found["H"] - found["R"]) // found["D"] + 1
+            found["Q"] = (found["W"] - found["S"]) // found["D"] + 1
+        return found
+
+    def _tensor(self, letters: Sequence[str], element: str) -> str:
+        return f"tensor<{'x'.join(str(self._extents[letter]) for letter in letters)}x{element}>"
+
+    def text(self) -> str:
+        """The program: a function of the operands, and of the bias where there is one."""
+        kind, summed = KINDS[self.kind], ACCUMULATED[self.element]
+        left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
+        out, bias = self._tensor(kind.output, summed), self._tensor([kind.output[kind.bias_axis]], summed)
+        strides = f"dense<{dict(self.sizes).get('D', 1)}> : tensor<2xi64>"
+        windows = f" {{dilations = dense<1> : tensor<2xi64>, strides = {strides}}}" if kind.windowed else ""
+        zero = "0" if summed.startswith("i") else "0.0"
+        with_bias = "bias" in self.epilogue
+        lines = [
+            f"func.func @{self.kind}(%a: {left}, %b: {right}{f', %c: {bias}' if with_bias else ''}) -> {out} {{",
+            f"  %zero = arith.constant {zero} : {summed}",
+            f"  %empty = tensor.empty() : {out}",
+            f"  %filled = linalg.fill ins(%zero : {summed}) outs(%empty : {out}) -> {out}",
+            f"  %0 = linalg.{kind.operation}{windows} ins(%a, %b : {left}, {right}) outs(%filled : {out}) -> {out}",
+            *(self._epilogue(out, bias, summed) if self.epilogue != "none" else ()),
+            f"  return {'%0' if self.epilogue == 'none' else '%1'} : {out}",
+            "}",
+        ]
+        return "\n".join([*lines, ""])
+
+    def _epilogue(self, out: str, bias: str, summed: str) -> Iterator[str]:
+        kind = KINDS[self.kind]
+        axes = ", ".join(f"d{axis}" for axis in range(len(kind.output)))
+        whole, along = f"affine_map<({axes}) -> ({axes})>", f"affine_map<({axes}) -> (d{kind.bias_axis})>"
+        with_bias, whole_number = "bias" in self.epilogue, summed.startswith("i")
+        maps = ", ".join([whole, *([along] if with_bias else []), whole])
+        iterators = ", ".join(['"parallel"'] * len(kind.output))
+        yield f"  %1 = linalg.generic {{indexing_maps = [{maps}], iterator_types = [{iterators}]}}"
+        inputs = f"%0, %c : {out}, {bias}" if with_bias else f"%0 : {out}"
+        yield f"      ins({inputs}) outs(%empty : {out}) {{"
+        yield f"  ^bb0(%x: {summed}{f', %y: {summed}' if with_bias else ''}, %o: {summed}):"
+        value = "%x"
+        if with_bias:
+            yield f"    %s = arith.{'addi' if whole_number else 'addf'} %x, %y : {summed}"
+            value = "%s"
+        if "relu" in self.epilogue:
+            yield f"    %r = arith.{'maxsi' if whole_number else 'maximumf'} {value}, %zero : {summed}"
+            value = "%r"
+        yield f"    linalg.yield {value} : {summed}"
+        yield f"  }} -> {out}"
+
+
+def sizes_of(text: str) -> list[int]:
+    """Sizes as they are typed: numbers and ranges with commas between them; `64:256:64` ends with 256.
+
+    >>> sizes_of("32,64:256:64")
+    [32, 64, 128, 192, 256]
+
+    Raises:
+        UsageInvalid: it is none of these.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = _NUMBER.fullmatch(part.strip())
+        if match is None or int(match[1]) < 1 or (match[3] is not None and int(match[3]) < 1):
+            raise UsageInvalid(f"{part!r}: a size is a number from 1, or start:stop:step")
+        start = int(match[1])
+        sizes = range(start, int(match[2] or start) + 1, int(match[3] or 1))
+        if len(found) + len(sizes) > _MOST:
+            raise UsageInvalid(f"{part!r}: is more than {_MOST:,} sizes")
+        found += sizes
+    return found
+
+
+def swept(
+    kind: str, given: Mapping[str, str], elements: Sequence[str], epilogues: Sequence[str]
+) -> list[SweptOperation]:
+    """All operations of a kind with these sizes, types and epilogues, in order.
+
+    Raises:
+        UsageInvalid: there is no such kind or letter, or a window does not fit; or they are too many.
+    """
+    known = KINDS[kind].defaults
+    for letter in given:
+        if letter not in known:
+            raise UsageInvalid(f"{letter}: a {kind} has the sizes {', '.join(known)}")
+    choices = [sizes_of(given.get(letter, str(default))) for letter, default in known.items()]
+    found = []
+    for sizes in itertools.product(*choices):
+        named = tuple(zip(known, sizes, strict=True))
+        extents = dict(named)
+        if KINDS[kind].windowed and (extents["R"] > extents["H"] or extents["S"] > extents["W"]):
+            raise UsageInvalid(f"a window of {extents['R']}x{extents['S']} does not fit {extents['H']}x{extents['W']}")
+        found += [SweptOperation(kind, named, element, epilogue) for element in elements for epilogue in epilogues]
+        if len(found) > _MOST:
+            raise UsageInvalid(f"these are more than {_MOST:,} operations")
+    return found

@@ -1,0 +1,1 @@
+"""What a kernel should compute, found by numpy from the kernel's IR before code generation."""

@@ -1,0 +1,105 @@
+"""Elements of tensors: how they lie in memory, and what they are while a reference is computed.
+
+Floats are computed in double precision, whatever their type, so that a reference has no rounding of its own worth
+speaking of; they are rounded where the kernel's IR rounds (`arith.truncf`) and where they are stored. Integers are
+computed in their own width and wrap around as the kernel's do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Array = Any
+"""A numpy array, or a number that broadcasts like one."""
+
+
+class NotEvaluated(ValueError):
+    """Part of a kernel that has no reference here; the message says what it is."""
+
+
+SURPRISES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
+"""How a reference can end that meets what nobody thought of; it costs this kernel's verification, no other's."""
+
+
+def not_computed(error: Exception) -> str:
+    """Why a kernel has no reference, one of `SURPRISES`."""
+    if isinstance(error, NotEvaluated):
+        return str(error)
+    return f"its reference cannot be computed: {type(error).__name__}: {error}"
+
+
+_STORED: Final = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16", "i1": "uint8"}
+_STORED_INTEGER = re.compile(r"i(8|16|32|64)")
+EPSILON: Final = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+"""The distance of 1 to the next larger number, by type (IEEE 754-2019, table 3.5; bfloat16 keeps 8 bits)."""
+
+
+def stored_type(element: str) -> np.dtype[Any]:
+    """How an element lies in memory; of bfloat16 the bits.
+
+    Raises:
+        NotEvaluated: elements of this type are not computed with.
+    """
+    import numpy as np
+
+    integer = _STORED_INTEGER.fullmatch(element)
+    name = f"int{integer[1]}" if integer else _STORED.get(element)
+    if name is None:
+        raise NotEvaluated(f"elements of type {element} have no reference")
+    return np.dtype(name)
+
+
+def computed_type(element: str) -> np.dtype[Any]:
+    """What an element is while it is computed with."""
+    import numpy as np
+
+    if element in EPSILON:
+        return np.dtype(np.float64)
+    if element == "i1":
+        return np.dtype(np.bool_)
+    return np.dtype(np.int64) if element == "index" else stored_type(element)
+
+
+def from_memory(stored: npt.NDArray[Any], element: str) -> npt.NDArray[Any]:
+    """A copy of elements in memory, to compute with."""
+    import numpy as np
+
+    if element == "bf16":
+        return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return np.array(stored & 1 if element == "i1" else stored, dtype=computed_type(element))
+
+
+def to_memory(values: Array, element: str) -> npt.NDArray[Any]:
+    """Elements as they lie in memory, rounded to the nearest."""
+    import numpy as np
+
+    if element == "bf16":
+        return _bfloat_bits(values)
+    with np.errstate(all="ignore"):
+        return np.asarray(values).astype(stored_type(element))
+
+
+def rounded(values: Array, element: str) -> Array:
+    """Floats rounded to a narrower type, still to compute with."""
+    import numpy as np
+
+    if element == "bf16":
+        return from_memory(_bfloat_bits(values), element)
+    with np.errstate(all="ignore"):
+        return np.asarray(values).astype(stored_type(element)).astype(np.float64)
+
+
+def _bfloat_bits(values: Array) -> npt.NDArray[Any]:
+    """The upper half of a float32, rounded to nearest, ties to even; a NaN stays one."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        single = np.asarray(values).astype(np.float32)
+    bits = single.view(np.uint32)
+    upper = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(single), np.uint16(0x7FC0), upper)

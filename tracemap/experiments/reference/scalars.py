@@ -1,0 +1,281 @@
+"""Operations on single numbers (`arith`, `math`), each on whole arrays at once.
+
+Semantics are those of MLIR's documentation of the two dialects (https://mlir.llvm.org/docs/Dialects/ArithOps/ and
+…/MathOps/). What is undefined there, as a division by zero, has any result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from tracemap.experiments.reference.elements import Array, NotEvaluated, computed_type, rounded
+from tracemap.ir.parsing import Operation
+
+Compute = Callable[..., Array]
+
+
+def evaluate(operation: Operation, inputs: list[Array]) -> Array:
+    """The results of an operation on numbers; of several results a tuple.
+
+    Raises:
+        NotEvaluated: it is none that is known.
+    """
+    import numpy as np
+
+    special = _SPECIAL.get(operation.name)
+    with np.errstate(all="ignore"):
+        if special is not None:
+            return special(operation, inputs)
+        compute = (_of_truth() if _is_truth(inputs) else _plain()).get(operation.name)
+        if compute is None:
+            raise NotEvaluated(f"{operation.name} has no reference")
+        return compute(*inputs)
+
+
+def _is_truth(inputs: list[Array]) -> bool:
+    """Whether an operation is on truth values only: numbers of one bit, of which the one is -1 where it has a sign."""
+    import numpy as np
+
+    return bool(inputs) and all(np.asarray(each).dtype == np.bool_ for each in inputs)
+
+
+@cache
+def _of_truth() -> Mapping[str, Compute]:
+    """What numbers of one bit add up to, and which is the larger."""
+    import numpy as np
+
+    same = "arith.andi arith.ori arith.xori arith.maxui arith.minui arith.select util.optimization_barrier".split()
+    return {
+        **{name: _plain()[name] for name in same},
+        **dict.fromkeys(("arith.addi", "arith.subi"), np.logical_xor),
+        **dict.fromkeys(("arith.muli", "arith.maxsi"), np.logical_and),
+        "arith.minsi": np.logical_or,
+    }
+
+
+@cache
+def _plain() -> Mapping[str, Compute]:
+    """What depends on nothing but the operands."""
+    return {**_arithmetic(), **_functions()}
+
+
+def _arithmetic() -> Mapping[str, Compute]:
+    import numpy as np
+
+    return {
+        "arith.addf": np.add,
+        "arith.subf": np.subtract,
+        "arith.mulf": np.multiply,
+        "arith.divf": np.divide,
+        "arith.remf": np.fmod,
+        "arith.negf": np.negative,
+        "arith.maximumf": np.maximum,
+        "arith.minimumf": np.minimum,
+        "arith.maxnumf": np.fmax,
+        "arith.minnumf": np.fmin,
+        "arith.addi": np.add,
+        "arith.subi": np.subtract,
+        "arith.muli": np.multiply,
+        "arith.andi": np.bitwise_and,
+        "arith.ori": np.bitwise_or,
+        "arith.xori": np.bitwise_xor,
+        "arith.maxsi": np.maximum,
+        "arith.minsi": np.minimum,
+        "arith.maxui": lambda a, b: np.where(unsigned(a) >= unsigned(b), a, b),
+        "arith.minui": lambda a, b: np.where(unsigned(a) <= unsigned(b), a, b),
+        "arith.divsi": _quotient,
+        "arith.remsi": lambda a, b: a - b * _quotient(a, b),
+        "arith.divui": lambda a, b: _as(unsigned(a) // _not_zero(unsigned(b)), a),
+        "arith.remui": lambda a, b: _as(unsigned(a) % _not_zero(unsigned(b)), a),
+        "arith.floordivsi": lambda a, b: a // _not_zero(b),
+        "arith.ceildivsi": lambda a, b: -(-a // _not_zero(b)),
+        "arith.ceildivui": _ceiling_unsigned,
+        "arith.shli": lambda a, b: _shifted(np.left_shift, a, b),
+        "arith.shrui": lambda a, b: _as(_shifted(np.right_shift, unsigned(a), unsigned(b)), a),
+        "arith.shrsi": lambda a, b: _shifted(np.right_shift, a, b),
+        "arith.select": np.where,
+        "math.absi": np.abs,
+        "math.ipowi": np.power,
+        "util.assume.int": lambda *a: a if len(a) > 1 else a[0],
+        "util.optimization_barrier": lambda *a: a if len(a) > 1 else a[0],
+        "iree_tensor_ext.dispatch.workload.ordinal": lambda a: a,
+    }
+
+
+def _functions() -> Mapping[str, Compute]:
+    """Functions of floats, that have numpy's names for the most part."""
+    import numpy as np
+
+    erf = np.frompyfunc(math.erf, 1, 1)
+    same = "exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh ceil floor trunc copysign".split()
+    others = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2", "asinh": "arcsinh"}
+    others |= {"acosh": "arccosh", "atanh": "arctanh", "absf": "abs", "roundeven": "rint", "powf": "power"}
+    others |= {"fpowi": "power", "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite"}
+    return {
+        **{f"math.{name}": getattr(np, name) for name in same},
+        **{f"math.{name}": getattr(np, other) for name, other in others.items()},
+        "math.rsqrt": lambda a: 1.0 / np.sqrt(a),
+        "math.erf": lambda a: np.asarray(erf(a), dtype=np.float64),
+        "math.erfc": lambda a: 1.0 - np.asarray(erf(a), dtype=np.float64),
+        "math.round": lambda a: np.copysign(np.floor(np.abs(a) + 0.5), a),
+        "math.fma": lambda a, b, c: a * b + c,
+    }
+
+
+def unsigned(value: Array) -> Array:
+    """Integers without their sign, of the same width; truth values as they are."""
+    import numpy as np
+
+    array = np.asarray(value)
+    return array if array.dtype.kind != "i" else array.astype(f"u{array.dtype.itemsize}")
+
+
+def _as(value: Array, like: Array) -> Array:
+    import numpy as np
+
+    return np.asarray(value).astype(np.asarray(like).dtype)
+
+
+def _not_zero(value: Array) -> Array:
+    import numpy as np
+
+    array = np.asarray(value)
+    return np.where(array == 0, array.dtype.type(1), array)
+
+
+def _quotient(one: Array, other: Array) -> Array:
+    """Rounded towards zero."""
+    import numpy as np
+
+    other = _not_zero(other)
+    down = one // other
+    return np.where((down * other != one) & ((one < 0) != (other < 0)), down + 1, down)
+
+
+def _ceiling_unsigned(one: Array, other: Array) -> Array:
+    """Rounded up."""
+    dividend, divisor = unsigned(one), _not_zero(unsigned(other))
+    return _as(dividend // divisor + (dividend % divisor != 0), one)
+
+
+def _shifted(shift: Compute, value: Array, by: Array) -> Array:
+    """Shifts by the width or more have no result in MLIR; numpy would take the width's remainder or worse."""
+    import numpy as np
+
+    bits = np.asarray(value).dtype.itemsize * 8
+    return shift(value, np.clip(by, 0, bits - 1).astype(np.asarray(value).dtype))
+
+
+_ORDER: tuple[str, ...] = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")
+
+
+def _compare_floats(operation: Operation, inputs: list[Array]) -> Array:
+    """`arith.cmpf`: predicates 1 to 6 are ordered, 8 to 13 unordered; 0, 7, 14, 15: no, ordered, unordered, yes."""
+    import numpy as np
+
+    predicate = operation.attributes["predicate"].value
+    one, other = np.broadcast_arrays(*inputs)
+    either_nan = np.isnan(one) | np.isnan(other)
+    if predicate in (0, 15):
+        return np.full(one.shape, predicate == 15)
+    if predicate in (7, 14):
+        return either_nan if predicate == 14 else ~either_nan
+    compared = getattr(np, _ORDER[(predicate - 1) % 7])(one, other)
+    return compared & ~either_nan if predicate < 7 else compared | either_nan
+
+
+def _compare_integers(operation: Operation, inputs: list[Array]) -> Array:
+    import numpy as np
+
+    predicate = operation.attributes["predicate"].value
+    names = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+    if _is_truth(inputs):  # with a sign, true is the smaller one
+        inputs = [each if predicate >= len(names) else -np.asarray(each, np.int8) for each in inputs]
+    if predicate >= len(names):
+        inputs, predicate = [unsigned(each) for each in inputs], predicate - 4
+    return getattr(np, names[predicate])(*inputs)
+
+
+def _converted(operation: Operation, inputs: list[Array]) -> Array:
+    """Between integers, and from floats to integers, which saturate in no way that is told."""
+    import numpy as np
+
+    value = np.asarray(inputs[0])
+    if operation.name in ("arith.extui", "arith.uitofp", "arith.index_castui"):
+        value = unsigned(value)
+    target = str(operation.results[0].type)
+    if target == "i1":
+        return (value & 1).astype(np.bool_)
+    if value.dtype == np.bool_ and operation.name in ("arith.extsi", "arith.sitofp"):
+        value = -value.astype(np.int8)
+    if operation.name in ("arith.fptosi", "arith.fptoui"):
+        value = np.nan_to_num(np.trunc(value))
+        whole = value.astype(np.uint64) if operation.name.endswith("ui") else value.astype(np.int64)
+        return whole.astype(computed_type(target))
+    made = value.astype(computed_type(target))
+    return rounded(made, target) if operation.name.endswith("tofp") else made
+
+
+def _bits_as(operation: Operation, inputs: list[Array]) -> Array:
+    """The same bits as another type of the same width."""
+    from tracemap.experiments.reference.elements import from_memory, stored_type, to_memory
+
+    source, target = str(operation.operands[0].type), str(operation.results[0].type)
+    return from_memory(to_memory(inputs[0], source).view(stored_type(target)), target)
+
+
+def _product_with_carry(operation: Operation, inputs: list[Array]) -> Array:
+    """The lower and the upper half of a product of integers (`arith.mului_extended`, `arith.mulsi_extended`)."""
+    import numpy as np
+
+    kind = np.asarray(inputs[0]).dtype
+    if kind.itemsize > 4:
+        raise NotEvaluated(f"{operation.name} of 64 bits has no reference")
+    signed = operation.name == "arith.mulsi_extended"
+    wide = np.int64 if signed else np.uint64
+    factors = [np.asarray(each if signed else unsigned(each)).astype(wide) for each in inputs]
+    whole = factors[0] * factors[1]
+    return whole.astype(kind), (whole >> (8 * kind.itemsize)).astype(kind)
+
+
+def _sum_with_carry(_: Operation, inputs: list[Array]) -> Array:
+    total = inputs[0] + inputs[1]
+    return total, unsigned(total) < unsigned(inputs[0])
+
+
+def _rounded(operation: Operation, inputs: list[Array]) -> Array:
+    return rounded(inputs[0], str(operation.results[0].type))
+
+
+def _constant(operation: Operation, _: list[Array]) -> Array:
+    return constant_number(operation)
+
+
+def constant_number(operation: Operation) -> Array:
+    """The number of an `arith.constant` that is no tensor."""
+    attribute, kind = operation.attributes["value"], str(operation.results[0].type)
+    value: Any = attribute.value
+    return computed_type(kind).type(value)
+
+
+_SPECIAL: Mapping[str, Callable[[Operation, list[Array]], Array]] = {
+    "arith.constant": _constant,
+    "arith.cmpf": _compare_floats,
+    "arith.cmpi": _compare_integers,
+    "arith.truncf": _rounded,
+    "arith.extf": lambda _, inputs: inputs[0],
+    "arith.bitcast": _bits_as,
+    "arith.mului_extended": _product_with_carry,
+    "arith.mulsi_extended": _product_with_carry,
+    "arith.addui_extended": _sum_with_carry,
+    **dict.fromkeys(
+        [
+            *("arith.extui", "arith.extsi", "arith.trunci", "arith.index_cast", "arith.index_castui"),
+            *("arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"),
+        ],
+        _converted,
+    ),
+}

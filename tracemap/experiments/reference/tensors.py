@@ -1,0 +1,237 @@
+"""Operations of a kernel's function that are not structured, nor on numbers: views of memory, parts of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tracemap.experiments.reference.blocks import linear_index
+from tracemap.experiments.reference.elements import Array, NotEvaluated, computed_type, from_memory, stored_type
+from tracemap.experiments.reference.memory import View
+from tracemap.experiments.reference.scalars import evaluate
+from tracemap.ir.constants import DYNAMIC, dense_elements, splat_value
+from tracemap.ir.parsing import Operation, Value
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+LOAD, STORE = "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"
+
+
+class State(Protocol):
+    """What the values of a function are, as far as it has been followed."""
+
+    def of(self, value: Value) -> Any:  # noqa: ANN401 - a view, a tensor or a number
+        """What a value is."""
+
+    def loaded(self, value: Any) -> Array:  # noqa: ANN401 - the same
+        """A tensor or a number, of a view the elements."""
+
+    def store(self, values: Array, view: View) -> None:
+        """Write elements to memory."""
+
+    def constant(self, ordinal: int) -> int:
+        """A push constant."""
+
+    def blob(self, attribute: object) -> bytes:
+        """The data of a constant that is kept beside the operations."""
+
+
+Handler = Callable[[State, Operation], Sequence[Any]]
+
+
+def _numbers(state: State, operation: Operation, static: str, dynamic: Sequence[Value]) -> list[int]:
+    """Offsets, sizes or strides, of which some are attributes and the others operands."""
+    rest = iter(dynamic)
+    return [int(state.of(next(rest))) if number == DYNAMIC else int(number) for number in operation.attributes[static]]
+
+
+def _extents(state: State, kind: Any, dynamic: Sequence[Value]) -> list[int]:  # noqa: ANN401 - of the bindings
+    """The extents of a shaped type, whose dynamic ones are values."""
+    rest = iter(dynamic)
+    return [int(state.of(next(rest))) if extent == DYNAMIC else int(extent) for extent in kind.shape]
+
+
+def _segments(operation: Operation) -> list[list[Value]]:
+    """The operands by what they are."""
+    operands, parts = list(operation.operands), []
+    for size in operation.attributes["operandSegmentSizes"]:
+        parts.append(operands[: int(size)])
+        operands = operands[int(size) :]
+    return parts
+
+
+def _constant_load(state: State, operation: Operation) -> Sequence[Any]:
+    number = state.constant(operation.attributes["ordinal"].value)
+    return [computed_type(str(operation.results[0].type)).type(_signed(number, str(operation.results[0].type)))]
+
+
+def _signed(number: int, kind: str) -> int:
+    bits = 64 if kind == "index" else int(kind[1:])
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if number >> (bits - 1) else number
+
+
+def _subspan(state: State, operation: Operation) -> Sequence[Any]:
+    offset, dynamic = _segments(operation)
+    kind = operation.results[0].type
+    extents = _extents(state, kind, dynamic)
+    begin = int(state.of(offset[0])) if offset else 0
+    return [View.whole(operation.attributes["binding"].value, begin, extents, str(kind.element_type))]
+
+
+def _kept_axes(sizes: Sequence[int], rank: int) -> list[int]:
+    """The axes that remain where some of extent 1 are dropped, the first ones that can be."""
+    dropped = len(sizes) - rank
+    kept: list[int] = []
+    for axis, size in enumerate(sizes):
+        if size == 1 and dropped:
+            dropped -= 1
+        else:
+            kept.append(axis)
+    return kept
+
+
+def _part(
+    state: State, operation: Operation, first: int, rank: int
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Offsets, sizes, strides and kept axes of an operation on a part of something."""
+    segments = _segments(operation)[first:]
+    names = ("static_offsets", "static_sizes", "static_strides")
+    offsets, sizes, steps = (
+        _numbers(state, operation, name, dynamic) for name, dynamic in zip(names, segments, strict=True)
+    )
+    return offsets, sizes, steps, _kept_axes(sizes, rank)
+
+
+def _subview(state: State, operation: Operation) -> Sequence[Any]:
+    offsets, sizes, steps, kept = _part(state, operation, 1, operation.results[0].type.rank)
+    return [state.of(operation.operands[0]).part(offsets, sizes, steps, kept)]
+
+
+def _places(offsets: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(
+        slice(offset, offset + (size - 1) * step + 1 if size else offset, step)
+        for offset, size, step in zip(offsets, sizes, steps, strict=True)
+    )
+
+
+def _extract_slice(state: State, operation: Operation) -> Sequence[Any]:
+    offsets, sizes, steps, kept = _part(state, operation, 1, operation.results[0].type.rank)
+    part = state.of(operation.operands[0])[_places(offsets, sizes, steps)]
+    return [part.reshape([sizes[axis] for axis in kept])]
+
+
+def _insert_slice(state: State, operation: Operation) -> Sequence[Any]:
+    source = state.of(operation.operands[0])
+    offsets, sizes, steps, _ = _part(state, operation, 2, source.ndim)
+    target = state.of(operation.operands[1]).copy()
+    target[_places(offsets, sizes, steps)] = source.reshape(sizes)
+    return [target]
+
+
+def _empty(state: State, operation: Operation) -> Sequence[Any]:
+    import numpy as np
+
+    kind = operation.results[0].type
+    return [np.zeros(_extents(state, kind, list(operation.operands)), computed_type(str(kind.element_type)))]
+
+
+def _reshaped(state: State, operation: Operation) -> Sequence[Any]:
+    source, kind = state.of(operation.operands[0]), operation.results[0].type
+    groups = [[int(axis) for axis in group] for group in operation.attributes["reassociation"]]
+    if operation.name == "tensor.collapse_shape":
+        extents = [_product(source.shape[axis] for axis in group) for group in groups]
+    elif "static_output_shape" in operation.attributes:
+        extents = _numbers(state, operation, "static_output_shape", list(operation.operands)[1:])
+    else:
+        extents = [int(extent) for extent in kind.shape]
+    return [source.reshape(extents)]
+
+
+def _product(numbers: Any) -> int:  # noqa: ANN401 - a series of numbers
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
+
+
+def _dim(state: State, operation: Operation) -> Sequence[Any]:
+    of = state.of(operation.operands[0])
+    extents = of.extents if isinstance(of, View) else of.shape
+    return [extents[int(state.of(operation.operands[1]))]]
+
+
+def _fill(state: State, operation: Operation) -> Sequence[Any]:
+    import numpy as np
+
+    value, like = (state.of(each) for each in operation.operands)
+    return [np.full(like.shape, value, dtype=computed_type(str(operation.results[0].type.element_type)))]
+
+
+def _constant(state: State, operation: Operation) -> Sequence[Any]:
+    import numpy as np
+
+    attribute, kind = operation.attributes["value"], operation.results[0].type
+    if not hasattr(kind, "element_type"):
+        return [evaluate(operation, [])]
+    element = str(kind.element_type)
+    value, elements = splat_value(attribute), dense_elements(attribute)
+    if value is not None:
+        return [np.full(kind.shape, value, computed_type(element))]
+    return [
+        _blob(state, attribute, element, kind.shape) if elements is None else elements.astype(computed_type(element))
+    ]
+
+
+def _blob(state: State, attribute: Any, element: str, shape: Sequence[int]) -> npt.NDArray[Any]:  # noqa: ANN401 - of the bindings
+    """The elements of a constant that is kept as a blob (`dense_resource`)."""
+    import numpy as np
+
+    data = np.frombuffer(state.blob(attribute), np.uint8)
+    kind = stored_type(element)
+    if data.size != kind.itemsize * _product(shape):
+        raise NotEvaluated("a constant that is kept elsewhere has no reference")
+    return from_memory(data.view(kind).reshape(shape), element)
+
+
+def _store(state: State, operation: Operation) -> Sequence[Any]:
+    value, view = (state.of(each) for each in operation.operands)
+    state.store(value, view)
+    return []
+
+
+def _linearize(state: State, operation: Operation) -> Sequence[Any]:
+    return [linear_index(operation, [state.of(each) for each in operation.operands])]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "hal.interface.constant.load": _constant_load,
+    "hal.interface.binding.subspan": _subspan,
+    "memref.subview": _subview,
+    "memref.assume_alignment": lambda state, operation: [state.of(operation.operands[0])],
+    "memref.dim": _dim,
+    "tensor.dim": _dim,
+    LOAD: lambda state, operation: [state.loaded(state.of(operation.operands[0]))],
+    STORE: _store,
+    "tensor.empty": _empty,
+    "tensor.extract_slice": _extract_slice,
+    "tensor.insert_slice": _insert_slice,
+    "tensor.expand_shape": _reshaped,
+    "tensor.collapse_shape": _reshaped,
+    "tensor.cast": lambda state, operation: [state.of(operation.operands[0])],
+    "linalg.fill": _fill,
+    "arith.constant": _constant,
+    "affine.linearize_index": _linearize,
+    "func.return": lambda _, __: [],
+}
+OF_ADDRESSES: Final = ("arith.", "util.", "iree_tensor_ext.", "affine.")
+"""Dialects in which addresses and sizes are computed."""
+ADDRESSES: Final = {
+    "hal.interface.constant.load",
+    "hal.interface.binding.subspan",
+    "memref.subview",
+    "memref.assume_alignment",
+    "memref.dim",
+}
+"""Operations that need no memory, but for those on numbers: what they say is where something lies."""

@@ -1,0 +1,246 @@
+"""Many generated operations, each with many configurations: compiled in parallel, verified, timed, and kept.
+
+What was done is kept in a folder, each thing under a name that stands for all that it was made of: after an end of any
+kind the same sweep goes on where it was, and does nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracemap.codec import Count, Record, decode, encode
+from tracemap.errors import ModelInvalid, ToolFailed
+from tracemap.experiments.bench import verified
+from tracemap.experiments.cases import Case, dispatched
+from tracemap.experiments.configuring import Configuration, apply
+from tracemap.experiments.job import Job
+from tracemap.experiments.model import Status
+from tracemap.experiments.operations import SweptOperation
+from tracemap.experiments.running import Ended, run_job
+from tracemap.experiments.wrapping import compile_wrapped, wrapped
+from tracemap.ir.dispatches import read_dispatches
+from tracemap.ir.executables import executables_of
+from tracemap.ir.parsing import MlirParser
+from tracemap.mapping.compiler.compiling import CONFIGURED, failure
+from tracemap.outputs import replaced
+from tracemap.owned.home import temporary_folder
+from tracemap.toolchain import find_tool, run_tool
+
+if TYPE_CHECKING:
+    from tracemap.options.sweep import SweepOptions
+
+_DEVICE: Final = "local-sync"
+_LIMIT_S: Final = 60.0
+_LOOKS: Final = 3
+"""A batch may take so many times as long as it has to, and is tried so often before it is large enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An operation with a configuration, and the flags that it is compiled with."""
+
+    operation: SweptOperation
+    configuration: Configuration
+    flags: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Stands for all that the result depends on, the content of a tuning spec included."""
+        spec = b"" if self.configuration.spec is None else self.configuration.spec.read_bytes()
+        parts = [self.operation.text().encode(), self.configuration.text.encode(), *map(str.encode, self.flags), spec]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+class TrialResult(Record, frozen=True):
+    """What became of a trial.
+
+    `obstacle`: why it was not compiled, "" where it was. Times are of one call of all of its kernels, in ns; 0 where
+    they were not taken.
+    """
+
+    kernels: Count
+    obstacle: str
+    verification: str
+    reason: str
+    time_ns: float
+    q1_ns: float
+    q3_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The folder in which a sweep keeps what was done; `measured_how`: whether it verifies, and how it takes times."""
+
+    folder: Path
+    measured_how: str
+
+    def model(self, trial: Trial) -> Path:
+        """The program."""
+        return self.folder / "models" / f"{trial.operation.name}.mlir"
+
+    def module(self, trial: Trial) -> Path:
+        """The compiled kernels."""
+        return self.folder / "modules" / f"{trial.key}.vmfb"
+
+    def configured(self, trial: Trial) -> Path:
+        """The module before code generation, configured."""
+        return self.folder / "modules" / f"{trial.key}.mlir"
+
+    def refused(self, trial: Trial) -> Path:
+        """Why it was not compiled."""
+        return self.folder / "results" / f"{trial.key}.json"
+
+    def result(self, trial: Trial) -> Path:
+        """What became of it; measured otherwise, it is another result."""
+        return self.folder / "results" / f"{trial.key}-{self.measured_how}.json"
+
+    def prepare(self) -> None:
+        """Make the folders."""
+        for name in ("models", "modules", "results"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+
+def measured_how(options: SweepOptions) -> str:
+    """A word for what a result depends on besides its module."""
+    verified = "unverified" if options.no_verify else "verified"
+    if options.only == "verify":
+        return verified
+    return f"{verified}-{options.repetitions}x{options.min_time:g}ms"
+
+
+def generate(trials: Sequence[Trial], work: Work) -> None:
+    """Write the programs that are not there yet."""
+    for trial in trials:
+        file = work.model(trial)
+        text = trial.operation.text().encode()
+        if not file.is_file() or file.read_bytes() != text:
+            _keep(file, text)
+
+
+def _keep(file: Path, data: bytes) -> None:
+    """Write a file, there whole or not at all."""
+    with replaced(file) as temporary:
+        temporary.write_bytes(data)
+
+
+def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[int, int], None]) -> None:
+    """Compile what is not compiled yet, several at once; what cannot be compiled is kept as a result.
+
+    `tell` is told how many are done, of how many.
+    """
+    missing = [trial for trial in trials if not (work.module(trial).is_file() or work.refused(trial).is_file())]
+    workers = jobs or os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = [pool.submit(_compile, trial, work) for trial in missing]
+        try:
+            for done, each in enumerate(as_completed(waiting), 1):
+                each.result()
+                tell(done, len(missing))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _compile(trial: Trial, work: Work) -> None:
+    """One operation to a module that calls its kernels."""
+    with temporary_folder() as folder:
+        try:
+            configured = _configured(trial, work, folder)
+            parser = MlirParser()
+            cases = _cases(parser, configured)
+            text = wrapped(parser.parse(configured), [case.dispatch for case in cases])
+            module = compile_wrapped(text, [*trial.flags, *trial.configuration.flags], folder)
+        except (ToolFailed, ModelInvalid) as error:
+            if _KILLED not in str(error):  # by us, as we end, or for want of memory: another time it may go well
+                _keep(work.refused(trial), encode(_not_compiled(str(error))))
+            return
+        _keep(work.configured(trial), configured)
+        _keep(work.module(trial), module.read_bytes())  # the last: where it is, all is
+
+
+_KILLED: Final = f"was ended by signal {int(signal.SIGKILL)}"
+
+
+def _not_compiled(obstacle: str) -> TrialResult:
+    return TrialResult(0, obstacle, "", "", 0.0, 0.0, 0.0)
+
+
+def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
+    """The operation before code generation, with the configuration that is tried.
+
+    Raises:
+        ToolFailed: the compiler does not take it, or there is nothing to configure.
+        ModelInvalid: IREE has no such pipeline.
+    """
+    target = folder / "configured.mlir"
+    program, flags = find_tool("iree-compile"), [*trial.flags, *trial.configuration.flags]
+    done = run_tool([program, work.model(trial), *flags, f"--compile-to={CONFIGURED}", "-o", target])
+    if done.returncode != 0:
+        raise ToolFailed(failure(done.returncode, done.stderr))
+    parser = MlirParser()
+    module = parser.parse(target.read_bytes())
+    applied = [apply(trial.configuration, each, parser) for each in executables_of(module).values()]
+    if not any(applied):
+        raise ToolFailed(f"{trial.configuration.text}: no kernel has tiles to change")
+    text: str = module.operation.get_asm()
+    return text.encode()
+
+
+def _cases(parser: MlirParser, configured: bytes) -> list[Case]:
+    module = parser.parse(configured)
+    return dispatched(module, read_dispatches(module, lambda *_: 1), {})
+
+
+def measure(trial: Trial, work: Work, options: SweepOptions) -> TrialResult:
+    """Verify and time a compiled trial, once; what is kept already is not done again."""
+    file = work.result(trial)
+    for known in (work.refused(trial), file):
+        if known.is_file():
+            return decode(known.read_bytes(), TrialResult)
+    if not work.module(trial).is_file():
+        return _not_compiled("the compiler was killed, as it is where memory is short; the same command tries it again")
+    with temporary_folder() as folder:
+        result = _measured(trial, work, options, folder)
+    _keep(file, encode(result))
+    return result
+
+
+def _measured(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> TrialResult:
+    parser = MlirParser()
+    configured = work.configured(trial).read_bytes()
+    module = parser.parse(configured)  # operations of the cases live no longer than their module
+    cases = dispatched(module, read_dispatches(module, lambda *_: 1), {})
+    calls = tuple(case.call(number) for number, case in enumerate(cases))
+    timed, verify = options.only != "verify", not options.no_verify
+    repetitions = options.repetitions if timed else 0
+    least_ns = round(options.min_time * 1e6)
+    job = Job((str(work.module(trial)),), _DEVICE, calls, str(folder) if verify else "", repetitions, least_ns, 0)
+    times: list[tuple[float, ...]] = []
+    limit_s = _LIMIT_S + _LOOKS * (repetitions + _LOOKS) * options.min_time / 1e3
+    for answer in run_job(job, folder, limit_s, lambda _: None):
+        if isinstance(answer, Ended):
+            return TrialResult(len(cases), "", Status.FAILED.value, answer.text, 0.0, 0.0, 0.0)
+        if verify:
+            found = verified(cases[answer.call], calls[answer.call], folder, answer)
+            if found.status is not Status.SUCCESS:
+                return TrialResult(len(cases), "", found.status.value, found.reason, 0.0, 0.0, 0.0)
+        times.append(answer.warm.call_ns)
+    status = Status.SUCCESS if verify else Status.NOT_VERIFIED
+    totals = [sum(each) for each in zip(*times, strict=True)]
+    return TrialResult(len(cases), "", status.value, "", *_quartiles(totals))
+
+
+def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    """The median and the quartiles; zeros of nothing."""
+    if not times:
+        return 0.0, 0.0, 0.0
+    q1, median, q3 = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
+    return round(median, 3), round(q1, 3), round(q3, 3)

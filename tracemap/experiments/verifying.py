@@ -1,0 +1,149 @@
+"""Whether a kernel computed what its reference says: every byte that it may have changed is looked at.
+
+Floats agree within a tolerance that follows from the types, the rest agrees exactly; what the kernel should not write
+must be as it was. A float agrees where it differs by at most
+
+    T (|reference| + the reference's root mean square over the tensor),  T = m eps + 4 eps_sum sqrt(n)
+
+where the mean leaves out masks: a -3e38 in some places would else excuse every error in the others;
+with eps the distance of 1 to the next number of the coarsest type that is computed with, eps_sum that of the sums, and
+n the length of the longest sum: rounding errors of n terms grow as sqrt(n) (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., section 2.6). m is 8, and 64 where there are functions that code generation approximates: MLIR's
+polynomials for tanh are 16 units of the last place off (seen with IREE 3.13 on AVX2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.experiments.job import Call, Place
+from tracemap.experiments.reference.elements import EPSILON, from_memory, stored_type
+from tracemap.experiments.reference.kernel import Precision
+from tracemap.experiments.reference.memory import Memory, View
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_ROUNDINGS: Final = 8
+_APPROXIMATED_ROUNDINGS: Final = 64
+_SUM_ROUNDINGS: Final = 4
+_OUTLYING: Final = 1000.0
+"""A number that stands in several places and is so many times as large as all others is a mask."""
+_MOST_MASKS: Final = 4
+_INTEGER_OF = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where a kernel and its reference do not agree, in words."""
+
+    text: str
+
+
+def tolerance(precision: Precision) -> float:
+    """How far floats may lie from their reference, in parts of it."""
+    roundings = _APPROXIMATED_ROUNDINGS if precision.approximated else _ROUNDINGS
+    return roundings * precision.epsilon + _SUM_ROUNDINGS * precision.sums
+
+
+def first_difference(
+    call: Call, expected: Memory, actual: Memory, stored: Sequence[View], allowed: float
+) -> Difference | None:
+    """Compare what a kernel left with what its reference left; None where they agree.
+
+    Args:
+        call: what was run.
+        expected: the memory that the reference left.
+        actual: that which the kernel left.
+        stored: what the reference stored.
+        allowed: `tolerance`.
+    """
+    for view in dict.fromkeys(stored):
+        difference = _in_view(view, expected, actual, allowed)
+        if difference is not None:
+            return difference
+    return _outside(call, expected, actual, stored)
+
+
+def _in_view(view: View, expected: Memory, actual: Memory, allowed: float) -> Difference | None:
+    import numpy as np
+
+    right = from_memory(view.of(expected), view.element)
+    found = from_memory(view.of(actual), view.element)
+    wrong = ~_close(right, found, allowed) if view.element in EPSILON else right != found
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return None
+    place = tuple(int(each) for each in np.argwhere(wrong)[0])
+    where = f"[{', '.join(map(str, place))}]"
+    return Difference(
+        f"{where} of {'x'.join(map(str, (*view.extents, view.element)))} in binding {view.binding} is "
+        f"{_number(found[place])}, not {_number(right[place])}; {count:,} of {wrong.size:,} elements differ"
+    )
+
+
+def _number(value: Any) -> str:  # noqa: ANN401 - a number of numpy
+    return f"{value:.9g}" if isinstance(value, float) or value.dtype.kind == "f" else str(value)
+
+
+def _close(right: npt.NDArray[Any], found: npt.NDArray[Any], allowed: float) -> npt.NDArray[np.bool_]:
+    import numpy as np
+
+    scale = _scale(np.abs(right[np.isfinite(right)]))
+    with np.errstate(all="ignore"):
+        near = np.abs(found - right) <= allowed * (np.abs(right) + scale)
+    same = (found == right) | (np.isnan(found) & np.isnan(right))
+    return np.asarray(near | same)
+
+
+def _scale(sizes: npt.NDArray[Any]) -> float:
+    """The root mean square of numbers without their signs, but for masks: they say nothing of the others' errors."""
+    import numpy as np
+
+    for _ in range(_MOST_MASKS):
+        largest = np.max(sizes, initial=0.0)
+        others = sizes[sizes < largest]
+        next_largest = float(np.max(others, initial=0.0))
+        if sizes.size - others.size < 2 or not 0 < _OUTLYING * next_largest < largest:
+            break
+        sizes = others
+    return math.sqrt(float(np.mean(np.square(sizes)))) if sizes.size else 0.0
+
+
+def _outside(call: Call, expected: Memory, actual: Memory, stored: Sequence[View]) -> Difference | None:
+    """Whether the kernel wrote where it should not have, among what is used of its buffers."""
+    import numpy as np
+
+    for binding, buffer in enumerate(call.buffers):
+        if not buffer.written:
+            continue
+        altered = expected[binding][buffer.begin : buffer.end] != actual[binding][buffer.begin : buffer.end]
+        for view in stored:
+            if view.binding == binding:
+                width = stored_type(view.element).itemsize
+                flags = View(0, view.offset - buffer.begin, view.extents, view.strides, _INTEGER_OF[width])
+                flags.of([altered.view(np.uint8)])[...] = 0
+        if np.any(altered):
+            return changed(Place(binding, buffer.begin + int(np.argmax(altered))))
+    return None
+
+
+def changed(place: Place) -> Difference:
+    """A byte that the kernel changed where it writes nothing."""
+    return Difference(f"byte {place.byte:,} of binding {place.binding} was changed, which the kernel has not to write")
+
+
+def is_mostly_finite(memory: Memory, stored: Sequence[View]) -> bool:
+    """Whether a reference's floats are numbers for the most part: others agree whatever led to them."""
+    import numpy as np
+
+    for view in stored:
+        if view.element in EPSILON:
+            values = from_memory(view.of(memory), view.element)
+            if np.count_nonzero(np.isfinite(values)) * 2 < values.size:
+                return False
+    return True

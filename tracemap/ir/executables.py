@@ -1,0 +1,63 @@
+"""Executables of a module, and of files that are to take their place: names, exports, stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, walk
+
+_EXECUTABLES = ("hal.executable", "hal.executable.source")
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """An executable: its name, the exports by which it is called, the stage that its code is at.
+
+    `stage` is `source` (loops have no tiles yet), `configuration` (they have) or `object` (they are in LLVM's dialect).
+    `functions` are those that its code defines.
+    """
+
+    name: str
+    exports: tuple[str, ...]
+    functions: frozenset[str]
+    stage: str
+    operation: Operation
+
+
+def executables_of(module: Module) -> Mapping[str, Executable]:
+    """The executables of a module by name, in the order of the text."""
+    found = (_executable(top) for top in nested(module.operation) if top.name in _EXECUTABLES)
+    return {each.name: each for each in found}
+
+
+def read_executables(parser: MlirParser, text: bytes) -> tuple[Module, Mapping[str, Executable]]:
+    """The executables of a file as IREE dumps them, and the module that they live in.
+
+    Raises:
+        ModelInvalid: it does not parse.
+    """
+    module = parser.parse(text)
+    return module, executables_of(module)
+
+
+def _executable(operation: Operation) -> Executable:
+    exports: dict[str, None] = {}
+    functions, stage = set(), "source"
+    for inner in walk(operation):
+        if inner.name == "hal.executable.export":
+            exports[string_attribute(inner, "sym_name")] = None
+        elif inner.name in ("func.func", "llvm.func"):
+            if any(list(region.blocks) for region in inner.regions):
+                functions.add(string_attribute(inner, "sym_name"))
+            if inner.name == "llvm.func":
+                stage = "object"
+            elif "translation_info" in inner.attributes and stage == "source":
+                stage = "configuration"
+    return Executable(string_attribute(operation, "sym_name"), tuple(exports), frozenset(functions), stage, operation)
+
+
+def executable_text(executable: Executable) -> str:
+    """The text of an executable with its locations, as IREE takes it in place of the one of its name."""
+    text: str = executable.operation.get_asm(enable_debug_info=True, use_local_scope=True)
+    return text.replace("hal.executable private @", "hal.executable public @", 1) + "\n"

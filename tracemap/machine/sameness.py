@@ -1,0 +1,37 @@
+"""Whether two images have the same code for a function, wherever the linker put it and what it refers to."""
+
+from __future__ import annotations
+
+import re
+
+from tracemap.machine.code import code_bytes, decoder
+from tracemap.machine.images import CodeFunction, Image
+
+_DATA = re.compile(r"\[rip [+-] (?:0x)?[0-9a-f]+\]|#?0x[0-9a-f]+(?=\])")
+_PLACE = re.compile(r"#?0x([0-9a-f]+)$")
+_PAGES = ("adr", "adrp")
+"""Instructions of AArch64 that make an address of the program counter."""
+
+
+def placeless(image: Image, function: CodeFunction) -> tuple[str, ...]:
+    """The instructions of a function, without where it lies and where its constants and callees do.
+
+    Raises:
+        ModuleInvalid: as `machine.code.instructions_of`.
+    """
+    reader = decoder(image.machine)
+    reader.detail = False
+    found = reader.disasm(code_bytes(image, function), function.low)
+    return tuple(f"{each.mnemonic} {_without_place(each.mnemonic, each.op_str, function)}" for each in found)
+
+
+def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:
+    if mnemonic in _PAGES:
+        return operands.partition(",")[0]
+    text = _DATA.sub("[…]", operands) if "rip" in operands else operands
+    if mnemonic.startswith(("j", "call", "b", "cb", "tb")):
+        place = _PLACE.search(text)
+        if place is not None:
+            inside = function.low <= int(place[1], 16) < function.high
+            text = text[: place.start()] + (f"+{int(place[1], 16) - function.low:#x}" if inside else "…")
+    return text
