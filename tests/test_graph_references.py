@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import graph, op, site
-from tracemap.codec import decode_document, encode
 from tracemap.errors import BundleInvalid
 from tracemap.graph.bundle import Files, load, store
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Step, Submission, Transfer
 from tracemap.graph.references import check_references
+from tracemap.graph.stored import decode, encode
 from tracemap.units import UNKNOWN
 
 DISPATCH = Command("dispatch", "k0", "site0", (1, 1, UNKNOWN), merged=("site1",))
@@ -119,4 +119,4 @@ def test_whatever_a_model_is_called_its_map_is_read_again(
     name: str, function: str, line: int, scope: tuple[str, ...]
 ) -> None:
     made = with_op(name=name, function=function, line=line, scope=scope)
-    assert decode_document(encode(made), TraceGraph) == made
+    assert decode(encode(made)) == made

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracemap.codec import OtherVersion, decode_document, storable
-from tracemap.codec import encode as encode_record
+from tracemap.codec import OtherVersion, storable
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
 from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
-from tracemap.graph.model import MAP_VERSION, SourceFile, TraceGraph
+from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
+from tracemap.graph.stored import READ_VERSIONS, decode, encode
 from tracemap.inputs import check_is_file, stored_bytes
 from tracemap.outputs import check_folder_of, end_of_links, is_standard
 from tracemap.owned.home import beside, moved_away
@@ -169,11 +169,6 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
 
 
-def encode(graph: TraceGraph) -> bytes:
-    """`map.json` of a graph: the same bytes for the same graph."""
-    return encode_record(graph) + b"\n"
-
-
 def check_target(target: Path, *, force: bool) -> None:
     """Refuse a target before any work is done.
 
@@ -258,10 +253,11 @@ def load(path: Path) -> Bundle:
     if (path / MODULE_NAME).exists():
         check_is_file(path / MODULE_NAME, BundleInvalid)
     try:
-        graph = decode_document(encoded, TraceGraph)
+        graph = decode(encoded)
         check_references(graph)
     except OtherVersion as error:
-        said = f"is of version {error.version}; this tracemap reads version {MAP_VERSION}"
+        read = " and ".join(map(str, READ_VERSIONS))
+        said = f"is of version {error.version}; this tracemap reads versions {read}"
         raise BundleVersion(f"{file}: {said}; build the bundle again") from error
     except ValueError as error:
         raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error

@@ -1,4 +1,4 @@
-"""The trace graph: ops of the model, the compiled program, and what links them; the content of a bundle's `map.json`.
+"""The trace graph: ops of the model, the compiled program, and what links them; what a bundle's `map.json` holds.
 
 What one record names is in the same graph: `graph.references` refuses a map in which it is not.
 """
@@ -42,18 +42,18 @@ LIBRARY = ("*site-packages/*", "*dist-packages/*", "*/lib/python3*", "<*")
 """File name patterns (as of a shell) of frames in libraries and generated code, where nothing else was asked for."""
 
 
-MAP_VERSION: Final = 3
-"""Version of `map.json`. 1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites."""
+ROWS_VERSION: Final = 3
+"""The last version of `map.json` that was a record for each op and site; it is read as well."""
 
 
 class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
-    """All that `tracemap build` found out about a model: the content of a bundle's `map.json`.
+    """All that `tracemap build` found out about a model. As JSON it is a `map.json` of version 3.
 
     `schedules` are those of the entry points whose ways could be told. `library` are patterns of files that are not the
     user's own; frames of the user's come first.
     """
 
-    schema_version: Literal[3] = MAP_VERSION
+    schema_version: Literal[3] = ROWS_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]
