@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def test_a_kernel_without_a_name_is_refused(copy: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"kernel"' not in line), encoding="utf-8")
     with pytest.raises(RunInvalid, match="does not name"):
+        read_recording(copy)
+
+
+def test_half_a_surrogate_pair_is_damage(copy: Path) -> None:
+    """Python reads it of JSON, and nothing else takes it."""
+    (path,) = copy.glob("*.jsonl")
+    path.write_bytes(re.sub(rb'"name":"[^"]*"}\n', rb'"name":"a\\udfffb"}\n', path.read_bytes(), count=1))
+    with pytest.raises(RunInvalid, match=r"line \d+ is damaged.*surrogates not allowed"):
         read_recording(copy)
 
 

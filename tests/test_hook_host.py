@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -17,18 +18,18 @@ from tests.hook import support
 from tests.support import made_once
 from tracemap.errors import RunEmpty
 from tracemap.hook import settings_environment
-from tracemap.hook.compiling import FOLDER, LIBRARIES, find_compiler, sources
+from tracemap.hook.compiling import LIBRARIES, find_compiler, sources
 from tracemap.measurements.hook.calls import load_calls
 from tracemap.measurements.hook.recording import NO_WORKGROUP, HookRecording, read_recording
 
 HERE = Path(support.__file__).parent
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{FOLDER}")
+FLAGS = support.FLAGS
 
 
-def compile_c(target: Path, *arguments: str | Path) -> Path:
+def compile_c(target: Path, *arguments: str | Path, libraries: Sequence[str] = LIBRARIES) -> Path:
     with made_once(target) as missing:
         if missing:
-            command = [*find_compiler(), *FLAGS, *map(str, arguments), "-o", str(target), *LIBRARIES]
+            command = [*find_compiler(), *FLAGS, *map(str, arguments), "-o", str(target), *libraries]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
     return target
@@ -160,14 +161,72 @@ def test_where_no_file_can_grow_the_program_runs_on(library: Path, host: Path, k
         assert "tracemap hook: " in done.stderr
 
 
-@pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
-@pytest.mark.parametrize("mode", ["threads", "churn", "fork", "runtime"])
-def test_sanitizers_find_nothing(sanitizer: str, mode: str, kernels: Path, made: Path, output: Path) -> None:
+STORM = (40, 50)
+"""Threads, and calls of each at a time."""
+
+
+@pytest.fixture(scope="session")
+def embedded(made: Path) -> Path:
+    """An executable that the host loads itself, as IREE's own loader does."""
     support.need_compiler()
-    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-O1", "-g", "-DTRACEMAP_HOOK_WITHOUT_PRELOAD"]
-    program = compile_c(made / f"host-{sanitizer}", *flags, HERE / "host.c", *sources())
-    support.run([program, kernels, mode, "4", "200"], settings_environment(output))
+    if platform.machine() != "x86_64":
+        pytest.skip("the host relocates images for x86-64 only")
+    linked = ("-nostdlib", "-Wl,--hash-style=sysv,-z,norelro,-e,iree_hal_executable_library_query")
+    shared = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
+    return compile_c(made / "embedded.so", *shared, *linked, HERE / "embedded.c", libraries=())
+
+
+def stormed(host: Path, kernels: Path, embedded: Path, variables: dict[str, str], output: Path) -> None:
+    """Forty threads load, call, unload and fork; nothing may be lost of that."""
+    threads, calls = STORM
+    support.run([host, kernels, "storm", str(threads), str(calls), "0", embedded], variables)
+    recording = read_recording(output)
+    assert not recording.diagnostics
+    assert len(recording.processes) == 1 + threads
+    assert calls_by_kernel(recording) == {"empty": threads * calls * (4 * 2 + 1), "embedded": threads * calls * 4}
+
+
+def test_a_storm_is_recorded_whole(library: Path, host: Path, kernels: Path, embedded: Path, output: Path) -> None:
+    stormed(host, kernels, embedded, support.hooked(library, output), output)
+
+
+# ---- under sanitizers
+
+
+@pytest.fixture(params=["address,undefined", "thread"])
+def sanitized_host(request: pytest.FixtureRequest, made: Path) -> Path:
+    """The host with the hook in it, both looked at while they run; skips where this compiler cannot."""
+    support.need_compiler()
+    sanitizer: str = request.param
+    return compile_c(made / f"host-{sanitizer}", HERE / "host.c", *support.sanitized_hook(made, sanitizer))
+
+
+@pytest.mark.parametrize("mode", ["threads", "churn", "fork", "runtime"])
+def test_sanitizers_find_nothing(mode: str, sanitized_host: Path, kernels: Path, output: Path) -> None:
+    support.run([sanitized_host, kernels, mode, "4", "200"], settings_environment(output))
     assert read_recording(output).call_count >= 200
+
+
+def test_sanitizers_find_nothing_in_a_storm(sanitized_host: Path, kernels: Path, embedded: Path, output: Path) -> None:
+    # Leaks are looked for above: a child of many threads cannot stop those that it has not got.
+    variables = {**settings_environment(output), "ASAN_OPTIONS": "detect_leaks=0"}
+    stormed(sanitized_host, kernels, embedded, variables, output)
+
+
+def test_sanitizers_find_nothing_in_what_a_storm_reports(
+    sanitized_host: Path, kernels: Path, embedded: Path, output: Path
+) -> None:
+    """As IREE's own hook: the statistics of each thread, and its calls as CSV."""
+    threads, calls = STORM
+    command = [str(word) for word in (sanitized_host, kernels, "churn", threads, calls, 0, embedded)]
+    variables = {**os.environ, "IREE_HOOK_OUTPUT_CSV": str(output)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"  {20 * calls} matching calls") == threads
+    assert len(list(output.glob("iree_hook_*.csv"))) == threads
+
+
+# ---- the other processor
 
 
 def emulated_host(made: Path) -> list[str | Path]:

@@ -1,13 +1,15 @@
 /* A runtime reduced to what the hook sees of one: it loads executables, calls workgroups from threads, forks, unloads.
  *
- * Usage: host KERNELS.so MODE [THREADS [CALLS [KERNEL]]]; what each mode does is said beside it.
+ * Usage: host KERNELS.so MODE [THREADS [CALLS [KERNEL [EMBEDDED.so]]]]; what each mode does is said beside it.
  */
 #include <dlfcn.h>
+#include <elf.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -47,6 +49,70 @@ static void *call_in_thread(void *library) {
   return NULL;
 }
 
+static const char *embedded_path;
+
+/* Where an embedded image's addresses lie in memory; the sizes of its pages are those of the machine. */
+struct image {
+  char *base;
+  const Elf64_Phdr *headers;
+  unsigned count;
+};
+
+static void relocate(const struct image *image, const Elf64_Dyn *entry) {
+  Elf64_Addr relocations = 0, size = 0;
+  for (; entry->d_tag != DT_NULL; entry++) {
+    if (entry->d_tag == DT_RELA) relocations = entry->d_un.d_ptr;
+    if (entry->d_tag == DT_RELASZ) size = entry->d_un.d_val;
+  }
+  const Elf64_Rela *relocation = (const void *)(image->base + relocations);
+  for (size_t count = size / sizeof *relocation; count--; relocation++) {
+    char *value = image->base + relocation->r_addend;
+    memcpy(image->base + relocation->r_offset, &value, sizeof value); /* all of them are relative */
+  }
+}
+
+static void protect(const struct image *image) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  for (unsigned place = 0; place < image->count; place++) {
+    const Elf64_Phdr *header = &image->headers[place];
+    if (header->p_type != PT_LOAD) continue;
+    uintptr_t begin = header->p_vaddr / page * page, end = header->p_vaddr + header->p_memsz;
+    int protection = PROT_READ | (header->p_flags & PF_W ? PROT_WRITE : 0) | (header->p_flags & PF_X ? PROT_EXEC : 0);
+    if (mprotect(image->base + begin, (end - begin + page - 1) / page * page, protection)) exit(7);
+  }
+}
+
+/* Loads an image as IREE's own loader does: room without rights, segments, relocations, and last the rights. */
+static void call_embedded(void) {
+  enum { ROOM = 1 << 20 };
+  static char file[ROOM];
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  if (!file[0]) {
+    FILE *opened = fopen(embedded_path, "rb");
+    if (!opened || !fread(file, 1, ROOM, opened)) exit(7);
+    fclose(opened);
+  }
+  pthread_mutex_unlock(&lock);
+  const Elf64_Ehdr *elf = (const void *)file;
+  struct image image = {mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+                        (const void *)(file + elf->e_phoff), elf->e_phnum};
+  if (image.base == MAP_FAILED || mprotect(image.base, ROOM, PROT_READ | PROT_WRITE)) exit(7);
+  const Elf64_Dyn *dynamic = NULL;
+  for (unsigned place = 0; place < image.count; place++) {
+    const Elf64_Phdr *header = &image.headers[place];
+    if (header->p_type == PT_LOAD) memcpy(image.base + header->p_vaddr, file + header->p_offset, header->p_filesz);
+    if (header->p_type == PT_DYNAMIC) dynamic = (const void *)(image.base + header->p_vaddr);
+  }
+  relocate(&image, dynamic);
+  protect(&image);
+  library_query query;
+  char *entry = image.base + elf->e_entry; /* what the image is linked to begin with */
+  memcpy(&query, &entry, sizeof entry);
+  call_all(query(LIBRARY_VERSION, NULL));
+  munmap(image.base, ROOM);
+}
+
 static pthread_barrier_t all_called;
 
 /* No thread ends before each has called. */
@@ -62,6 +128,30 @@ static void *load_and_call(void *unused) {
     void *handle;
     call_all(load(&handle));
     dlclose(handle);
+  }
+  return NULL;
+}
+
+/* All at once, from many threads: what is loaded by libdl and by a loader like IREE's own comes and goes while others
+ * call, and every fourth thread forks in between. */
+static void *storm(void *library) {
+  static unsigned threads;
+  unsigned number = __atomic_fetch_add(&threads, 1, __ATOMIC_RELAXED);
+  for (unsigned time = 0; time < 4; time++) {
+    void *handle;
+    call_all(load(&handle));
+    dlclose(handle);
+    if (embedded_path) call_embedded();
+    if (number % 4 == time) {
+      pid_t child = fork();
+      if (!child) {
+        call_all(library);
+        exit(0);
+      }
+      int status;
+      if (waitpid(child, &status, 0) < 0 || status) exit(6);
+    }
+    call_all(library);
   }
   return NULL;
 }
@@ -184,6 +274,7 @@ int main(int count, char **words) {
   if (count > 3) thread_count = (unsigned)atoi(words[3]);
   if (count > 4) call_count = (unsigned)atoi(words[4]);
   if (count > 5) kernel = (unsigned)atoi(words[5]);
+  if (count > 6) embedded_path = words[6];
   load_plugin();
   void *handle;
   const struct library *library = load(&handle);
@@ -193,6 +284,7 @@ int main(int count, char **words) {
     pthread_barrier_init(&all_called, NULL, thread_count);
     in_threads(call_together, (void *)(uintptr_t)library);
   } else if (!strcmp(mode, "churn")) in_threads(load_and_call, NULL);
+  else if (!strcmp(mode, "storm")) in_threads(storm, (void *)(uintptr_t)library);
   else if (!strcmp(mode, "fork")) fork_and_call(library);
   else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
   else if (!strcmp(mode, "measure")) measure(library);

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from tests.recording import compiled
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
 from tracemap.hook import HookSettings, settings_environment
-from tracemap.hook.compiling import HookUnavailable, compile_library, find_compiler
+from tracemap.hook.compiling import FOLDER, HookUnavailable, compile_library, find_compiler, sources
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.toolchain import find_tool
 
@@ -23,6 +24,9 @@ PROGRAM = Path(__file__).with_name("program.py")
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 FLAGFILE = SAMPLES / "flags" / "hand_mlp.flags"
 PROFILING = "--device_profiling_mode=queue-events,host-execution,executable-metadata"
+
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", f"-I{FOLDER}")
+"""With which the tests' own C is compiled, and the hook into it."""
 
 Kernels = Counter[str]
 """How many calls of workgroups, by kernel."""
@@ -60,6 +64,31 @@ def built_library(folder: Path, name: str = "plain", flags: Sequence[str] = ()) 
         if missing:
             compile_library(target, flags)
     return target
+
+
+def sanitized_hook(folder: Path, sanitizer: str) -> list[str]:
+    """What a program is linked of to have the hook in it, looked at by sanitizers; made once in a session.
+
+    The hook's own `mmap` and its like are left out, since sanitizers have some of their own, which must stay the first;
+    the hook is reached as a plugin is then.
+    """
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-O1", "-g"]
+    objects = folder / f"hook-{sanitizer}"
+    with made_once(objects) as missing:
+        if missing:
+            _need_sanitizer(flags)
+            partly = Path(tempfile.mkdtemp(dir=folder))
+            own = [*find_compiler(), *FLAGS, *flags, "-DTRACEMAP_HOOK_WITHOUT_PRELOAD", "-c", *map(str, sources())]
+            subprocess.run(own, cwd=partly, check=True)
+            partly.rename(objects)
+    return [*flags, *map(str, sorted(objects.glob("*.o")))]
+
+
+def _need_sanitizer(flags: Sequence[str]) -> None:
+    command = [*find_compiler(), *flags, "-x", "c", "-", "-o", os.devnull]
+    done = subprocess.run(command, input="int main(void) { return 0; }", capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this compiler has no {flags[0]}: {done.stderr.splitlines()[0]}")
 
 
 def run(command: Sequence[str | Path], variables: Mapping[str, str] | None = None) -> str:

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import click
 
+from tests.mutations.guiding import try_guided
 from tests.mutations.inputs import make_inputs
-from tests.mutations.readers import READERS
+from tests.mutations.readers import READERS, Reader
 from tests.mutations.trying import Summary, damaged, dice_of, try_reader
 from tests.support import ROOT
 
 WORK = ROOT / "tests" / "actual" / "mutations"
 """Ignored by git. The inputs stay here, so that a try can be repeated."""
+GUIDED = ROOT / "tests" / "actual" / "guided"
+"""What led further stays here, for the next run."""
 
 
 @click.command()
@@ -23,8 +26,11 @@ WORK = ROOT / "tests" / "actual" / "mutations"
 @click.option("--count", default=10_000, show_default=True, help="How many tries of each.")
 @click.option("--seed", default=1, show_default=True, help="Other seeds make other tries.")
 @click.option("--jobs", default=2, show_default=True, help="How many workers.")
+@click.option(
+    "--guided", is_flag=True, help="By the code that tries reach (atheris), one worker; no try is repeatable."
+)
 @click.option("--only", type=int, help="Repeat this try alone, on the inputs of the last run, and show its traceback.")
-def command(names: tuple[str, ...], count: int, seed: int, jobs: int, only: int | None) -> None:
+def command(names: tuple[str, ...], count: int, seed: int, jobs: int, guided: bool, only: int | None) -> None:
     """Damage what tracemap reads; status 1 where a try ended in neither a file read nor an error's sentence."""
     readers = [READERS[name] for name in names or READERS]
     folder = WORK / "inputs"
@@ -39,11 +45,26 @@ def command(names: tuple[str, ...], count: int, seed: int, jobs: int, only: int 
         if not reader.files(folder):
             click.echo(f"{reader.name}: not tried; this machine lacks what makes its files")
             continue
+        if guided:
+            failed = _guided(reader, folder, count) or failed
+            continue
         summary = try_reader(reader, folder, count, seed, jobs)
         click.echo(summary.text())
         _keep(summary)
         failed = failed or bool(summary.findings)
     sys.exit(failed)
+
+
+def _guided(reader: Reader, folder: Path, count: int) -> bool:
+    """Whether something was found in tries of each kind of file of a reader."""
+    failed = False
+    for number, (pattern, _) in enumerate(reader.targets):
+        if not any(folder.glob(pattern)):
+            continue
+        found = try_guided(reader.name, number, folder, GUIDED, count)
+        click.echo(found.text(f"{reader.name} ({pattern})"))
+        failed = failed or bool(found.findings)
+    return failed
 
 
 def _keep(summary: Summary) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -282,3 +283,24 @@ def _changed_line(line: bytes, dice: random.Random) -> bytes:
     words = line.rstrip(b"\n").split(separator)
     words[dice.randrange(len(words))] = dice.choice(_WORDS).encode("utf-8", errors="surrogatepass")
     return separator.join(words) + b"\n"
+
+
+def changed_words(data: bytes, dice: random.Random) -> bytes:
+    """Changes to what a text is made of, whatever parts it: words, numbers and signs; now and then to bytes."""
+    if dice.random() < 0.2:
+        return changed_bytes(data, dice)
+    parts = _PART.findall(data)
+    for _ in range(dice.choice((1, 1, 2, 5))):
+        place, kind = dice.randrange(len(parts) + 1), dice.randrange(4)
+        if kind == 0:
+            del parts[place : place + dice.choice((1, 1, 5))]
+        elif kind == 1:
+            parts[place:place] = dice.choices(parts or [b"("], k=1) * dice.choice((1, 1, 2, 1000))
+        elif kind == 2 and parts:
+            parts[place : place + 1] = [dice.choice(parts)]
+        else:
+            parts[place : place + 1] = [dice.choice(_WORDS).encode("utf-8", errors="surrogatepass")]
+    return b"".join(parts)
+
+
+_PART = re.compile(rb"\w+|\s+|.", re.DOTALL)

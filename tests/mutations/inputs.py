@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
+import numpy as np
+
 from tests.hook import support
-from tests.support import SAMPLES, check_cli
+from tests.support import PLAIN_FLAGS, SAMPLES, check_cli
 from tracemap.hook.compiling import HookUnavailable, find_compiler
 from tracemap.toolchain import find_tool
 
@@ -22,9 +26,30 @@ HOOK_CSV = "iree_hook_worker.csv"
 STATS_FOLDER = "stats"
 CALLGRIND = "callgrind.out"
 FLAGS = "model.flags"
+EXPECTED = "expected.npy"
+SOURCE = "model.mlir"
+DUMPS = "dumps"
+LOCATIONS = "locations.txt"
+SPECS = "inputs.txt"
+BENCHMARK = "benchmark.json"
+STOPS = "stops"
 
 _MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 _FLAGFILE = SAMPLES / "flags" / "hand_mlp.flags"
+
+_LOCATIONS = r"""loc("/a/model.py":12:7 to :19)
+loc(callsite("f"("a.py":1:2) at callsite("g"("b.py":3:4 to 5:6) at unknown)))
+loc(fused<"meta">["x.mlir":1:1, "layer.0/attention"("m.py":2:3), fused["y":4:5, #dialect.place<a, <b>>]])
+loc("\C3\A8\22"("z":0:0))
+"""
+_SPECS = """tensor<1x3xf32>\t1x3xf32=1 2 3
+tensor<?x?xi64>\t2x3xi64=[1,2,3][4,5,6]
+!torch.vtensor<[1,?],si32>\t1x4xsi32=0x10
+f32\t-1.5e3
+tensor<2xcomplex<f32>>\t@file.npy
+tensor<3xf8E4M3FNUZ>\t3xf8E4M3FNUZ
+index\t7
+"""
 
 
 def make_inputs(folder: Path) -> None:
@@ -42,6 +67,9 @@ def make_inputs(folder: Path) -> None:
     check_cli(*recorded, *inside, "-o", folder / RUN)
     check_cli(*recorded, "-o", folder / CSV)
     _make_flags(folder)
+    np.save(folder / EXPECTED, np.arange(6, dtype=np.float32).reshape(2, 3))
+    _make_dumps(folder)
+    _make_texts(folder)
     _make_profile(folder)
     if _can_compile():
         _make_calls(folder)
@@ -61,6 +89,24 @@ def _make_flags(folder: Path) -> None:
     text = _FLAGFILE.read_text(encoding="utf-8")
     (folder / "more.flags").write_text("--task_topology_group_count=1\n", encoding="utf-8")
     (folder / FLAGS).write_text(f"# of a model\n{text}\n--flagfile={folder / 'more.flags'}\n", encoding="utf-8")
+
+
+def _make_dumps(folder: Path) -> None:
+    """The phases of a plain compilation, as others hand them on."""
+    shutil.copy(_MODEL, folder / SOURCE)
+    dumped = ("--mlir-print-debuginfo", f"--dump-compilation-phases-to={folder / DUMPS}")
+    command = [str(find_tool("iree-compile")), str(_MODEL), *PLAIN_FLAGS, *dumped, "-o", str(folder / "dumped.vmfb")]
+    support.run(command)
+
+
+def _make_texts(folder: Path) -> None:
+    """What stands in larger files, or is printed by programs, alone: these are read in far less than a millisecond."""
+    (folder / LOCATIONS).write_text(_LOCATIONS, encoding="utf-8")
+    (folder / SPECS).write_text(_SPECS, encoding="utf-8")
+    row = {"name": "f", "run_type": "iteration", "iterations": 7, "real_time": 1.5, "time_unit": "us"}
+    report = {"context": {"date": "now"}, "benchmarks": [row, {"run_type": "aggregate", "real_time": 2}]}
+    (folder / BENCHMARK).write_text(json.dumps(report), encoding="utf-8")
+    (folder / STOPS).write_bytes(struct.pack("<16q", *range(100, 1300, 100), 0, 0, 0, 0))
 
 
 def _make_profile(folder: Path) -> None:

@@ -21,7 +21,9 @@ from tests.mutations.changes import (
     changed_json,
     changed_json_lines,
     changed_lines,
+    changed_words,
 )
+from tracemap.errors import TracemapError
 
 Read = Callable[[Path, random.Random], None]
 
@@ -122,9 +124,20 @@ def _read_export(folder: Path, dice: random.Random) -> None:
 
 
 def _read_flags(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.plan import check_files, read_flags, sorted_out
+    from tracemap.capture.flags import check_files, read_flags, sorted_out
 
     check_files(sorted_out(read_flags(folder / inputs.FLAGS)))
+
+
+def _read_expected(folder: Path, dice: random.Random) -> None:
+    import numpy as np
+
+    from tracemap.capture.expected import Tolerance, compared, expected_arrays
+
+    output = np.zeros((2, 3), dice.choice(("float32", "int32", "bool", "complex64")))
+    spec = dice.choice(("@{}", "+{}", "152xi8=@{}")).format(folder / inputs.EXPECTED)
+    found = compared([output], expected_arrays([spec], [output]), Tolerance(exact=dice.random() < 0.5))
+    assert str(found[0])
 
 
 def _read_module(folder: Path, _dice: random.Random) -> None:
@@ -178,6 +191,83 @@ def _read_counts(folder: Path, dice: random.Random) -> None:
     read_callgrind(path, dice.choice((objects, objects & {sorted(objects)[0]} if objects else objects)))
 
 
+def _read_model(folder: Path, _dice: random.Random) -> None:
+    from tracemap.ir.parsing import MlirParser
+    from tracemap.ir.reading import describe, parse_model
+    from tracemap.session.models import read_model
+
+    data, _ = read_model(str(folder / inputs.SOURCE))
+    parser = MlirParser()
+    describe(parser, parse_model(parser, data))
+
+
+def _read_dumps(folder: Path, _dice: random.Random) -> None:
+    given = (
+        "--from-dumps",
+        folder / inputs.DUMPS,
+        "--module",
+        folder / "dumped.vmfb",
+        "-o",
+        folder / "dumped.tracemap",
+    )
+    run_command("build", *given, "--force")
+
+
+def _each_line(path: Path, read: Callable[[str], object]) -> None:
+    """Read all lines of a text; the last error that refused one is that of the file."""
+    refused = None
+    for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        try:
+            read(line)
+        except TracemapError as error:
+            refused = error
+    if refused is not None:
+        raise refused
+
+
+def _read_locations(folder: Path, _dice: random.Random) -> None:
+    from tracemap.locations import frames, name_path, parse_location, scope
+
+    def read(line: str) -> object:
+        location = parse_location(line)
+        return frames(location), name_path(location), scope(location)
+
+    _each_line(folder / inputs.LOCATIONS, read)
+
+
+def _read_specs(folder: Path, _dice: random.Random) -> None:
+    from tracemap.capture.inputs import given_inputs
+    from tracemap.functions import Argument, Function
+
+    def read(line: str) -> object:
+        kind, _, spec = line.partition("\t")
+        return given_inputs(Function("f", (Argument("a", kind, False),)), (spec,))
+
+    _each_line(folder / inputs.SPECS, read)
+
+
+def _read_benchmark(folder: Path, _dice: random.Random) -> None:
+    from tracemap.capture.benchmark import _times_ns
+
+    _times_ns((folder / inputs.BENCHMARK).read_text(encoding="utf-8", errors="replace"))
+
+
+def _read_stops(folder: Path, _dice: random.Random) -> None:
+    import numpy as np
+
+    from tracemap.measurements.hook.stops import read_stops
+
+    for begins in ((), range(150, 1250, 200)):
+        read_stops(folder / inputs.STOPS, np.array(begins, dtype=np.int64), 5)
+
+
+def _colour(folder: Path, dice: random.Random) -> None:
+    from tracemap.reports.highlight.mlir import MlirLexer
+
+    text = dice.choice(sorted((folder / inputs.BUNDLE / "kernels").iterdir())).read_text("utf-8", errors="replace")
+    assert "".join(value for _, value in MlirLexer(stripnl=False, ensurenl=False).get_tokens(text)) is not None
+
+
 READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
@@ -198,6 +288,7 @@ READERS: dict[str, Reader] = {
         Reader("profile", ((inputs.PROFILE, changed_bytes),), partial(_read_run, inputs.PROFILE)),
         Reader("export", ((inputs.EXPORT, changed_json_lines),), _read_export),
         Reader("flags", ((inputs.FLAGS, changed_lines), ("more.flags", changed_lines)), _read_flags),
+        Reader("expected", ((inputs.EXPECTED, changed_bytes),), _read_expected),
         Reader("module", ((inputs.MODULE, changed_module), (inputs.MODULE, changed_bytes)), _read_module),
         Reader(
             "calls",
@@ -210,6 +301,13 @@ READERS: dict[str, Reader] = {
             _read_samples,
         ),
         Reader("hook-csv", ((inputs.HOOK_CSV, changed_csv),), _read_hook_csv),
+        Reader("model", ((inputs.SOURCE, changed_lines), (inputs.SOURCE, changed_bytes)), _read_model),
+        Reader("dumps", ((f"{inputs.DUMPS}/*.mlir", changed_lines), ("dumped.vmfb", changed_bytes)), _read_dumps),
+        Reader("locations", ((inputs.LOCATIONS, changed_words),), _read_locations),
+        Reader("specs", ((inputs.SPECS, changed_words),), _read_specs),
+        Reader("benchmark", ((inputs.BENCHMARK, changed_json),), _read_benchmark),
+        Reader("stops", ((inputs.STOPS, changed_bytes),), _read_stops),
+        Reader("colours", ((f"{inputs.BUNDLE}/kernels/*.mlir", changed_words),), _colour),
         Reader("callgrind", ((inputs.CALLGRIND, changed_lines),), _read_counts),
     )
 }

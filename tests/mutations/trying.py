@@ -91,6 +91,14 @@ def tried(reader: Reader, folder: Path, seed: int, number: int) -> Outcome:
     whole = path.read_bytes()
     path.write_bytes(data)
     try:
+        return ended(number, reader, folder, dice)
+    finally:
+        path.write_bytes(whole)
+
+
+def ended(number: int, reader: Reader, folder: Path, dice: random.Random) -> Outcome:
+    """How the reading of a folder ends, of which a file is damaged."""
+    try:
         reader.read(folder, dice)
     except TracemapError as error:
         return Outcome(number, error.slug)
@@ -98,8 +106,6 @@ def tried(reader: Reader, folder: Path, seed: int, number: int) -> Outcome:
         return Outcome(number, type(error).__name__)
     except BaseException as error:
         return Outcome(number, signature(error), finding=True, details=traceback.format_exc()[-4000:])
-    finally:
-        path.write_bytes(whole)
     return Outcome(number, "read")
 
 

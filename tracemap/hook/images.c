@@ -78,7 +78,7 @@ static bool read_dynamic(const struct dl_phdr_info *image, struct dynamic *dynam
   while (place < image->dlpi_phnum && image->dlpi_phdr[place].p_type != PT_DYNAMIC) place++;
   if (place == image->dlpi_phnum) return false;
   struct range range = segment_range(image, &image->dlpi_phdr[place]);
-  if (!segment_of(image, range)) return false;
+  if (!segment_of(image, range) || range.begin % _Alignof(ElfW(Dyn))) return false;
   const ElfW(Dyn) *entry = (const void *)range.begin;
   for (size_t count = (range.end - range.begin) / sizeof *entry; count-- && entry->d_tag != DT_NULL; entry++)
     if (entry->d_tag > 0 && entry->d_tag < DT_NUM) dynamic->values[entry->d_tag] = entry->d_un.d_ptr;
@@ -88,10 +88,10 @@ static bool read_dynamic(const struct dl_phdr_info *image, struct dynamic *dynam
 /* ---- embedded executables: every address and size below comes from the file, and is looked at only where it lies in a
  * segment that is loaded */
 
-/* What lies at an address of the image; NULL if it does not lie in one segment, wholly. */
-static const void *image_at(const struct dl_phdr_info *image, ElfW(Addr) address, size_t size) {
+/* What lies at an address of the image; NULL if it does not lie in one segment, wholly, and where such a thing may. */
+static const void *image_at(const struct dl_phdr_info *image, ElfW(Addr) address, size_t size, size_t alignment) {
   const void *found = (const void *)(image->dlpi_addr + address);
-  return segment_of(image, range_of(found, size)) ? found : NULL;
+  return (uintptr_t)found % alignment == 0 && segment_of(image, range_of(found, size)) ? found : NULL;
 }
 
 /* Fills in what libdl would say of the image, had it loaded it. */
@@ -103,7 +103,9 @@ static bool read_image(const char *base, size_t size, struct dl_phdr_info *image
   /* Real program headers follow the ELF header. */
   size_t headers = elf->e_phoff + (size_t)elf->e_phnum * sizeof(ElfW(Phdr)), readable = size;
   if (readable > FIRST_PAGE) readable = FIRST_PAGE;
-  if (elf->e_phentsize != sizeof(ElfW(Phdr)) || elf->e_phoff > FIRST_PAGE || headers > readable) return false;
+  if (elf->e_phentsize != sizeof(ElfW(Phdr)) || elf->e_phoff % _Alignof(ElfW(Phdr)) || elf->e_phoff > FIRST_PAGE ||
+      headers > readable)
+    return false;
   *image = (struct dl_phdr_info){.dlpi_phdr = (const void *)(base + elf->e_phoff), .dlpi_phnum = elf->e_phnum};
   struct range reach = reach_of(image);
   image->dlpi_addr = (uintptr_t)base - reach.begin;
@@ -111,16 +113,17 @@ static bool read_image(const char *base, size_t size, struct dl_phdr_info *image
 }
 
 static const void *find_symbol(const struct dl_phdr_info *image, const struct dynamic *dynamic, const char *name) {
-  const uint32_t *buckets = image_at(image, dynamic->values[DT_HASH], 2 * sizeof(uint32_t));
+  const uint32_t *buckets = image_at(image, dynamic->values[DT_HASH], 2 * sizeof(uint32_t), _Alignof(uint32_t));
   uint32_t count = buckets ? buckets[1] : 0;
   size_t names_size = dynamic->values[DT_STRSZ], size = strlen(name) + 1;
-  const ElfW(Sym) *symbols = image_at(image, dynamic->values[DT_SYMTAB], count * sizeof(ElfW(Sym)));
-  const char *names = image_at(image, dynamic->values[DT_STRTAB], names_size);
+  const ElfW(Sym) *symbols =
+      image_at(image, dynamic->values[DT_SYMTAB], count * sizeof(ElfW(Sym)), _Alignof(ElfW(Sym)));
+  const char *names = image_at(image, dynamic->values[DT_STRTAB], names_size, 1);
   if (!symbols || !names) return NULL;
   for (uint32_t place = 1; place < count; place++) {
     const ElfW(Sym) *symbol = &symbols[place];
     if (symbol->st_shndx == SHN_UNDEF || symbol->st_name + size > names_size) continue;
-    if (!memcmp(names + symbol->st_name, name, size)) return image_at(image, symbol->st_value, 1);
+    if (!memcmp(names + symbol->st_name, name, size)) return image_at(image, symbol->st_value, 1, 1);
   }
   return NULL;
 }

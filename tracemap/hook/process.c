@@ -143,10 +143,10 @@ bool process_begin(void) {
 
 uint32_t process_add_executable(const char *name, enum executable_kind kind, struct memory memory) {
   static const char *const kinds[] = {"embedded", "system", "runtime"};
-  text_add(&line, "{\"kind\":\"executable\",\"id\":%u,\"name\":", executable_count);
+  text_add(&line, "{\"kind\":\"executable\",\"id\":%u,\"elf\":\"%s\",\"base\":\"%p\",\"size\":%zu,\"ns\":%" PRIu64,
+           executable_count, kinds[kind], memory.base, memory.size, monotonic_ns());
+  text_add(&line, ",\"name\":"); /* last, as of a kernel: what is cut of it cuts nothing else */
   text_add_json(&line, name);
-  text_add(&line, ",\"elf\":\"%s\",\"base\":\"%p\",\"size\":%zu,\"ns\":%" PRIu64, kinds[kind], memory.base,
-           memory.size, monotonic_ns());
   return write_line(LOSSES_BYTES) ? executable_count++ : NO_EXECUTABLE;
 }
 
