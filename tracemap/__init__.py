@@ -13,12 +13,14 @@ be given as text, a model as its file, its MLIR text or its bytes, inputs as arr
         print(op.name, op.line, op.metrics["cpu_ns"].attributed)
 
 All raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not exist.
+
+Long because: it has a function for each command, and all of them are to be found in one place.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,19 +29,43 @@ from tracemap.errors import TracemapError
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
+    from tracemap.capture.outputs import Array
     from tracemap.capture.record import Recorded
+    from tracemap.capture.timing import FunctionTimes
+    from tracemap.experiments.model import Bench, Swapped, Tune
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
     from tracemap.options.attribute import AttributeOptions
+    from tracemap.options.bench import BenchOptions
+    from tracemap.options.benchmark import BenchmarkOptions
     from tracemap.options.build import BuildOptions
     from tracemap.options.lower import LowerOptions
     from tracemap.options.record import RecordOptions
     from tracemap.options.report import ReportOptions
+    from tracemap.options.run import RunOptions
+    from tracemap.options.swap import SwapOptions
+    from tracemap.options.sweep import SweepOptions
+    from tracemap.options.tune import TuneOptions
 
     Run = str | Path | Recorded
     Runs = Run | Sequence[Run]
 
-__all__ = ["TracemapError", "__version__", "attribute", "build", "load", "lower", "record", "report"]
+__all__ = [
+    "TracemapError",
+    "__version__",
+    "attribute",
+    "bench",
+    "benchmark",
+    "build",
+    "load",
+    "lower",
+    "record",
+    "report",
+    "run",
+    "swap",
+    "sweep",
+    "tune",
+]
 
 
 def build(
@@ -128,10 +154,68 @@ def record(
     from tracemap.options.record import RecordOptions
     from tracemap.session.record import record as record_bundle
 
-    # Texts are an option like any other; what else Python has goes beside the options, which hold what can be typed.
-    texts = inputs if inputs is None or all(isinstance(value, str) for value in inputs) else None
+    texts, values = _texts_and_values(inputs)
     asked = chosen(RecordOptions, options, changes, output=output, inputs=texts)
-    return record_bundle(_opened(bundle), asked, values=() if inputs is None or texts is not None else inputs)
+    return record_bundle(_opened(bundle), asked, values=values)
+
+
+def run(
+    bundle: Bundle | str | Path,
+    options: RunOptions | None = None,
+    *,
+    inputs: Sequence[object] | None = None,
+    **changes: object,
+) -> tuple[Array, ...]:
+    """Call a function of a bundle's module once; returns its outputs as arrays of numpy, scalars without dimensions.
+
+    Args:
+        bundle: what `build` or `load` returned, or its path.
+        options: what `tracemap run` can be asked; None: its defaults.
+        inputs: as `record` takes them.
+        changes: options by name, such as `function="decode", expected_outputs=["@y.npy"]`.
+
+    Raises:
+        tracemap.errors.OutputsDiffer: an output is not as expected.
+        tracemap.errors.TracemapError: as `tracemap.session.run.run` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.capture.expected import check_matches
+    from tracemap.options.option import chosen
+    from tracemap.options.run import RunOptions
+    from tracemap.session.run import run as run_bundle
+
+    texts, values = _texts_and_values(inputs)
+    (ran,) = run_bundle(_opened(bundle), chosen(RunOptions, options, changes, inputs=texts), values=values, arrays=True)
+    check_matches(ran.function, ran.compared)
+    return ran.outputs
+
+
+def benchmark(
+    bundle: Bundle | str | Path,
+    options: BenchmarkOptions | None = None,
+    *,
+    inputs: Sequence[object] | None = None,
+    **changes: object,
+) -> tuple[FunctionTimes, ...]:
+    """Time calls of a function, or where none of several is named of all that take no inputs, without any profiling.
+
+    Args:
+        bundle: what `build` or `load` returned, or its path.
+        options: what `tracemap benchmark` can be asked; None: its defaults.
+        inputs: as `record` takes them.
+        changes: options by name, such as `repetitions=5, dispatch_repeat=16`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.benchmark.benchmark` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.benchmark import BenchmarkOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.benchmark import benchmark as benchmark_bundle
+
+    texts, values = _texts_and_values(inputs)
+    asked = chosen(BenchmarkOptions, options, changes, inputs=texts)
+    return benchmark_bundle(_opened(bundle), asked, values=values).functions
 
 
 def attribute(
@@ -161,6 +245,94 @@ def attribute(
     return attribute_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
 
 
+def bench(bundle: Bundle | str | Path, options: BenchOptions | None = None, **changes: object) -> Bench:
+    """Run the kernels of a bundle alone: how long each takes, and whether it computes what it should.
+
+    Args:
+        bundle: what `build` or `load` returned, or its path.
+        options: what `tracemap bench` can be asked; None: its defaults.
+        changes: options by name, such as `top=5, cold=True`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.bench.bench` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.bench import BenchOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.bench import bench as bench_bundle
+
+    return bench_bundle(_opened(bundle), chosen(BenchOptions, options, changes))
+
+
+def swap(
+    bundle: Bundle | str | Path,
+    kernels: Mapping[str, str | Path],
+    output: str | Path | None = None,
+    options: SwapOptions | None = None,
+    **changes: object,
+) -> Swapped:
+    """Build a bundle with kernels replaced by edited ones, and say what that changes.
+
+    Args:
+        bundle: the original: what `build` or `load` returned, or its path.
+        kernels: names of kernels or of their executables, and the files that take their place.
+        output: the new bundle.
+        options: what `tracemap swap` can be asked; None: its defaults.
+        changes: options by name, such as `pairs=0`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.swap.swap` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.swap import SwapOptions
+    from tracemap.session.swap import swap as swap_kernels
+
+    asked = chosen(SwapOptions, options, changes, output=output)
+    return swap_kernels(_opened(bundle), {name: Path(file) for name, file in kernels.items()}, asked)
+
+
+def tune(bundle: Bundle | str | Path, options: TuneOptions | None = None, **changes: object) -> Tune:
+    """Look for better configurations of kernels, write them as a tuning spec, and say what that gains.
+
+    Args:
+        bundle: what `build` or `load` returned, or its path.
+        options: what `tracemap tune` can be asked; None: its defaults, but one of `op`, `kernel` and `top` is needed.
+        changes: options by name, such as `top=1, output="model.spec.mlir"`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.tune.tune` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.tune import TuneOptions
+    from tracemap.session.tune import tune as tune_kernels
+
+    return tune_kernels(_opened(bundle), chosen(TuneOptions, options, changes))
+
+
+def sweep(operation: str, options: SweepOptions | None = None, **changes: object) -> str:
+    """Generate an operation in many sizes, compile each with many configurations, verify and time them.
+
+    Args:
+        operation: its kind, such as `matmul`.
+        options: what `tracemap sweep` can be asked; None: its defaults.
+        changes: options by name, such as `size=("M=64,128",), output="matmuls.csv"`.
+
+    Returns:
+        The table, as CSV.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.sweep.sweep` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.sweep import SweepOptions
+    from tracemap.session.sweep import sweep as sweep_operation
+
+    return sweep_operation(operation, chosen(SweepOptions, options, changes))
+
+
 def report(
     bundle: Bundle | str | Path,
     output: str | Path | None = None,
@@ -187,6 +359,13 @@ def report(
 
     asked = chosen(ReportOptions, options, changes, output=output)
     report_bundle(_opened(bundle), _paths(runs), asked)
+
+
+def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object] | None, Sequence[object]]:
+    """Texts are an option like any other; what else Python has goes beside options, which hold what can be typed."""
+    if inputs is None or all(isinstance(value, str) for value in inputs):
+        return inputs, ()
+    return None, inputs
 
 
 def _model(model: str | Path | bytes) -> str | bytes:

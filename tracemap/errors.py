@@ -98,6 +98,19 @@ class InputInvalid(TracemapError):
     remedy = "give one --input per argument, or --dim N for `?` dimensions"
 
 
+class OutputInvalid(TracemapError):
+    """An output of a function is of a type or shape that no array holds."""
+
+    remedy = "write it to a file, with --output=@FILE.bin, or print it"
+
+
+class OutputsDiffer(TracemapError):
+    """An output of a function is not what --expected-output says."""
+
+    exit_code = 1
+    remedy = "compare what the message shows; --atol and --rtol say how far floats may be off"
+
+
 class ProgramFailed(TracemapError):
     """The measured program ended with an error or was killed."""
 

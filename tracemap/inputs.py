@@ -1,26 +1,35 @@
 """What is read: files that others made are opened here, so that none of them keeps a command waiting or has no end.
 
-What lies in a bundle or beside a run is a file. What a user names may be a pipe as well (`<(zcat model.mlir.gz)`) or
-standard input, `-`; devices have no end, or none that anybody knows.
+What lies in a bundle or beside a run is a file. What a user names may be a pipe as well (`<(zcat model.mlir.gz)`, or a
+named one, once somebody writes to it) or standard input, `-`; devices have no end, or none that anybody knows.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
+import select
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, BinaryIO, Final
+from typing import IO, TYPE_CHECKING, BinaryIO, Final
 
 from tracemap.errors import TracemapError
 from tracemap.memory import free_memory
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 STANDARD_INPUT: Final = "-"
+WRITER_S: Final = 5
+"""Within which somebody has to open a named pipe to write to it; whoever has may then take any time."""
 _CHUNK = 1 << 20
+_LOOK_S = 0.05
 
 
 @contextmanager
@@ -87,12 +96,56 @@ def _told(name: str, kind: type[TracemapError]) -> Iterator[None]:
 
 @contextmanager
 def _given(name: str, kind: type[TracemapError]) -> Iterator[IO[bytes]]:
-    with nullcontext(sys.stdin.buffer) if name == STANDARD_INPUT else Path(name).open("rb") as file:
+    with nullcontext(sys.stdin.buffer) if name == STANDARD_INPUT else _begun(name, kind) as file:
         found = os.fstat(file.fileno())
         ends = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)
         if not (ends or file.isatty() or found.st_rdev == Path(os.devnull).stat().st_rdev):
             raise kind(f"{said_of(name)}: is {_what(found.st_mode)}; name a file, or a pipe")
         yield file
+
+
+def _begun(name: str, kind: type[TracemapError]) -> IO[bytes]:
+    path = Path(name)
+    # The pipes of `<(…)` have no name of their own; their writer is there from the beginning, or was.
+    if not (path.is_fifo() and path.resolve().exists()):
+        return path.open("rb")
+    return io.BufferedReader(_NamedPipe(path, kind))
+
+
+class _NamedPipe(io.RawIOBase):
+    """A pipe that is opened at once; to open it as files are would wait for a writer, however long there is none."""
+
+    def __init__(self, path: Path, kind: type[TracemapError]) -> None:
+        self._path, self._kind = path, kind
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._deadline = time.monotonic() + WRITER_S
+        self._has_writer = False
+
+    def fileno(self) -> int:
+        return self._file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        while True:
+            try:
+                count = os.readv(self._file, [buffer])
+            except BlockingIOError:  # what says that there is a writer
+                self._has_writer = True
+                select.select([self._file], [], [])
+                continue
+            self._has_writer |= count > 0
+            if self._has_writer:
+                return count
+            if time.monotonic() > self._deadline:
+                raise self._kind(f"{self._path}: is a pipe that nobody has written to for {WRITER_S} seconds")
+            time.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._file)
+        super().close()
 
 
 def _all_of(file: IO[bytes], name: str, kind: type[TracemapError]) -> bytes:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from tracemap.errors import LocationInvalid
 
@@ -63,8 +64,9 @@ UNKNOWN_LOCATION = UnknownLocation()
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S', re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _SIMPLE_ESCAPES = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}
-_MAX_DEPTH = 400
-"""Deeper nesting than any compiler makes; beyond it the text is refused, instead of a crash."""
+_MAX_DIGITS = 18
+MOST_NESTED: Final = 400
+"""Deeper nesting than compilers make; what lies deeper is cut off: it is unknown."""
 
 
 def unescape(quoted: str) -> str:
@@ -77,11 +79,20 @@ def unescape(quoted: str) -> str:
     body = quoted[1:-1]
     if "\\" not in body:
         return body
-    return _ESCAPE.sub(replace, body.encode()).decode(errors="replace")
+    return _ESCAPE.sub(replace, body.encode(errors="surrogatepass")).decode(errors="replace")
 
 
 def parse_location(text: str) -> Location:
     """Read the printed form of a location, with or without the enclosing `loc(…)`; aliases must be expanded.
+
+    Raises:
+        LocationInvalid: the text is not a location.
+    """
+    return read_location(text)[0]
+
+
+def read_location(text: str) -> tuple[Location, bool]:
+    """As `parse_location`, and whether something was cut off because it lies too deep.
 
     Raises:
         LocationInvalid: the text is not a location.
@@ -92,22 +103,24 @@ def parse_location(text: str) -> Location:
     parser = _Parser(tokens, text)
     location = parser.location(0)
     parser.expect_end()
-    return location
+    return location, parser.has_cut
 
 
 class _Parser:
     """Recursive descent over the tokens of one location."""
 
     def __init__(self, tokens: list[str], text: str) -> None:
-        self._tokens = tokens
+        self._count = len(tokens)
+        self._tokens = [*tokens, ""]  # what stands behind the last one, so that no look ahead asks for the end
         self._text = text
         self._next = 0
+        self.has_cut = False
 
     def location(self, depth: int) -> Location:
-        if depth > _MAX_DEPTH:
-            raise self._error(f"nested more than {_MAX_DEPTH} deep")
+        if depth > MOST_NESTED:
+            return self._cut()
         token = self._take()
-        if token.startswith('"'):
+        if token[:1] == '"':
             return self._named(unescape(token), depth)
         if token == "unknown":
             return UNKNOWN_LOCATION
@@ -121,7 +134,7 @@ class _Parser:
         raise self._error(f"unexpected {token!r}")
 
     def expect_end(self) -> None:
-        if self._next < len(self._tokens):
+        if self._next < self._count:
             raise self._error(f"unexpected {self._tokens[self._next]!r} after it")
 
     def _named(self, text: str, depth: int) -> Location:
@@ -171,13 +184,21 @@ class _Parser:
         self._expect("]")
         return Fused(tuple(locations), metadata)
 
+    def _cut(self) -> Location:
+        """Step over one location: up to what closes, or goes on with, that in which it stands."""
+        self.has_cut, depth = True, 0
+        while (token := self._peek()) and (depth or token not in (")", "]", ",", "at")):
+            depth += (token in "([<") - (token in ")]>")
+            self._next += 1
+        return UNKNOWN_LOCATION
+
     def _skip_parameters(self) -> str:
         """Step over `<…>`, which may hold any attribute, and return its text."""
         if self._peek() != "<":
             return ""
         begin = self._next
         depth = 0
-        while self._next < len(self._tokens):
+        while self._next < self._count:
             token = self._take()
             depth += (token == "<") - (token == ">")
             if depth == 0:
@@ -186,21 +207,23 @@ class _Parser:
 
     def _number(self) -> int:
         token = self._take()
-        if not token.isascii() or not token.isdigit():
+        if not token.isascii() or not token.isdigit() or len(token) > _MAX_DIGITS:
             raise self._error(f"a number expected, not {token!r}")
         return int(token)
 
     def _peek(self) -> str:
-        return self._tokens[self._next] if self._next < len(self._tokens) else ""
+        return self._tokens[self._next]
 
     def _take(self) -> str:
-        token = self._peek()
-        self._next += 1
+        token = self._tokens[self._next]
+        if self._next < self._count:
+            self._next += 1
         return token
 
     def _expect(self, token: str) -> None:
-        if self._take() != token:
+        if self._tokens[self._next] != token:
             raise self._error(f"{token!r} expected")
+        self._next += 1
 
     def _error(self, what: str) -> LocationInvalid:
         shown = self._text if len(self._text) <= 200 else self._text[:200] + "…"

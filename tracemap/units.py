@@ -106,11 +106,12 @@ def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     if weight_sum == 0:
         weights = [1] * len(weights)
         weight_sum = len(weights)
-    exact = [divmod(total * weight, weight_sum) for weight in weights]
-    shares = [share for share, _ in exact]
+    shares = [total * weight // weight_sum for weight in weights]
     left_over = total - sum(shares)
-    for index in sorted(range(len(exact)), key=lambda index: -exact[index][1])[:left_over]:
-        shares[index] += 1
+    if left_over:
+        rests = [total * weight % weight_sum for weight in weights]
+        for index in sorted(range(len(rests)), key=rests.__getitem__, reverse=True)[:left_over]:
+            shares[index] += 1
     return shares
 
 

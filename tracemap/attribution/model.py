@@ -105,8 +105,7 @@ class OpResult(Record, frozen=True):
     metrics: Mapping[str, OpCost]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberShare:
+class MemberShare(Record, frozen=True):
     """What a site's member got of the site's cost, by metric name.
 
     `weight`: the part of it that this is, before it is rounded to a whole number.
@@ -115,8 +114,8 @@ class MemberShare:
 
     op: OpId
     attributed: Mapping[str, int]
-    weight: Mapping[str, Fraction] = field(default_factory=dict)
-    sampled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    weight: Mapping[str, Fraction] = {}
+    sampled: Mapping[str, tuple[int, int]] = {}
 
 
 class SiteCost(Record, frozen=True):
@@ -156,12 +155,13 @@ class SlowCall(Record, frozen=True):
 
 def slowness(call: SlowCall) -> tuple[int, ...]:
     """What calls are sorted by, the slowest first; of equal ones the earlier."""
-    rest = (call.run, call.invocation, call.start_ns)
-    return (-_from_nothing(call.time_ns), *map(_from_nothing, rest))
-
-
-def _from_nothing(value: Integer) -> int:
-    return -1 if value is UNKNOWN else value
+    time, invocation, start = call.time_ns, call.invocation, call.start_ns
+    return (
+        1 if time is UNKNOWN else -time,
+        call.run,
+        -1 if invocation is UNKNOWN else invocation,
+        -1 if start is UNKNOWN else start,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -38,9 +38,9 @@ class Weights:
         return split_by_largest_remainder(total, self.values)
 
     @property
-    def fractions(self) -> Sequence[Fraction]:
-        """What of a total each member has, and nobody after them, before it is rounded to a whole number."""
-        return _fractions(self.values if any(self.values) else (*[1] * (len(self.values) - 1), 0))
+    def deciding(self) -> tuple[int, ...]:
+        """The weights that a total is split by: the same for all members where none has any."""
+        return self.values if any(self.values) else (*[1] * (len(self.values) - 1), 0)
 
     def intervals(self, total: int) -> list[tuple[int, int]]:
         """The 95 % intervals of the parts of a total, if these rest on samples."""
@@ -58,9 +58,11 @@ class Weights:
 
 
 @lru_cache(maxsize=1024)  # the layers of a model are alike, and so are the weights of their sites
-def _fractions(values: tuple[int, ...]) -> tuple[Fraction, ...]:
-    whole = sum(values)
-    return tuple(Fraction(value, whole) for value in values)
+def weights_by_name(values: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[Mapping[str, Fraction], ...]:
+    """What of a total each member has before it is rounded to a whole number, by the names that weights are for."""
+    wholes = {name: sum(each) for name, each in values}
+    numbers = range(max((len(each) for _, each in values), default=0))
+    return tuple({name: Fraction(each[number], wholes[name]) for name, each in values} for number in numbers)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

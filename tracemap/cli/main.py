@@ -25,8 +25,14 @@ COMMANDS = {
     "show": "Print the map of a bundle: all of it, or one line, op, site, kernel or scope.",
     "audit": "Say where each op went, and which phase of the compiler lost its location.",
     "lower": "Run pass pipelines over MODEL and say which ops work in which of the loops they make.",
+    "run": "Call a bundle's functions and print, write or compare their outputs.",
+    "benchmark": "Time a bundle's functions, as IREE's own benchmark does.",
     "record": "Run a bundle's module under the profiler and write a run.",
     "attribute": "Say which op costs what: join a run onto its bundle.",
+    "bench": "Run each kernel alone: how long it takes, and whether it computes what it should.",
+    "swap": "Replace kernels by edited ones, and say what that changes.",
+    "tune": "Look for better tiles and vector sizes of kernels, and write them as a tuning spec.",
+    "sweep": "Compile, verify and time generated operations over sizes, types and configurations.",
     "events": "List what can be counted on this machine: page faults, cache misses, cycles.",
     "stats": "Print statistics of recorded calls, per thread, as IREE's own hook does.",
     "hook": "Print what to preload to record calls in programs of your own.",
@@ -73,7 +79,7 @@ def group() -> None:
 def main() -> None:
     """The program: errors that a user can mend end in one sentence and their exit code."""
     # A command makes many small objects and ends: looking for cycles among them again and again takes a tenth of it.
-    gc.set_threshold(200_000, 50, 100)
+    gc.set_threshold(5_000_000, 50, 100)
     end_on_signals(_end_by)
     open_streams(_leave_reader)
     try:

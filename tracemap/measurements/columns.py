@@ -198,6 +198,20 @@ def _checked(column: FileColumn, file_format: str) -> str:
 # ---- CSV cell by cell
 
 
+MOST_COLUMNS: Final = 2000
+"""Of a run. The database ends the process where it groups by some thousand aggregates."""
+
+
+def check_width(path: Path, columns: int, most: int = MOST_COLUMNS) -> None:
+    """Refuse a table that has more columns than are read.
+
+    Raises:
+        RunInvalid: it has.
+    """
+    if columns > most:
+        raise RunInvalid(f"{path}: has {columns:,} columns, and at most {most:,} are read; leave some out")
+
+
 _LONGEST_FIRST_LINE = 1 << 20
 
 

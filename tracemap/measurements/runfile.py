@@ -17,7 +17,15 @@ from tracemap.codec import pretty
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError
 from tracemap.inert import for_terminal, plain_cell
 from tracemap.inputs import opened, stored_bytes
-from tracemap.measurements.columns import csv_rows, csv_sql, file_columns, kernel_name, metrics_of, sql_type
+from tracemap.measurements.columns import (
+    check_width,
+    csv_rows,
+    csv_sql,
+    file_columns,
+    kernel_name,
+    metrics_of,
+    sql_type,
+)
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
 from tracemap.measurements.sql import CSV, copied, copy_to, first_line, literal, reading_errors, rows_of
 from tracemap.outputs import check_file, end_of_links, is_csv, is_stream, replaced
@@ -137,6 +145,7 @@ def _read_parquet_run(path: Path) -> Run:
     except reading_errors() as error:
         raise RunInvalid(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
     header = parse_header(pairs[0][0], str(path)) if pairs else None
+    check_width(path, len(described))
     found = {str(name): str(kind) for name, kind, *_ in described}
     if header is None and rows == 0 and found:
         raise RunEmpty(f"{path}: the table has columns and no event")
@@ -148,6 +157,7 @@ def _read_csv_run(path: Path) -> Run:
     header = parse_header(stored_bytes(beside, RunInvalid), str(beside)) if os.path.lexists(beside) else None
     with csv_rows(path) as rows:
         names = tuple(map(plain_cell, next(rows, ())))
+        check_width(path, len(names))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
     # A table with a header of ours may be empty: the program ran without any work.
     if not names and header is None:

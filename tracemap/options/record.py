@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracemap.options.option import BEHIND_DASHES, Options, option
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.options.call import CallOptions
+from tracemap.options.option import option
+from tracemap.units import UNKNOWN, Integer
 
 MOST_HZ: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class RecordOptions(Options):
+class RecordOptions(CallOptions):
     """How to run a bundle's module, and what to measure of it."""
 
     output: Path | None = option(
@@ -22,16 +23,6 @@ class RecordOptions(Options):
         "-o",
         "--output",
     )
-    function: Text = option(UNKNOWN, "The entry point to call.  [default: the only one]", metavar="F")
-    inputs: tuple[str, ...] = option(
-        (),
-        "An input as IREE writes it (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: made up]",
-        "--input",
-        metavar="SPEC",
-    )
-    dim: Integer = option(UNKNOWN, "The size of every `?` in made-up inputs.", metavar="N", at_least=0)
-    flagfile: Path | None = option(None, "A flag file of IREE: function, inputs, parameters.", metavar="F")
-    serial: bool = option(False, "One worker instead of all cores.")
     iterations: Integer = option(
         UNKNOWN, "Measured calls, exactly.  [default: until their median is known]", metavar="N", at_least=1
     )
@@ -88,6 +79,3 @@ class RecordOptions(Options):
     )
     keep_profile: bool = option(False, "Keep IREE's own profile beside the run, as RUN.ireeprof, for iree-profile.")
     force: bool = option(False, "Replace the output if it exists.")
-    runtime_flags: tuple[str, ...] = option(
-        (), "Flags for iree-benchmark-module.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
-    )

@@ -7,8 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
+from typing import Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteResult, TransferResult
+from tracemap.codec import Record
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Site
@@ -75,14 +78,18 @@ def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
         yield EQUAL_MEMBERS
 
 
-def add(sums: dict[str, int], values: Mapping[str, int]) -> None:
-    """Add values to sums by name; of the many lines and ops of a page, counters would take longer than all the rest."""
-    for name, value in values.items():
-        sums[name] = sums.get(name, 0) + value
+def added(sums: Mapping[str, int], values: Mapping[str, int]) -> Mapping[str, int]:
+    """Sums by name with values added, neither of which changes: most sums of a page are of one thing, and its own."""
+    if not sums:
+        return values
+    return {**sums, **{name: sums.get(name, 0) + value for name, value in values.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+"""What sums begin with."""
+
+
+class Reached(Record, frozen=True):
     """An op in one of its sites or transfers: scope and frames joined across the calls that lead there.
 
     `work` is the id of the site or transfer; `attributed` is the op's share of its cost, by metric name.
@@ -172,8 +179,14 @@ class CostedMap:
 
     def attributed(self, op: OpId) -> Mapping[str, int]:
         """The attributed cost of an op by metric name; empty without a result."""
-        result = self.op_results.get(op)
-        return {name: cost.attributed for name, cost in result.metrics.items()} if result else {}
+        return self._attributed.get(op, {})
+
+    @cached_property
+    def _attributed(self) -> Mapping[OpId, Mapping[str, int]]:
+        return {
+            op: {name: cost.attributed for name, cost in result.metrics.items()}
+            for op, result in self.op_results.items()
+        }
 
     def total(self, work: str) -> Mapping[str, int]:
         """The whole cost of a site or transfer by metric name; empty without a result."""
@@ -220,11 +233,14 @@ class CostedMap:
 
     def scope_of(self, op: Op) -> str:
         """The scope of an op for tables; of one that several calls lead to, the first, and how many more there are."""
-        scopes = list(dict.fromkeys(each.scope for each in self.reached_by_op.get(op.id, ()))) or [op.scope]
+        reached = self.reached_by_op.get(op.id, ())
+        if len(reached) < 2:
+            return "/".join(reached[0].scope if reached else op.scope)
+        scopes = list(dict.fromkeys([each.scope for each in reached]))
         more = f" +{len(scopes) - 1}" if len(scopes) > 1 else ""
         return "/".join(scopes[0]) + more
 
     def frames_of(self, op: Op) -> tuple[Frame, ...]:
         """The frames of an op, those of the first calls that lead to it included; the user's own come first."""
-        reached = next((each.frames for each in self.reached_by_op.get(op.id, ())), None)
-        return users_first(self.graph, op.frames) if reached is None else reached
+        reached = self.reached_by_op.get(op.id, ())
+        return reached[0].frames if reached else users_first(self.graph, op.frames)

@@ -40,12 +40,12 @@ def attribute(
     if options.format == "text":
         from tracemap.reports.views.chosen import check_choice
 
-        check_choice(made.bundle.graph, made.attribution, options)
+        check_choice(made.costed, made.attribution, options)
     if options.html is not None:
         from tracemap.reports.page.render import write_bundle_page
 
         progress("writing the page")
-        write_bundle_page(made.bundle, made.attribution, options.html, force=options.force, totals=options.totals)
+        write_bundle_page(made.bundle, made.costed, options.html, force=options.force, totals=options.totals)
     if options.output is not None:
         write_shown(partial(show_attribution, made, options), options.output)
     return made
@@ -77,9 +77,9 @@ def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -
 
             stream.write(attribution_csv(graph, result))
         else:
-            from tracemap.reports.terminal.attribution import print_attribution
+            from tracemap.reports.terminal.attribution import print_costs
 
-            print_attribution(graph, result, stream, options)
+            print_costs(made.costed, result, stream, options)
 
     def value() -> object:
         from tracemap.reports.json.attribution import shown_attribution

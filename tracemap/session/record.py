@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING
 from tracemap.errors import UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.owned.home import temporary_folder
+from tracemap.session.programs import device_of
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
     from tracemap.capture.record import Recorded
     from tracemap.capture.reserving import Reservation
     from tracemap.capture.simulating import CacheSimulation
     from tracemap.graph.bundle import Bundle
-
-_DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
-_TARGET_FLAG = "--iree-hal-target-device="
 
 
 def record(
@@ -44,7 +41,7 @@ def record(
             output=reservation.output,
             options=options,
             reservation=reservation,
-            device=_device(bundle, options.runtime_flags),
+            device=device_of(bundle, options.runtime_flags),
             caches=caches,
             values=tuple(values),
         )
@@ -81,11 +78,3 @@ def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[
     if options.output is not None:
         return reserved(options.output, force=options.force, keep=options.keep_profile)
     return reserved_number(bundle.runs_path, keep=options.keep_profile)
-
-
-def _device(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
-    """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
-    if any(flag.startswith("--device=") for flag in runtime_flags):
-        return UNKNOWN
-    targets = [flag.removeprefix(_TARGET_FLAG) for flag in bundle.graph.module.flags if flag.startswith(_TARGET_FLAG)]
-    return _DEVICES.get(targets[-1], UNKNOWN) if targets else UNKNOWN

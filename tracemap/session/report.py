@@ -22,11 +22,10 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
         TracemapError: as `session.runs.joined` does, where there are runs.
         TargetExists, TargetUnwritable: the page cannot be written.
     """
+    from tracemap.reports.costed import CostedMap
     from tracemap.reports.page.render import write_bundle_page
 
     check_file(options.output, force=options.force)
-    attribution = None
-    if runs:
-        attribution = joined(runs, bundle, options, progress).attribution
+    costed = joined(runs, bundle, options, progress).costed if runs else CostedMap(bundle.graph, None)
     progress("writing the page")
-    write_bundle_page(bundle, attribution, options.output, force=options.force, totals=options.totals)
+    write_bundle_page(bundle, costed, options.output, force=options.force, totals=options.totals)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,14 +21,22 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
     from tracemap.graph.bundle import Bundle
     from tracemap.measurements.model import Run
+    from tracemap.reports.costed import CostedMap
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attributed:
     """An attribution and the bundle that it speaks of."""
 
     bundle: Bundle
     attribution: Attribution
+
+    @cached_property
+    def costed(self) -> CostedMap:
+        """Both, as reports look things up in them: what one report has found, the next one need not look for."""
+        from tracemap.reports.costed import CostedMap
+
+        return CostedMap(self.bundle.graph, self.attribution)
 
 
 def joined(

@@ -24,15 +24,27 @@ def shares_of_invocations(tables: Tables, totals: Totals, results: Mapping[str, 
     """The distributions of all ops of the results of sites and transfers, which are named by their places."""
     if totals.scan.invocations.count is UNKNOWN:
         return {}
-    weights = {metric.name: _weights(totals, results, metric.name) for metric in totals.scan.metrics}
-    sums = {(op, metric): _sum(each) for metric, by_op in weights.items() for op, each in by_op.items()}
-    known = per_invocation(tables, totals.scan, sorted(set(sums.values())))
+    weights = [(names, _weights(totals, results, names[0])) for names in _alike(totals, results)]
+    sums = [{op: _sum(each) for op, each in by_op.items()} for _, by_op in weights]
+    known = per_invocation(tables, totals.scan, sorted({each for of_ops in sums for each in of_ops.values()}))
     found: dict[OpId, dict[str, PerInvocation]] = defaultdict(dict)
-    for metric, by_op in weights.items():
+    for (names, by_op), of_ops in zip(weights, sums, strict=True):
         for op, each in by_op.items():
-            whole = known[sums[op, metric]][metric] if each else nothing(totals.scan)
-            found[op][metric] = _scaled(whole, max(each.values(), default=Fraction(1)))
+            largest = max(each.values()) if each else Fraction(1)
+            for metric in names:
+                found[op][metric] = _scaled(known[of_ops[op]][metric] if each else nothing(totals.scan), largest)
     return found
+
+
+def _alike(totals: Totals, results: Mapping[str, PlaceResult]) -> list[list[str]]:
+    """The names of the metrics, those together by which all ops have the same weights."""
+    names = [metric.name for metric in totals.scan.metrics]
+    # Places that are alike have the same objects, of which there are few.
+    of_ops = {id(share.weight): share.weight for result in results.values() for share in result.shares}
+    found: dict[tuple[Fraction, ...], list[str]] = defaultdict(list)
+    for name in names:
+        found[tuple(weight[name] for weight in of_ops.values())].append(name)
+    return list(found.values())
 
 
 def _weights(totals: Totals, results: Mapping[str, PlaceResult], metric: str) -> Mapping[OpId, dict[int, Fraction]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import compress
+from typing import Final
 
 from tracemap.attribution.model import (
     UNKNOWN_PER_INVOCATION,
@@ -23,13 +23,13 @@ from tracemap.attribution.result.invocations import PerOp
 from tracemap.attribution.result.totals import PlaceTotal, Totals
 from tracemap.attribution.scan.percentiles import Spread
 from tracemap.attribution.steps.counts import StepCounts
-from tracemap.attribution.weights import Weights, weights
+from tracemap.attribution.weights import Weights, weights, weights_by_name
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op, OpId
 from tracemap.graph.program import Site, Transfer
 from tracemap.measurements.model import TIME_METRICS, Peaks
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer, Unknown, split_by_largest_remainder
+from tracemap.units import UNKNOWN, Integer, Unknown, rounded, split_by_largest_remainder
 
 _SEVERAL = 2
 """Workers from which there is anything to balance."""
@@ -84,31 +84,42 @@ def transfer_results(graph: TraceGraph, by: Splitting) -> tuple[TransferResult, 
 
 def _site(site: Site, by: Splitting) -> SiteResult:
     total, metrics = by.totals.at(site.id), by.costs(site.id)
-    found = SiteResult(
+    split = _split(site, metrics, by) if site.members else _NOT_SPLIT
+    return SiteResult(
         site=site.id,
         calls=total.calls,
         metrics=metrics,
-        shares=(),
+        shares=split.shares,
         split_evenly=total.split_evenly,
         tiles=total.tiles if total.calls else UNKNOWN,
         imbalance_percent=_imbalance(total, by.workers),
         slowest=by.totals.slowest(site.id),
-        equal_members=False,
+        equal_members=split.equal_members,
+        nobody=split.nobody,
     )
-    if not site.members:
-        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """What the members of a site got, and nobody; as in `SiteResult`."""
+
+    shares: tuple[MemberShare, ...]
+    nobody: Mapping[str, int]
+    equal_members: bool
+
+
+_NOT_SPLIT: Final = _Split((), {}, equal_members=False)
+
+
+def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split:
     basis = by.bases.get(site.id) or weights(by.rule, site, by.peaks)
     # Bounds are those of the parts that the same weights gave, so that each part lies between its own.
     own = {name: _weights_of(name, site, basis, by) for name in metrics}
     parts = {name: own[name].split(cost.total) for name, cost in metrics.items()}
-    fractions = {name: own[name].fractions for name in metrics}
+    of_ops = weights_by_name(tuple((name, own[name].deciding) for name in metrics))
     sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].sampled}
-    return replace(
-        found,
-        shares=_shares([member.op for member in site.members], parts, fractions, sampled),
-        nobody={name: shares[-1] for name, shares in parts.items()},
-        equal_members=basis.equal,
-    )
+    shares = _shares([member.op for member in site.members], parts, of_ops, sampled)
+    return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.equal)
 
 
 def _weights_of(metric: str, site: Site, basis: Weights, by: Splitting) -> Weights:
@@ -125,7 +136,7 @@ def _transfer(transfer: Transfer, by: Splitting) -> TransferResult:
         transfer=transfer.id,
         calls=total.calls,
         metrics=metrics,
-        shares=_shares(transfer.ops, parts, {name: [Fraction(1, len(even))] * len(even) for name in metrics}, {}),
+        shares=_shares(transfer.ops, parts, weights_by_name(tuple((name, tuple(even)) for name in metrics)), {}),
         split_evenly=total.split_evenly,
         slowest=by.totals.slowest(transfer.id),
     )
@@ -138,25 +149,21 @@ def _imbalance(total: PlaceTotal, workers: Integer) -> Integer:
         return UNKNOWN
     if total.absent["duration_ns"] or total.absent["cpu_ns"]:
         return UNKNOWN
-    return round(Fraction(100 * workers * wall, cpu))
+    return rounded(100 * workers * wall, cpu)
 
 
 def _shares(
     ops: Sequence[OpId],
     parts: Mapping[str, Sequence[int]],
-    fractions: Mapping[str, Sequence[Fraction]],
+    of_ops: Sequence[Mapping[str, Fraction]],
     sampled: Mapping[str, Sequence[tuple[int, int]]],
 ) -> tuple[MemberShare, ...]:
     """The n-th part of each metric is the n-th op's; parts of nobody come after those of ops."""
-    return tuple(
-        MemberShare(
-            op,
-            {name: shares[number] for name, shares in parts.items()},
-            {name: weights[number] for name, weights in fractions.items()},
-            {name: bounds[number] for name, bounds in sampled.items()},
-        )
-        for number, op in enumerate(ops)
-    )
+    by_op = [dict(zip(parts, amounts, strict=True)) for amounts in zip(*parts.values(), strict=True)]
+    if not sampled:
+        return tuple(map(MemberShare, ops, by_op, of_ops))
+    bounds = [{name: each[number] for name, each in sampled.items()} for number in range(len(ops))]
+    return tuple(map(MemberShare, ops, by_op, of_ops, bounds))
 
 
 def op_results(
@@ -176,25 +183,32 @@ def op_results(
 
 
 def _op_result(op: Op, parts: Sequence[_Part], spreads: Mapping[str, PerInvocation], disturbed: bool) -> OpResult:
-    (first, _), *_ = parts
-    costs = {
-        name: _op_cost(name, parts, spreads.get(name, UNKNOWN_PER_INVOCATION), disturbed and name in TIME_METRICS)
-        for name in first.metrics
-    }
-    return OpResult(op.id, op.name, op.file, op.line, sum(result.calls for result, _ in parts), costs)
-
-
-def _op_cost(metric: str, parts: Sequence[_Part], per_invocation: PerInvocation, disturbed: bool) -> OpCost:
-    totals = [result.metrics[metric].total for result, _ in parts]
     # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
-    proven = [len(result.shares) == 1 and not result.split_evenly for result, _ in parts]
-    attributed, inclusive = sum([share.attributed[metric] for _, share in parts]), sum(totals)
+    proven = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
+    costs = {
+        name: _op_cost(
+            name, parts, proven, spreads.get(name, UNKNOWN_PER_INVOCATION), disturbed and name in TIME_METRICS
+        )
+        for name in parts[0][0].metrics
+    }
+    return OpResult(op.id, op.name, op.file, op.line, sum([result.calls for result, _ in parts]), costs)
+
+
+def _op_cost(
+    metric: str,
+    parts: Sequence[_Part],
+    proven: Sequence[PlaceResult],
+    per_invocation: PerInvocation,
+    disturbed: bool,
+) -> OpCost:
+    attributed = sum([share.attributed[metric] for _, share in parts])
+    inclusive = sum([result.metrics[metric].total for result, _ in parts])
     sampled = [share for _, share in parts if metric in share.sampled]
     low, high, uncertain = _interval(metric, attributed, sampled) if sampled else (UNKNOWN, UNKNOWN, False)
     return OpCost(
         inclusive=inclusive,
         attributed=attributed,
-        low=sum(compress(totals, proven)),
+        low=sum([result.metrics[metric].total for result in proven]),
         high=inclusive,
         per_invocation=per_invocation,
         sampled_low=low,

@@ -59,7 +59,10 @@ class Totals:
 
     def slowest(self, place: str) -> tuple[SlowCall, ...]:
         """The slowest calls of all targets of a place."""
-        calls = [call for target in sorted(self.at(place).targets) for call in self.scan.slowest.get(target, ())]
+        targets = sorted(self.at(place).targets)
+        calls = [call for target in targets for call in self.scan.slowest.get(target, ())]
+        if len(targets) == 1 and calls and calls[-1].time_ns is not UNKNOWN:
+            return self.scan.slowest[targets[0]]  # which are sorted already
         return tuple(sorted(calls, key=slowness)[:MOST_SLOWEST])
 
     @property
@@ -80,24 +83,25 @@ def totals(scan: Scan) -> Totals:
     for number, target in enumerate(scan.targets):
         if number not in scan.by_target:
             continue
-        events, even = scan.by_target[number], [1] * len(target.places)
+        events, parts = scan.by_target[number], [places[place] for place in target.places]
         # Calls and metrics are split alike: the first places of a target get what cannot be divided.
-        for place, calls in zip(target.places, split_by_largest_remainder(events.events, even), strict=True):
-            places[place].calls += calls
-            places[place].targets.add(number)
-            places[place].split_evenly |= not target.exact
-            places[place].absent.update(events.absent)
-        for place, tiles in zip(target.places, _split(events.tiles, even), strict=True):
-            places[place].tiles = sum_of((places[place].tiles, tiles))
+        tiles = events.tiles
+        of_tiles: Sequence[Integer] = [tiles] * len(parts) if tiles is UNKNOWN else _evenly(tiles, parts)
+        for part, calls, tiles in zip(parts, _evenly(events.events, parts), of_tiles, strict=True):
+            part.calls += calls
+            part.tiles = sum_of((part.tiles, tiles))
+            part.targets.add(number)
+            part.split_evenly |= not target.exact
+            part.absent.update(events.absent)
         for metric, total in events.worked.items():
-            for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
-                places[place].sums[metric] += share
+            for part, share in zip(parts, _evenly(total, parts), strict=True):
+                part.sums[metric] += share
         for metric, total in events.disturbed.items():
-            for place, share in zip(target.places, split_by_largest_remainder(total, even), strict=True):
-                places[place].disturbed[metric] += share
+            for part, share in zip(parts, _evenly(total, parts), strict=True):
+                part.disturbed[metric] += share
     return Totals(scan, dict(places))
 
 
-def _split(total: Integer, weights: Sequence[int]) -> Sequence[Integer]:
-    """The parts of a total; all unknown where it is."""
-    return [UNKNOWN] * len(weights) if total is UNKNOWN else split_by_largest_remainder(total, weights)
+def _evenly(total: int, places: Sequence[PlaceTotal]) -> Sequence[int]:
+    """The parts of a total, one for each place."""
+    return [total] if len(places) == 1 else split_by_largest_remainder(total, [1] * len(places))

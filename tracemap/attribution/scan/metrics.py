@@ -30,7 +30,7 @@ def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     Raises:
         UsageInvalid: the runs have no metric in common.
     """
-    own = [{metric.name: metric for metric in run.metrics if metric not in run.step_metrics} for run in runs]
+    own = [_of_events(run) for run in runs]
     several = [metrics for metrics in own if metrics]
     if not several:
         return ()
@@ -40,6 +40,11 @@ def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     times = [name for name in TIME_METRICS if name in common]
     ordered = (*times, *(name for name in common if name not in times))
     return tuple(_over_all([metrics[name] for metrics in several]) for name in ordered)
+
+
+def _of_events(run: Run) -> dict[str, Metric]:
+    of_steps = frozenset(run.step_metrics)
+    return {metric.name: metric for metric in run.metrics if metric not in of_steps}
 
 
 def _over_all(same: Sequence[Metric]) -> Metric:

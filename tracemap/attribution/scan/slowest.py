@@ -6,7 +6,7 @@ They are among the outliers, with others.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan.metrics import RANKED_BY, ranked_by, value_column
@@ -38,20 +38,17 @@ def slowest_calls(resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
         order=", ".join(f"{key} NULLS FIRST" for key in keys if key != "NULL"),
     )
     found = defaultdict(list)
-    for target, run, invocation, *times in resolved.tables.query(query):
-        found[target].append(_call(run, _known(invocation, resolved.first_invocations[run]), times))
+    wall, cpu = RANKED_BY.index("duration_ns"), RANKED_BY.index("cpu_ns")
+    for target, run, invocation, start_ns, *times in resolved.tables.query(query):
+        which = _known(invocation, resolved.first_invocations[run])
+        call = SlowCall(run + 1, which, _known(start_ns), _known(times[wall]), _known(times[cpu]))
+        found[target].append(call)
     return {target: tuple(calls) for target, calls in found.items()}
 
 
 def _run_of(resolved: Resolved) -> str:
     """The number of a row's run, from 0, in SQL: the rows of a run follow those of the runs before it."""
     return " + ".join(f"CAST(event.row >= {first} AS INTEGER)" for first in resolved.first_rows[1:]) or "0"
-
-
-def _call(run: int, invocation: Integer, times: Sequence[int | None]) -> SlowCall:
-    start, *values = map(_known, times)
-    wall, cpu = (dict(zip(RANKED_BY, values, strict=True))[name] for name in ("duration_ns", "cpu_ns"))
-    return SlowCall(run=run + 1, invocation=invocation, start_ns=start, duration_ns=wall, cpu_ns=cpu)
 
 
 def _known(value: int | None, before: int = 0) -> Integer:

@@ -145,6 +145,19 @@ def _header(path: Path, head: bytes, preamble: dict[str, int], fields: list[tupl
 def _about(path: Path, head: bytes, preamble: dict[str, int]) -> Any:  # noqa: ANN401 - JSON may be anything
     text = _slice(path, head, preamble["about_offset"], preamble["about_bytes"])
     try:
-        return json.loads(text.decode("utf-8", errors="replace"))
+        return json_of(text)
     except (ValueError, RecursionError) as error:
         raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
+
+
+def json_of(text: bytes) -> Any:  # noqa: ANN401 - JSON may be anything
+    """What a JSON text of the hook's says.
+
+    Raises:
+        RecursionError: it is nested without end.
+        ValueError: it is no JSON, or has half a surrogate pair, which the hook does not write and nothing can store.
+    """
+    parsed = json.loads(text.decode("utf-8", errors="replace"))
+    if b"\\u" in text:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    return parsed

@@ -6,7 +6,6 @@ process inherits what its parent had loaded, and says how much that is.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Any, Final
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.inputs import stored_bytes
-from tracemap.measurements.hook.head import check_version
+from tracemap.measurements.hook.head import check_version, json_of
 from tracemap.units import plural
 
 STILL_LOADED: Final = (1 << 63) - 1
@@ -173,7 +172,7 @@ def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
 
 
 def _line_of(line: bytes, *, first: bool) -> dict[str, Any]:
-    parsed = json.loads(line.decode("utf-8", errors="replace"))
+    parsed = json_of(line)
     if not isinstance(parsed, dict):
         raise TypeError("a line is no object")
     if first != (parsed["kind"] == "process"):

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
 from tracemap.inert import plain_cell
+from tracemap.inputs import check_is_file
+from tracemap.measurements.columns import check_width, csv_rows
 from tracemap.measurements.hook.recording import (
     HookProcess,
     HookThread,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 DURATION = "duration_us"
 _FIXED = ("thread", "cpu", "node", DURATION)
+_MOST_COLUMNS = 68
+"""Statistics are of pairs of columns: of so many already there are two thousand. A call counts 16 events at most."""
 _WHAT_IS_READ = (
     "statistics are of single calls: name the folder that the hook recorded into (tracemap hook env -o FOLDER), or a "
     f"CSV file of IREE's hook, which begins with the columns {', '.join(_FIXED)}"
@@ -156,8 +160,11 @@ def _csv_calls(path: Path) -> list[ThreadCalls]:
     """The threads of one CSV file of IREE's hook, in the order of their first line."""
     import duckdb
 
-    if not path.is_file():
+    if not path.exists():
         raise RunInvalid(f"{path}: does not exist; {_WHAT_IS_READ}")
+    check_is_file(path, RunInvalid)
+    with csv_rows(path) as rows:
+        check_width(path, len(next(rows, ())), _MOST_COLUMNS)
     try:
         with duckdb.connect() as connection:
             table = f"read_csv({literal(str(path))}, header=true, delim=',', quote='\"', all_varchar=true)"

@@ -32,7 +32,14 @@ def build_page(
         kernels: what the inside of kernels is read from.
         totals: whether it shows sums over the run first, not what one invocation costs.
     """
-    costed = CostedMap(graph, attribution)
+    return page_of(CostedMap(graph, attribution), source_text, kernels, totals=totals)
+
+
+def page_of(
+    costed: CostedMap, source_text: Callable[[SourceFile], str], kernels: KernelSources, *, totals: bool
+) -> PageData:
+    """As `build_page`, of a map with the costs of a run, or without."""
+    graph, attribution = costed.graph, costed.attribution
     sources = tuple(
         source_page(costed, index, source, source_text(source)) for index, source in enumerate(graph.sources)
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle
+from tracemap.reports.costed import CostedMap
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
 from tracemap.reports.html.document import Kind, render, write_page
-from tracemap.reports.page.build import build_page
+from tracemap.reports.page.build import page_of
 from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.reports.page.model import (
     MemberRow,
@@ -92,15 +92,13 @@ def bar_width(exact: int, measured: int) -> int:
     return min(BAR_STEPS, max(1, round(BAR_STEPS * exact / measured)))
 
 
-def write_bundle_page(
-    bundle: Bundle, attribution: Attribution | None, target: Path, *, force: bool, totals: bool = False
-) -> None:
+def write_bundle_page(bundle: Bundle, costed: CostedMap, target: Path, *, force: bool, totals: bool = False) -> None:
     """Write the page of a bundle, with the costs of a run, of one invocation or as sums, or without.
 
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
     """
-    page = build_page(bundle.graph, attribution, bundle.source_text, kernels_of(bundle), totals=totals)
+    page = page_of(costed, bundle.source_text, kernels_of(bundle), totals=totals)
     write_page(render_page(page), target, force=force)
 
 

@@ -7,12 +7,12 @@ the lines of its stack, as a profiler of Python would show it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Fate, Frame, OpId
-from tracemap.reports.costed import CostedMap, add, heat
+from tracemap.reports.costed import NOTHING, CostedMap, added, heat
 from tracemap.reports.highlight.colours import colours_of_python
 from tracemap.reports.labels import lines_of, short_name
 from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage
@@ -30,8 +30,8 @@ class LineUse:
     ops: dict[OpId, None] = field(default_factory=dict)
     part_ops: dict[OpId, None] = field(default_factory=dict)
     works: dict[str, None] = field(default_factory=dict)
-    attributed: dict[str, int] = field(default_factory=dict)
-    inclusive: dict[str, int] = field(default_factory=dict)
+    attributed: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    inclusive: Mapping[str, int] = field(default_factory=lambda: NOTHING)
 
 
 def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
@@ -44,13 +44,13 @@ def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
             use = uses[op.line]
             use.ops[op.id] = None
             use.works.update(dict.fromkeys(costed.works_of(op)))
-            add(use.attributed, costed.attributed(op.id))
+            use.attributed = added(use.attributed, costed.attributed(op.id))
         for part in op.parts:
             if not isinstance(part.line, Unknown) and part.line != op.line:
                 uses[part.line].part_ops[op.id] = None
     for use in uses.values():
         for work in use.works:  # each once, however many ops of the line work in it
-            add(use.inclusive, costed.total(work))
+            use.inclusive = added(use.inclusive, costed.total(work))
     return uses
 
 
@@ -63,9 +63,9 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
             if costed.source_index[frame.file] == index:
                 use = uses[frame.line]
                 use.ops[reached.op.id] = use.works[reached.work] = None
-                add(use.inclusive, reached.attributed)
+                use.inclusive = added(use.inclusive, reached.attributed)
                 if depth == 0:
-                    add(use.attributed, reached.attributed)
+                    use.attributed = added(use.attributed, reached.attributed)
     for op in costed.graph.ops:
         if op.id not in costed.reached_by_op:
             for frame in _kept(costed, op.frames):
@@ -106,20 +106,24 @@ def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
 
 
 def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
-    site_by_id = costed.graph.site_by_id
     results = [costed.results[work] for work in use.works if work in costed.results]
-
-    def ordinal(site: str) -> int:
-        return site_by_id[site].ordinal
-
     return SourceLine(
-        ops=tuple(use.ops),
-        part_ops=tuple(use.part_ops),
-        sites=tuple(sorted((work for work in use.works if work in site_by_id), key=ordinal)),
-        calls=sum(result.calls for result in results) if results else UNKNOWN,
+        ops=tuple(map(str, use.ops)),
+        part_ops=tuple(map(str, use.part_ops)),
+        sites=_sites(costed, use.works),
+        calls=sum([result.calls for result in results]) if results else UNKNOWN,
         remark="" if results else _remark(costed, use),
         costs=_costs(costed, use, peaks) if results else (),
     )
+
+
+def _sites(costed: CostedMap, works: Iterable[str]) -> tuple[str, ...]:
+    """Those of works that are sites, in the order of the program."""
+    by_id = costed.graph.site_by_id
+    sites = [work for work in works if work in by_id]
+    if len(sites) > 1:
+        sites.sort(key=lambda site: by_id[site].ordinal)
+    return tuple(sites)
 
 
 def _remark(costed: CostedMap, use: LineUse) -> str:
@@ -137,14 +141,11 @@ def _remark(costed: CostedMap, use: LineUse) -> str:
 
 
 def _costs(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> tuple[LineCost, ...]:
-    return tuple(
-        LineCost(
-            use.attributed.get(metric.name, 0),
-            use.inclusive.get(metric.name, 0),
-            heat_level(heat(use.attributed.get(metric.name, 0), peak)),
-        )
-        for metric, peak in zip(costed.metrics, peaks, strict=True)
-    )
+    costs = []
+    for metric, peak in zip(costed.metrics, peaks, strict=True):
+        attributed = use.attributed.get(metric.name, 0)
+        costs.append(LineCost(attributed, use.inclusive.get(metric.name, 0), heat_level(heat(attributed, peak))))
+    return tuple(costs)
 
 
 def heat_level(heat: float) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracemap.attribution.model import OpCost, SiteCost, SiteResult, SlowCall
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
-from tracemap.reports.costed import CostedMap, add, remarks
+from tracemap.reports.costed import NOTHING, CostedMap, added, remarks
 from tracemap.reports.labels import file_line, or_dash
 from tracemap.reports.page.model import (
     LineLink,
@@ -36,6 +37,9 @@ def op_rows(costed: CostedMap, sources: Sequence[SourcePage]) -> tuple[OpRow, ..
     return tuple(_op_row(costed, op, links) for op in costed.graph.ops)
 
 
+_NO_LINE: Final = LineLink("", "")
+
+
 class _Links:
     """Turns file and line into text and anchor; only lines that are on the page have one."""
 
@@ -53,15 +57,17 @@ class _Links:
 
     def of_python(self, stack: Sequence[Frame]) -> LineLink:
         """The innermost frame whose file is kept, else the innermost."""
+        if not stack:
+            return _NO_LINE
         frames = [frame for frame in stack if frame.file in self._index] or stack
-        return self.of(frames[0].file, frames[0].line) if frames else LineLink("", "")
+        return self.of(frames[0].file, frames[0].line)
 
 
 def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
     sites = costed.graph.sites_of_op.get(op.id, ())
     result = costed.op_results.get(op.id)
     return OpRow(
-        id=op.id,
+        id=str(op.id),
         name=op.name,
         line=links.of(op.file, op.line),
         python=links.of_python(costed.frames_of(op)),
@@ -69,10 +75,10 @@ def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
         scope=costed.scope_of(op),
         fate=op.fate.value,
         reason=op.reason.text,
-        kernels=tuple(dict.fromkeys(costed.graph.site_by_id[site].kernel for site in sites)),
+        kernels=tuple(dict.fromkeys([costed.graph.site_by_id[site].kernel for site in sites])),
         sites=sites,
         calls=result.calls if result else UNKNOWN,
-        costs=tuple(_op_cost(result.metrics[metric.name]) for metric in costed.metrics) if result else (),
+        costs=tuple([_op_cost(result.metrics[metric.name]) for metric in costed.metrics]) if result else (),
     )
 
 
@@ -125,7 +131,7 @@ def _slow_call(call: SlowCall) -> SlowCallRow:
 
 def _member_row(member: Membership, shares: Mapping[OpId, tuple[int, ...]]) -> MemberRow:
     return MemberRow(
-        op=member.op,
+        op=str(member.op),
         evidence=member.evidence.value,
         root=member.root,
         operations=member.operations,
@@ -143,11 +149,11 @@ class _Scope:
     """What stands directly in a scope, or in it and below: ops, and their cost by metric name."""
 
     ops: set[OpId] = field(default_factory=set)
-    attributed: dict[str, int] = field(default_factory=dict)
+    attributed: Mapping[str, int] = field(default_factory=lambda: NOTHING)
 
     def take(self, ops: Collection[OpId], attributed: Mapping[str, int]) -> None:
         self.ops.update(ops)
-        add(self.attributed, attributed)
+        self.attributed = added(self.attributed, attributed)
 
 
 def scope_rows(costed: CostedMap) -> tuple[ScopeRow, ...]:

@@ -50,12 +50,15 @@ def print_attribution(
     Raises:
         UsageInvalid: there is no such metric or column.
     """
-    options = options or AttributeOptions()
-    costed = CostedMap(graph, attribution)
+    print_costs(CostedMap(graph, attribution), attribution, out, options or AttributeOptions())
+
+
+def print_costs(costed: CostedMap, attribution: Attribution, out: TextIO, options: AttributeOptions) -> None:
+    """As `print_attribution`, of a map with the costs of the attribution."""
     costs = costs_of(attribution, options)
     chosen = chosen_view(costed, costs, options)
     to = console(out)
-    diagnostics = graph.diagnostics + attribution.diagnostics
+    diagnostics = costed.graph.diagnostics + attribution.diagnostics
     print_diagnostics(to, foremost(diagnostics))
     _print_run(to, costed, attribution, totals=options.totals)
     _print_view(to, chosen, costs)

@@ -10,7 +10,6 @@ from fractions import Fraction
 
 from tracemap.attribution.model import Attribution
 from tracemap.errors import UsageInvalid
-from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.views.costs import SHARE, Costs, shown_metrics
@@ -60,14 +59,14 @@ def costs_of(attribution: Attribution, options: AttributeOptions) -> Costs:
     )
 
 
-def check_choice(graph: TraceGraph, attribution: Attribution, options: AttributeOptions) -> None:
+def check_choice(costed: CostedMap, attribution: Attribution, options: AttributeOptions) -> None:
     """Find out before anything is written whether what is to be shown is there.
 
     Raises:
         UsageInvalid: there is no such metric or column.
     """
     if options.metrics or options.columns or options.sort or options.filters:
-        chosen_view(CostedMap(graph, attribution), costs_of(attribution, options), options)
+        chosen_view(costed, costs_of(attribution, options), options)
 
 
 def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> Chosen:
@@ -79,10 +78,13 @@ def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> C
     view = VIEWS[options.by](costed, costs)
     for name in filter(None, (_column_and_rest(pattern)[0] for pattern in options.filters)):
         _column(view, name)  # it is refused whether there are rows or not
-    matching = [row for row in view.rows if all(_matches(view, row, pattern) for pattern in options.filters)]
+    matching = view.rows
+    for pattern in options.filters:
+        matching = [row for row in matching if _matches(view, row, pattern)]
     shown = _sorted(view, matching, options.sort)[: options.top or None]
     columns = tuple(_column(view, key) for key in options.columns) or _usual(view, shown)
-    everything, found, first = (_share(rows) for rows in (view.rows, matching, shown))
+    everything, first = _share(view.rows), _share(shown)
+    found = everything if matching is view.rows else _share(matching)
     hidden, unmatched = len(matching) - len(shown), len(view.rows) - len(matching)
     of = (hidden, unmatched, found - first, everything - found)
     return Chosen(view, columns, tuple(shown), bool(options.columns), *of)
@@ -135,10 +137,9 @@ def _sorted(view: View, rows: Sequence[Row], sort: str | None) -> list[Row]:
     column = _column(view, sort or view.rank)
     if column.unit == TEXT:
         return sorted(rows, key=lambda row: str(row.get(column.key, "")))
-    numbers = {index: _number(row.get(column.key)) for index, row in enumerate(rows)}
-    return [
-        rows[index] for index in sorted(numbers, key=lambda index: (numbers[index] is None, -(numbers[index] or 0)))
-    ]
+    numbers = [_number(row.get(column.key)) for row in rows]
+    ranks = [(number is None, -(number or 0), place) for place, number in enumerate(numbers)]
+    return [rows[place] for *_, place in sorted(ranks)]
 
 
 def _number(cell: Cell) -> int | Fraction | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -10,6 +10,38 @@ Cell = str | int | Fraction | None
 """A text; or a number, in the unit of its column and not yet divided; None where there is none."""
 Row = Mapping[str, Cell]
 """Cells by the keys of columns; what has no entry is None."""
+
+
+class LaterRow(Mapping[str, Cell]):
+    """A row of which some cells are there; the others are made when one of them is asked for.
+
+    Of the rows of a large model few are shown: what all are sorted by is known of each, where it stands of those few.
+    """
+
+    __slots__ = ("_cells", "_make")
+
+    def __init__(self, cells: Mapping[str, Cell], make: Callable[[], Mapping[str, Cell]]) -> None:
+        self._cells = cells
+        self._make: Callable[[], Mapping[str, Cell]] | None = make
+
+    def __getitem__(self, key: str) -> Cell:
+        return self._cells[key] if key in self._cells else self._whole()[key]
+
+    def get(self, key: str, default: Cell = None) -> Cell:  # type: ignore[override] # Mapping's own raises and catches
+        """A cell; the default where there is none."""
+        return self._cells[key] if key in self._cells else self._whole().get(key, default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole())
+
+    def __len__(self) -> int:
+        return len(self._whole())
+
+    def _whole(self) -> Mapping[str, Cell]:
+        if self._make is not None:
+            self._cells, self._make = {**self._make(), **self._cells}, None
+        return self._cells
+
 
 TEXT = ""
 """The unit of columns of texts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec.structs import asdict
@@ -13,7 +14,7 @@ from tracemap.graph.ops import Op
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.labels import file_line, op_line
 from tracemap.reports.views.costs import Costs
-from tracemap.reports.views.model import Cell, Column, Row, View
+from tracemap.reports.views.model import Cell, Column, LaterRow, Row, View
 from tracemap.units import Unknown
 
 UNCERTAIN: Final = Column("uncertain", "")
@@ -55,6 +56,11 @@ def by_op(costed: CostedMap, costs: Costs) -> View:
 
 
 def _op_row(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
+    return LaterRow(costs.cells(costed.attributed(result.op)), partial(_about_op, costed, costs, result))
+
+
+def _about_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
+    """All cells of an op's row but its costs."""
     op, cost = costed.graph.op_by_id[result.op], result.metrics[costs.first.name]
     kept = next((frame for frame in costed.frames_of(op) if frame.file in costed.source_index), None)
     return {
@@ -69,7 +75,6 @@ def _op_row(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
         "high": cost.high,
         **_known(cost.per_invocation),
         **_sampled(cost),
-        **costs.cells(costed.attributed(op.id)),
     }
 
 

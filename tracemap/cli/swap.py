@@ -1,0 +1,63 @@
+"""`tracemap swap`: kernels replaced by edited ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
+from tracemap.errors import UsageInvalid
+from tracemap.options.swap import SwapOptions
+
+
+@options_command("swap", SwapOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+@click.argument("kernels", metavar="[KERNEL=FILE]...", nargs=-1)
+def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> None:
+    """Replace kernels of BUNDLE by what lies in FILE, and say what that changes.
+
+    A FILE is what --dump wrote, edited: a kernel's source, its configuration (tiles, vectors, pipeline), or an object.
+    The new bundle is verified against the original, kernel by kernel, and both are recorded in turn: the ops are named
+    whose cost changed. Ends with status 1 where a kernel computes something else.
+
+    \b
+    Example:
+      tracemap swap model.tracemap main_dispatch_4 --dump source -o new.mlir
+      tracemap swap model.tracemap main_dispatch_4=new.mlir -o new.tracemap
+    """
+    from tracemap.graph.bundle import load
+    from tracemap.session.swap import dump, has_failed, show_swap, swap
+
+    if options.dump is not None:
+        if len(kernels) != 1 or "=" in kernels[0]:
+            raise UsageInvalid("--dump writes one kernel: name it, without a file")
+        text = dump(load(bundle), kernels[0], options)
+        if options.output is None:
+            sys.stdout.write(text)
+        return
+    with phases_shown("swap") as progress:
+        made = swap(load(bundle), _replacements(kernels), options, progress)
+    show_swap(made, options, sys.stdout)
+    tell(f"bundle: {options.output}")
+    if has_failed(made):
+        sys.exit(1)
+
+
+def _replacements(words: tuple[str, ...]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for name, file in map(_replacement, words):
+        if name in found:
+            raise UsageInvalid(f"{name}: is replaced twice; name one file for it")
+        found[name] = file
+    return found
+
+
+def _replacement(word: str) -> tuple[str, Path]:
+    name, equals, file = word.partition("=")
+    if not equals or not file:
+        raise UsageInvalid(f"{word}: a replacement is written KERNEL=FILE")
+    return name, Path(file)

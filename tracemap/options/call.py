@@ -1,0 +1,28 @@
+"""What every command can be asked that calls a function of a bundle's module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracemap.options.option import BEHIND_DASHES, Options, option
+from tracemap.units import UNKNOWN, Integer, Text
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions(Options):
+    """Which function is called, with what, and on how many workers: the base of the records of such commands."""
+
+    function: Text = option(UNKNOWN, "The entry point to call.  [default: the only one]", metavar="F")
+    inputs: tuple[str, ...] = option(
+        (),
+        "An input as IREE writes it (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: made up]",
+        "--input",
+        metavar="SPEC",
+    )
+    dim: Integer = option(UNKNOWN, "The size of every `?` in made-up inputs.", metavar="N", at_least=0)
+    flagfile: Path | None = option(None, "A flag file of IREE: function, inputs, parameters.", metavar="F")
+    serial: bool = option(False, "One worker instead of all cores.")
+    runtime_flags: tuple[str, ...] = option(
+        (), "Flags for the program of IREE that is started.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
+    )

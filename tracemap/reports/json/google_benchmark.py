@@ -1,0 +1,51 @@
+"""A bench as Google Benchmark's JSON, which `compare.py` of its tools reads (google/benchmark, docs/tools.md)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tracemap.experiments.model import Bench, KernelBench, Spread
+
+
+def google_benchmark(made: Bench) -> dict[str, Any]:
+    """The document: a benchmark for each kernel that was timed, and one with `/cold` where caches were cold."""
+    context = {
+        "executable": "tracemap bench",
+        "num_cpus": os.cpu_count() or 1,
+        "module_sha256": made.module_sha256,
+        "device": made.device,
+        "library_build_type": "release",
+        "caches": [],
+    }
+    benchmarks = [each for kernel in made.kernels for each in _of_kernel(kernel)]
+    for number, each in enumerate(benchmarks):
+        each["family_index"] = number
+    return {"context": context, "benchmarks": benchmarks}
+
+
+def _of_kernel(kernel: KernelBench) -> list[dict[str, Any]]:
+    name = kernel.kernel if not kernel.sites else f"{kernel.kernel}/{kernel.sites[0]}"
+    timed = [(name, kernel.time_ns), (f"{name}/cold", kernel.cold_ns)]
+    return [_benchmark(name, spread, kernel) for name, spread in timed if spread is not None]
+
+
+def _benchmark(name: str, spread: Spread, kernel: KernelBench) -> dict[str, Any]:
+    """One entry; times are of one call."""
+    return {
+        "name": name,
+        "family_index": 0,
+        "per_family_instance_index": 0,
+        "run_name": name,
+        "run_type": "iteration",
+        "repetitions": 1,
+        "repetition_index": 0,
+        "threads": 1,
+        "iterations": spread.batch * spread.repetitions,
+        "real_time": spread.median,
+        "cpu_time": spread.median,
+        "time_unit": "ns",
+        **({} if kernel.operations_per_s is None else {"items_per_second": kernel.operations_per_s}),
+        **({} if kernel.bytes_per_s is None else {"bytes_per_second": kernel.bytes_per_s}),
+        "label": kernel.verification.status.value,
+    }

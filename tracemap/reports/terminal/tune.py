@@ -1,0 +1,45 @@
+"""What `tune` prints: what was tried of each kernel, and what the best changes in the application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from tracemap.experiments.model import Ratio, Tune
+from tracemap.reports.terminal.swap import print_changes
+from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
+
+_KERNELS = (
+    Heading("kernel", least=28),
+    number("tried"),
+    number("failed", leave=20),
+    number("time alone"),
+    Heading("interval", leave=30),
+    Heading("configuration", leave=10, least=16),
+)
+
+
+def print_tune(made: Tune, out: TextIO) -> None:
+    """Print the kernels, then the ops of the application that changed."""
+    to = console(out)
+    print_table(to, "", _KERNELS, _rows(made), gap=False)
+    for each in made.kernels:
+        if each.obstacle:
+            say(to, f"{each.kernel}: {each.obstacle}")
+    if not made.spec:
+        say(to, "no better configuration is known: nothing to write")
+        return
+    say(to, f"spec: {made.spec}, for iree-compile --iree-codegen-tuning-spec-path={made.spec}")
+    print_changes(to, made.pairs, made.application, made.ops)
+
+
+def _rows(made: Tune) -> Iterator[tuple[object, ...]]:
+    for each in made.kernels:
+        if each.best is None:
+            yield each.kernel, each.tried, each.failed, "", "", f"no better candidate in {each.tried} tried"
+        else:
+            yield each.kernel, each.tried, each.failed, *_ratio(each.best.ratio), each.best.configuration
+
+
+def _ratio(ratio: Ratio) -> tuple[str, str]:
+    return f"{ratio.median:.2f} times", f"{ratio.low:.2f} … {ratio.high:.2f}"

@@ -1,0 +1,186 @@
+"""Kernels of a bundle run alone, and beside them a run of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.diagnostics import DISTURBED
+from tracemap.errors import QueryInvalid
+from tracemap.experiments.model import Bench, KernelBench, Status
+from tracemap.options.attribute import AttributeOptions
+from tracemap.options.bench import BenchOptions
+from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.toolchain import Progress, no_progress
+from tracemap.units import UNKNOWN, Text
+
+if TYPE_CHECKING:
+    from tracemap.attribution.model import Attribution
+    from tracemap.experiments.explaining import Application
+    from tracemap.graph.bundle import Bundle
+    from tracemap.graph.model import TraceGraph
+    from tracemap.measurements.model import Peaks
+
+_METRIC = "cpu_ns"
+_DEVICE = "local-sync"
+_COMPARED = 1 << 25
+"""Bytes of a last-level cache that the machine does not tell."""
+
+
+def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progress) -> Bench:
+    """Run kernels of a bundle alone, and write the result where the options name a file.
+
+    Raises:
+        TracemapError: as `bench.bench.bench` and `session.runs.joined` do.
+        QueryInvalid: no kernel is called so, or there is no such op.
+        TargetExists, TargetUnwritable: the output cannot be written.
+    """
+    from tracemap.capture.peaks import measure_peaks
+    from tracemap.experiments.bench import BenchRequest
+    from tracemap.experiments.bench import bench as run_kernels
+
+    check_files(options.output, force=options.force)
+    run = options.run or _newest_run(bundle)
+    if not bundle.graph.kernels:
+        return _written(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, kernels=()), options)
+    peaks = measure_peaks()
+    costs = None if run is None else _attribution(bundle, run, progress)
+    kernels = _chosen(bundle.graph, options, costs)
+    application = _application(costs, peaks)
+    request = BenchRequest(bundle, options, kernels, peaks, _cache_bytes(), application)
+    found = run_kernels(request, progress)
+    name: Text = UNKNOWN if run is None else run.name
+    return _written(Bench(module_sha256=bundle.graph.module.sha256, run=name, device=_DEVICE, kernels=found), options)
+
+
+def _written(made: Bench, options: BenchOptions) -> Bench:
+    if options.output is not None:
+        write_shown(partial(show_bench, made, options), options.output)
+    return made
+
+
+def chosen_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[str, ...]:
+    """The kernels that options choose, the dearest in the newest run of the bundle first.
+
+    Raises:
+        QueryInvalid: there are none.
+    """
+    run = options.run or _newest_run(bundle)
+    return _chosen(bundle.graph, options, None if run is None else _attribution(bundle, run, progress))
+
+
+def bench_kernels(
+    bundle: Bundle, options: BenchOptions, kernels: tuple[str, ...], progress: Progress, reference: bytes = b""
+) -> tuple[KernelBench, ...]:
+    """Run some kernels alone, beside no application; `reference` is a configured module that says what is right.
+
+    Raises:
+        TracemapError: as `experiments.bench.bench` does.
+    """
+    from tracemap.capture.peaks import measure_peaks
+    from tracemap.experiments.bench import BenchRequest, bench
+
+    request = BenchRequest(bundle, options, kernels, measure_peaks(), _cache_bytes(), reference=reference)
+    return bench(request, progress)
+
+
+def has_failed(made: Bench) -> bool:
+    """Whether a kernel computes something else than its reference."""
+    return any(kernel.verification.status is Status.FAILED for kernel in made.kernels)
+
+
+def show_bench(made: Bench, options: BenchOptions, out: TextIO) -> None:
+    """Write what was found to a stream, in the format of the options."""
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            from tracemap.reports.csv.bench import bench_csv
+
+            stream.write(bench_csv(made))
+        else:
+            from tracemap.reports.terminal.bench import print_bench
+
+            print_bench(made, stream)
+
+    def value() -> object:
+        if options.format == "google-benchmark":
+            from tracemap.reports.json.google_benchmark import google_benchmark
+
+            return google_benchmark(made)
+        return made
+
+    show_as("text" if options.format in ("text", "csv") else "json", out, text, value)
+
+
+def _newest_run(bundle: Bundle) -> Path | None:
+    """The run of a bundle that was written last; None for a bundle without any."""
+    files = [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
+    return max(files, key=lambda path: path.name, default=None)
+
+
+def _attribution(bundle: Bundle, run: Path, progress: Progress) -> Attribution:
+    from tracemap.session.runs import joined
+
+    return joined([run], bundle, AttributeOptions(), progress).attribution
+
+
+def _application(costs: Attribution | None, peaks: Peaks) -> Application:
+    """What the run tells of its sites, and how fast the machine was beside now."""
+    from tracemap.experiments.explaining import Application, SiteCalls
+
+    if costs is None:
+        return Application()
+    header = costs.run
+    spreads = {
+        site.site: (site.calls, site.metrics[_METRIC].per_call) for site in costs.sites if _METRIC in site.metrics
+    }
+    sites = {name: SiteCalls(calls, spread.median) for name, (calls, spread) in spreads.items() if spread is not None}
+    measured = header.peaks.source == "measured"
+    speed = header.peaks.operations_per_second / peaks.operations_per_second if measured else 1.0
+    disturbed = any(each.slug == DISTURBED for each in header.diagnostics)
+    return Application(sites, header.workers, speed, disturbed)
+
+
+def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None) -> tuple[str, ...]:
+    """Names of kernels: those that were asked for, the dearest in the run first."""
+    names = [kernel.name for kernel in graph.kernels]
+    if options.kernel:
+        names = [name for name in names if any(fnmatchcase(name, pattern) for pattern in options.kernel)]
+        if not names:
+            raise QueryInvalid(f"{', '.join(options.kernel)}: no kernel of the bundle is called so; `show` lists them")
+    for op in options.op:
+        if op not in graph.op_by_id:
+            raise QueryInvalid(f"{op}: the bundle has no such op; `show` lists them")
+    if options.op:
+        wanted = {
+            graph.site_by_id[site].kernel
+            for op in options.op
+            for site in graph.sites_of_op.get(graph.op_by_id[op].id, ())
+        }
+        names = [name for name in names if name in wanted]
+        if not names:
+            raise QueryInvalid(f"{', '.join(options.op)}: works in no kernel that is asked for; `show` says in which")
+    if costs is not None:
+        dear = _cost_of_kernels(graph, costs)
+        names.sort(key=lambda name: -dear.get(name, 0))
+    return tuple(names[: options.top] if options.top else names)
+
+
+def _cost_of_kernels(graph: TraceGraph, costs: Attribution) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for site in costs.sites:
+        kernel = graph.site_by_id[site.site].kernel
+        cost = site.metrics.get(_METRIC)
+        total[kernel] = total.get(kernel, 0) + (cost.total if cost else 0)
+    return total
+
+
+def _cache_bytes() -> int:
+    """The size of the last-level cache."""
+    from tracemap.capture.geometry import geometry
+
+    sizes: Sequence[int] = [cache.size for cache in geometry(()).caches if cache.name == "LL"]
+    return sizes[0] if sizes else _COMPARED

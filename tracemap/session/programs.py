@@ -1,0 +1,38 @@
+"""A bundle's module as what is called: its functions, the device that it was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tracemap.units import UNKNOWN, Text
+
+if TYPE_CHECKING:
+    from tracemap.capture.calling import Program
+    from tracemap.graph.bundle import Bundle
+    from tracemap.options.call import CallOptions
+
+_DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
+_TARGET_FLAG = "--iree-hal-target-device="
+
+
+def program_of(bundle: Bundle, options: CallOptions) -> Program:
+    """The bundle's module, with its device where the options name none."""
+    from tracemap.capture.calling import Program
+
+    return Program(bundle.module_path, bundle.graph.functions, device_of(bundle, options.runtime_flags))
+
+
+def not_called(bundle: Bundle, options: CallOptions, called: Sequence[str]) -> list[str]:
+    """The functions that were left out where nothing said which of several is meant."""
+    if options.function is not UNKNOWN or options.inputs or options.flagfile is not None:
+        return []
+    return [function.name for function in bundle.graph.functions if function.arguments and function.name not in called]
+
+
+def device_of(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
+    """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
+    if any(flag.startswith("--device=") for flag in runtime_flags):
+        return UNKNOWN
+    targets = [flag.removeprefix(_TARGET_FLAG) for flag in bundle.graph.module.flags if flag.startswith(_TARGET_FLAG)]
+    return _DEVICES.get(targets[-1], UNKNOWN) if targets else UNKNOWN

@@ -1,0 +1,187 @@
+"""Kernels of a bundle replaced, the new bundle verified against the original, and both recorded in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.errors import UsageInvalid
+from tracemap.experiments.model import KernelBench, KernelChange, Replacement, Status, Swapped
+from tracemap.options.attribute import AttributeOptions
+from tracemap.options.bench import BenchOptions
+from tracemap.options.build import BuildOptions
+from tracemap.options.call import CallOptions
+from tracemap.options.record import RecordOptions
+from tracemap.options.swap import SwapOptions
+from tracemap.outputs import check_files, show_as, write_text
+from tracemap.owned.home import temporary_folder
+from tracemap.toolchain import Progress, no_progress
+
+if TYPE_CHECKING:
+    from tracemap.attribution.model import Attribution
+    from tracemap.experiments.changing import Costs
+    from tracemap.experiments.swapping import Swap, Swapping
+    from tracemap.graph.bundle import Bundle
+
+_METRIC = "cpu_ns"
+
+
+def dump(bundle: Bundle, kernel: str, options: SwapOptions) -> str:
+    """A kernel at the stage of the options, as a text that can be edited and put in its place; written where they say.
+
+    Raises:
+        TracemapError: as `experiments.swapping.Swapping.dumped` does.
+        TargetExists, TargetUnwritable: the file cannot be written.
+    """
+    from tracemap.experiments.swapping import Swapping
+
+    check_files(options.output, force=options.force)
+    assert options.dump is not None
+    with temporary_folder() as folder:
+        text = Swapping(bundle).dumped(kernel, options.dump, folder)
+    if options.output is not None:
+        write_text(text, options.output)
+    return text
+
+
+def swap(
+    bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions, progress: Progress = no_progress
+) -> Swapped:
+    """Build a bundle with kernels replaced, and compare it with the original.
+
+    Args:
+        bundle: the original.
+        replacements: names of kernels or executables, and the files that take their place.
+        options: further ones, and how to compare.
+        progress: told what is done.
+
+    Raises:
+        TracemapError: as `experiments.swapping.Swapping.swap`, `session.build.build`, `session.bench.bench` and
+            `session.record.record` do.
+        UsageInvalid: nothing is replaced, or the new bundle has no name.
+    """
+    from tracemap.experiments.changing import Touched, changes, whole_of
+    from tracemap.experiments.swapping import Swapping
+
+    if options.output is None:
+        raise UsageInvalid("the new bundle needs a name: -o NEW.tracemap")
+    if options.output.resolve() == bundle.path.resolve():
+        raise UsageInvalid(f"{options.output}: is the original, which the new bundle is compared with; name another")
+    swaps = _swaps(Swapping(bundle), replacements, options)
+    new = _built(bundle, swaps, options, progress)
+    kernels = _kernels(bundle, new, swaps, options, progress)
+    before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
+    touched = Touched({kernel for each in swaps for kernel in each.kernels}, options.threshold)
+    return Swapped(
+        original=bundle.path.name,
+        bundle=new.path.name,
+        replaced=tuple(Replacement(each.executable, each.kernels, str(each.file), each.stage) for each in swaps),
+        kernels=kernels,
+        pairs=len(before),
+        whole=whole_of(before, after),
+        ops=changes(bundle.graph, touched, before, after),
+    )
+
+
+def has_failed(made: Swapped) -> bool:
+    """Whether a replaced kernel computes something else than the original."""
+    return any(kernel.verification.status is Status.FAILED for kernel in made.kernels)
+
+
+def show_swap(made: Swapped, options: SwapOptions, out: TextIO) -> None:
+    """Write what was found to a stream, in the format of the options."""
+    from tracemap.reports.terminal.swap import print_swap
+
+    show_as(options.format, out, lambda stream: print_swap(made, stream), lambda: made)
+
+
+def _swaps(swapping: Swapping, replacements: Mapping[str, Path], options: SwapOptions) -> list[Swap]:
+    """All replacements, each of one executable."""
+    found = [swapping.swap(name, file) for name, file in replacements.items()]
+    for stage in ("source", "configuration", "object"):
+        folder: Path | None = getattr(options, f"{stage}s_from")
+        for each in swapping.folder_swaps(folder) if folder is not None else ():
+            if each.stage != stage:
+                raise UsageInvalid(f"{each.file}: is a {each.stage}, not a {stage}")
+            found.append(each)
+    if not found:
+        raise UsageInvalid("nothing is replaced: name KERNEL=FILE, or a folder with --sources-from or its like")
+    names = [each.executable for each in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageInvalid(f"{twice}: is replaced twice; name one file for it")
+    return found
+
+
+def _built(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress: Progress) -> Bundle:
+    """The new bundle: the original's model compiled with its flags and the replacements."""
+    from tracemap.experiments.swapping import swapped_flags
+    from tracemap.mapping.build import build
+    from tracemap.mapping.request import BuildRequest
+
+    model = bundle.model()
+    if not model:
+        raise UsageInvalid(f"{bundle.path}: does not keep its model (--no-sources); build it again with its text")
+    flags = swapped_flags(bundle.graph.module.flags, swaps)
+    assert options.output is not None
+    of_build = BuildOptions(output=options.output, force=options.force, flags=flags, library=bundle.graph.library)
+    name = bundle.graph.sources[0].name
+    opaque = frozenset(kernel for each in swaps if each.stage == "object" for kernel in each.kernels)
+    folders = (bundle.path / "source",)
+    request = BuildRequest(model, name, options.output, of_build, own_folder=folders, opaque_kernels=opaque)
+    return build(request, progress)
+
+
+def _kernels(
+    bundle: Bundle, new: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress: Progress
+) -> tuple[KernelChange, ...]:
+    """The replaced kernels alone, verified by the original's reference."""
+    from tracemap.session.bench import bench_kernels
+
+    names = tuple(kernel for each in swaps for kernel in each.kernels)
+    of_bench = BenchOptions(no_verify=options.no_verify, dim=options.dim if options.dim else BenchOptions().dim)
+    before = bench_kernels(bundle, of_bench, names, progress)
+    after = bench_kernels(new, of_bench, names, progress, reference=bundle.configured())
+    old = {(each.kernel, each.sites): each for each in before}
+    return tuple(_kernel_change(new, each, old.get((each.kernel, each.sites))) for each in after)
+
+
+def _kernel_change(new: Bundle, after: KernelBench, before: KernelBench | None) -> KernelChange:
+    kernel = new.graph.kernel_by_name.get(after.kernel)
+    steps = sum(bool(step.ops) for step in kernel.steps) if kernel else 0
+    return KernelChange(after.kernel, after.verification, before.time_ns if before else None, after.time_ns, steps)
+
+
+def recorded_in_turn(
+    bundle: Bundle, new: Bundle, call: CallOptions, pairs: int, seconds: float, progress: Progress
+) -> tuple[list[Costs], list[Costs]]:
+    """Costs of ops in recordings of two bundles, made in turn, so that what changes on the machine changes both.
+
+    Raises:
+        TracemapError: as `session.record.record` does.
+    """
+    before: list[Costs] = []
+    after: list[Costs] = []
+    with temporary_folder() as folder:
+        for pair in range(pairs):
+            progress(f"recording both, {pair + 1} of {pairs}")
+            # Every other pair begins with the new one: what comes second may be slower or faster for that.
+            for side, costs in (("a", before), ("b", after))[:: 1 if pair % 2 == 0 else -1]:
+                run = folder / f"{side}-{pair}.parquet"
+                costs.append(_costs(bundle if side == "a" else new, run, call, seconds))
+    return before, after
+
+
+def _costs(bundle: Bundle, run: Path, call: CallOptions, seconds: float) -> Costs:
+    from tracemap.session.record import record
+    from tracemap.session.runs import joined
+
+    of_call = {name: getattr(call, name) for name in ("function", "inputs", "dim", "flagfile", "serial")}
+    record(bundle, RecordOptions(output=run, seconds=seconds, runtime_flags=call.runtime_flags, **of_call))
+    found: Attribution = joined([run], bundle, AttributeOptions(), no_progress).attribution
+    return {
+        op.op: float(median)
+        for op in found.ops
+        if _METRIC in op.metrics and isinstance(median := op.metrics[_METRIC].per_invocation.median, int)
+    }

@@ -1,0 +1,156 @@
+"""Kernels of a bundle tuned: candidates alone, the best as a tuning spec, and what it changes in the application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import UsageInvalid
+from tracemap.experiments.model import BestConfiguration, KernelTuning, Tune
+from tracemap.options.bench import BenchOptions
+from tracemap.options.build import BuildOptions
+from tracemap.options.tune import TuneOptions
+from tracemap.outputs import check_files, show_as, write_text
+from tracemap.owned.home import temporary_folder
+from tracemap.toolchain import Progress, no_progress
+
+if TYPE_CHECKING:
+    from tracemap.experiments.cases import Case
+    from tracemap.experiments.tuning import Outcome
+    from tracemap.graph.bundle import Bundle
+
+_SPEC_FLAG: Final = "--iree-codegen-tuning-spec-path="
+_SUBSTITUTE: Final = "--iree-hal-substitute-executable-configuration="
+_EXTENT: Final = 64
+
+
+def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress) -> Tune:
+    """Look for better configurations, write the spec, and record the application with and without it.
+
+    Raises:
+        TracemapError: as `experiments.bench.bench`, `session.build.build` and `session.record.record` do.
+        QueryInvalid, UsageInvalid: no kernel is named, or there is none of the name.
+        TargetExists, TargetUnwritable: the spec cannot be written.
+    """
+    from tracemap.experiments.cases import find_cases
+    from tracemap.ir.dispatches import read_dispatches
+    from tracemap.ir.parsing import MlirParser
+    from tracemap.session.bench import chosen_kernels
+
+    if not (options.op or options.kernel or options.top):
+        raise UsageInvalid("name what to tune: --op, --kernel or --top")
+    spec = options.output or Path(f"{bundle.path.name.removesuffix('.tracemap')}.spec.mlir")
+    check_files(spec, force=options.force)
+    names = chosen_kernels(bundle, BenchOptions(op=options.op, kernel=options.kernel, top=options.top or 0), progress)
+    parser = MlirParser()
+    module = parser.parse(bundle.configured())  # operations of the cases live no longer than their module
+    extent = options.dim if isinstance(options.dim, int) else _EXTENT
+    cases = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: extent))
+    first = {case.kernel: case for case in reversed(cases)}
+    outcomes = [(first[name], _tuned(first[name], bundle, options, progress)) for name in names if name in first]
+    kernels, text = _results(outcomes)
+    if not text:
+        return Tune(bundle=bundle.path.name, kernels=kernels, spec="", pairs=0, application=None, ops=())
+    write_text(text, spec)
+    return _in_application(bundle, spec, kernels, options, progress)
+
+
+def show_tune(made: Tune, options: TuneOptions, out: TextIO) -> None:
+    """Write what was found to a stream, in the format of the options."""
+    from tracemap.reports.terminal.tune import print_tune
+
+    show_as(options.format, out, lambda stream: print_tune(made, stream), lambda: made)
+
+
+def _tuned(case: Case, bundle: Bundle, options: TuneOptions, progress: Progress) -> Outcome:
+    from tracemap.experiments.tuning import Outcome, Tuning
+
+    if case.obstacle:
+        return Outcome(case.kernel, 0, 0, "", None)
+    with temporary_folder() as folder:
+        tuning = Tuning(case, bundle.configured(), bundle.graph.module.flags, folder)
+        return tuning.run(options.candidates, options.time_limit, options.threshold, progress)
+
+
+def _results(outcomes: Sequence[tuple[Case, Outcome]]) -> tuple[tuple[KernelTuning, ...], str]:
+    """What was found, and the text of the spec; "" where nothing is better, or nothing can be matched."""
+    from tracemap.experiments.specs import Tuned, root_of, spec_text, stands_alone
+
+    kernels, tuned = [], []
+    for case, outcome in outcomes:
+        obstacle, best = case.obstacle or outcome.obstacle, None
+        root = None if case.function is None else root_of(case.function.operation)
+        if root is None:
+            obstacle = obstacle or "no operation of it has tiles that could be changed"
+        elif outcome.ratio is not None:
+            best = BestConfiguration(outcome.best, outcome.ratio)
+            assert case.function is not None
+            if stands_alone(root):
+                information = str(case.function.operation.attributes["translation_info"])
+                tuned.append(Tuned(root, outcome.best, information))
+            else:
+                obstacle = "its operation takes values from outside, so that no spec can match it"
+        kernels.append(KernelTuning(outcome.kernel, outcome.tried, outcome.failed, best, obstacle))
+    return tuple(kernels), spec_text(tuned) if tuned else ""
+
+
+def _in_application(
+    bundle: Bundle, spec: Path, kernels: tuple[KernelTuning, ...], options: TuneOptions, progress: Progress
+) -> Tune:
+    """Build the application with the spec, and record both in turn."""
+    from tracemap.experiments.changing import Touched, changes, whole_of
+    from tracemap.session.swap import recorded_in_turn
+
+    better = {each.kernel for each in kernels if each.best is not None and not each.obstacle}
+    with temporary_folder() as folder:
+        progress("building the application with the spec")
+        new = _built(bundle, spec, folder)
+        missed = sorted(better - _configured_as(new, kernels))
+        before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
+    text = f"the spec does not change {', '.join(missed)} when the application is compiled"
+    return Tune(
+        bundle=bundle.path.name,
+        kernels=kernels,
+        spec=str(spec),
+        pairs=len(before),
+        application=whole_of(before, after),
+        ops=changes(bundle.graph, Touched(better, options.threshold), before, after),
+        diagnostics=(Diagnostic("spec-unmatched", text),) if missed else (),
+    )
+
+
+def _built(bundle: Bundle, spec: Path, folder: Path) -> Bundle:
+    from tracemap.mapping.build import build
+    from tracemap.mapping.request import BuildRequest
+
+    model = bundle.model()
+    if not model:
+        raise UsageInvalid(f"{bundle.path}: does not keep its model (--no-sources); build it again with its text")
+    kept = [flag for flag in bundle.graph.module.flags if not flag.startswith((_SPEC_FLAG, _SUBSTITUTE))]
+    options = BuildOptions(output=folder / bundle.path.name, flags=(*kept, f"{_SPEC_FLAG}{spec.resolve()}"))
+    assert options.output is not None
+    return build(BuildRequest(model, bundle.graph.sources[0].name, options.output, options))
+
+
+def _configured_as(new: Bundle, kernels: Sequence[KernelTuning]) -> set[str]:
+    """The kernels that have the configuration that was found best."""
+    from tracemap.experiments.configuring import levels_of
+    from tracemap.experiments.specs import root_of
+    from tracemap.ir.executables import executables_of
+    from tracemap.ir.parsing import MlirParser
+
+    module = MlirParser().parse(new.configured())
+    roots = {
+        export: root_of(executable.operation)
+        for executable in executables_of(module).values()
+        for export in executable.exports
+    }
+    found = set()
+    for each in kernels:
+        root = roots.get(each.kernel)
+        if each.best is not None and root is not None:
+            same = levels_of(str(root.attributes["lowering_config"])) == levels_of(each.best.configuration)
+            found |= {each.kernel} if same else set()
+    return found
