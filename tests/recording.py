@@ -10,7 +10,8 @@ from typing import Any
 import duckdb
 
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
-from tracemap.capture.plan import RecordRequest, declared_types
+from tracemap.capture.declared import declared_types
+from tracemap.capture.plan import RecordRequest
 from tracemap.functions import Argument, Function
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import COLUMNS
@@ -40,8 +41,11 @@ def sample(folder: Path, name: str) -> Path:
 def entry_points(module: Path, loop_bounds: tuple[str, ...] = ()) -> tuple[Function, ...]:
     """A module's functions; arguments whose type is in `loop_bounds` bound loops."""
     return tuple(
-        Function(name, tuple(Argument(f"%{place}", kind, kind in loop_bounds) for place, kind in enumerate(kinds)))
-        for name, kinds in declared_types(module).items()
+        Function(
+            name, tuple(Argument(f"%{place}", kind, kind in loop_bounds) for place, kind in enumerate(of.arguments))
+        )
+        for name, of in declared_types(module).items()
+        if not name.startswith("__")
     )
 
 

@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 
 from tests.support import ROOT
 from tracemap.codec import Document, pretty
-from tracemap.graph.model import TraceGraph
+from tracemap.experiments.model import Bench, Swapped, Tune
+from tracemap.graph.stored import StoredMap
 from tracemap.measurements.model import RunHeader
 from tracemap.reports.json.attribution import ShownAttribution
 from tracemap.reports.json.audit import ShownAudit
@@ -22,13 +23,16 @@ from tracemap.reports.json.stats import ShownStats
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
-    "map": (TraceGraph, "map.json of a bundle"),
+    "map": (StoredMap, "map.json of a bundle"),
     "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json beside run.csv"),
     "show": (ShownMap, "tracemap show"),
     "audit": (ShownAudit, "tracemap audit"),
     "lowering": (ShownLowering, "tracemap lower"),
     "attribution": (ShownAttribution, "tracemap attribute"),
     "stats": (ShownStats, "tracemap stats"),
+    "bench": (Bench, "tracemap bench"),
+    "swap": (Swapped, "tracemap swap"),
+    "tune": (Tune, "tracemap tune"),
 }
 """Name of the schema -> the document and its title."""
 

@@ -341,3 +341,20 @@ def test_audit_needs_no_compiler_and_no_original(built: Built, tmp_path: Path) -
     moved = shutil.copytree(built("hand_mlp"), tmp_path / "elsewhere.tracemap")
     (moved / "module.vmfb").unlink()
     assert check_cli("audit", moved, cwd=tmp_path) == check_cli("audit", built("hand_mlp"))
+
+
+def test_what_is_nested_without_end_is_said_and_costs_no_op(tmp_path: Path) -> None:
+    """Of a location of 500 names only the outermost are read; its op is followed all the same."""
+    deep = '"n"(' * 500 + '"m.py":3:1' + ")" * 500
+    (tmp_path / "deep.mlir").write_text(
+        "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
+        f"  %0 = math.absf %a : tensor<4xf32> loc({deep})\n"
+        "  return %0 : tensor<4xf32>\n}\n",
+        encoding="utf-8",
+    )
+    done = run_cli("build", "deep.mlir", "-o", "deep.tracemap", cwd=tmp_path)
+    assert "nested more than 400 deep" in done.stderr
+    assert "[locations-cut]" in done.stderr
+    graph = load(tmp_path / "deep.tracemap").graph
+    (op,) = [op for op in graph.ops if op.name == "math.absf"]
+    assert [member.op for member in graph.sites[0].members] == [op.id]

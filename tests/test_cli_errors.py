@@ -108,7 +108,7 @@ def test_build_below_a_file(tmp_path: Path) -> None:
 # --- bundles, by each command that reads one
 
 
-READERS = [("show",), ("record", "-o", "run.csv"), ("report", "-o", "page.html")]
+READERS = [("show",), ("run",), ("benchmark",), ("record", "-o", "run.csv"), ("report", "-o", "page.html")]
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
@@ -119,7 +119,7 @@ def test_bundle_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
     assert "empty.tracemap" in refused("bundle-invalid", name, "empty.tracemap", *options, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": 3, "kind": "map"}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": 4, "kind": "map"}'])
 def test_bundle_with_a_damaged_map(damage: bytes, mlp: Path, tmp_path: Path) -> None:
     (mlp / "map.json").write_bytes(damage)
     assert "hand_mlp.tracemap" in refused("bundle-invalid", "show", mlp, cwd=tmp_path)
@@ -352,7 +352,7 @@ def without_iree(folder: Path) -> list[str]:
     return [sys.executable, "-S", "-c", start]
 
 
-@pytest.mark.parametrize("command", ["build", "lower", "record"])
+@pytest.mark.parametrize("command", ["build", "lower", "record", "run", "benchmark"])
 def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: pytest.TempPathFactory) -> None:
     program = without_iree(tmp_path_factory.mktemp("bare") / "packages")
     work = tmp_path_factory.mktemp("work")
@@ -361,13 +361,16 @@ def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: p
         arguments = ["lower", str(MLP), "--pipeline", "builtin.module(cse)", "-o", "loops.txt"]
     if command == "record":
         arguments = ["record", str(built("hand_mlp")), "--flagfile", str(MLP_FLAGS), "-o", "run.csv"]
+    if command in {"run", "benchmark"}:
+        arguments = [command, str(built("hand_mlp")), "--flagfile", str(MLP_FLAGS)]
     environment = {**os.environ, "PATH": ""}
     done = subprocess.run(
         [*program, *arguments], cwd=work, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.endswith("[tool-missing]\n")
-    assert f"pip install iree-base-{'runtime' if command == 'record' else 'compiler'}" in done.stderr
+    package = "compiler" if command in {"build", "lower"} else "runtime"
+    assert f"pip install iree-base-{package}" in done.stderr
     assert not everything_in(work)
 
 
@@ -399,6 +402,30 @@ def test_attribution_and_reports_need_no_compiler(
         done = subprocess.run([*program, *arguments], cwd=work, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert (work / "page.html").stat().st_size > 0
+
+
+# ---- outputs
+
+
+NARROW = """func.func @f(%x: tensor<4xi4>, %y: i32) -> (tensor<4xi4>, i32) {
+  %z = arith.addi %y, %y : i32
+  return %x, %z : tensor<4xi4>, i32
+}"""
+
+
+def test_an_output_that_no_array_holds_is_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "narrow.mlir").write_text(NARROW)
+    assert run_cli("build", "narrow.mlir", cwd=tmp_path).returncode == 0
+    given = ("run", "narrow.tracemap", "--expected-output", "(ignored)", "--expected-output", "0")
+    assert "result[0] (tensor<4xi4>)" in refused("output-invalid", *given, cwd=tmp_path)
+
+
+def test_an_output_that_differs_is_status_1(built: Built, tmp_path: Path) -> None:
+    given = ("--flagfile", MLP_FLAGS, "--expected-output", "32x10xf32=7")
+    done = run_cli("run", built("hand_mlp"), *given, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("result[0] 32x10xf32: 320 of 320 elements differ, the first at [0, 0]: ")
+    assert done.stderr.endswith(" [outputs-differ]\n")
 
 
 # ---- what the runtime would pass over, or say in its own words

@@ -12,6 +12,7 @@ import pytest
 from tests.checks import check_attribution, check_bounds, check_links, check_map, check_page, count_of_run
 from tests.conftest import Built, Recorded
 from tests.support import PLAIN_FLAGS, SAMPLES, Corpus, Json, check_cli, flow_of_plain_compile, json_cli
+from tracemap.graph.bundle import load
 from tracemap.toolchain import find_tool
 
 MODELS = sorted(Corpus(SAMPLES).models())
@@ -109,12 +110,11 @@ def test_shared_kernel_sites_name_their_own_layer(built: Built, samples: Corpus)
 
 def test_parts_of_a_shared_kernel_are_known(built: Built) -> None:
     """The generic's own addition and maximum stand below it, each with a line of its own layer."""
-    graph = json.loads((built("hand_repeat12") / "map.json").read_text(encoding="utf-8"))
-    generics = [op for op in graph["ops"] if op["name"] == "linalg.generic"]
+    generics = [op for op in load(built("hand_repeat12")).graph.ops if op.name == "linalg.generic"]
     assert len(generics) == 12
-    parts = [[part["name"] for part in op["parts"]] for op in generics]
+    parts = [[part.name for part in op.parts] for op in generics]
     assert all({"arith.addf", "arith.maximumf"} <= set(names) for names in parts)
-    lines = [part["line"] for op in generics for part in op["parts"] if part["name"] == "arith.addf"]
+    lines = [part.line for op in generics for part in op.parts if part.name == "arith.addf"]
     assert len(set(lines)) == 12
 
 

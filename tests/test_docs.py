@@ -135,7 +135,7 @@ def committed_texts() -> list[tuple[Path, str]]:
     for path in paths:
         data = path.read_bytes() if path.is_file() else b""
         if b"\0" not in data:
-            texts.append((path.relative_to(ROOT), data.decode("utf-8")))
+            texts.append((path.relative_to(ROOT), data.decode("utf-8", errors="replace")))
     return texts
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recording import entry_points, events, request, sample
-from tracemap.capture.benchmark import benchmark_command, profiling_flags, run_benchmark
+from tracemap.capture.benchmark import BENCHMARK_TOOL, call_command, counted, profiling_flags, run_benchmark
 from tracemap.capture.record import record
 from tracemap.hook import stops_environment
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
@@ -214,7 +214,7 @@ def test_the_clock_goes_as_long_as_the_program_says(made: Path, tmp_path: Path) 
     module, calls, stops = sample(made, "hand_loczoo"), 2_000, tmp_path / "stops"
     function = entry_points(module)[0]
     specs = [f"{argument.type}=1".replace("tensor<", "").replace(">", "") for argument in function.arguments]
-    plain = benchmark_command([module], function.name, specs, "local-task", calls, [])
+    plain = [*call_command(BENCHMARK_TOOL, [module], function.name, specs, "local-task", []), *counted(calls)]
     command = [*plain, *profiling_flags("local-task", tmp_path / "it.ireeprof")]
     ending = run_benchmark(command, stops_environment(stops))
     ending.check("the benchmark")
@@ -249,7 +249,8 @@ def test_a_function_without_dispatches_is_the_hosts(made: Path, tmp_path: Path) 
 
 @needs_hook
 def test_the_hook_says_nothing_where_only_stops_are_wanted(made: Path, tmp_path: Path) -> None:
-    plain = benchmark_command([sample(made, "hand_multifunc")], "no_compute", ["32x64xf32=1"], "local-sync", 10, [])
+    modules, inputs = [sample(made, "hand_multifunc")], ["32x64xf32=1"]
+    plain = [*call_command(BENCHMARK_TOOL, modules, "no_compute", inputs, "local-sync", []), *counted(10)]
     ending = run_benchmark(plain, stops_environment(tmp_path / "stops"))
     ending.check("the benchmark")
     assert ending.of_hook == ""

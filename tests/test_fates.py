@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
+from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
 from tracemap.mapping.build import build
@@ -24,16 +25,15 @@ GOLD = Path(__file__).parent / "gold" / "fates"
 MODELS = sorted(Corpus(SAMPLES).models())
 
 
-def counts(built_map: Path) -> dict[str, int]:
+def counts(bundle: Path) -> dict[str, int]:
     """`fate reason name` -> how many ops."""
-    ops = json.loads(built_map.read_text(encoding="utf-8"))["ops"]
-    found = Counter(f"{op['fate']} {op['reason']['slug']} {op['name']}" for op in ops)
+    found = Counter(f"{op.fate} {op.reason.slug} {op.name}" for op in load(bundle).graph.ops)
     return dict(sorted(found.items()))
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_op_of_every_sample_has_its_known_fate(model: str, built: Built, request: pytest.FixtureRequest) -> None:
-    found = counts(built(model) / "map.json")
+    found = counts(built(model))
     gold = GOLD / f"{model}.json"
     if request.config.getoption("--update-gold"):
         gold.parent.mkdir(parents=True, exist_ok=True)
@@ -129,10 +129,10 @@ def test_a_raised_softmax_absorbs_its_parts_and_costs_stay_whole(tmp_path: Path)
 
 def test_twins_across_calls_are_found(built: Built) -> None:
     """JAX's layer norm takes the mean twice: in the model, and in the variance that it calls."""
-    ops = json.loads((built("jax_gpt2_4l") / "map.json").read_text(encoding="utf-8"))["ops"]
-    twins = [op for op in ops if op["reason"]["slug"] == "twin" and op["name"] == "stablehlo.subtract"]
+    ops = load(built("jax_gpt2_4l")).graph.ops
+    twins = [op for op in ops if op.reason.slug == "twin" and op.name == "stablehlo.subtract"]
     assert len(twins) == 9
-    assert {op["reason"]["text"] for op in twins} == {"removed: same as 561:10"}
+    assert {op.reason.text for op in twins} == {"removed: same as 561:10"}
 
 
 def test_reasons_are_sentences_and_inferred_ones_are_known() -> None:

@@ -20,7 +20,8 @@ from msgspec import structs
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, json_cli
 from tracemap.codec import pretty
-from tracemap.graph.bundle import encode, load
+from tracemap.graph.bundle import load
+from tracemap.graph.stored import encode
 from tracemap.inert import csv_line, for_terminal, inert_cell, lines_for_terminal, plain_cell, without_controls
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import UNTOLD_HEADER

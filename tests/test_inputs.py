@@ -17,7 +17,7 @@ from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, command_line, run_cli
 from tracemap.errors import BundleInvalid, ModelUnreadable, RunInvalid
 from tracemap.graph.bundle import load
-from tracemap.inputs import check_is_file, given_bytes, stored_bytes
+from tracemap.inputs import WRITER_S, check_is_file, given_bytes, stored_bytes
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 
@@ -133,6 +133,41 @@ def test_what_comes_through_a_pipe_is_read_as_a_file_is(recorded: Recorded, buil
     assert piped.stdout == plain.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "slug"),
+    [
+        (("build", "pipe", "-o", "m.tracemap"), "model-unreadable"),
+        (("attribute", "pipe", "--map", "BUNDLE"), "run-invalid"),
+        (("record", "BUNDLE", "-o", "run.csv", "--flagfile", "pipe"), "usage-invalid"),
+        (("record", "BUNDLE", "-o", "run.csv", "--", "--flagfile=pipe"), "usage-invalid"),
+    ],
+    ids=["model", "run", "flags", "more-flags"],
+)
+def test_a_pipe_that_nobody_writes_to_keeps_no_command_waiting(
+    words: tuple[str, ...], slug: str, built: Built, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    named = [str(built("hand_mlp")) if word == "BUNDLE" else word for word in words]
+    assert "pipe: is a pipe that nobody has written to for 5 seconds" in refused(slug, *named, cwd=tmp_path)
+
+
+def test_a_named_pipe_is_read_to_its_end_however_slowly_it_is_written(tmp_path: Path) -> None:
+    """The writer opens late, and is silent for longer than nobody may be."""
+    os.mkfifo(tmp_path / "pipe")
+    command = f'sleep 1; exec > pipe; sleep {WRITER_S + 1}; printf "%s" first; sleep 0.3; head -c 300000 /dev/zero'
+    with subprocess.Popen(["sh", "-c", command], cwd=tmp_path) as writer:
+        read = given_bytes(str(tmp_path / "pipe"), ModelUnreadable)
+    assert writer.returncode == 0
+    assert read == b"first" + bytes(300_000)
+
+
+def test_a_pipe_of_the_shell_may_be_empty(tmp_path: Path) -> None:
+    command = ["bash", "-c", '"$@" <(true) -o m.tracemap', "bash", *command_line("build")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20)
+    assert done.returncode == 2
+    assert "nobody" not in done.stderr
+
+
 def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / "model.mlir").open("wb") as file:
         file.truncate(1 << 40)
@@ -180,5 +215,5 @@ def test_a_compressed_run_is_said_to_be_one(built: Built, tmp_path: Path) -> Non
 def test_a_file_that_is_no_table_does_not_fill_the_screen(built: Built, tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text(",".join(["x" * 1000] * 5000) + "\n1\n", encoding="utf-8")
     said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
-    assert "(5000 in all)" in said
+    assert "has 5,000 columns, and at most 2,000 are read" in said
     assert len(said) < 2000

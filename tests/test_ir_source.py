@@ -172,3 +172,21 @@ def test_the_module_keeps_its_name_for_the_compiler() -> None:
 def test_what_does_not_parse_is_refused_with_its_place(data: bytes, message: str) -> None:
     with pytest.raises(ModelInvalid, match=message):
         parse_model(MlirParser(), data)
+
+
+def test_constants_that_the_bindings_have_no_class_for_are_no_whole_numbers() -> None:
+    text = "func.func @f() {\n %c = arith.constant dense<(1.0, 2.0)> : tensor<2xcomplex<f32>>\n return\n}"
+    (constant,) = [op for op in described(text).operations if op.name == "arith.constant"]
+    assert constant.constant is UNKNOWN
+
+
+def test_the_bindings_own_modules_of_dialects_are_there_for_others() -> None:
+    """Reading does without them; who imports one gets it, with its classes, also after that."""
+    before = "%0 = arith.constant 1 : i32"
+    MlirParser().parse(before)
+    from iree.compiler.dialects import arith, hal
+
+    assert {"AddFOp", "ConstantOp"} <= set(dir(arith))
+    assert hal.__file__
+    operation = MlirParser().parse(before).body.operations[0]
+    assert isinstance(operation, arith.ConstantOp)

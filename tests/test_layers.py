@@ -70,10 +70,11 @@ USES: dict[str, frozenset[str]] = {
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
     "attribution": frozenset({"graph", "measurements"})
     | (_BELOW - {"inert", "inputs", "memory", "outputs", "owned", "toolchain"}),
-    "reports": frozenset({"attribution", "graph", "measurements"})
+    "experiments": frozenset({"ir", "graph", "mapping", "measurements"}) | _BELOW,
+    "reports": frozenset({"attribution", "experiments", "graph", "measurements"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
-    "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports"}),
-    "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"reports", "session"}),
+    "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"experiments", "reports"}),
+    "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"experiments", "reports", "session"}),
 }
 
 # Room with sub-rooms -> what lies in it, from the bottom up. What stands on one level does not import one another.
@@ -85,10 +86,32 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"result"}),
         frozenset({"attribute"}),
     ),
+    "experiments": (
+        frozenset({"model", "operations", "reference"}),
+        frozenset({"configuring", "describing", "explaining", "job", "specs"}),
+        frozenset({"changing", "filling", "running", "verifying", "wrapping"}),
+        frozenset({"cases", "runner", "swapping"}),
+        frozenset({"bench"}),
+        frozenset({"sweeping", "tuning"}),
+    ),
     "capture": (
-        frozenset({"benchmark", "counters", "disturbance", "enough", "geometry", "inputs", "leash", "peaks"}),
-        frozenset({"open_run", "reserving", "sampling", "simulating", "steady", "watching"}),
-        frozenset({"counting", "plan"}),
+        frozenset(
+            {
+                "benchmark",
+                "counters",
+                "declared",
+                "disturbance",
+                "elements",
+                "enough",
+                "flags",
+                "geometry",
+                "leash",
+                "peaks",
+            }
+        ),
+        frozenset({"inputs", "open_run", "reserving", "sampling", "simulating", "steady", "watching"}),
+        frozenset({"calling", "counting"}),
+        frozenset({"expected", "outputs", "plan", "timing"}),
         frozenset({"comparing", "execution"}),
         frozenset({"record"}),
     ),
@@ -101,9 +124,9 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "measurements": (
         frozenset({"model", "order", "sql", "callgrind", "histograms"}),
-        frozenset({"events", "medians"}),
+        frozenset({"columns", "events", "medians"}),
         frozenset({"elapsed"}),
-        frozenset({"columns", "hook", "ireeprof"}),
+        frozenset({"hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
     ),
     "reports": (

@@ -6,6 +6,7 @@ import pytest
 
 from tracemap.errors import LocationInvalid
 from tracemap.locations import (
+    MOST_NESTED,
     UNKNOWN_LOCATION,
     CallSite,
     CodeFrame,
@@ -16,6 +17,7 @@ from tracemap.locations import (
     frames,
     name_path,
     parse_location,
+    read_location,
     scope,
     split_path,
 )
@@ -67,10 +69,50 @@ def test_what_is_no_location_is_refused(text: str) -> None:
         parse_location(text)
 
 
-def test_nesting_without_end_is_refused_not_a_crash() -> None:
-    text = 'callsite("a" at ' * 5000 + '"b"' + ")" * 5000
-    with pytest.raises(LocationInvalid, match="deep"):
-        parse_location(text)
+def within(location: Location) -> Location | None:
+    """One of those that lie in a location, so that all that are nested are found one after the other."""
+    if isinstance(location, CallSite):
+        return location.caller
+    if isinstance(location, Fused):
+        return location.locations[1]
+    return location.child if isinstance(location, Name) else None
+
+
+def depth_of(location: Location | None) -> int:
+    depth = 0
+    while location is not None:
+        location = within(location)
+        depth += 1
+    return depth
+
+
+@pytest.mark.parametrize(
+    ("begin", "inner", "end", "inside"),
+    [
+        ('callsite("a" at ', '"b":1:2', ")", 0),
+        ('callsite("a" at ', 'fused<"at", [1]>["c":1:2, callsite("d" at "e")]', ")", 2),
+        ('fused["a", ', '"b":1:2', ', "c"]', 0),
+        ('"a"(', '"b":1:2', ")", 0),
+    ],
+    ids=["calls", "fused-inside", "fused", "names"],
+)
+def test_what_is_nested_without_end_is_cut(begin: str, inner: str, end: str, inside: int) -> None:
+    for depth, cut in ((MOST_NESTED - inside, False), (MOST_NESTED + 1, True), (20_000, True)):
+        location, is_cut = read_location(begin * depth + inner + end * depth)
+        assert is_cut is cut
+        assert bool(frames(location)) is not cut
+        assert depth_of(location) >= MOST_NESTED
+    with pytest.raises(LocationInvalid):
+        read_location(begin * 5000 + inner + end * 4999)
+
+
+def test_a_line_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(LocationInvalid, match="a number expected"):
+        parse_location('"a":' + "1" * 5000 + ":1")
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert parse_location('"a\\22\udcff"') == Name('a"\ufffd\ufffd\ufffd', UNKNOWN_LOCATION)
 
 
 JAX = (

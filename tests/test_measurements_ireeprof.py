@@ -11,7 +11,14 @@ import duckdb
 import pytest
 
 from tests.recording import events, sample
-from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, benchmark_command, profiling_flags, run_benchmark
+from tracemap.capture.benchmark import (
+    BENCHMARK_TOOL,
+    TIMED_FLUSH_FLAG,
+    call_command,
+    counted,
+    profiling_flags,
+    run_benchmark,
+)
 from tracemap.capture.open_run import load_profile, open_run
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, read_export
@@ -29,7 +36,7 @@ MLP = ("32x784xf32=0.1", "784x256xf32=0.1", "256xf32=0.1", "256x128xf32=0.1", "1
 
 def profiled(module: Path, function: str, inputs: tuple[str, ...], calls: int, target: Path, *flags: str) -> Path:
     """Run a function under the profiler; the profile goes to `target`."""
-    command = benchmark_command([module], function, inputs, "local-task", calls, flags)
+    command = [*call_command(BENCHMARK_TOOL, [module], function, inputs, "local-task", flags), *counted(calls)]
     ending = run_benchmark([*command, *profiling_flags("local-task", target)])
     assert ending.status == 0, ending.said
     return target

@@ -16,7 +16,7 @@ from tracemap.codec import pretty
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
 from tracemap.measurements.badcells import explain_bad_cell
-from tracemap.measurements.columns import events_sql
+from tracemap.measurements.columns import MOST_COLUMNS, events_sql
 from tracemap.measurements.model import (
     COLUMNS,
     UNOBSERVED,
@@ -370,3 +370,16 @@ def test_numbers_of_workgroups_measure_nothing(prefix: str, tmp_path: Path) -> N
     row = dict(zip(COLUMNS, rows_of(path)[0], strict=True))
     counts = [row[f"workgroups_{axis}"] for axis in "xyz"]
     assert counts == ([7, 8, 9] if prefix == "workgroups" else [None] * 3)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_table_with_too_many_columns_is_refused_before_it_is_read(form: str, tmp_path: Path) -> None:
+    names = ["kernel", "duration_ns", *(f"m{number}" for number in range(MOST_COLUMNS))]
+    path = tmp_path / f"run.{form}"
+    if form == "csv":
+        path.write_text(",".join(names) + "\nk" + ",1" * (len(names) - 1) + "\n", encoding="utf-8")
+    else:
+        columns = ", ".join(f"{number} AS {name}" for number, name in enumerate(names))
+        duckdb.sql(f"COPY (SELECT {columns}) TO '{path}' (FORMAT parquet)")
+    with pytest.raises(RunInvalid, match=r"has 2,002 columns, and at most 2,000 are read"):
+        read_run(path)

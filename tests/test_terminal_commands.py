@@ -16,9 +16,10 @@ from pathlib import Path
 
 import click
 import pytest
+from msgspec import structs
 
 from tests.conftest import Built
-from tests.support import SAMPLES, check_cli
+from tests.support import ROOT, SAMPLES, check_cli
 from tests.terminals import GOLD, RUN, WIDTHS, check_gold, check_lines, compare_with_gold, said_on_terminal
 from tests.test_hook_stats import calls_file
 from tests.test_lower import AFFINE, AFFINE_FUSION, PROGRAMS
@@ -28,8 +29,28 @@ from tracemap.cli.events import print_events
 from tracemap.cli.help import HelpContext
 from tracemap.cli.main import group
 from tracemap.diagnostics import DISTURBED
+from tracemap.experiments.model import (
+    Bench,
+    BestConfiguration,
+    InApplication,
+    KernelBench,
+    KernelChange,
+    KernelTuning,
+    OpChange,
+    Ratio,
+    Replacement,
+    Spread,
+    Status,
+    Swapped,
+    Tune,
+    Verification,
+)
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.reports.terminal.bench import print_bench
+from tracemap.reports.terminal.swap import print_swap
+from tracemap.reports.terminal.tune import print_tune
 from tracemap.reports.views.chosen import VIEWS
+from tracemap.units import UNKNOWN
 
 Masks = tuple[tuple[re.Pattern[str], str], ...]
 MASKS: Masks = (
@@ -45,8 +66,14 @@ OUTPUTS = {
     "show": ["show", "show-kernel"],
     "audit": ["audit"],
     "lower": ["lower"],
+    "run": ["run"],
+    "benchmark": ["benchmark"],
     "record": ["record"],
     "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
+    "bench": ["bench"],
+    "swap": ["swap"],
+    "tune": ["tune"],
+    "sweep": [],
     "events": ["events"],
     "stats": ["stats"],
     "hook": [],
@@ -54,7 +81,7 @@ OUTPUTS = {
     "hook path": ["hook-path"],
     "report": ["report"],
 }
-"""Each command, and the golden files of what it prints. A group prints nothing but its help."""
+"""Each command, and the golden files of what it prints. A group prints nothing but its help, `sweep` only CSV."""
 
 
 def commands(of: click.Group = group, before: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -146,6 +173,24 @@ def test_build_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -
     check_shown("build", "build", "hand_mlp_unknown.mlir", "--force", cwd=tmp_path, request=request)
 
 
+def test_what_irees_programs_print_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Laid out as they do it, whatever the width, with what tracemap adds."""
+    check_cli("build", ROOT / "tests" / "programs" / "several.mlir", "-o", tmp_path / "m.tracemap")
+    times = ((re.compile(r"(?<=real_time) .*"), " <times>"),)
+    for name, arguments in (
+        ("run", ("run", "m.tracemap")),
+        ("benchmark", ("benchmark", "m.tracemap", "--iterations", "2")),
+    ):
+        texts = {}
+        for columns in WIDTHS:
+            out, said = said_on_terminal(columns, *arguments, cwd=tmp_path, NO_COLOR="1")
+            check_lines(said, None)
+            assert all(line.isprintable() for line in out.split("\n"))
+            texts[columns] = masked(f"{out}-- standard error\n{said}", times)
+        assert len(set(texts.values())) == 1
+        compare_with_gold(name, texts, request)
+
+
 def test_record_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     options = ("--iterations", "3", "--keep-profile", "-o", "run.csv", "--force")
     shutil.copytree(fixed("hand_mlp"), tmp_path / "m.tracemap")
@@ -209,3 +254,84 @@ def test_events_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytes
         Availability(find_event("r00c0"), opens=False, reason=none),
     ]
     check_gold("events", lambda out: print_events(found, out), monkeypatch, request)
+
+
+SPREAD = Spread(84_912.4, 81_002.0, 90_417.5, 10, 240, 1)
+RIGHT = Verification(Status.SUCCESS, "numpy", 6.4e-06, "")
+WRONG = Verification(
+    Status.FAILED, "numpy", 6.4e-06, "[0, 3] of 32x10xf32 in binding 1 is nan, not 0.1; 2 of 320 elements differ"
+)
+ALONE = KernelBench(
+    kernel="mlp_dispatch_0_matmul_32x256x784_f32",
+    sites=("site0", "site4"),
+    arguments="32x784xf32, 784x256xf32 -> 32x256xf32",
+    operation_kind="linalg.matmul",
+    operation="matmul_32x256x784_f32",
+    configuration="DoubleTilingExpert distribution=[8, 64, 0]",
+    verification=RIGHT,
+    time_ns=SPREAD,
+    cold_ns=Spread(121_000.0, 118_000.0, 125_000.0, 10, 400, 62),
+    operations=12_845_056,
+    bytes=936_000,
+    operations_per_s=151_273_000_000.0,
+    bytes_per_s=11_023_000_000.0,
+    attainable_share=0.61,
+    same_code=True,
+    stood_in=0,
+    in_application=(InApplication("site0", 900, 131_000, 1.543, "cold data: alone with cold caches it takes as long"),),
+    not_measured="",
+)
+OTHER = structs.replace(
+    ALONE,
+    kernel="mlp_dispatch_3_softmax_32x10xf32_dispatch_tensor_store",
+    sites=("site3",),
+    verification=WRONG,
+    cold_ns=None,
+    attainable_share=None,
+    same_code=False,
+    stood_in=2,
+    in_application=(),
+)
+FASTER = OpChange(
+    "op6", "linalg.matmul", 11, 277_000.0, 201_400.0, Ratio(0.7271, 0.7102, 0.7499), named=True, replaced=True
+)
+SAME = structs.replace(FASTER, op="op17", line=UNKNOWN, ratio=Ratio(1.01, 0.97, 1.04), named=False, replaced=False)
+
+
+def test_kernels_alone_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Of a run in which a kernel takes another time, and a kernel that is wrong."""
+    made = Bench(module_sha256="0" * 64, run="run-001.parquet", device="local-sync", kernels=(ALONE, OTHER))
+    check_gold("bench", lambda out: print_bench(made, out), monkeypatch, request)
+
+
+def test_replaced_kernels_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    slower = structs.replace(SPREAD, median=60_120.0)
+    made = Swapped(
+        original="model.tracemap",
+        bundle="new.tracemap",
+        replaced=(Replacement("mlp_dispatch_0", (ALONE.kernel,), "edited.mlir", "configuration"),),
+        kernels=(
+            KernelChange(ALONE.kernel, RIGHT, SPREAD, slower, 10),
+            KernelChange(OTHER.kernel, WRONG, SPREAD, None, 0),
+        ),
+        pairs=6,
+        whole=Ratio(0.81, 0.79, 0.84),
+        ops=(FASTER, SAME),
+    )
+    check_gold("swap", lambda out: print_swap(made, out), monkeypatch, request)
+
+
+def test_tuned_kernels_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    text = "#iree_cpu.lowering_config<distribution = [16, 64, 0], vector_common_parallel = [8, 16, 0]>"
+    made = Tune(
+        bundle="model.tracemap",
+        kernels=(
+            KernelTuning(ALONE.kernel, 24, 2, BestConfiguration(text, Ratio(0.72, 0.7, 0.75)), ""),
+            KernelTuning(OTHER.kernel, 24, 0, None, ""),
+        ),
+        spec="model.spec.mlir",
+        pairs=6,
+        application=Ratio(0.81, 0.79, 0.84),
+        ops=(FASTER, SAME),
+    )
+    check_gold("tune", lambda out: print_tune(made, out), monkeypatch, request)

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections import defaultdict
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.views.chosen import VIEWS
+from tracemap.reports.views.model import Cell, LaterRow
 from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
 from tracemap.units import UNKNOWN, Scale
 
@@ -44,6 +46,22 @@ def shown(*, costs: dict[str, dict[str, int]] = COSTS, **options: Any) -> str:  
 
 
 # ---- rows and columns
+
+
+def test_of_rows_that_are_not_shown_only_what_they_are_sorted_by_is_made() -> None:
+    made = []
+
+    def about(name: str) -> dict[str, Cell]:
+        made.append(name)
+        return {"op": name}
+
+    rows = [LaterRow({"cpu_ns": cost}, partial(about, name)) for name, cost in (("a", 1), ("b", 3), ("c", 2))]
+    hottest = next(row for row in rows if row["cpu_ns"] == 3)
+    assert made == []
+    assert (hottest.get("op"), hottest["op"], hottest.get("none")) == ("b", "b", None)
+    assert dict(hottest) == {"op": "b", "cpu_ns": 3}
+    assert len(hottest) == 2
+    assert made == ["b"]
 
 
 def test_rows_are_sorted_by_what_is_asked_for() -> None:

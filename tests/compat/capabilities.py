@@ -280,6 +280,22 @@ def _tables(place: Place) -> Iterator[str]:
     return (name for name in _WHOLE_RUNS if name in place.flows)
 
 
+def outputs_and_times(place: Place) -> str:
+    """Outputs are those that the release's own program prints, the comparison agrees, and dispatches are repeated."""
+    bundle, flags = place.bundle("hand_mlp"), ("--flagfile", MLP_FLAGS)
+    tool = [str(find_tool("iree-run-module")), "--device=local-task", f"--module={bundle / 'module.vmfb'}"]
+    own = subprocess.run([*tool, f"--flagfile={MLP_FLAGS}"], cwd=SAMPLES, capture_output=True, text=True, check=True)
+    assert cli("run", bundle, *flags) == own.stdout
+    kept = place.folder / "expected.npy"
+    cli("run", bundle, *flags, f"--output=@{kept}", "--force")
+    assert cli("run", bundle, *flags, f"--expected-output=@{kept}", "--exact").endswith(": as expected\n")
+    for repeat in ("1", "3"):
+        times = ("--iterations", "4", "--dispatch-repeat", repeat, "--format", "json")
+        (row,) = json.loads(cli("benchmark", bundle, *flags, *times))["benchmarks"]
+        assert row["iterations"] == 4 * int(repeat)
+    return ""
+
+
 CAPABILITIES: Mapping[str, Callable[[Place], str]] = {
     "build: maps of all samples": maps,
     "build: code of a plain compile": same_code,
@@ -290,6 +306,7 @@ CAPABILITIES: Mapping[str, Callable[[Place], str]] = {
     "audit, audit --pass": audits,
     "lower": lowers,
     "report": reports,
+    "run, benchmark": outputs_and_times,
     "record, attribute": records,
     "record --sample": recording_with("--sample", "--seconds", "1", metric="samples"),
     "record --counters": recording_with("--counters", "page-faults", "--iterations", "3", metric="page-faults"),

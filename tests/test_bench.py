@@ -1,0 +1,201 @@
+"""`tracemap bench`: kernels alone, verified, timed, and beside the application."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+import tracemap
+from tests.conftest import Built, Recorded
+from tests.support import Json, check_cli, json_cli, run_cli
+from tracemap.experiments.cases import find_cases
+from tracemap.experiments.job import Answer, Job
+from tracemap.experiments.running import run_job
+from tracemap.experiments.wrapping import compile_wrapped, wrapped
+from tracemap.graph.bundle import load
+from tracemap.ir.dispatches import read_dispatches
+from tracemap.ir.parsing import MlirParser
+
+QUICK = ("--repetitions", "2", "--min-time", "0.5")
+
+
+def statuses(found: Json) -> dict[str, str]:
+    return {kernel["kernel"]: kernel["verification"]["status"] for kernel in found["kernels"]}
+
+
+@pytest.fixture(scope="module")
+def benched(built: Built, recorded: Recorded) -> Json:
+    return json_cli("bench", built("hand_mlp"), "--run", recorded("hand_mlp"), "--cold", *QUICK)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "hand_convnet",  # windows that overlap, padding that is written around a result
+        "hand_dynamic",  # sizes that the program's arguments decide
+        "hand_attention_ext",  # an operation of IREE's own
+        "jax_gpt2_4l_scan",  # look-ups in tables, numbers that a loop counts
+        "jax_cnn",  # results that are stored through a map
+    ],
+)
+def test_kernels_of_a_model_are_what_numpy_computes(built: Built, model: str) -> None:
+    found = json_cli("bench", built(model), "--repetitions", "1", "--min-time", "0.1")
+    assert set(statuses(found).values()) == {"SUCCESS"}
+    assert {kernel["verification"]["reference"] for kernel in found["kernels"]} == {"numpy"}
+    assert all(kernel["same_code"] for kernel in found["kernels"])
+
+
+def test_every_site_has_one_kernel_alone(benched: Json, built: Built) -> None:
+    sites = sorted(site for kernel in benched["kernels"] for site in kernel["sites"])
+    assert sites == sorted(site["id"] for site in json_cli("show", built("hand_mlp"))["sites"])
+
+
+def test_amounts_are_those_of_the_map(benched: Json, built: Built) -> None:
+    members = {site["id"]: site["members"] for site in json_cli("show", built("hand_mlp"))["sites"]}
+    for kernel in benched["kernels"]:
+        of_site = members[kernel["sites"][0]]
+        assert kernel["operations"] == sum(member["operations"] for member in of_site)
+        assert kernel["bytes"] == sum(member["bytes"] for member in of_site)
+        time = kernel["time_ns"]
+        assert time["q1"] <= time["median"] <= time["q3"]
+        assert kernel["operations_per_s"] == pytest.approx(kernel["operations"] / time["median"] * 1e9, rel=1e-3)
+
+
+def test_cold_calls_take_turns_on_copies_larger_than_the_last_cache(benched: Json) -> None:
+    kernel = next(kernel for kernel in benched["kernels"] if "32x256x784" in kernel["kernel"])
+    used = 4 * (32 * 784 + 784 * 256 + 256 + 32 * 256)
+    assert kernel["time_ns"]["buffers"] == 1
+    assert kernel["cold_ns"]["buffers"] * used >= 1 << 20  # no machine of these days has a smaller last cache
+    assert kernel["cold_ns"]["batch"] >= kernel["cold_ns"]["buffers"]
+
+
+def test_the_application_stands_beside(benched: Json, built: Built, recorded: Recorded) -> None:
+    run = recorded("hand_mlp")
+    assert benched["run"] == run.name
+    costs = json_cli("attribute", run, "--map", built("hand_mlp"))["sites"]
+    medians = {site["site"]: site["metrics"]["cpu_ns"]["per_call"]["median"] for site in costs}
+    for kernel in benched["kernels"]:
+        for site in kernel["in_application"]:
+            assert site["median_ns"] == medians[site["site"]]
+            ratio = site["median_ns"] / kernel["time_ns"]["median"]
+            assert site["ratio"] == pytest.approx(ratio, rel=1e-2, abs=1e-3)
+            assert bool(site["points_to"]) == (not 1 / 1.2 <= ratio <= 1.2)
+
+
+def test_the_dearest_of_the_run_come_first(built: Built, recorded: Recorded) -> None:
+    run = recorded("hand_mlp")
+    totals: dict[str, int] = {}
+    kernel_of = {site["id"]: site["kernel"] for site in json_cli("show", built("hand_mlp"))["sites"]}
+    for site in json_cli("attribute", run, "--map", built("hand_mlp"))["sites"]:
+        kernel = kernel_of[site["site"]]
+        totals[kernel] = totals.get(kernel, 0) + site["metrics"]["cpu_ns"]["total"]
+    dearest = max(totals, key=lambda name: totals[name])
+    found = json_cli("bench", built("hand_mlp"), "--run", run, "--top", "1", "--no-verify", *QUICK)
+    assert statuses(found) == {dearest: "NOT_VERIFIED"}
+
+
+def test_kernels_are_chosen_by_name_and_by_op(built: Built) -> None:
+    bundle = built("hand_mlp")
+    by_name = json_cli("bench", bundle, "--kernel", "*softmax*", "--no-verify", *QUICK)
+    assert [*statuses(by_name)] == ["mlp_dispatch_3_softmax_32x10xf32_dispatch_tensor_store"]
+    by_op = json_cli("bench", bundle, "--op", "op6", "--no-verify", *QUICK)
+    assert [*statuses(by_op)] == ["mlp_dispatch_0_matmul_32x256x784_f32"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--kernel", "nothing*"], "no kernel of the bundle is called so"),
+        (["--op", "op9999"], "the bundle has no such op"),
+        (["--repetitions", "0"], "repetitions"),
+        (["-o", "."], "is a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said(built: Built, options: list[str], words: str) -> None:
+    done = run_cli("bench", built("hand_mlp"), *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_without_kernels_has_none_to_run(tmp_path: Path) -> None:
+    model = tmp_path / "none.mlir"
+    model.write_text("func.func @same(%a: tensor<4xf32>) -> tensor<4xf32> {\n  return %a : tensor<4xf32>\n}\n")
+    check_cli("build", model, "-o", tmp_path / "none.tracemap")
+    assert json_cli("bench", tmp_path / "none.tracemap")["kernels"] == []
+
+
+def test_csv_begins_with_the_columns_of_the_dispatch_profiler(built: Built) -> None:
+    text = check_cli("bench", built("hand_mlp"), "--kernel", "*0_matmul*", "--format", "csv", *QUICK)
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert [*row][:9] == [
+        *("Dispatch", "Provider", "OpKind", "Operation", "Configuration", "Arguments"),
+        *("Verification", "Runtime(ms)", "GFLOPs"),
+    ]
+    assert row["Dispatch"] == "mlp_dispatch_0_matmul_32x256x784_f32"
+    assert row["OpKind"] == "linalg.matmul"
+    assert row["Operation"] == "matmul_32x256x784_f32"
+    assert row["Arguments"] == "32x784xf32, 784x256xf32, 256xf32 -> 32x256xf32"
+    assert row["Verification"] == "SUCCESS"
+    # A product of m x k by k x n is 2mnk operations; the bias and the maximum add one each.
+    operations = 2 * 32 * 256 * 784 + 2 * 32 * 256
+    assert float(row["GFLOPs"]) == pytest.approx(operations / float(row["Runtime(ms)"]) / 1e6, rel=1e-3)
+
+
+def test_google_benchmark_has_a_row_per_kernel_and_state_of_the_caches(built: Built) -> None:
+    text = check_cli("bench", built("hand_mlp"), "--cold", "--no-verify", "--format", "google-benchmark", *QUICK)
+    benchmarks = json.loads(text)["benchmarks"]
+    assert len(benchmarks) == 8
+    assert sum(each["name"].endswith("/cold") for each in benchmarks) == 4
+    assert all(each["real_time"] > 0 and each["time_unit"] == "ns" for each in benchmarks)
+
+
+def test_python_returns_what_the_command_prints(built: Built) -> None:
+    made = tracemap.bench(built("hand_mlp"), kernel=("*softmax*",), repetitions=2, min_time=0.5)
+    (kernel,) = made.kernels
+    assert kernel.verification.status == "SUCCESS"
+    assert kernel.time_ns is not None
+    assert kernel.time_ns.repetitions == 2
+
+
+def test_text_names_kernels_and_what_was_verified(built: Built) -> None:
+    text = check_cli("bench", built("hand_mlp"), *QUICK)
+    assert "4 verified, 0 wrong, 0 not verified" in text
+    assert "mlp_dispatch_0_matmul_32x256x784_f32" in text
+
+
+def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_path: Path) -> None:
+    """The same kernel is said to write less than it does: each time the first byte that is too much is found."""
+    bundle, parser = load(built("hand_mlp")), MlirParser()
+    module = parser.parse(bundle.configured())
+    case = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 64))[0]
+    text = wrapped(parser.parse(bundle.configured()), [case.dispatch])
+    compiled = compile_wrapped(text, bundle.graph.module.flags, tmp_path)
+    call = case.call(0)
+    (place,) = (place for place, buffer in enumerate(call.buffers) if buffer.written)
+    result = call.buffers[place]
+    row = (result.end - result.begin) // 32
+    told = {  # what is said of the result, and from where on it is too much
+        result: None,
+        structs.replace(result, written=False): result.begin,
+        structs.replace(result, end=result.end - row): result.end - row,
+        structs.replace(result, begin=result.begin + row): result.begin,
+    }
+    calls = tuple(
+        structs.replace(call, buffers=(*call.buffers[:place], each, *call.buffers[place + 1 :])) for each in told
+    )
+    answers = list(run_job(Job((str(compiled),), "local-sync", calls, str(tmp_path), 0, 1, 0), tmp_path, 60, print))
+    assert len(answers) == len(told)
+    for answer, begin in zip(answers, told.values(), strict=True):
+        assert isinstance(answer, Answer)
+        if begin is None:
+            assert answer.spoiled is None
+        else:
+            assert answer.spoiled is not None
+            assert answer.spoiled.binding == place
+            assert begin <= answer.spoiled.byte < begin + 4  # the first byte of a number may be what it was

@@ -1,0 +1,144 @@
+"""Parts of `bench` that need no compiler: comparing, explaining, and what buffers hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracemap.experiments.explaining import Alone, Application, SiteCalls, explained, typical_ratio
+from tracemap.experiments.filling import used_bytes, whole_memory
+from tracemap.experiments.job import CANARY, Buffer, Call, Fill
+from tracemap.experiments.reference.elements import from_memory, to_memory
+from tracemap.experiments.reference.kernel import Precision
+from tracemap.experiments.reference.memory import View
+from tracemap.experiments.verifying import first_difference, tolerance
+
+LENGTH = 4 * 6 + 8
+WRITTEN = View.whole(0, 4, (2, 3), "f32")
+CALL = Call("call_0", 7, (Buffer(LENGTH, 0, LENGTH, True, ()),))
+EXACT = tolerance(Precision(2.0**-23, 0.0))
+
+
+def memories() -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What a reference and a kernel left that agree."""
+    right = np.full(LENGTH, CANARY, np.uint8)
+    WRITTEN.of([right])[...] = np.arange(6, dtype=np.float32).reshape(2, 3)
+    return [right], [right.copy()]
+
+
+def test_equal_memories_agree() -> None:
+    right, found = memories()
+    assert first_difference(CALL, right, found, [WRITTEN], EXACT) is None
+
+
+def test_the_first_element_that_differs_is_named_with_both_values() -> None:
+    right, found = memories()
+    WRITTEN.of(found)[1, 0] = 3.5
+    WRITTEN.of(found)[1, 2] = 9
+    difference = first_difference(CALL, right, found, [WRITTEN], EXACT)
+    assert difference is not None
+    assert difference.text == "[1, 0] of 2x3xf32 in binding 0 is 3.5, not 3; 2 of 6 elements differ"
+
+
+def test_roundings_agree_and_more_does_not() -> None:
+    right, found = memories()
+    scale = float(np.sqrt(np.mean(np.square(np.arange(6)))))
+    WRITTEN.of(found)[0, 0] = 0.9 * EXACT * scale
+    assert first_difference(CALL, right, found, [WRITTEN], EXACT) is None
+    WRITTEN.of(found)[0, 0] = 1.1 * EXACT * scale
+    assert first_difference(CALL, right, found, [WRITTEN], EXACT) is not None
+
+
+def test_what_was_not_written_is_no_number_and_differs() -> None:
+    right, found = memories()
+    found[0][4:8] = CANARY
+    difference = first_difference(CALL, right, found, [WRITTEN], EXACT)
+    assert difference is not None
+    assert "[0, 0] of 2x3xf32 in binding 0 is nan, not 0" in difference.text
+
+
+@pytest.mark.parametrize("masked", [2, 3, 5])
+@pytest.mark.parametrize("mask", [-1e9, float(np.finfo(np.float32).min)])
+def test_a_mask_does_not_excuse_what_stands_beside_it(masked: int, mask: float) -> None:
+    right, _ = memories()
+    WRITTEN.of(right)[...] = 1.0
+    WRITTEN.of(right).flat[:masked] = mask
+    found = [right[0].copy()]
+    assert first_difference(CALL, right, found, [WRITTEN], EXACT) is None
+    WRITTEN.of(found)[1, 2] = 1.25
+    difference = first_difference(CALL, right, found, [WRITTEN], EXACT)
+    assert difference is not None
+    assert difference.text == "[1, 2] of 2x3xf32 in binding 0 is 1.25, not 1; 1 of 6 elements differ"
+
+
+@pytest.mark.parametrize("byte", [0, 3, 28, 31])
+def test_a_byte_beside_the_result_may_not_change(byte: int) -> None:
+    right, found = memories()
+    found[0][byte] ^= 1
+    difference = first_difference(CALL, right, found, [WRITTEN], EXACT)
+    assert difference is not None
+    assert difference.text.startswith(f"byte {byte} of binding 0 was changed")
+
+
+def test_made_up_data_is_the_same_each_time_and_within_its_range() -> None:
+    fill = Fill(64, (100,), (1,), "f32", -1.0, 1.0)
+    call = Call("call_0", 5, (Buffer(1024, 64, 464, False, (fill,)),))
+    first, again = used_bytes(call, 0), used_bytes(call, 0)
+    assert first.tobytes() == again.tobytes()
+    values = first.view(np.float32)
+    assert values.min() < -0.5 < 0.5 < values.max()
+    assert np.abs(values).max() <= 1
+    assert whole_memory(call)[0][64:464].tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize("bits", [0x3F80, 0xC2F7, 0x7F80, 0x0001, 0x8000])
+def test_bfloat16_keeps_its_bits(bits: int) -> None:
+    stored = np.array([bits], np.uint16)
+    assert to_memory(from_memory(stored, "bf16"), "bf16").tolist() == [bits]
+
+
+def test_bfloat16_is_rounded_to_the_nearest_even() -> None:
+    # 1 + 2^-8 lies between 1 and 1 + 2^-7, whose last bits are 0 and 1.
+    assert to_memory(np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8]), "bf16").tolist() == [0x3F80, 0x3F82]
+
+
+def points_to(
+    median_ns: int,
+    alone: Alone,
+    *,
+    speed: float = 1.0,
+    workers: int = 1,
+    typical: float = 1.0,
+    disturbed: bool = False,
+) -> str:
+    application = Application({"site0": SiteCalls(10, median_ns)}, workers, speed, disturbed)
+    return explained("site0", application, alone, typical).points_to.partition(":")[0]
+
+
+WARM = Alone(100_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (points_to(110_000, WARM), ""),
+        (points_to(90_000, WARM), ""),
+        (points_to(50_000, WARM, speed=2.0), "clock"),
+        (points_to(150_000, Alone(100_000, 160_000)), "cold data"),
+        (points_to(50_000, WARM, typical=0.5), "the machine"),
+        (points_to(70_000, Alone(100_000, 150_000), typical=0.5), "cold data"),
+        (points_to(4_000, Alone(2_000, 0)), "a short call"),
+        (points_to(200_000, Alone(100_000, 0, 0.3)), "unsteady"),
+        (points_to(200_000, WARM, workers=2, disturbed=True), "a disturbed run"),
+        (points_to(200_000, WARM, workers=2), "contention"),
+        (points_to(200_000, WARM), "not explained"),
+        (points_to(200_000, Alone(100_000, 110_000)), "not explained"),
+    ],
+)
+def test_a_difference_points_to_what_explains_it(found: str, wanted: str) -> None:
+    assert found == wanted
+
+
+def test_of_few_kernels_nothing_is_said_to_be_so_of_most() -> None:
+    assert typical_ratio([(2.0, 1.0)] * 4) == 1.0
+    assert typical_ratio([(2.0, 1.0)] * 4 + [(9.0, 1.0)]) == 2.0
