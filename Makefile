@@ -9,6 +9,7 @@ PYTEST_FLAGS ?= -n 2
 SEEDS ?= 200
 REPRODUCERS ?= tests/programs/reproducers
 MUTATIONS ?= 10000
+FUZZ ?= 100000
 KNOCKS ?= 20
 RELEASES ?= 3.11.0,3.12.0,3.13.0
 MUTATION_FLAGS ?=
@@ -26,7 +27,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations knocks compat dist release clean
+.PHONY: help venv demo test browser lint format schemas bench corpus reproducers accuracy mutations fuzz knocks compat dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -85,6 +86,11 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 
 mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)
+
+fuzz: $(READY) ## the same, guided by the code that is reached, and the hook's C under sanitizers: FUZZ=100000 cases of each
+	$(BIN)/python -m pip install --quiet --editable '.[dev,fuzz]'
+	$(BIN)/python -m tests.hook.fuzz --count $(FUZZ)
+	$(BIN)/python -m tests.mutations --guided --count $(FUZZ) $(MUTATION_FLAGS)
 
 knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record eight runs at once, KNOCKS times
 	$(BIN)/python -m tests.kills --count $(KNOCKS)

@@ -7,16 +7,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import build, elapsed, growth, hook, large_models, large_runs, record, reports, sampling, start
+from benchmarks import build, elapsed, growth, hook, kernels, large_models, large_runs, record, reports, sampling, start
 from benchmarks.measure import Figure, print_figures
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "start": start.measure,
     "build": build.measure,
+    "build_largest": build.measure_largest,
     "record": record.measure,
     "elapsed": elapsed.measure,
     "hook": hook.measure,
     "sampling": sampling.measure,
+    "kernels": kernels.measure,
     "reports": reports.measure,
     "large_runs": large_runs.measure,
     "large_models": large_models.measure,

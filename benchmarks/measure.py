@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests.support import SAMPLES
 
@@ -79,15 +80,16 @@ def output_of(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> str:
     return done.stdout
 
 
-def alternating(
-    ours: Callable[[], float], theirs: Callable[[], float], pairs: int
-) -> tuple[list[float], list[float], list[float]]:
-    """Measure both in turn, the first of each pair changing places; returns both and the ratio of each pair.
+_T = TypeVar("_T")
+
+
+def in_turn(ours: Callable[[], _T], theirs: Callable[[], _T], pairs: int) -> list[tuple[_T, _T]]:
+    """Measure both in turn, the first of each pair changing places.
 
     One pair before is not counted: it fills caches.
     """
     ours(), theirs()
-    measured: list[tuple[float, float]] = []
+    measured: list[tuple[_T, _T]] = []
     for pair in range(pairs):
         if pair % 2:
             second = theirs()
@@ -95,6 +97,14 @@ def alternating(
         else:
             first = ours()
             measured.append((first, theirs()))
+    return measured
+
+
+def alternating(
+    ours: Callable[[], float], theirs: Callable[[], float], pairs: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Both as measured in turn, and the ratio of each pair."""
+    measured = in_turn(ours, theirs, pairs)
     return [pair[0] for pair in measured], [pair[1] for pair in measured], [a / b for a, b in measured]
 
 
