@@ -134,6 +134,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"advice", "costed", "highlight", "html", "kernels"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),
+        frozenset({"exports"}),
     ),
 }
 # The Python API and `python -m tracemap`; nothing imports them.

@@ -19,7 +19,7 @@ from tracemap.options.attribute import AttributeOptions, Rule
 from tracemap.options.audit import AuditOptions
 from tracemap.options.build import BuildOptions
 from tracemap.options.lower import LowerOptions
-from tracemap.options.option import Options, chosen, declared_options
+from tracemap.options.option import DeclaredOption, Options, chosen, declared_options
 from tracemap.options.record import RecordOptions
 from tracemap.options.report import ReportOptions
 from tracemap.options.stats import StatsOptions
@@ -49,9 +49,14 @@ def test_every_record_is_the_options_of_one_command() -> None:
     assert sorted(kind.__name__ for kind in taken) == [kind.__name__ for kind in kinds()]
 
 
+def valid(option: DeclaredOption) -> object:
+    """A value that a required option takes."""
+    return option.choices[0] if option.choices else "x" if option.item is Path else ["x"]
+
+
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: str(kind.__name__))
 def test_what_is_not_given_is_the_default(kind: type[Options]) -> None:
-    given = {option.name: "x" if option.item is Path else ["x"] for option in declared_options(kind) if option.required}
+    given = {option.name: valid(option) for option in declared_options(kind) if option.required}
     absent = {option.name: None for option in declared_options(kind) if not option.required}
     assert kind(**given, **absent) == kind(**given)
 

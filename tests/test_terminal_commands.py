@@ -70,6 +70,7 @@ OUTPUTS = {
     "benchmark": ["benchmark"],
     "record": ["record"],
     "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
+    "export": [],
     "bench": ["bench"],
     "swap": ["swap"],
     "tune": ["tune"],
@@ -81,7 +82,8 @@ OUTPUTS = {
     "hook path": ["hook-path"],
     "report": ["report"],
 }
-"""Each command, and the golden files of what it prints. A group prints nothing but its help, `sweep` only CSV."""
+"""Each command, and the golden files of what it prints. A group prints nothing but its help, `sweep` only CSV,
+`export` what other tools read."""
 
 
 def commands(of: click.Group = group, before: str = "") -> Iterator[tuple[str, click.Command]]:

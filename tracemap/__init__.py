@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tracemap.options.bench import BenchOptions
     from tracemap.options.benchmark import BenchmarkOptions
     from tracemap.options.build import BuildOptions
+    from tracemap.options.export import ExportOptions
     from tracemap.options.lower import LowerOptions
     from tracemap.options.record import RecordOptions
     from tracemap.options.report import ReportOptions
@@ -57,6 +58,7 @@ __all__ = [
     "bench",
     "benchmark",
     "build",
+    "export",
     "load",
     "lower",
     "record",
@@ -243,6 +245,36 @@ def attribute(
 
     asked = chosen(AttributeOptions, options, changes)
     return attribute_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
+
+
+def export(
+    runs: Runs,
+    to: str,
+    output: str | Path,
+    bundle: Bundle | str | Path | None = None,
+    options: ExportOptions | None = None,
+    **changes: object,
+) -> Attribution:
+    """Write what `attribute` finds out in a format that other tools open; returns the attribution.
+
+    Args:
+        runs: as `attribute` takes them.
+        to: the format, such as `pprof`.
+        output: the file.
+        bundle: as `attribute` takes it.
+        options: what `tracemap export` can be asked; None: its defaults.
+        changes: options by name, such as `callers="python"`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.export.export` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.export import ExportOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.export import export as export_runs
+
+    asked = chosen(ExportOptions, options, changes, to=to, output=output)
+    return export_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
 
 
 def bench(bundle: Bundle | str | Path, options: BenchOptions | None = None, **changes: object) -> Bench:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import BundleMissing, UsageInvalid
 from tracemap.options.attribute import AttributeOptions
+from tracemap.options.export import ExportOptions
 from tracemap.options.report import ReportOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
@@ -42,7 +43,7 @@ class Attributed:
 def joined(
     runs: Sequence[Path],
     bundle: Bundle | None,
-    options: AttributeOptions | ReportOptions,
+    options: AttributeOptions | ReportOptions | ExportOptions,
     progress: Progress,
 ) -> Attributed:
     """Join runs onto a bundle, as the options say; without one it is found from the first run.

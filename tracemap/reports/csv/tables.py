@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import astuple
 
@@ -10,45 +11,58 @@ from tracemap.attribution.model import Attribution
 from tracemap.graph.model import TraceGraph
 from tracemap.inert import csv_line, inert_cell, without_controls
 from tracemap.reports.escaping import for_hook_text
-from tracemap.units import Integer, Text, Unknown
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 if TYPE_CHECKING:
     from tracemap.measurements.hook.stats import ThreadCalls
 
-_COLUMNS = (
-    "op name file line column function scope fate calls metric unit attributed inclusive low high "
-    "per_invocation_median per_invocation_median_low per_invocation_median_high per_invocation_p10 per_invocation_p90 "
-    "per_invocation_max sampled_low sampled_high uncertain"
-).split()
+COLUMNS: Final = {
+    **dict.fromkeys(("op", "name", "file"), str),
+    **dict.fromkeys(("line", "column"), int),
+    **dict.fromkeys(("function", "scope", "fate"), str),
+    "calls": int,
+    **dict.fromkeys(("metric", "unit"), str),
+    **dict.fromkeys(("attributed", "inclusive", "low", "high"), int),
+    **dict.fromkeys(("per_invocation_median", "per_invocation_median_low", "per_invocation_median_high"), int),
+    **dict.fromkeys(("per_invocation_p10", "per_invocation_p90", "per_invocation_max"), int),
+    **dict.fromkeys(("sampled_low", "sampled_high", "uncertain"), int),
+}
+"""The columns of the table of ops, and what is in them."""
+
+Cells = Sequence[Integer | Text]
+"""A row of the table of ops; texts have no control characters."""
 
 
 def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
-    """The table, with a header line; unknown values are empty cells.
+    """The table of ops, with a header line; unknown values are empty cells."""
+    rows = attribution_rows(graph, attribution)
+    return "".join([csv_line(tuple(COLUMNS)), *(csv_line(_known(row)) for row in rows)])
+
+
+def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Cells]:
+    """A row for each op and metric, then one for each residual and metric.
 
     Residual rows have the reason in the column `name` and no op, so that the column `attributed` adds up to what was
     measured, for each metric.
     """
-    lines = [csv_line(_COLUMNS)]
     units = {metric.name: metric.unit for metric in attribution.metrics}
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
         about = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
-        cells = _known(*about)
+        cells = [without_controls(cell) if isinstance(cell, str) else cell for cell in about]
         for name, cost in result.metrics.items():
             spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high, int(cost.uncertain))
-            figures = _known(cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
-            lines.append(csv_line([*cells, result.calls, without_controls(name), units[name], *figures]))
+            figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
+            yield [*cells, result.calls, without_controls(name), units[name], *figures]
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            of_run = ["", row.reason.value, *[""] * 6, row.events, without_controls(name), units[name], value]
-            lines.append(csv_line([*of_run, *[""] * 12]))
-    return "".join(lines)
+            of_run = [row.reason.value, *[UNKNOWN] * 6, row.events, without_controls(name), units[name], value]
+            yield [UNKNOWN, *of_run, *[UNKNOWN] * 12]
 
 
-def _known(*cells: Integer | Text) -> list[int | str]:
-    known = ("" if isinstance(cell, Unknown) else cell for cell in cells)
-    return [without_controls(cell) if isinstance(cell, str) else cell for cell in known]
+def _known(cells: Cells) -> list[int | str]:
+    return ["" if isinstance(cell, Unknown) else cell for cell in cells]
 
 
 def calls_csv(calls: ThreadCalls) -> str:

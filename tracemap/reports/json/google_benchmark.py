@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracemap.experiments.model import Bench, KernelBench, Spread
@@ -10,18 +11,38 @@ from tracemap.experiments.model import Bench, KernelBench, Spread
 
 def google_benchmark(made: Bench) -> dict[str, Any]:
     """The document: a benchmark for each kernel that was timed, and one with `/cold` where caches were cold."""
+    rows = [each for kernel in made.kernels for each in _of_kernel(kernel)]
+    return document("tracemap bench", {"module_sha256": made.module_sha256, "device": made.device}, rows)
+
+
+def document(executable: str, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A document of these benchmarks, which get their numbers; `about` goes to the context."""
     context = {
-        "executable": "tracemap bench",
+        "executable": executable,
         "num_cpus": os.cpu_count() or 1,
-        "module_sha256": made.module_sha256,
-        "device": made.device,
+        **about,
         "library_build_type": "release",
         "caches": [],
     }
-    benchmarks = [each for kernel in made.kernels for each in _of_kernel(kernel)]
-    for number, each in enumerate(benchmarks):
-        each["family_index"] = number
-    return {"context": context, "benchmarks": benchmarks}
+    return {"context": context, "benchmarks": [{**row, "family_index": number} for number, row in enumerate(rows)]}
+
+
+def benchmark(name: str, iterations: int, real_ns: float, cpu_ns: float) -> dict[str, Any]:
+    """An entry; times are of one iteration."""
+    return {
+        "name": name,
+        "family_index": 0,
+        "per_family_instance_index": 0,
+        "run_name": name,
+        "run_type": "iteration",
+        "repetitions": 1,
+        "repetition_index": 0,
+        "threads": 1,
+        "iterations": iterations,
+        "real_time": real_ns,
+        "cpu_time": cpu_ns,
+        "time_unit": "ns",
+    }
 
 
 def _of_kernel(kernel: KernelBench) -> list[dict[str, Any]]:
@@ -33,18 +54,7 @@ def _of_kernel(kernel: KernelBench) -> list[dict[str, Any]]:
 def _benchmark(name: str, spread: Spread, kernel: KernelBench) -> dict[str, Any]:
     """One entry; times are of one call."""
     return {
-        "name": name,
-        "family_index": 0,
-        "per_family_instance_index": 0,
-        "run_name": name,
-        "run_type": "iteration",
-        "repetitions": 1,
-        "repetition_index": 0,
-        "threads": 1,
-        "iterations": spread.batch * spread.repetitions,
-        "real_time": spread.median,
-        "cpu_time": spread.median,
-        "time_unit": "ns",
+        **benchmark(name, spread.batch * spread.repetitions, spread.median, spread.median),
         **({} if kernel.operations_per_s is None else {"items_per_second": kernel.operations_per_s}),
         **({} if kernel.bytes_per_s is None else {"bytes_per_second": kernel.bytes_per_s}),
         "label": kernel.verification.status.value,

@@ -1,0 +1,34 @@
+"""`tracemap export`: costs in the formats of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
+from tracemap.options.export import ExportOptions
+from tracemap.outputs import is_standard
+
+
+@options_command("export", ExportOptions)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
+    """Write what `tracemap attribute` finds out of each RUN in a format that other tools open.
+
+    Sums are those of `attribute`, to the unit; a cost without an op stands under `(residual)` and its reason.
+
+    \b
+    Example:
+      tracemap export run.csv --to pprof -o run.pb.gz
+      tracemap export run.csv --to callgrind -o callgrind.out.run
+      tracemap export run.csv --to speedscope --callers python -o run.json
+    """
+    from tracemap.session.export import export
+
+    with phases_shown("export") as progress:
+        export(runs, None, options, progress)
+    if not is_standard(options.output):
+        tell(f"{options.to}: {options.output}")

@@ -1,0 +1,37 @@
+"""What `tracemap export` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.option import Options, option, required
+
+Format = Literal["pprof", "callgrind", "speedscope", "csv", "parquet", "google-benchmark"]
+Callers = Literal["scope", "python"]
+SelfCost = Literal["ops", "kernels"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions(Options):
+    """Which format to write, what of the costs, and how runs are joined for it."""
+
+    to: Format = required("The format.")
+    output: Path = required("The file; `-` prints formats that are text.", "-o", "--output", metavar="FILE")
+    map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
+    rule: Rule | None = option(None, RULE_HELP)
+    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    allow_mismatch: bool = option(False, "Join a run of another module all the same.")
+    metrics: tuple[str, ...] = option(
+        (), "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…", split=True
+    )
+    callers: Callers = option(
+        "scope", "What leads to an op in stacks: its scopes, or the lines of Python that made it."
+    )
+    self_cost: SelfCost = option(
+        "ops", "Of callgrind, which lines have the cost: those of the model or of its kernels."
+    )
+    memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
+    force: bool = option(False, "Replace outputs that exist.")

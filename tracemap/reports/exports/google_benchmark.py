@@ -1,0 +1,67 @@
+"""Ops as benchmarks, in Google Benchmark's JSON: its `compare.py` sets two runs side by side, op by op.
+
+Times are means of an invocation, as those of the format are. Each entry also has the sums of the whole run, in whole
+numbers, as counters under the metrics' own names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from tracemap.codec import pretty
+from tracemap.inert import without_controls
+from tracemap.reports.basis import known_invocations
+from tracemap.reports.exports.charges import Charge, Ledger, added
+from tracemap.reports.json.google_benchmark import benchmark, document
+from tracemap.reports.labels import file_line
+from tracemap.units import Unknown
+
+_REAL, _CPU = "duration_ns", "cpu_ns"
+_OWN_KEYS = frozenset({*benchmark("", 0, 0, 0), "label", "family_index"})
+
+
+def google_benchmark(ledger: Ledger) -> str:
+    """The document: a benchmark for each op, and one for each reason of a residual."""
+    rows: dict[str, list[Charge]] = defaultdict(list)
+    for charge in ledger.charges:
+        rows[_name(charge)].append(charge)
+    run = ledger.attribution.run
+    about = {
+        "module_sha256": without_controls(ledger.graph.module.sha256),
+        "device": "" if isinstance(run.device, Unknown) else without_controls(run.device),
+        "rule": ledger.attribution.rule.value,
+    }
+    made = [_benchmark(ledger, name, charges) for name, charges in rows.items()]
+    return pretty(document("tracemap export", {**about, "num_cpus": _workers(ledger)}, made))
+
+
+def _workers(ledger: Ledger) -> int:
+    """The workers of the run: what this machine has says nothing of it."""
+    workers = ledger.attribution.run.workers
+    return 1 if isinstance(workers, Unknown) else workers
+
+
+def _name(charge: Charge) -> str:
+    """What an op keeps from build to build as long as the model stays: its name and its line, after its id."""
+    if charge.op is None:
+        return charge.place.name
+    return f"{charge.place.name}/{without_controls(file_line(charge.op.file, charge.op.line))}"
+
+
+def _benchmark(ledger: Ledger, name: str, charges: list[Charge]) -> dict[str, Any]:
+    sums = dict(zip(ledger.metrics, added(charge.amounts for charge in charges), strict=True))
+    by_name = {metric.name: total for metric, total in sums.items()}
+    iterations = max([known_invocations(metric) for metric in sums if metric.name in (_REAL, _CPU)], default=0) or 1
+    # Where a run has only one of both clocks, it stands for the other: compare.py wants both.
+    real, cpu = by_name.get(_REAL, by_name.get(_CPU, 0)), by_name.get(_CPU, by_name.get(_REAL, 0))
+    return {
+        **benchmark(name, iterations, real / iterations, cpu / iterations),
+        **{_counter(metric): total for metric, total in by_name.items()},
+    }
+
+
+def _counter(metric: str) -> str:
+    """A metric as a counter, which must not take the place of a key of the format."""
+    name = without_controls(metric)
+    return f"metric {name}" if name in _OWN_KEYS else name

@@ -1,0 +1,39 @@
+"""The table of ops as Parquet: what `attribute --format csv` prints, with types, and NULL for what is unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tracemap.attribution.model import Attribution
+from tracemap.errors import UsageInvalid
+from tracemap.graph.model import TraceGraph
+from tracemap.measurements.sql import copy_to, open_database, quoted
+from tracemap.reports.csv.tables import COLUMNS, attribution_rows
+from tracemap.units import INTEGER_LIMIT, Unknown
+
+_TYPES: Final = {str: "VARCHAR", int: "BIGINT"}
+
+
+def write_parquet(graph: TraceGraph, attribution: Attribution, target: Path) -> None:
+    """Write the table, whole or not at all.
+
+    Raises:
+        UsageInvalid: a number has more than 64 bits.
+        TargetUnwritable: the file cannot be written.
+    """
+    columns: list[list[str | int | None]] = [[] for _ in COLUMNS]
+    for row in attribution_rows(graph, attribution):
+        for column, cell in zip(columns, row, strict=True):
+            if isinstance(cell, int) and abs(cell) > INTEGER_LIMIT:
+                raise UsageInvalid(f"{cell} has more than the 64 bits of a number in Parquet; write csv")
+            column.append(None if isinstance(cell, Unknown) else cell)
+    types = [_TYPES[kind] for kind in COLUMNS.values()]
+    lists = ", ".join(
+        f"unnest(CAST(? AS {kind}[])) AS {quoted(name)}" for name, kind in zip(COLUMNS, types, strict=True)
+    )
+    with open_database() as connection:
+        # One thread writes the rows in their order, and so the same bytes each time.
+        connection.execute("SET threads = 1")
+        connection.execute(f"CREATE TEMP TABLE ops AS SELECT {lists}", columns)
+        copy_to(connection.table("ops"), target, "FORMAT parquet")

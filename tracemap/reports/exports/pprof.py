@@ -1,0 +1,170 @@
+"""pprof's profile.proto: a sample per op and site, whose stack is what leads to the op (google/pprof, proto/).
+
+The messages are described here, in code, and made by protobuf's own runtime: there is nothing to generate, and no
+generated file that wants one certain release of the runtime. Fields that are never written are left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from tracemap.inert import without_controls
+from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, Place
+from tracemap.reports.exports.extras import from_extra
+from tracemap.reports.labels import file_line
+from tracemap.units import Integer, Unknown
+
+_FORM: Final = "pprof"
+_PACKAGE: Final = "perftools.profiles"
+
+# Message -> field -> (number, type); `*` is repeated, capitals are messages.
+_MESSAGES: Final[Mapping[str, Mapping[str, tuple[int, str]]]] = {
+    "Profile": {
+        "sample_type": (1, "*ValueType"),
+        "sample": (2, "*Sample"),
+        "mapping": (3, "*Mapping"),
+        "location": (4, "*Location"),
+        "function": (5, "*Function"),
+        "string_table": (6, "*string"),
+        "duration_nanos": (10, "int64"),
+        "comment": (13, "*int64"),
+        "default_sample_type": (14, "int64"),
+    },
+    "ValueType": {"type": (1, "int64"), "unit": (2, "int64")},
+    "Sample": {"location_id": (1, "*uint64"), "value": (2, "*int64"), "label": (3, "*Label")},
+    "Label": {"key": (1, "int64"), "str": (2, "int64")},
+    "Mapping": {
+        "id": (1, "uint64"),
+        "filename": (5, "int64"),
+        "build_id": (6, "int64"),
+        "has_functions": (7, "bool"),
+        "has_filenames": (8, "bool"),
+        "has_line_numbers": (9, "bool"),
+    },
+    "Location": {"id": (1, "uint64"), "mapping_id": (2, "uint64"), "line": (4, "*Line")},
+    "Line": {"function_id": (1, "uint64"), "line": (2, "int64")},
+    "Function": {"id": (1, "uint64"), "name": (2, "int64"), "system_name": (3, "int64"), "filename": (4, "int64")},
+}
+_UNITS: Final = {NANOSECONDS: "nanoseconds"}
+"""Units by the names that pprof knows; it shows others as they are."""
+
+
+def pprof(ledger: Ledger) -> bytes:
+    """The profile, compressed as pprof's readers expect it; the same bytes for the same costs.
+
+    Raises:
+        ToolMissing: protobuf is not installed.
+        UsageInvalid: a metric adds up to more than 64 bits.
+    """
+    ledger.check_range(_FORM, negative=True)
+    message: bytes = _Profile(profile_class()(), ledger).filled().SerializeToString(deterministic=True)
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as file:
+        file.write(message)
+    return packed.getvalue()
+
+
+@cache
+def profile_class() -> Any:  # noqa: ANN401 - protobuf makes it while the program runs
+    """The class of profiles, made of the table above."""
+    with from_extra(_FORM):
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    described = descriptor_pb2.FileDescriptorProto(name="profile.proto", package=_PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = described.message_type.add(name=name)
+        for field_name, (number, kind) in fields.items():
+            plain = kind.removeprefix("*")
+            made = message.field.add(name=field_name, number=number)
+            made.label = made.LABEL_OPTIONAL if plain == kind else made.LABEL_REPEATED
+            if plain in _MESSAGES:
+                made.type, made.type_name = made.TYPE_MESSAGE, f".{_PACKAGE}.{plain}"
+            else:
+                made.type = made.Type.Value(f"TYPE_{plain.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(described)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Profile"))
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """A profile that is being filled; what it names is in tables of its own, each thing once."""
+
+    message: Any
+    ledger: Ledger
+    _strings: dict[str, int] = field(default_factory=lambda: {"": 0})
+    _functions: dict[tuple[str, str], int] = field(default_factory=dict)
+    _locations: dict[Place, int] = field(default_factory=dict)
+
+    def filled(self) -> Any:  # noqa: ANN401 - as above
+        """The message with all that the ledger has."""
+        self._header()
+        for charge in self.ledger.charges:
+            stack = [self._location(place) for place in (charge.place, *reversed(charge.around))]
+            sample = self.message.sample.add(location_id=stack, value=charge.amounts)
+            for key, text in _labels(charge):
+                sample.label.add(key=self._string(key), str=self._string(text))
+        self.message.string_table.extend(self._strings)
+        return self.message
+
+    def _header(self) -> None:
+        message, ledger = self.message, self.ledger
+        module, run = ledger.graph.module, ledger.attribution.run
+        for metric in ledger.metrics:
+            unit = _UNITS.get(metric.unit, metric.unit)
+            message.sample_type.add(type=self._string(without_controls(metric.name)), unit=self._string(unit))
+        message.default_sample_type = self._string(without_controls(ledger.metrics[0].name))
+        has = {"has_functions": True, "has_filenames": True, "has_line_numbers": True}
+        name, build = self._string(without_controls(module.name)), self._string(without_controls(module.sha256))
+        message.mapping.add(id=1, filename=name, build_id=build, **has)
+        if not isinstance(run.elapsed_ns, Unknown):
+            message.duration_nanos = run.elapsed_ns
+        message.comment.extend(map(self._string, comments(ledger)))
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+    def _location(self, place: Place) -> int:
+        known = self._locations.get(place)
+        if known is not None:
+            return known
+        number = self._locations[place] = len(self._locations) + 1
+        location = self.message.location.add(id=number, mapping_id=1)
+        location.line.add(function_id=self._function(place), line=known_line(place.line))
+        return number
+
+    def _function(self, place: Place) -> int:
+        name, file = place.name, "" if isinstance(place.file, Unknown) else place.file
+        known = self._functions.get((name, file))
+        if known is not None:
+            return known
+        number = self._functions[name, file] = len(self._functions) + 1
+        text = self._string(name)
+        self.message.function.add(id=number, name=text, system_name=text, filename=self._string(file))
+        return number
+
+
+def known_line(line: Integer) -> int:
+    """A line as formats have it in which 0 is no line."""
+    return 0 if isinstance(line, Unknown) else line
+
+
+def comments(ledger: Ledger) -> Sequence[str]:
+    """What a reader must know of the whole: how costs were split, and what the attribution warns of."""
+    result = ledger.attribution
+    said = [f"costs are split over ops by the rule {result.rule.value}", "sums of the whole run"]
+    return [
+        without_controls(text) for text in (*said, *(f"{each.message} [{each.slug}]" for each in result.diagnostics))
+    ]
+
+
+def _labels(charge: Charge) -> list[tuple[str, str]]:
+    """By what samples can be selected (`pprof -tagfocus`)."""
+    if charge.op is None:
+        return []
+    labels = [("op", charge.op.id), ("site", charge.work), ("kernel", charge.kernel)]
+    return [*labels, ("line", without_controls(file_line(charge.op.file, charge.op.line)))]

@@ -1,0 +1,72 @@
+"""speedscope's file format: a profile per metric, whose stacks are what leads to ops, as wide as their cost.
+
+The format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tracemap._version import __version__
+from tracemap.codec import pretty
+from tracemap.inert import without_controls
+from tracemap.reports.exports.charges import NANOSECONDS, Ledger, Place
+from tracemap.units import Unknown
+
+_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+_UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}
+
+
+def speedscope(ledger: Ledger) -> str:
+    """The document.
+
+    Raises:
+        UsageInvalid: an amount is negative, or a metric adds up to more than 64 bits.
+    """
+    ledger.check_range("speedscope", negative=False)
+    frames = Frames()
+    profiles = [_profile(ledger, number, frames) for number in range(len(ledger.metrics))]
+    name = without_controls(ledger.graph.module.name)
+    return pretty(
+        {
+            "$schema": _SCHEMA,
+            "name": name,
+            "exporter": f"tracemap {__version__}",
+            "activeProfileIndex": 0,
+            "shared": {"frames": frames.listed},
+            "profiles": profiles,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The frames of all profiles, each once, by their number."""
+
+    listed: list[dict[str, str | int]] = field(default_factory=list)
+    _numbers: dict[Place, int] = field(default_factory=dict)
+
+    def number(self, place: Place) -> int:
+        """The number of a frame; a new one gets the next."""
+        if place not in self._numbers:
+            self._numbers[place] = len(self.listed)
+            file = {} if isinstance(place.file, Unknown) else {"file": place.file}
+            line = {} if isinstance(place.line, Unknown) else {"line": place.line}
+            self.listed.append({"name": place.name, **file, **line})
+        return self._numbers[place]
+
+
+def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
+    """A metric; each charge is a sample."""
+    metric = ledger.metrics[number]
+    charges = [charge for charge in ledger.charges if charge.amounts[number]]
+    return {
+        "type": "sampled",
+        "name": without_controls(metric.name),
+        "unit": _UNITS.get(metric.unit, "none"),
+        "startValue": 0,
+        "endValue": metric.measured,
+        "samples": [[frames.number(place) for place in (*charge.around, charge.place)] for charge in charges],
+        "weights": [charge.amounts[number] for charge in charges],
+    }
