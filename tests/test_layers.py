@@ -88,8 +88,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "experiments": (
         frozenset({"model", "operations", "reference"}),
-        frozenset({"configuring", "describing", "explaining", "job", "specs"}),
-        frozenset({"changing", "filling", "running", "verifying", "wrapping"}),
+        frozenset({"configuring", "describing", "explaining", "job", "keeping", "specs"}),
+        frozenset({"candidates", "changing", "filling", "running", "verifying", "wrapping"}),
         frozenset({"cases", "runner", "swapping"}),
         frozenset({"bench"}),
         frozenset({"sweeping", "tuning"}),

@@ -328,8 +328,9 @@ def test_tuned_kernels_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request
     made = Tune(
         bundle="model.tracemap",
         kernels=(
-            KernelTuning(ALONE.kernel, 24, 2, BestConfiguration(text, Ratio(0.72, 0.7, 0.75)), ""),
-            KernelTuning(OTHER.kernel, 24, 0, None, ""),
+            KernelTuning(ALONE.kernel, 24, 2, BestConfiguration(text, "", Ratio(0.72, 0.7, 0.75)), ""),
+            KernelTuning(OTHER.kernel, 24, 0, BestConfiguration(text, "Default", Ratio(0.52, 0.5, 0.55)), ""),
+            KernelTuning("another", 24, 0, None, ""),
         ),
         spec="model.spec.mlir",
         pairs=6,

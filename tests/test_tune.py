@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support import PLAIN_FLAGS, SAMPLES, Json, check_cli, json_cli, run_cli
+import tracemap
+from tests.support import PLAIN_FLAGS, SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tracemap.experiments import bench, tuning, wrapping
+from tracemap.experiments.candidates import PIPELINES, Candidate, candidates_of, other_pipelines
 from tracemap.experiments.configuring import levels_of, written
-from tracemap.experiments.tuning import candidates_of, interval_of
+from tracemap.experiments.keeping import flag_parts, key_of, makers
+from tracemap.experiments.model import Tune
+from tracemap.experiments.tuning import interval_of
+from tracemap.mapping import build
 from tracemap.toolchain import find_tool
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
@@ -105,6 +114,138 @@ def test_what_cannot_be_tuned_is_said(options: list[str], words: str, tuned: tup
     assert words in done.stderr
 
 
+# ---- what was done is not done again
+
+SEARCH = ("--kernel", KERNEL, "--candidates", "3", "--pairs", "0")
+
+
+class _Interrupted(BaseException):
+    """Stands for any end of the process."""
+
+
+def kept(work: Path) -> dict[str, tuple[int, int]]:
+    """What is kept, each file with its inode and the time of its last change; what begins with a dot is not whole."""
+    files = [path for path in work.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {str(path.relative_to(work)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def spied(function: Callable[..., object], calls: list[object]) -> Callable[..., object]:
+    """The function, which notes in a list that it was called."""
+
+    def noted(*arguments: object) -> object:
+        calls.append(arguments)
+        return function(*arguments)
+
+    return noted
+
+
+def test_nothing_is_compiled_or_verified_twice(
+    tuned: tuple[Path, Json], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real compilations are counted, by their texts; one of them does not come to its end."""
+    compiled: list[str] = []
+    verified: list[object] = []
+    built: list[object] = []
+    plain: Callable[..., Path] = wrapping.compile_wrapped
+    plain_build = build.build
+
+    def counted(text: str, *rest: object) -> Path:
+        compiled.append(text)
+        if len(compiled) == 3:
+            raise _Interrupted
+        return plain(text, *rest)
+
+    def search() -> Tune:
+        return tracemap.tune(
+            tuned[0] / "bad.tracemap",
+            output=tmp_path / "spec.mlir",
+            kernel=(KERNEL,),
+            candidates=4,
+            pairs=0,
+            force=True,
+        )
+
+    monkeypatch.setattr(tuning, "compile_wrapped", counted)
+    monkeypatch.setattr(tuning, "verified", spied(bench.verified, verified))
+    monkeypatch.setattr(build, "build", spied(plain_build, built))
+    with pytest.raises(_Interrupted):
+        search()
+    assert not (tmp_path / "spec.mlir").exists()
+    first = search()
+    texts = [*compiled[:2], *compiled[3:]]  # the third was asked for, and not made
+    assert len(texts) == len(set(texts)) == 5  # the default and four others
+    assert (first.kernels[0].tried, len(built)) == (4, 1)
+    assert len(verified) == 5 - first.kernels[0].failed
+    assert first.kernels[0].best is not None
+    spec = (tmp_path / "spec.mlir").read_bytes()
+    again = search()
+    assert (again, (tmp_path / "spec.mlir").read_bytes()) == (first, spec)
+    assert (len(compiled), len(built)) == (6, 1)
+
+
+def test_after_a_kill_it_goes_on(tuned: tuple[Path, Json], tmp_path: Path) -> None:
+    spec, work = tmp_path / "spec.mlir", tmp_path / "spec.mlir.work"
+    words = command_line("tune", tuned[0] / "bad.tracemap", *SEARCH, "-o", spec)
+    before: dict[str, tuple[int, int]] = {}
+    for ending, modules in ((signal.SIGKILL, 1), (signal.SIGINT, 3)):
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+            wait_for_modules(work, modules)
+            child.send_signal(ending)
+            said = child.communicate(timeout=60)[1].decode()
+        assert child.returncode == -ending  # a shell shows 130 for SIGINT
+        if ending == signal.SIGINT:
+            assert said == "tracemap: interrupted\n"
+        assert not spec.exists()
+        assert before.items() <= kept(work).items()
+        before = kept(work)
+    check_cli(*words[3:])
+    after = kept(work)
+    assert before.items() <= after.items()
+    assert "transform.named_sequence" in spec.read_text()
+    check_cli(*words[3:], "--force")
+    assert kept(work) == after
+
+
+def wait_for_modules(work: Path, number: int) -> None:
+    until = time.monotonic() + 60
+    while len(list(work.glob("modules/*.vmfb"))) < number:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_damaged_result_is_made_again(tuned: tuple[Path, Json], tmp_path: Path) -> None:
+    options = ("--kernel", KERNEL, "--candidates", "1", "--pairs", "0", "-o", tmp_path / "spec.mlir", "--force")
+    check_cli("tune", tuned[0] / "bad.tracemap", *options)
+    results = sorted((tmp_path / "spec.mlir.work" / "results").glob("*.json"))
+    for number, file in enumerate(results):
+        file.write_bytes([b"", b"{", b"[1]", b"\xff"][number % 4])
+    check_cli("tune", tuned[0] / "bad.tracemap", *options)
+    assert all(file.read_bytes().startswith(b"{") and len(file.read_bytes()) > 2 for file in results)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tuned: tuple[Path, Json], tmp_path: Path) -> None:
+    (tmp_path / "spec.mlir.work").write_text("a file of mine")
+    done = run_cli("tune", tuned[0] / "bad.tracemap", *SEARCH, "-o", tmp_path / "spec.mlir")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "choose another with --work" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.mlir.work"]
+
+
+def test_keys_stand_for_all_that_they_are_made_of(tmp_path: Path) -> None:
+    assert key_of("ab", "c") != key_of("a", "bc")
+    spec = tmp_path / "spec.mlir"
+    flags = (f"--iree-codegen-tuning-spec-path={spec}",)
+    seen = [key_of(*flag_parts(flags))]
+    for text in ("one", "another"):
+        spec.write_text(text)
+        seen.append(key_of(*flag_parts(flags)))
+    assert len(set(seen)) == 3
+    assert "IREE compiler version" in makers()
+
+
+# ---- candidates
+
+
 def test_a_kernel_without_tiles_says_so(tuned: tuple[Path, Json]) -> None:
     folder, _ = tuned
     found = json_cli(
@@ -130,25 +271,54 @@ LEVELS = levels_of(
 )
 
 
+OWN = Candidate(LEVELS, "DoubleTilingExpert")
+
+
 def test_candidates_differ_from_the_default_and_from_each_other() -> None:
-    found = [written(each) for each in candidates_of(LEVELS, 100)]
+    found = [written(each.levels) for each in candidates_of(OWN, 100)]
     assert len(found) == len(set(found)) == 100
     assert written(LEVELS) not in found
     assert all(written(levels_of(each)) == each for each in found)
 
 
 def test_the_nearest_candidates_come_first() -> None:
-    first = next(candidates_of(LEVELS, 1))
+    first = next(candidates_of(OWN, 1)).levels
     changed = [name for name in LEVELS if first[name] != LEVELS[name] and name != "cache_parallel"]
     assert len(changed) == 1
     assert all(0 not in sizes for sizes in ([size for size in first["distribution"] if size],))
 
 
 def test_loops_that_are_not_tiled_stay_so() -> None:
-    for each in candidates_of(LEVELS, 300):
+    for each in (candidate.levels for candidate in candidates_of(OWN, 300)):
         assert each["distribution"][2] == each["vector_common_parallel"][2] == 0
         assert each["vector_reduction"][:2] == (0, 0)
         assert each["cache_parallel"] == each["distribution"]
+
+
+def test_most_candidates_have_the_compilers_own_pipeline() -> None:
+    others = other_pipelines(OWN, 24)
+    assert {each.pipeline for each in others} == set(PIPELINES) - {OWN.pipeline}
+    assert all(each.levels == LEVELS for each in others)
+    assert len(other_pipelines(OWN, 8)) == 2
+    assert other_pipelines(Candidate(LEVELS, ""), 24) == []
+    found = list(candidates_of(OWN, 100, ["Default", "Mmt4dTilingExpert"]))
+    assert len({(written(each.levels), each.pipeline) for each in found}) == 100
+    assert [each.pipeline for each in found].count(OWN.pipeline) == 75
+
+
+def test_another_pipeline_is_found_and_written(tmp_path: Path) -> None:
+    """The pipeline `Default` makes no vectors, whatever their sizes: one that does is better."""
+    spec = SPEC.replace("DoubleTilingExpert", "Default").replace(BAD, written(LEVELS))
+    (tmp_path / "bad.mlir").write_text(spec, encoding="utf-8")
+    flag = f"--iree-codegen-tuning-spec-path={tmp_path / 'bad.mlir'}"
+    check_cli("build", MODEL, "-o", tmp_path / "bad.tracemap", "--", flag)
+    options = ("--kernel", KERNEL, "--candidates", "4", "--pairs", "0", "-o", tmp_path / "good.mlir")
+    found = json_cli("tune", tmp_path / "bad.tracemap", *options)
+    best = found["kernels"][0]["best"]
+    assert best["pipeline"] == "DoubleTilingExpert"
+    assert found["diagnostics"] == []
+    text = (tmp_path / "good.mlir").read_text()
+    assert "translation_info<pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>" in text
 
 
 def test_the_interval_of_a_median_holds_it_in_nineteen_of_twenty() -> None:

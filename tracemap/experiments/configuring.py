@@ -15,7 +15,7 @@ from tracemap.ir.parsing import MlirParser, Operation, walk
 DEFAULT: Final = "default"
 _PART = re.compile(r"(tiles|vectors)=(\d{1,6}(?:x\d{1,6})*)|(pipeline)=(\w+)|(spec)=(.+)")
 _TILES = re.compile(r"(\w+) = \[([\d, \[\]]*)\]")
-_PIPELINE = re.compile(r"(#iree_cpu\.pipeline<)\w+")
+_PIPELINE = re.compile(r"(#iree_cpu\.pipeline<)(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,33 @@ def apply(configuration: Configuration, executable: Executable, parser: MlirPars
     for operation in walk(executable.operation):
         if "lowering_config" in operation.attributes:
             changed |= _change_tiles(configuration, operation, parser)
-        if configuration.pipeline and "translation_info" in operation.attributes:
-            text = str(operation.attributes["translation_info"])
-            new = _PIPELINE.sub(lambda found: found[1] + configuration.pipeline, text)
-            operation.attributes["translation_info"] = parser.attribute(new)
+    if configuration.pipeline:
+        with_pipeline(executable.operation, configuration.pipeline, parser)
     return changed
+
+
+def pipeline_of(operation: Operation) -> str:
+    """The pipeline of the first kernel in an operation; "" where the compiler names none for CPUs."""
+    infos = (each.attributes["translation_info"] for each in walk(operation) if "translation_info" in each.attributes)
+    found = _PIPELINE.search(str(next(infos, "")))
+    return found[2] if found else ""
+
+
+def with_pipeline(operation: Operation, pipeline: str, parser: MlirParser) -> None:
+    """Give the kernels in an operation another pipeline.
+
+    Raises:
+        ModelInvalid: IREE has no such pipeline.
+    """
+    for each in walk(operation):
+        if "translation_info" in each.attributes:
+            text = information(str(each.attributes["translation_info"]), pipeline)
+            each.attributes["translation_info"] = parser.attribute(text)
+
+
+def information(text: str, pipeline: str) -> str:
+    """A translation's information, as text, with another pipeline; "" leaves it as it is."""
+    return _PIPELINE.sub(lambda found: found[1] + pipeline, text) if pipeline else text
 
 
 Sizes = tuple[int, ...]

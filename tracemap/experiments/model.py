@@ -168,9 +168,13 @@ class Swapped(Document, frozen=True, kw_only=True):
 
 
 class BestConfiguration(Record, frozen=True):
-    """A configuration that is faster than the compiler's own: its text, and its time over the default's, alone."""
+    """A configuration that is faster than the compiler's own: its text, and its time over the default's, alone.
+
+    `pipeline`: the one that it is compiled by, "" where that is the compiler's own.
+    """
 
     configuration: str
+    pipeline: str
     ratio: Ratio
 
 
@@ -193,7 +197,7 @@ class Tune(Document, frozen=True, kw_only=True):
     `spec`: the file that a plain `iree-compile` takes, "" where there is nothing to write.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kind: Literal["tune"] = "tune"
     bundle: str
     kernels: tuple[KernelTuning, ...]

@@ -6,9 +6,7 @@ kind the same sweep goes on where it was, and does nothing twice.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import signal
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracemap.codec import Count, Record, decode, encode
+from tracemap.codec import Count, Record
 from tracemap.errors import ModelInvalid, ToolFailed
 from tracemap.experiments.bench import verified
 from tracemap.experiments.cases import Case, dispatched
 from tracemap.experiments.configuring import Configuration, apply
 from tracemap.experiments.job import Job
+from tracemap.experiments.keeping import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
 from tracemap.experiments.model import Status
 from tracemap.experiments.operations import SweptOperation
 from tracemap.experiments.running import Ended, run_job
@@ -30,7 +29,6 @@ from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.executables import executables_of
 from tracemap.ir.parsing import MlirParser
 from tracemap.mapping.compiler.compiling import CONFIGURED, failure
-from tracemap.outputs import replaced
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import find_tool, run_tool
 
@@ -45,18 +43,18 @@ _LOOKS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An operation with a configuration, and the flags that it is compiled with."""
+    """An operation with a configuration, the flags that it is compiled with, and what that is done by."""
 
     operation: SweptOperation
     configuration: Configuration
     flags: tuple[str, ...]
+    makers: str
 
     @property
     def key(self) -> str:
         """Stands for all that the result depends on, the content of a tuning spec included."""
-        spec = b"" if self.configuration.spec is None else self.configuration.spec.read_bytes()
-        parts = [self.operation.text().encode(), self.configuration.text.encode(), *map(str.encode, self.flags), spec]
-        return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+        flags = flag_parts([*self.flags, *self.configuration.flags])
+        return key_of(self.operation.text(), self.configuration.text, self.makers, *flags)
 
 
 class TrialResult(Record, frozen=True):
@@ -76,36 +74,22 @@ class TrialResult(Record, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(WorkFolder):
     """The folder in which a sweep keeps what was done; `measured_how`: whether it verifies, and how it takes times."""
 
-    folder: Path
     measured_how: str
 
     def model(self, trial: Trial) -> Path:
         """The program."""
-        return self.folder / "models" / f"{trial.operation.name}.mlir"
-
-    def module(self, trial: Trial) -> Path:
-        """The compiled kernels."""
-        return self.folder / "modules" / f"{trial.key}.vmfb"
+        return self.path / "models" / f"{trial.operation.name}.mlir"
 
     def configured(self, trial: Trial) -> Path:
         """The module before code generation, configured."""
-        return self.folder / "modules" / f"{trial.key}.mlir"
+        return self.path / "modules" / f"{trial.key}.mlir"
 
-    def refused(self, trial: Trial) -> Path:
-        """Why it was not compiled."""
-        return self.folder / "results" / f"{trial.key}.json"
-
-    def result(self, trial: Trial) -> Path:
+    def measured(self, trial: Trial) -> Path:
         """What became of it; measured otherwise, it is another result."""
-        return self.folder / "results" / f"{trial.key}-{self.measured_how}.json"
-
-    def prepare(self) -> None:
-        """Make the folders."""
-        for name in ("models", "modules", "results"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        return self.result(trial.key, self.measured_how)
 
 
 def measured_how(options: SweepOptions) -> str:
@@ -122,13 +106,7 @@ def generate(trials: Sequence[Trial], work: Work) -> None:
         file = work.model(trial)
         text = trial.operation.text().encode()
         if not file.is_file() or file.read_bytes() != text:
-            _keep(file, text)
-
-
-def _keep(file: Path, data: bytes) -> None:
-    """Write a file, there whole or not at all."""
-    with replaced(file) as temporary:
-        temporary.write_bytes(data)
+            keep(file, text)
 
 
 def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[int, int], None]) -> None:
@@ -136,7 +114,7 @@ def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[
 
     `tell` is told how many are done, of how many.
     """
-    missing = [trial for trial in trials if not (work.module(trial).is_file() or work.refused(trial).is_file())]
+    missing = [trial for trial in trials if not _is_done(trial, work)]
     workers = jobs or os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
         waiting = [pool.submit(_compile, trial, work) for trial in missing]
@@ -149,6 +127,11 @@ def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[
             raise
 
 
+def _is_done(trial: Trial, work: Work) -> bool:
+    key = trial.key
+    return work.module(key).is_file() or kept_record(work.result(key), TrialResult) is not None
+
+
 def _compile(trial: Trial, work: Work) -> None:
     """One operation to a module that calls its kernels."""
     with temporary_folder() as folder:
@@ -159,14 +142,11 @@ def _compile(trial: Trial, work: Work) -> None:
             text = wrapped(parser.parse(configured), [case.dispatch for case in cases])
             module = compile_wrapped(text, [*trial.flags, *trial.configuration.flags], folder)
         except (ToolFailed, ModelInvalid) as error:
-            if _KILLED not in str(error):  # by us, as we end, or for want of memory: another time it may go well
-                _keep(work.refused(trial), encode(_not_compiled(str(error))))
+            if not was_killed(error):
+                keep_record(work.result(trial.key), _not_compiled(str(error)))
             return
-        _keep(work.configured(trial), configured)
-        _keep(work.module(trial), module.read_bytes())  # the last: where it is, all is
-
-
-_KILLED: Final = f"was ended by signal {int(signal.SIGKILL)}"
+        keep(work.configured(trial), configured)
+        keep(work.module(trial.key), module.read_bytes())  # the last: where it is, all is
 
 
 def _not_compiled(obstacle: str) -> TrialResult:
@@ -201,15 +181,15 @@ def _cases(parser: MlirParser, configured: bytes) -> list[Case]:
 
 def measure(trial: Trial, work: Work, options: SweepOptions) -> TrialResult:
     """Verify and time a compiled trial, once; what is kept already is not done again."""
-    file = work.result(trial)
-    for known in (work.refused(trial), file):
-        if known.is_file():
-            return decode(known.read_bytes(), TrialResult)
-    if not work.module(trial).is_file():
+    for file in (work.result(trial.key), work.measured(trial)):
+        known = kept_record(file, TrialResult)
+        if known is not None:
+            return known
+    if not work.module(trial.key).is_file():
         return _not_compiled("the compiler was killed, as it is where memory is short; the same command tries it again")
     with temporary_folder() as folder:
         result = _measured(trial, work, options, folder)
-    _keep(file, encode(result))
+    keep_record(work.measured(trial), result)
     return result
 
 
@@ -222,7 +202,7 @@ def _measured(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> 
     timed, verify = options.only != "verify", not options.no_verify
     repetitions = options.repetitions if timed else 0
     least_ns = round(options.min_time * 1e6)
-    job = Job((str(work.module(trial)),), _DEVICE, calls, str(folder) if verify else "", repetitions, least_ns, 0)
+    job = Job((str(work.module(trial.key)),), _DEVICE, calls, str(folder) if verify else "", repetitions, least_ns, 0)
     times: list[tuple[float, ...]] = []
     limit_s = _LIMIT_S + _LOOKS * (repetitions + _LOOKS) * options.min_time / 1e3
     for answer in run_job(job, folder, limit_s, lambda _: None):

@@ -1,187 +1,215 @@
-"""Other configurations of a kernel than the compiler's own, from its own outwards; the best one that is right.
+"""The best configuration of a kernel that is right, of many that are tried.
 
-Candidates halve and double tiles and vector sizes, those first that differ the least. Each is compiled, verified and
-timed next to the default: both in the same process, batch by batch in turn, so that what changes on the machine
-changes both. The worse half is given up after each round, until one is left; it is then measured again, by itself, so
-that the choice among many does not flatter it. A gain is claimed only where the interval of the ratio says so.
+Each candidate is compiled, verified and timed next to the default: both in the same process, batch by batch in turn,
+so that what changes on the machine changes both. The worse half is given up after each round, until one is left; it is
+then measured again, by itself, so that the choice among many does not flatter it. A gain is claimed only where the
+interval of the ratio says so. What was compiled, verified and found is kept: a search that was ended goes on where it
+was.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from msgspec import structs
 
+from tracemap.codec import Count, Record
 from tracemap.errors import ModelInvalid, ToolFailed
 from tracemap.experiments.bench import verified
+from tracemap.experiments.candidates import Candidate, candidates_of, other_pipelines
 from tracemap.experiments.cases import Case
-from tracemap.experiments.configuring import Levels, Sizes, levels_of, written
+from tracemap.experiments.configuring import levels_of, pipeline_of, with_pipeline, written
 from tracemap.experiments.job import Call, Job
+from tracemap.experiments.keeping import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
 from tracemap.experiments.model import Ratio, Status, Verification
 from tracemap.experiments.running import Ended, run_job
 from tracemap.experiments.specs import root_of
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.executables import executables_of
-from tracemap.ir.parsing import MlirParser
+from tracemap.ir.parsing import MlirParser, Module, Operation
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
 
 _DEVICE: Final = "local-sync"
-_FARTHEST: Final = 3
-"""Halvings and doublings in all."""
-_LARGEST: Final = 512
-_USUAL_TILES: Final = (16, 32, 64, 128)
-_USUAL_VECTORS: Final = (4, 8, 16)
 _FIRST_ROUND: Final = 3
 _LAST_ROUND: Final = 15
 _LEAST_NS: Final = 5_000_000
 _LIMIT_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Record, frozen=True):
     """What was found for a kernel: the best configuration of its root and its ratio to the default, None for no gain.
 
-    `failed`: candidates that could not be compiled, or were wrong. `obstacle`: why none was tried, "" otherwise.
+    `failed`: candidates that could not be compiled, or were wrong. `pipeline`: that of the best, "" where it is the
+    compiler's own. `obstacle`: why none was tried, "" otherwise.
     """
 
     kernel: str
-    tried: int
-    failed: int
+    tried: Count
+    failed: Count
     best: str
+    pipeline: str
     ratio: Ratio | None
     obstacle: str = ""
 
 
-def candidates_of(levels: Levels, most: int) -> Iterator[Levels]:
-    """Configurations other than a given one, those that differ the least first."""
-    changeable = [
-        (name, loop)
-        for name in ("distribution", "vector_common_parallel", "vector_reduction")
-        for loop, size in enumerate(levels.get(name, ()))
-        if size > 0
-    ]
-    seen = [dict(levels)]
-    series = itertools.chain(
-        _steps_away(levels, changeable, 1),
-        _usual(levels),
-        *(_steps_away(levels, changeable, distance) for distance in range(2, _FARTHEST + 1)),
-    )
-    for made in series:
-        if made not in seen:
-            seen.append(made)
-            yield made
-            if len(seen) > most:
-                return
+class _Refused(Record, frozen=True):
+    """Why a candidate was not compiled."""
 
-
-def _steps_away(levels: Levels, changeable: Sequence[tuple[str, int]], distance: int) -> Iterator[dict[str, Sizes]]:
-    """All that so many halvings and doublings lead to."""
-    for steps in itertools.product(range(-distance, distance + 1), repeat=len(changeable)):
-        if sum(map(abs, steps)) == distance:
-            made = _scaled(levels, dict(zip(changeable, steps, strict=True)))
-            if made is not None:
-                yield made
-
-
-def _usual(levels: Levels) -> Iterator[dict[str, Sizes]]:
-    """Sizes that are good for many kernels, for one whose own are far from any of them."""
-    for tile, vector in itertools.product(_USUAL_TILES, _USUAL_VECTORS):
-        made = {name: list(sizes) for name, sizes in levels.items()}
-        for name, wanted in (("distribution", tile), ("vector_common_parallel", vector), ("vector_reduction", vector)):
-            made[name] = [wanted if size else 0 for size in made.get(name, [])]
-        yield _checked(made)
-
-
-def _checked(made: dict[str, list[int]]) -> dict[str, Sizes]:
-    """Cache tiles as large as those of a workgroup; they are what the pipeline tiles by first."""
-    if "cache_parallel" in made and "distribution" in made:
-        made["cache_parallel"] = list(made["distribution"])
-    return {name: tuple(sizes) for name, sizes in made.items() if sizes}
-
-
-def _scaled(levels: Levels, steps: dict[tuple[str, int], int]) -> dict[str, Sizes] | None:
-    """Sizes halved and doubled; None where one cannot be, or a vector would be larger than its tile."""
-    made = {name: list(sizes) for name, sizes in levels.items()}
-    for (name, loop), step in steps.items():
-        size = made[name][loop] * 2**step if step >= 0 else made[name][loop] // 2**-step
-        if not 1 <= size <= _LARGEST:
-            return None
-        made[name][loop] = size
-    tiles, vectors = made.get("distribution", []), made.get("vector_common_parallel", [])
-    if any(0 < tile < vector for tile, vector in zip(tiles, vectors, strict=False)):
-        return None
-    return _checked(made)
+    obstacle: str
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """How far a search goes: so many candidates, for so long; and how many percent are a gain."""
+
+    candidates: int
+    limit_s: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A candidate and the module that was compiled with it."""
+
+    candidate: Candidate
+    module: Path
+
+
+class _Tried:
+    """What a search has tried so far: candidates that are right, the default first; `positive`: made-up floats are."""
+
+    def __init__(self, positive: bool, made: list[Made]) -> None:
+        self.positive, self.made = positive, made
+        self.count = self.failed = 0
+        self._seen = {made[0].module.read_bytes()}
+
+    def is_new(self, module: Path) -> bool:
+        """Whether no candidate before had the same code."""
+        code = module.read_bytes()
+        known = code in self._seen
+        self._seen.add(code)
+        return not known
+
+
 class Tuning:
-    """A kernel to tune: its case, the bundle's configured module and flags, and a folder for what is made."""
+    """A kernel to tune, and what its candidates are made of.
 
-    case: Case
-    configured: bytes
-    flags: tuple[str, ...]
-    folder: Path
+    Args:
+        case: the kernel with its sizes.
+        configured: the bundle's configured module.
+        flags: those of the bundle.
+        work: where is kept what is made.
+        makers: what is made depends on, besides (`keeping.makers`).
+        folder: for what nobody needs later.
+    """
 
-    def run(self, candidates: int, limit_s: float, threshold: float, progress: Progress) -> Outcome:
-        """Try candidates; the folder keeps nothing that is needed later."""
-        until = time.monotonic() + limit_s
-        default = self._levels()
-        kernel = self.case.kernel
-        if not default:
-            return Outcome(kernel, 0, 0, "", None)
-        own = self._compiled(default, 0)
-        positive, obstacle = self._data(own)
-        if own is None or obstacle:
-            return Outcome(kernel, 0, 0, "", None, obstacle)
-        modules: list[tuple[Levels, Path]] = []
-        tried = failed = 0
-        for levels in candidates_of(default, candidates):
-            if time.monotonic() > until:
-                break
-            tried += 1
-            progress(f"compiling candidate {tried} of {kernel}")
-            module = self._compiled(levels, tried)
-            if module is None or not self._is_right(module, positive):
-                failed += 1
-            else:
-                modules.append((levels, module))
-        best = self._best(own, modules, until, progress)
+    def __init__(
+        self, case: Case, configured: bytes, flags: Sequence[str], work: WorkFolder, makers: str, folder: Path
+    ) -> None:
+        self._case, self._flags, self._work, self._folder = case, tuple(flags), work, folder
+        self._text = wrapped(MlirParser().parse(configured), [case.dispatch])
+        self._made_by = (makers, *flag_parts(self._flags))
+
+    def run(self, effort: Effort, progress: Progress) -> Outcome:
+        """Try candidates, unless that was done already.
+
+        Raises:
+            TargetUnwritable: nothing can be kept.
+            ToolMissing: the compiler or the runtime is not installed.
+        """
+        how = (str(effort.candidates), str(effort.limit_s), str(effort.threshold))
+        file = self._work.result(key_of(self._text, *self._made_by, *how), "tuned")
+        outcome = kept_record(file, Outcome)
+        if outcome is None:
+            outcome = self._found(effort, progress)
+            keep_record(file, outcome)
+        return outcome
+
+    def _found(self, effort: Effort, progress: Progress) -> Outcome:
+        default = self._default()
+        nothing = Outcome(self._case.kernel, 0, 0, "", "", None)
+        if default is None:
+            return nothing
+        module = self._compiled(default)
+        positive, obstacle = self._data(module)
+        if module is None or obstacle:
+            return structs.replace(nothing, obstacle=obstacle)
+        until = time.monotonic() + effort.limit_s
+        own = Made(default, module)
+        tried = _Tried(positive, [own])
+        for candidate in other_pipelines(default, effort.candidates):
+            self._try(candidate, tried, until, progress)
+        pipelines = [made.candidate.pipeline for made in tried.made[1:]]
+        for candidate in candidates_of(default, effort.candidates - tried.count, pipelines):
+            self._try(candidate, tried, until, progress)
+        return self._chosen(tried, until, effort.threshold, progress)
+
+    def _chosen(self, tried: _Tried, until: float, threshold: float, progress: Progress) -> Outcome:
+        """The best of those that are right, if it is a gain."""
+        own, *others = tried.made
+        outcome = Outcome(self._case.kernel, tried.count, tried.failed, "", "", None)
+        best = self._best(own.module, others, until, progress)
         if best is None:
-            return Outcome(kernel, tried, failed, "", None)
-        levels, module = best
-        ratio = interval_of(self._ratios(own, [module], _LAST_ROUND)[0])
-        gained = ratio is not None and ratio.high < 1 / (1 + threshold / 100)
-        return Outcome(kernel, tried, failed, written(levels) if gained else "", ratio if gained else None)
+            return outcome
+        ratio = interval_of(self._ratios(own.module, [best.module], _LAST_ROUND)[0])
+        if ratio is None or ratio.high >= 1 / (1 + threshold / 100):
+            return outcome
+        pipeline = best.candidate.pipeline if best.candidate.pipeline != own.candidate.pipeline else ""
+        return structs.replace(outcome, best=written(best.candidate.levels), pipeline=pipeline, ratio=ratio)
 
-    def _levels(self) -> Levels:
-        """The tiles and vectors of the kernel's root, as the compiler chose them; none where it has none."""
-        parser = MlirParser()
-        module = parser.parse(self.configured)
-        executable = executables_of(module)[self.case.dispatch.target[0]]
-        root = root_of(executable.operation)
-        return {} if root is None else levels_of(str(root.attributes["lowering_config"]))
+    def _try(self, candidate: Candidate, tried: _Tried, until: float, progress: Progress) -> None:
+        """Compile and verify a candidate, where there is time; code that was there before is not timed again."""
+        if time.monotonic() > until:
+            return
+        tried.count += 1
+        progress(f"compiling candidate {tried.count} of {self._case.kernel}")
+        module = self._compiled(candidate)
+        if module is None or self._verified(module, tried.positive).status is not Status.SUCCESS:
+            tried.failed += 1
+        elif tried.is_new(module):
+            tried.made.append(Made(candidate, module))
 
-    def _compiled(self, levels: Levels, number: int) -> Path | None:
+    def _default(self) -> Candidate | None:
+        """The configuration that the compiler chose; None where nothing in the kernel has tiles."""
+        module = MlirParser().parse(self._text)
+        function, root = self._root(module)
+        if root is None:
+            return None
+        levels = levels_of(str(root.attributes["lowering_config"]))
+        return Candidate(levels, pipeline_of(function)) if levels else None
+
+    def _root(self, module: Module) -> tuple[Operation, Operation | None]:
+        executable = executables_of(module)[self._case.dispatch.target[0]]
+        return executable.operation, root_of(executable.operation)
+
+    def _compiled(self, candidate: Candidate) -> Path | None:
         """A module that calls the kernel with a configuration; None where the compiler does not take it."""
         parser = MlirParser()
-        module = parser.parse(self.configured)
-        executable = executables_of(module)[self.case.dispatch.target[0]]
-        root = root_of(executable.operation)
+        module = parser.parse(self._text)
+        function, root = self._root(module)
         assert root is not None
         try:
-            root.attributes["lowering_config"] = parser.attribute(written(levels))
-            text = wrapped(module, [self.case.dispatch])
-            return compile_wrapped(text, self.flags, self.folder, f"candidate-{number}")
-        except (ModelInvalid, ToolFailed):
+            root.attributes["lowering_config"] = parser.attribute(written(candidate.levels))
+            with_pipeline(function, candidate.pipeline, parser)
+        except ModelInvalid:
             return None
+        text = module.operation.get_asm(enable_debug_info=False)
+        key = key_of(text, *self._made_by)
+        made, refused = self._work.module(key), self._work.result(key)
+        if not made.is_file() and kept_record(refused, _Refused) is None:
+            try:
+                keep(made, compile_wrapped(text, self._flags, self._folder).read_bytes())
+            except ToolFailed as error:
+                if not was_killed(error):
+                    keep_record(refused, _Refused(str(error)))
+        return made if made.is_file() else None
 
     def _data(self, own: Path | None) -> tuple[bool, str]:
         """Whether made-up floats are to be positive, and why the kernel is not tuned: what it computes is not known."""
@@ -194,26 +222,28 @@ class Tuning:
             return True, ""
         return False, f"what it computes cannot be verified: {found.reason}"
 
-    def _is_right(self, module: Path, positive: bool) -> bool:
-        return self._verified(module, positive).status is Status.SUCCESS
-
     def _verified(self, module: Path, positive: bool) -> Verification:
-        call = self.case.call(0, positive)
-        job = Job((str(module),), _DEVICE, (call,), str(self.folder), 0, 1, 0)
-        (answer,) = run_job(job, self.folder, _LIMIT_S, lambda _: None)
+        """What a module computes beside the reference; looked at once."""
+        file = self._work.result(module.stem, "positive" if positive else "verified")
+        known = kept_record(file, Verification)
+        if known is not None:
+            return known
+        call = self._case.call(0, positive)
+        job = Job((str(module),), _DEVICE, (call,), str(self._folder), 0, 1, 0)
+        (answer,) = run_job(job, self._folder, _LIMIT_S, lambda _: None)
         if isinstance(answer, Ended):
             return Verification(Status.FAILED, UNKNOWN, 0.0, answer.text)
-        return verified(self.case, call, self.folder, answer)
+        found = verified(self._case, call, self._folder, answer)
+        keep_record(file, found)
+        return found
 
-    def _best(
-        self, own: Path, modules: Sequence[tuple[Levels, Path]], until: float, progress: Progress
-    ) -> tuple[Levels, Path] | None:
+    def _best(self, own: Path, made: Sequence[Made], until: float, progress: Progress) -> Made | None:
         """The fastest of many, the worse half given up after each round; None of none."""
-        left = list(modules)
+        left = list(made)
         turns = _FIRST_ROUND
         while len(left) > 1:
-            progress(f"timing {len(left)} candidates of {self.case.kernel}")
-            ratios = self._ratios(own, [module for _, module in left], turns)
+            progress(f"timing {len(left)} candidates of {self._case.kernel}")
+            ratios = self._ratios(own, [each.module for each in left], turns)
             order = sorted(range(len(left)), key=lambda each: statistics.median(ratios[each]))
             left = [left[each] for each in order[: -(-len(left) // 2)]]
             if time.monotonic() > until:
@@ -225,7 +255,7 @@ class Tuning:
 
     def _ratios(self, own: Path, modules: Sequence[Path], turns: int) -> list[list[float]]:
         """Of each module the ratios of its time to the default's next to it, one per turn."""
-        call = self.case.call(0)
+        call = self._case.call(0)
         ratios: list[list[float]] = [[] for _ in modules]
         paths = (str(own), *map(str, modules))
         series: list[Call] = []
@@ -235,7 +265,7 @@ class Tuning:
                 series += pair if turn % 2 == 0 else pair[::-1]
         job = Job(paths, _DEVICE, tuple(series), "", 3, _LEAST_NS, 0)
         times: list[float] = []
-        for answer in run_job(job, self.folder, _LIMIT_S, lambda _: None):
+        for answer in run_job(job, self._folder, _LIMIT_S, lambda _: None):
             times.append(math.inf if isinstance(answer, Ended) else min(answer.warm.call_ns))
         for place in range(0, len(series), 2):
             one, two = times[place : place + 2]

@@ -18,6 +18,7 @@ from tracemap.toolchain import find_tool, run_tool
 _NOT_OURS = (
     *("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-"),
     *("--iree-hal-substitute-executable-source", "--iree-hal-substitute-executable-configuration"),
+    "--iree-codegen-tuning-spec-path=",
 )
 """Flags that write something besides, or change what was changed already."""
 

@@ -24,6 +24,9 @@ class TuneOptions(CallOptions):
     )
     time_limit: float = option(60.0, "Measure a kernel no longer than this.", metavar="S", above=0)
     output: Path | None = option(None, "The tuning spec.  [default: BUNDLE's name, with .spec.mlir]", "-o", "--output")
+    work: Path | None = option(
+        None, "Where candidates and results are kept, to go on after an end.  [default: OUTPUT.work]"
+    )
     pairs: int = option(
         6, "Record the application before and after so often, in turn; 0: not at all.", metavar="N", at_least=0
     )

@@ -72,11 +72,17 @@ def _rows_before(options: SweepOptions) -> list[dict[str, str]]:
 
 
 def _trials(kind: str, options: SweepOptions) -> list[Trial]:
+    from tracemap.experiments.keeping import makers
     from tracemap.experiments.sweeping import Trial
     from tracemap.mapping.compiler.compiling import compile_flags
 
-    flags = compile_flags("local", options.flags)
-    found = [Trial(each, how, flags) for each in _operations(kind, options) for how in _configurations(options)]
+    flags, operations, hows = (
+        compile_flags("local", options.flags),
+        _operations(kind, options),
+        _configurations(options),
+    )
+    made_by = "" if options.only == "generate" else makers()
+    found = [Trial(each, how, flags, made_by) for each in operations for how in hows]
     if not found:
         raise UsageInvalid("no operation is left: none has a name that --dispatches asks for")
     return found
@@ -129,7 +135,7 @@ def _done(
     from tracemap.experiments.sweeping import Work, compile_all, generate, measured_how
 
     work = Work(folder, measured_how(options))
-    work.prepare()
+    work.prepare("models")
     known = {tuple(row[name] for name in _KEY) for row in before}
     missing = [trial for trial in trials if (trial.operation.name, trial.configuration.text) not in known]
     generate(missing, work)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from msgspec import structs
+
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import UsageInvalid
+from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.experiments.model import BestConfiguration, KernelTuning, Tune
 from tracemap.options.bench import BenchOptions
 from tracemap.options.build import BuildOptions
@@ -18,6 +22,7 @@ from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
     from tracemap.experiments.cases import Case
+    from tracemap.experiments.keeping import WorkFolder
     from tracemap.experiments.tuning import Outcome
     from tracemap.graph.bundle import Bundle
 
@@ -49,12 +54,14 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     extent = options.dim if isinstance(options.dim, int) else _EXTENT
     cases = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: extent))
     first = {case.kernel: case for case in reversed(cases)}
-    outcomes = [(first[name], _tuned(first[name], bundle, options, progress)) for name in names if name in first]
+    kept = _Kept.prepared(options.work or Path(f"{spec}.work"))
+    outcomes = [(first[name], _tuned(first[name], bundle, options, kept, progress)) for name in names if name in first]
     kernels, text = _results(outcomes)
     if not text:
         return Tune(bundle=bundle.path.name, kernels=kernels, spec="", pairs=0, application=None, ops=())
-    write_text(text, spec)
-    return _in_application(bundle, spec, kernels, options, progress)
+    made = _in_application(bundle, text, kernels, options, kept, progress)
+    write_text(text, spec)  # the last: until it is there, the same command goes on where it was
+    return structs.replace(made, spec=str(spec))
 
 
 def show_tune(made: Tune, options: TuneOptions, out: TextIO) -> None:
@@ -64,18 +71,37 @@ def show_tune(made: Tune, options: TuneOptions, out: TextIO) -> None:
     show_as(options.format, out, lambda stream: print_tune(made, stream), lambda: made)
 
 
-def _tuned(case: Case, bundle: Bundle, options: TuneOptions, progress: Progress) -> Outcome:
-    from tracemap.experiments.tuning import Outcome, Tuning
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where is kept what is made, and what that depends on besides."""
+
+    work: WorkFolder
+    makers: str
+
+    @classmethod
+    def prepared(cls, folder: Path) -> _Kept:
+        from tracemap.experiments.keeping import WorkFolder, makers
+
+        made_by = makers()  # before anything is made: there may be no compiler
+        work = WorkFolder(folder)
+        work.prepare("applications")
+        return cls(work, made_by)
+
+
+def _tuned(case: Case, bundle: Bundle, options: TuneOptions, kept: _Kept, progress: Progress) -> Outcome:
+    from tracemap.experiments.tuning import Effort, Outcome, Tuning
 
     if case.obstacle:
-        return Outcome(case.kernel, 0, 0, "", None)
+        return Outcome(case.kernel, 0, 0, "", "", None)
+    effort = Effort(options.candidates, options.time_limit, options.threshold)
     with temporary_folder() as folder:
-        tuning = Tuning(case, bundle.configured(), bundle.graph.module.flags, folder)
-        return tuning.run(options.candidates, options.time_limit, options.threshold, progress)
+        tuning = Tuning(case, bundle.configured(), bundle.graph.module.flags, kept.work, kept.makers, folder)
+        return tuning.run(effort, progress)
 
 
 def _results(outcomes: Sequence[tuple[Case, Outcome]]) -> tuple[tuple[KernelTuning, ...], str]:
     """What was found, and the text of the spec; "" where nothing is better, or nothing can be matched."""
+    from tracemap.experiments.configuring import information
     from tracemap.experiments.specs import Tuned, root_of, spec_text, stands_alone
 
     kernels, tuned = [], []
@@ -85,11 +111,11 @@ def _results(outcomes: Sequence[tuple[Case, Outcome]]) -> tuple[tuple[KernelTuni
         if root is None:
             obstacle = obstacle or "no operation of it has tiles that could be changed"
         elif outcome.ratio is not None:
-            best = BestConfiguration(outcome.best, outcome.ratio)
+            best = BestConfiguration(outcome.best, outcome.pipeline, outcome.ratio)
             assert case.function is not None
             if stands_alone(root):
-                information = str(case.function.operation.attributes["translation_info"])
-                tuned.append(Tuned(root, outcome.best, information))
+                own = str(case.function.operation.attributes["translation_info"])
+                tuned.append(Tuned(root, outcome.best, information(own, outcome.pipeline)))
             else:
                 obstacle = "its operation takes values from outside, so that no spec can match it"
         kernels.append(KernelTuning(outcome.kernel, outcome.tried, outcome.failed, best, obstacle))
@@ -97,23 +123,27 @@ def _results(outcomes: Sequence[tuple[Case, Outcome]]) -> tuple[tuple[KernelTuni
 
 
 def _in_application(
-    bundle: Bundle, spec: Path, kernels: tuple[KernelTuning, ...], options: TuneOptions, progress: Progress
+    bundle: Bundle,
+    spec: str,
+    kernels: tuple[KernelTuning, ...],
+    options: TuneOptions,
+    kept: _Kept,
+    progress: Progress,
 ) -> Tune:
-    """Build the application with the spec, and record both in turn."""
+    """Build the application with a spec, of which this is the text, and record both in turn."""
     from tracemap.experiments.changing import Touched, changes, whole_of
     from tracemap.session.swap import recorded_in_turn
 
     better = {each.kernel for each in kernels if each.best is not None and not each.obstacle}
-    with temporary_folder() as folder:
-        progress("building the application with the spec")
-        new = _built(bundle, spec, folder)
-        missed = sorted(better - _configured_as(new, kernels))
-        before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
+    progress("building the application with the spec")
+    new = _built(bundle, spec, kept)
+    missed = sorted(better - _configured_as(new, kernels))
+    before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
     text = f"the spec does not change {', '.join(missed)} when the application is compiled"
     return Tune(
         bundle=bundle.path.name,
         kernels=kernels,
-        spec=str(spec),
+        spec="",
         pairs=len(before),
         application=whole_of(before, after),
         ops=changes(bundle.graph, Touched(better, options.threshold), before, after),
@@ -121,36 +151,42 @@ def _in_application(
     )
 
 
-def _built(bundle: Bundle, spec: Path, folder: Path) -> Bundle:
+def _built(bundle: Bundle, spec: str, kept: _Kept) -> Bundle:
+    """The application with a spec; built once."""
+    from tracemap.experiments.keeping import flag_parts, keep, key_of
+    from tracemap.graph.bundle import load
     from tracemap.mapping.build import build
     from tracemap.mapping.request import BuildRequest
 
     model = bundle.model()
     if not model:
         raise UsageInvalid(f"{bundle.path}: does not keep its model (--no-sources); build it again with its text")
-    kept = [flag for flag in bundle.graph.module.flags if not flag.startswith((_SPEC_FLAG, _SUBSTITUTE))]
-    options = BuildOptions(output=folder / bundle.path.name, flags=(*kept, f"{_SPEC_FLAG}{spec.resolve()}"))
-    assert options.output is not None
-    return build(BuildRequest(model, bundle.graph.sources[0].name, options.output, options))
+    flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((_SPEC_FLAG, _SUBSTITUTE))]
+    key = key_of(model, spec, kept.makers, *flag_parts(flags))
+    folder = kept.work.path / "applications"
+    target, file = folder / f"{key}.tracemap", folder / f"{key}.mlir"
+    with suppress(BundleInvalid, BundleVersion):
+        return load(target)
+    keep(file, spec.encode())
+    options = BuildOptions(output=target, force=True, flags=(*flags, f"{_SPEC_FLAG}{file.resolve()}"))
+    return build(BuildRequest(model, bundle.graph.sources[0].name, target, options))
 
 
 def _configured_as(new: Bundle, kernels: Sequence[KernelTuning]) -> set[str]:
     """The kernels that have the configuration that was found best."""
-    from tracemap.experiments.configuring import levels_of
+    from tracemap.experiments.configuring import levels_of, pipeline_of
     from tracemap.experiments.specs import root_of
     from tracemap.ir.executables import executables_of
     from tracemap.ir.parsing import MlirParser
 
     module = MlirParser().parse(new.configured())
-    roots = {
-        export: root_of(executable.operation)
-        for executable in executables_of(module).values()
-        for export in executable.exports
-    }
+    of_kernels = {name: each.operation for each in executables_of(module).values() for name in each.exports}
     found = set()
     for each in kernels:
-        root = roots.get(each.kernel)
+        operation = of_kernels.get(each.kernel)
+        root = None if operation is None else root_of(operation)
         if each.best is not None and root is not None:
             same = levels_of(str(root.attributes["lowering_config"])) == levels_of(each.best.configuration)
+            same &= each.best.pipeline in ("", pipeline_of(operation))
             found |= {each.kernel} if same else set()
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
-from tracemap.experiments.model import Ratio, Tune
+from tracemap.experiments.model import BestConfiguration, Ratio, Tune
 from tracemap.reports.terminal.swap import print_changes
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 
@@ -38,7 +38,11 @@ def _rows(made: Tune) -> Iterator[tuple[object, ...]]:
         if each.best is None:
             yield each.kernel, each.tried, each.failed, "", "", f"no better candidate in {each.tried} tried"
         else:
-            yield each.kernel, each.tried, each.failed, *_ratio(each.best.ratio), each.best.configuration
+            yield each.kernel, each.tried, each.failed, *_ratio(each.best.ratio), _configuration(each.best)
+
+
+def _configuration(best: BestConfiguration) -> str:
+    return f"pipeline {best.pipeline}, {best.configuration}" if best.pipeline else best.configuration
 
 
 def _ratio(ratio: Ratio) -> tuple[str, str]:
