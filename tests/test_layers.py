@@ -74,6 +74,7 @@ USES: dict[str, frozenset[str]] = {
     "reports": frozenset({"attribution", "experiments", "graph", "measurements"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
     "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"experiments", "reports"}),
+    "model_explorer": frozenset({"errors", "graph", "reports", "session"}),
     "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"experiments", "reports", "session"}),
 }
 

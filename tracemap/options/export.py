@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
 from tracemap.options.option import Options, option, required
 
-Format = Literal["pprof", "callgrind", "speedscope", "csv", "parquet", "google-benchmark"]
+Format = Literal[
+    "pprof", "callgrind", "speedscope", "model-explorer", "graphml", "dot", "csv", "parquet", "google-benchmark"
+]
 Callers = Literal["scope", "python"]
 SelfCost = Literal["ops", "kernels"]
 
@@ -18,7 +20,7 @@ SelfCost = Literal["ops", "kernels"]
 class ExportOptions(Options):
     """Which format to write, what of the costs, and how runs are joined for it."""
 
-    to: Format = required("The format.")
+    to: Format = required(f"The format: {', '.join(get_args(Format))}.", metavar="FORMAT")
     output: Path = required("The file; `-` prints formats that are text.", "-o", "--output", metavar="FILE")
     map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
@@ -33,5 +35,6 @@ class ExportOptions(Options):
     self_cost: SelfCost = option(
         "ops", "Of callgrind, which lines have the cost: those of the model or of its kernels."
     )
+    no_data_flow: bool = option(False, "Of graphs, leave out which op uses whose result; nothing is parsed then.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace outputs that exist.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import UsageInvalid
 from tracemap.options.export import ExportOptions
 from tracemap.options.option import declared_options
-from tracemap.outputs import check_files, is_standard, replaced
+from tracemap.outputs import check_files, is_standard, replaced, write_text
 from tracemap.session.runs import Attributed, joined
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
+    import networkx
+
     from tracemap.graph.bundle import Bundle
     from tracemap.reports.exports.charges import Ledger
 
@@ -36,6 +39,22 @@ class Exported:
         options = self.options
         return ledger_of(self.made.bundle.graph, self.made.attribution, options.callers, options.metrics)
 
+    @cached_property
+    def data_flow(self) -> Sequence[tuple[str, str]]:
+        """Which op uses whose result, unless that is to be left out."""
+        from tracemap.session.dataflow import data_flow_of
+
+        return () if self.options.no_data_flow else data_flow_of(self.made.bundle)
+
+    @property
+    def metric_files(self) -> Mapping[int, Path]:
+        """By the number of a metric the file of its own, beside the output: `graph.cpu_ns.json` of `graph.json`."""
+        target, names = self.options.output, [metric.name for metric in self.ledger.metrics]
+        # A name from a table is not made a path of as it is; two that are alike then have their numbers.
+        plain = [re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] for name in names]
+        unique = [name if plain.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(plain)]
+        return {number: target.with_name(f"{target.stem}.{name}.json") for number, name in enumerate(unique)}
+
 
 def _pprof(what: Exported) -> bytes:
     from tracemap.reports.exports.pprof import pprof
@@ -53,6 +72,36 @@ def _speedscope(what: Exported) -> str:
     from tracemap.reports.exports.speedscope import speedscope
 
     return speedscope(what.ledger)
+
+
+def _network(what: Exported) -> networkx.DiGraph[str]:
+    from tracemap.reports.exports.network import network_of
+
+    return network_of(what.ledger, what.data_flow)
+
+
+def _graphml(what: Exported) -> bytes:
+    from tracemap.reports.exports.graphml import graphml
+
+    return graphml(_network(what))
+
+
+def _dot(what: Exported) -> str:
+    from tracemap.reports.exports.dot import dot
+
+    return dot(_network(what), what.ledger)
+
+
+def _model_explorer(what: Exported) -> str:
+    """The graph; beside it, unless it is printed, lie the data of each metric."""
+    from tracemap.reports.exports.model_explorer import collection_json, node_data_json
+
+    graph = collection_json(what.made.bundle.graph, what.data_flow, {})
+    beside = {} if is_standard(what.options.output) else what.metric_files
+    check_files(*beside.values(), force=what.options.force, inputs=what.runs)
+    for number, target in beside.items():
+        write_text(node_data_json(what.ledger, number), target)
+    return graph
 
 
 def _csv(what: Exported) -> str:
@@ -89,6 +138,9 @@ _FORMATS: Final[Mapping[str, _Format]] = {
     "pprof": _Format(_pprof, _STACKS, is_text=False),
     "callgrind": _Format(_callgrind, (*_STACKS, "self_cost")),
     "speedscope": _Format(_speedscope, _STACKS),
+    "model-explorer": _Format(_model_explorer, ("metrics", "no_data_flow")),
+    "graphml": _Format(_graphml, ("metrics", "no_data_flow")),
+    "dot": _Format(_dot, ("metrics", "no_data_flow")),
     "csv": _Format(_csv),
     "parquet": _Format(_parquet, is_text=False),
     "google-benchmark": _Format(_google_benchmark, ("metrics",)),
@@ -105,7 +157,7 @@ def export(
     Raises:
         TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
         TargetExists, TargetUnwritable: the file cannot be written.
-        ToolMissing: a package that the format needs is not installed.
+        ToolMissing: a package that the format needs is not installed, or what parses the model for its data flow.
         UsageInvalid: an option that the format does not have; a metric that the run does not have, or whose amounts
             the format cannot hold.
     """
