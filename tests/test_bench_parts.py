@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracemap.experiments.explaining import Alone, Application, SiteCalls, explained, typical_ratio
+from tracemap.experiments.explaining import Alone, Application, Recorded, SiteCalls, explained, typical_ratio
 from tracemap.experiments.filling import used_bytes, whole_memory
 from tracemap.experiments.job import CANARY, Buffer, Call, Fill
 from tracemap.experiments.reference.elements import from_memory, to_memory
@@ -110,9 +110,11 @@ def points_to(
     workers: int = 1,
     typical: float = 1.0,
     disturbed: bool = False,
+    again_ns: int = 0,
 ) -> str:
     application = Application({"site0": SiteCalls(10, median_ns)}, workers, speed, disturbed)
-    return explained("site0", application, alone, typical).points_to.partition(":")[0]
+    again = Application({"site0": SiteCalls(10, again_ns)} if again_ns else {}, 1)
+    return explained("site0", Recorded(application, typical), Recorded(again), alone).points_to.partition(":")[0]
 
 
 WARM = Alone(100_000, 0)
@@ -131,6 +133,10 @@ WARM = Alone(100_000, 0)
         (points_to(200_000, Alone(100_000, 0, 0.3)), "unsteady"),
         (points_to(200_000, WARM, workers=2, disturbed=True), "a disturbed run"),
         (points_to(200_000, WARM, workers=2), "contention"),
+        (points_to(200_000, WARM, again_ns=110_000), "the machine"),
+        (points_to(200_000, WARM, workers=2, again_ns=110_000), "contention"),
+        (points_to(50_000, Alone(100_000, 160_000), again_ns=150_000), "cold data"),
+        (points_to(200_000, WARM, speed=2.0, typical=2.0, disturbed=True, again_ns=200_000), "not explained"),
         (points_to(200_000, WARM), "not explained"),
         (points_to(200_000, Alone(100_000, 110_000)), "not explained"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import ModuleInvalid
 from tracemap.experiments.cases import Case, find_cases
 from tracemap.experiments.describing import arguments, operation_name
-from tracemap.experiments.explaining import Alone, Application, alike, explained, typical_ratio
+from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
 from tracemap.experiments.filling import whole_memory
 from tracemap.experiments.job import Answer, Call, Job, Timed
 from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
@@ -45,7 +45,8 @@ _COLD_CACHES: Final = 2
 class BenchRequest:
     """What to run: kernels of a bundle by name, in the order in which they are told; none: all.
 
-    `peaks` are what the machine can do now; `application` what the sites' calls took in a run, none without one.
+    `peaks` are what the machine can do now; `application` what the sites' calls took in a run, none without one;
+    `record_again` records the application on one worker, as is done where a kernel takes another time alone.
     """
 
     bundle: Bundle
@@ -54,6 +55,7 @@ class BenchRequest:
     peaks: Peaks
     cache_bytes: int
     application: Application = field(default_factory=Application)
+    record_again: Callable[[], Application] = Application
     reference: bytes = b""
     """A configured module whose kernels of the same names say what is right; empty: the bundle's own."""
 
@@ -89,7 +91,7 @@ class _Benching:
         self._request, self._folder, self._progress = request, folder, progress
         self._options, self._flags = request.options, request.bundle.graph.module.flags
         self._parser = MlirParser()
-        self._typical = 1.0
+        self._run_of_application = self._again = Recorded(Application())
 
     def run(self) -> tuple[KernelBench, ...]:
         self._progress("reading the kernels")
@@ -104,7 +106,7 @@ class _Benching:
             same = _same_code(self._request.bundle.module_path, module)
             outcomes = self._outcomes(runnable, module)
             outcomes = self._with_cold(runnable, module, outcomes)
-            self._typical = typical_ratio(self._beside(runnable, outcomes))
+            self._look_at_application(runnable, outcomes)
         numbers = {id(case): number for number, case in enumerate(runnable)}
         results = []
         for case in cases:
@@ -153,13 +155,14 @@ class _Benching:
                 outcomes[number] = replace(outcomes[number], answer=other.answer)
         return outcomes
 
-    def _beside(self, cases: Sequence[Case], outcomes: Mapping[int, _Outcome]) -> Iterator[tuple[float, float]]:
-        """Of each kernel that the run has the time of its first site there, and its time alone."""
-        known = self._request.application.sites
-        for number, outcome in outcomes.items():
-            seen = [known[site.id].median_ns for site in cases[number].sites if site.id in known]
-            if seen and outcome.answer.warm.call_ns:
-                yield seen[0], statistics.median(outcome.answer.warm.call_ns)
+    def _look_at_application(self, cases: Sequence[Case], outcomes: Mapping[int, _Outcome]) -> None:
+        """What the run tells, and a recording made now where it differs."""
+        application, again = self._request.application, Application()
+        if any(self._differs(cases[number], outcome) for number, outcome in outcomes.items()):
+            self._progress("recording the application on one worker")
+            again = self._request.record_again()
+        self._run_of_application = Recorded(application, typical_ratio(_beside(application, cases, outcomes)))
+        self._again = Recorded(again, typical_ratio(_beside(again, cases, outcomes)))
 
     def _differs(self, case: Case, outcome: _Outcome) -> bool:
         if not outcome.answer.warm.call_ns:
@@ -237,12 +240,22 @@ class _Benching:
         return self._request.bundle.graph.op_by_id[root.op].name if root else ""
 
     def _in_application(self, case: Case, warm: Spread | None, cold: Spread | None) -> tuple[InApplication, ...]:
-        application = self._request.application
         if warm is None:
             return ()
-        seen = [site.id for site in case.sites if site.id in application.sites]
+        seen = [site.id for site in case.sites if site.id in self._request.application.sites]
         alone = Alone(warm.median, cold.median if cold else 0.0, (warm.q3 - warm.q1) / warm.median)
-        return tuple(explained(site, application, alone, self._typical) for site in seen)
+        return tuple(explained(site, self._run_of_application, self._again, alone) for site in seen)
+
+
+def _beside(
+    application: Application, cases: Sequence[Case], outcomes: Mapping[int, _Outcome]
+) -> Iterator[tuple[float, float]]:
+    """Of each kernel that a run has the time of its first site there, and its time alone."""
+    known = application.sites
+    for number, outcome in outcomes.items():
+        seen = [known[site.id].median_ns for site in cases[number].sites if site.id in known]
+        if seen and outcome.answer.warm.call_ns:
+            yield seen[0], statistics.median(outcome.answer.warm.call_ns)
 
 
 _NOT_FINITE: Final = "most of what it computes of made-up numbers are none"

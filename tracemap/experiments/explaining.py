@@ -1,10 +1,11 @@
 """A kernel alone beside the same kernel in its application, and what a difference points to.
 
-Alone it has its processor and its caches for itself, and its data is where the last call left it. What explains a
-difference is tried in the order of how surely it is known: a machine whose peaks are others now than when the run was
-recorded; caches that are cold; a difference that most kernels have, which the machine makes and not the kernel; calls
-so short that starting them counts; times that vary, here or in the run; other workers. What none of them explains is
-called so.
+Alone it has its processor and its caches for itself, and its data is where the last call left it. Where times differ,
+the application is recorded again, on one worker, right behind the kernels: a difference that is gone then was the
+machine's or the other workers'. What explains the rest is tried in the order of how surely it is known: a machine whose
+peaks are others now than when the run was recorded; caches that are cold; a difference that most kernels have, which
+the machine makes and not the kernel; calls so short that starting them counts; times that vary, here or in the run;
+other workers. What none of them explains is called so.
 """
 
 from __future__ import annotations
@@ -72,22 +73,47 @@ def typical_ratio(times: Iterable[tuple[float, float]]) -> float:
     return statistics.median(ratios) if len(ratios) >= _MOST_OF else 1.0
 
 
-def explained(site: str, application: Application, alone: Alone, typical: float) -> InApplication:
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run of the application, and the `typical_ratio` of its kernels."""
+
+    application: Application
+    typical: float = 1.0
+
+
+def explained(site: str, run: Recorded, again: Recorded, alone: Alone) -> InApplication:
     """A site beside its kernel alone.
 
     Args:
         site: its id; the run has calls of it.
-        application: what the run tells.
+        run: what the run tells.
+        again: what a recording on one worker tells that was made right behind the kernels; of no sites: there is none.
         alone: the kernel's times.
-        typical: `typical_ratio` of all kernels.
     """
-    seen = application.sites[site]
-    same = alike(seen.median_ns, alone.warm_ns)
-    points_to = "" if same else _points_to(seen.median_ns, application, alone, typical)
-    return InApplication(site, seen.calls, seen.median_ns, round(seen.median_ns / alone.warm_ns, 3), points_to)
+    seen, now = run.application.sites[site], again.application.sites.get(site)
+    if alike(seen.median_ns, alone.warm_ns):
+        points_to = ""
+    elif now is None:
+        points_to = _points_to(seen.median_ns, run, alone)
+    elif alike(now.median_ns, alone.warm_ns):
+        points_to = _gone(run.application)
+    else:
+        points_to = _points_to(now.median_ns, again, alone)
+    ratio = round(seen.median_ns / alone.warm_ns, 3)
+    return InApplication(
+        site, seen.calls, seen.median_ns, ratio, UNKNOWN if now is None else now.median_ns, points_to
+    )
 
 
-def _points_to(median_ns: float, application: Application, alone: Alone, typical: float) -> str:
+def _gone(run: Application) -> str:
+    """What a difference came from that a recording on one worker does not have any more."""
+    if isinstance(run.workers, int) and run.workers > 1:
+        return f"contention: the run has {run.workers} workers; recorded again on one, it takes as long as alone"
+    return "the machine: recorded again behind the kernels, it takes as long as alone"
+
+
+def _points_to(median_ns: float, run: Recorded, alone: Alone) -> str:
+    application, typical = run.application, run.typical
     speed = application.speed
     if not alike(speed, 1.0) and alike(median_ns * speed, alone.warm_ns):
         return f"clock: by its peaks the machine was {speed:.2f} times as fast when the run was recorded"

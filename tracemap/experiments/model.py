@@ -48,6 +48,7 @@ class Spread(Record, frozen=True):
 class InApplication(Record, frozen=True):
     """A site in a run: the median of its calls' CPU time, and how many times the kernel alone takes that.
 
+    `again_ns`: the median in a recording on one worker that was made behind the kernels; unknown where there is none.
     `points_to`: what a difference comes from, as far as it was seen; "" where there is none to speak of.
     """
 
@@ -55,6 +56,7 @@ class InApplication(Record, frozen=True):
     calls: Count
     median_ns: Integer
     ratio: float
+    again_ns: Integer
     points_to: str
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracemap.options.option import Options, option
-from tracemap.units import UNKNOWN, Integer
+from tracemap.options.call import FunctionOptions
+from tracemap.options.option import option
 
 
 @dataclass(frozen=True, slots=True)
-class BenchOptions(Options):
+class BenchOptions(FunctionOptions):
     """Which kernels of a bundle to run alone, how, and where the result goes."""
 
     kernel: tuple[str, ...] = option((), "Only kernels whose name is like this, such as '*matmul*'.", metavar="GLOB")
@@ -31,7 +31,13 @@ class BenchOptions(Options):
         at_most=60_000,
     )
     time_limit: float = option(60.0, "Give a kernel up that takes longer in all.", metavar="S", above=0)
-    dim: Integer = option(UNKNOWN, "The size of every `?` of the model.  [default: 64]", metavar="N", at_least=1)
+    seconds: float = option(
+        1.0,
+        "Where the application takes another time, record it again for so long, on one worker; 0: not at all.",
+        metavar="S",
+        at_least=0,
+        at_most=86_400,
+    )
     output: Path | None = option(None, "Write here instead of standard output.", "-o", "--output")
     force: bool = option(False, "Replace the output if it exists.")
     format: Literal["text", "json", "csv", "google-benchmark"] = option("text", "What to print.")

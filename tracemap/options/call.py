@@ -10,8 +10,8 @@ from tracemap.units import UNKNOWN, Integer, Text
 
 
 @dataclass(frozen=True, slots=True)
-class CallOptions(Options):
-    """Which function is called, with what, and on how many workers: the base of the records of such commands."""
+class FunctionOptions(Options):
+    """Which function is called, and with what: the base of the records of commands that call one."""
 
     function: Text = option(UNKNOWN, "The entry point to call.  [default: the only one]", metavar="F")
     inputs: tuple[str, ...] = option(
@@ -22,7 +22,13 @@ class CallOptions(Options):
     )
     dim: Integer = option(UNKNOWN, "The size of every `?` in made-up inputs.", metavar="N", at_least=0)
     flagfile: Path | None = option(None, "A flag file of IREE: function, inputs, parameters.", metavar="F")
-    serial: bool = option(False, "One worker instead of all cores.")
     runtime_flags: tuple[str, ...] = option(
         (), "Flags for the program of IREE that is started.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions(FunctionOptions):
+    """Which function is called, with what, and on how many workers."""
+
+    serial: bool = option(False, "One worker instead of all cores.")

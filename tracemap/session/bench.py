@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.diagnostics import DISTURBED
-from tracemap.errors import QueryInvalid
+from tracemap.diagnostics import DISTURBED, Diagnostic
+from tracemap.errors import QueryInvalid, TracemapError
 from tracemap.experiments.model import Bench, KernelBench, Status
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.bench import BenchOptions
+from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Text
 
@@ -49,11 +51,56 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     peaks = measure_peaks()
     costs = None if run is None else _attribution(bundle, run, progress)
     kernels = _chosen(bundle.graph, options, costs)
-    application = _application(costs, peaks)
-    request = BenchRequest(bundle, options, kernels, peaks, _cache_bytes(), application)
+    again = _Again(bundle, options, UNKNOWN if costs is None else costs.run.function)
+    request = BenchRequest(
+        bundle, options, kernels, peaks, _cache_bytes(), _application(costs, peaks), again.application
+    )
     found = run_kernels(request, progress)
-    name: Text = UNKNOWN if run is None else run.name
-    return _written(Bench(module_sha256=bundle.graph.module.sha256, run=name, device=_DEVICE, kernels=found), options)
+    return _written(
+        Bench(
+            module_sha256=bundle.graph.module.sha256,
+            run=UNKNOWN if run is None else run.name,
+            device=_DEVICE,
+            kernels=found,
+            diagnostics=tuple(again.diagnostics),
+        ),
+        options,
+    )
+
+
+class _Again:
+    """The application recorded on one worker, for a look at what another time in a run comes from."""
+
+    def __init__(self, bundle: Bundle, options: BenchOptions, function: Text) -> None:
+        self._bundle, self._options = bundle, options
+        self._function = options.function or function
+        self.diagnostics: list[Diagnostic] = []
+
+    def application(self) -> Application:
+        """What a new recording tells; nothing where none is wanted or can be made, and then why."""
+        from tracemap.experiments.explaining import Application
+        from tracemap.session.record import record
+
+        options = self._options
+        if not options.seconds:
+            return Application()
+        with temporary_folder() as folder:
+            of_record = RecordOptions(
+                function=self._function,
+                inputs=options.inputs,
+                dim=options.dim,
+                flagfile=options.flagfile,
+                serial=True,
+                runtime_flags=options.runtime_flags,
+                output=folder / "again.parquet",
+                seconds=options.seconds,
+            )
+            try:
+                run = record(self._bundle, of_record).path
+                return _application(_attribution(self._bundle, run, no_progress), None)
+            except TracemapError as error:
+                self.diagnostics.append(Diagnostic("not-recorded-again", f"the application was not recorded: {error}"))
+                return Application()
 
 
 def _written(made: Bench, options: BenchOptions) -> Bench:
@@ -127,8 +174,8 @@ def _attribution(bundle: Bundle, run: Path, progress: Progress) -> Attribution:
     return joined([run], bundle, AttributeOptions(), progress).attribution
 
 
-def _application(costs: Attribution | None, peaks: Peaks) -> Application:
-    """What the run tells of its sites, and how fast the machine was beside now."""
+def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
+    """What a run tells of its sites, and how fast the machine was beside now; without peaks the run is of now."""
     from tracemap.experiments.explaining import Application, SiteCalls
 
     if costs is None:
@@ -138,8 +185,9 @@ def _application(costs: Attribution | None, peaks: Peaks) -> Application:
         site.site: (site.calls, site.metrics[_METRIC].per_call) for site in costs.sites if _METRIC in site.metrics
     }
     sites = {name: SiteCalls(calls, spread.median) for name, (calls, spread) in spreads.items() if spread is not None}
-    measured = header.peaks.source == "measured"
-    speed = header.peaks.operations_per_second / peaks.operations_per_second if measured else 1.0
+    speed = 1.0
+    if peaks is not None and header.peaks.source == "measured":
+        speed = header.peaks.operations_per_second / peaks.operations_per_second
     disturbed = any(each.slug == DISTURBED for each in header.diagnostics)
     return Application(sites, header.workers, speed, disturbed)
 

@@ -43,6 +43,8 @@ def print_bench(made: Bench, out: TextIO) -> None:
             say(to, line)
     _print_grouped(to, "In the application, times are others than alone", _differences(made))
     _print_grouped(to, "Of these kernels", _remarks(made))
+    for each in made.diagnostics:
+        say(to, f"{each.slug}: {each.message}")
 
 
 def _print_grouped(to: Console, title: str, remarks: Iterable[tuple[str, str]]) -> None:
