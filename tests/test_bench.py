@@ -87,6 +87,35 @@ def test_the_application_stands_beside(benched: Json, built: Built, recorded: Re
             assert bool(site["points_to"]) == (not 1 / 1.2 <= ratio <= 1.2)
 
 
+def test_where_times_differ_the_application_is_recorded_again(built: Built, tmp_path: Path) -> None:
+    """Of a run whose kernels seem to take ten times as long, the new recording says that it was not the kernels."""
+    bundle, run = built("hand_mlp"), tmp_path / "slow.csv"
+    check_cli("record", bundle, "--serial", "--iterations", "20", "-o", run)
+    with run.open(newline="") as file:
+        head, *rows = [line for line in csv.reader(file) if line]
+    at = head.index("cpu_ns")
+    with run.open("w", newline="") as file:
+        slow = [[*row[:at], str(10 * int(row[at])) if row[at] else "", *row[at + 1 :]] for row in rows]
+        csv.writer(file).writerows([head, *slow])
+    large = ("--kernel", "*784*", "--no-verify", *QUICK)
+    (kernel,) = json_cli("bench", bundle, "--run", run, *large)["kernels"]
+    (site,) = kernel["in_application"]
+    assert 5 * site["again_ns"] < site["median_ns"]
+    assert site["points_to"].startswith(("the machine", "cold data", "not explained")), site
+    (kernel,) = json_cli("bench", bundle, "--run", run, "--seconds", "0", *large)["kernels"]
+    (site,) = kernel["in_application"]
+    assert site["again_ns"] is None
+
+
+def test_why_the_application_is_not_recorded_again_is_said(built: Built, recorded: Recorded) -> None:
+    options = ("--run", recorded("hand_mlp"), "--function", "absent", "--kernel", "*softmax*", "--no-verify", *QUICK)
+    found = json_cli("bench", built("hand_mlp"), *options)
+    differs = any(site["points_to"] for kernel in found["kernels"] for site in kernel["in_application"])
+    said = [each["message"] for each in found["diagnostics"]]
+    assert len(said) == differs
+    assert all("absent" in each for each in said)
+
+
 def test_the_dearest_of_the_run_come_first(built: Built, recorded: Recorded) -> None:
     run = recorded("hand_mlp")
     totals: dict[str, int] = {}

@@ -280,7 +280,9 @@ ALONE = KernelBench(
     attainable_share=0.61,
     same_code=True,
     stood_in=0,
-    in_application=(InApplication("site0", 900, 131_000, 1.543, "cold data: alone with cold caches it takes as long"),),
+    in_application=(
+        InApplication("site0", 900, 131_000, 1.543, UNKNOWN, "cold data: alone with cold caches it takes as long"),
+    ),
     not_measured="",
 )
 OTHER = structs.replace(

@@ -100,9 +100,7 @@ def explained(site: str, run: Recorded, again: Recorded, alone: Alone) -> InAppl
     else:
         points_to = _points_to(now.median_ns, again, alone)
     ratio = round(seen.median_ns / alone.warm_ns, 3)
-    return InApplication(
-        site, seen.calls, seen.median_ns, ratio, UNKNOWN if now is None else now.median_ns, points_to
-    )
+    return InApplication(site, seen.calls, seen.median_ns, ratio, UNKNOWN if now is None else now.median_ns, points_to)
 
 
 def _gone(run: Application) -> str:

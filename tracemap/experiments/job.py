@@ -41,7 +41,7 @@ class Buffer(Record, frozen=True):
 
 
 class Call(Record, frozen=True):
-    """A function of a module that calls a kernel so often as it is told; `seed` decides what is made up.
+    """A function of a module that records calls of a kernel; `seed` decides what is made up.
 
     `module` is the place of the module among those of the job.
     """
@@ -103,3 +103,5 @@ GUARD_BYTES = 1 << 20
 """So many bytes before and behind what is used of a buffer are looked at: a wrong bound seldom leads farther."""
 CANARY = 0xFF
 """What every byte is that is not made up: floats of it are no numbers, so that whoever reads them shows it."""
+EXECUTE = "execute"
+"""The function of a module that executes a command buffer so often as it is told."""

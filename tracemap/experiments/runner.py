@@ -1,7 +1,7 @@
 """The process that runs kernels alone: `python -m tracemap.experiments.runner JOB`; answers a line of JSON per call.
 
-It calls the functions of a module through IREE's runtime. A batch of calls is one command buffer, so that what is
-measured is the kernel, and once per batch what it costs to submit it.
+It calls the functions of a module through IREE's runtime. A batch of calls is a command buffer, executed once or more
+often, so that what is measured is the kernel, and once per execution what it costs to submit it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy as np
 
 from tracemap.codec import decode, encode
 from tracemap.experiments.filling import copied, used_bytes
-from tracemap.experiments.job import CANARY, GUARD_BYTES, Answer, Buffer, Call, Job, Place, Timed
+from tracemap.experiments.job import CANARY, EXECUTE, GUARD_BYTES, Answer, Buffer, Call, Job, Place, Timed
 
 _MOST_BATCH = 1 << 22
+_MOST_RECORDED = 1 << 10
+"""Calls in a command buffer, which is read from the caches too; with more copies of the buffers: their number."""
 _MOST_COPIED_BYTES = 1 << 30
 _OVERHEAD_SHARE = 100
 """A batch takes so many times as long as a batch of none: the clock and the submission are below one percent."""
@@ -41,20 +43,29 @@ class _Device:
         hal = iree_runtime.create_hal_module(instance, self._device)
         self._contexts = [iree_runtime.VmContext(instance, [hal, module]) for module in self._modules]
 
-    def call(self, call: Call, batch: int, copies: int, buffers: Sequence[tuple[Any, int]]) -> int:
-        """Call a function; returns the processor's time that it took, in ns.
-
-        `local-sync` does all work on the thread that calls; what that waits for other programs is no work.
-        """
+    def recorded(self, call: Call, batch: int, copies: int, buffers: Sequence[tuple[Any, int]]) -> Any:  # noqa: ANN401 - IREE's object has no type
+        """Calls in a command buffer."""
         arguments = iree_runtime.VmVariantList(2 + 2 * len(buffers))
         arguments.push_int(batch)
         arguments.push_int(copies)
         for view, moved in buffers:
             arguments.push_ref(view)
             arguments.push_int(moved)
-        results = iree_runtime.VmVariantList(0)
+        results = iree_runtime.VmVariantList(1)
         function = self._modules[call.module].lookup_function(call.function)
-        context = self._contexts[call.module]
+        self._contexts[call.module].invoke(function, arguments, results)
+        return results.get_as_ref(0)
+
+    def execute(self, module: int, commands: Any, times: int) -> int:  # noqa: ANN401 - IREE's object has no type
+        """Execute a command buffer; returns the processor's time that it took, in ns.
+
+        `local-sync` does all work on the thread that calls; what that waits for other programs is no work.
+        """
+        arguments = iree_runtime.VmVariantList(2)
+        arguments.push_ref(commands)
+        arguments.push_int(times)
+        results = iree_runtime.VmVariantList(0)
+        function, context = self._modules[module].lookup_function(EXECUTE), self._contexts[module]
         begin = time.thread_time_ns()
         context.invoke(function, arguments, results)
         return time.thread_time_ns() - begin
@@ -76,6 +87,7 @@ class _Prepared:
         self._device, self.call, self.copies = device, call, copies
         self._buffers: list[tuple[Any, int]] = []
         self._bytes: list[Any] = []
+        self._commands: tuple[int, Any] = (-1, None)
         for binding, buffer in enumerate(call.buffers):
             view, data = device.buffer(copied(buffer, copies))
             used = used_bytes(call, binding)
@@ -86,8 +98,14 @@ class _Prepared:
             self._bytes.append(data)
 
     def run(self, batch: int) -> int:
-        """Run a batch; returns its time in ns."""
-        return self._device.call(self.call, batch, self.copies, self._buffers)
+        """Run a batch; returns its time in ns.
+
+        One of more calls than are recorded at once is so many times what is.
+        """
+        recorded = min(batch, max(_MOST_RECORDED, self.copies))
+        if self._commands[0] != recorded:
+            self._commands = recorded, self._device.recorded(self.call, recorded, self.copies, self._buffers)
+        return self._device.execute(self.call.module, self._commands[1], batch // recorded if recorded else 1)
 
     def guard(self) -> None:
         """Mark what lies beside the used bytes; of a single copy."""
@@ -127,13 +145,17 @@ def _measured(run: Run, overhead_ns: float, job: Job, copies: int, least_batch: 
     batch = least_batch
     took = run(batch)
     while took < wanted_ns and batch < _MOST_BATCH:
-        batch = min(
-            _MOST_BATCH,
-            max(2 * batch, round(1.2 * batch * wanted_ns / max(took, 1))) if took > overhead_ns else 8 * batch,
-        )
+        more = max(2 * batch, round(1.2 * batch * wanted_ns / max(took, 1))) if took > overhead_ns else 8 * batch
+        batch = _whole(min(_MOST_BATCH, more), copies)
         took = run(batch)
     times = tuple(round(run(batch) / batch, 3) for _ in range(job.repetitions))
     return Timed(batch, copies, times)
+
+
+def _whole(batch: int, copies: int) -> int:
+    """A batch of whole executions."""
+    recorded = min(batch, max(_MOST_RECORDED, copies))
+    return -(-batch // recorded) * recorded
 
 
 def _answer(device: _Device, job: Job, number: int) -> Answer:
