@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.toolchain import find_tool
@@ -34,6 +34,19 @@ Json = dict[str, Any]
 def command_line(*arguments: str | Path) -> list[str]:
     """The program as a user starts it, by this interpreter."""
     return [sys.executable, "-m", "tracemap", *map(str, arguments)]
+
+
+_WITH_CTRL_C: Final = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def interruptible(*arguments: str | Path) -> list[str]:
+    """The same, with Ctrl-C as a user has it: where tests run in the background of a shell, children ignore it."""
+    python, *words = command_line(*arguments)
+    return [python, "-c", _WITH_CTRL_C, *words]
 
 
 def run_cli(*arguments: str | Path, cwd: Path = SAMPLES, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.recording import Row, events
-from tests.support import ROOT, check_cli, command_line, json_cli, made_once, run_cli, runs_of
+from tests.support import ROOT, check_cli, command_line, interruptible, json_cli, made_once, run_cli, runs_of
 from tests.test_cli_record import alive, children_of, waited_for
 from tracemap.capture import simulating
 from tracemap.capture.benchmark import run_benchmark
@@ -423,8 +423,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     folder.mkdir()
     shutil.rmtree(bundle / "runs")
     before = sorted(bundle.rglob("*"))
-    command = command_line("record", bundle, "--cache-sim", "--iterations", "1", "--warmup", "0")
-    command[1:1] = ["-c", _WITH_CTRL_C]
+    command = interruptible("record", bundle, "--cache-sim", "--iterations", "1", "--warmup", "0")
     process = subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -440,11 +439,6 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-_WITH_CTRL_C = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
 _LARGE = """
 func.func @main(%a: tensor<2048x2048xf32>, %b: tensor<2048x2048xf32>) -> tensor<2048x2048xf32> {
   %zero = arith.constant 0.0 : f32

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import SAMPLES, command_line
-from tests.test_cli_record import DEADLINE_S, WITH_CTRL_C, waited_for
+from tests.support import SAMPLES, interruptible
+from tests.test_cli_record import DEADLINE_S, waited_for
 
 MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
 
@@ -36,8 +36,7 @@ def test_ctrl_c_ends_the_compiler_and_leaves_nothing(
     temporary.mkdir()
     target.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    command = command_line("build", MODEL, "-o", target / "m.tracemap")
-    command[1:1] = ["-c", WITH_CTRL_C]
+    command = interruptible("build", MODEL, "-o", target / "m.tracemap")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         waited_for(lambda: any(moment in words for words in compilers(str(tmp_path))))
         process.send_signal(signal.SIGINT)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.recording import events
-from tests.support import SAMPLES, check_cli, command_line, json_cli, run_cli
+from tests.support import SAMPLES, check_cli, interruptible, json_cli, run_cli
 from tracemap.capture.enough import enough_hz
 from tracemap.capture.open_run import open_run
 from tracemap.graph.bundle import load
@@ -50,18 +50,9 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-WITH_CTRL_C = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-
-
 def recording(bundle: Path, output: Path) -> subprocess.Popen[str]:
     """An endless recording that has written a good deal of its profile."""
-    command = command_line("record", bundle, "--function", "encode", "--iterations", str(ENDLESS), "-o", output)
-    # Where the tests run in the background of a shell, children begin with Ctrl-C ignored; a user's do not.
-    command[1:1] = ["-c", WITH_CTRL_C]
+    command = interruptible("record", bundle, "--function", "encode", "--iterations", str(ENDLESS), "-o", output)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=output.parent)
     profile = output.with_name(output.name + ".ireeprof")
     waited_for(lambda: profile.exists() and profile.stat().st_size > 100_000)

@@ -14,7 +14,7 @@ import pytest
 
 import tracemap
 from tests.conftest import Built
-from tests.support import ROOT, check_cli, command_line, made_once, run_cli
+from tests.support import ROOT, check_cli, interruptible, made_once, run_cli
 from tracemap.errors import FunctionUnknown, InputInvalid, OutputInvalid, OutputsDiffer, UsageInvalid
 from tracemap.experiments.model import Status
 from tracemap.toolchain import find_tool
@@ -297,7 +297,7 @@ def test_ctrl_c_ends_the_program_and_leaves_nothing(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     specs = ("--input", "64x64xf32=0.01", "--input", "64x64xf32=0.01", "--input", "2000000000")
-    arguments = command_line(command, built("hand_loop"), *specs)
+    arguments = interruptible(command, built("hand_loop"), *specs)
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         waited_for_module(children)

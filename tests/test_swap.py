@@ -161,13 +161,17 @@ def test_the_map_stays_as_it_was(bundle: Path, source: str, tmp_path: Path) -> N
     assert [op["sites"] for op in new["ops"]] == [op["sites"] for op in old["ops"]]
 
 
+def of_one_element(sizes: re.Match[str]) -> str:
+    """The same loops as in `[8, 32, 0]`, which differ from machine to machine, in steps of one."""
+    return re.sub("[1-9][0-9]*", "1", sizes[0])
+
+
 def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: Path) -> None:
     """Tiles of one element make a product slow; nothing else in the program was touched."""
     bundle = built("hand_mlp")
     kernel = "mlp_dispatch_0_matmul_32x256x784_f32"
     text = check_cli("swap", bundle, kernel, "--dump", "configuration")
-    slow = re.sub(r"vector_common_parallel = \[8, 8(, 0)?\]", r"vector_common_parallel = [1, 1\1]", text)
-    slow = re.sub(r"vector_reduction = \[0, 0, 8\]", "vector_reduction = [0, 0, 1]", slow)
+    slow = re.sub(r"(vector_common_parallel|vector_reduction) = \[.*?\]", of_one_element, text)
     assert slow != text
     (tmp_path / "slow.mlir").write_text(slow, encoding="utf-8")
     options = ("--pairs", "6", "--seconds", "0.3", "--serial", "-o", str(tmp_path / "slow.tracemap"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import check_cli, command_line, run_cli
+from tests.support import check_cli, interruptible, run_cli
 from tracemap.errors import UsageInvalid
 from tracemap.experiments.configuring import read_configuration
 from tracemap.experiments.operations import KINDS, sizes_of, swept
@@ -107,7 +107,7 @@ def test_after_a_kill_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     chance = random.Random(5)
     for ending in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
         before = kept(work) if work.is_dir() else {}
-        child = subprocess.Popen(command_line("sweep", *SWEEP, "-o", table), stderr=subprocess.DEVNULL)
+        child = subprocess.Popen(interruptible("sweep", *SWEEP, "-o", table), stderr=subprocess.DEVNULL)
         time.sleep(1.5 + 2 * chance.random())
         child.send_signal(ending)
         child.wait(60)
