@@ -91,7 +91,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"model", "operations", "reference"}),
         frozenset({"configuring", "describing", "explaining", "job", "keeping", "specs"}),
         frozenset({"candidates", "changing", "filling", "running", "verifying", "wrapping"}),
-        frozenset({"cases", "runner", "swapping"}),
+        frozenset({"cases", "dispatch_tuner", "runner", "swapping"}),
         frozenset({"bench"}),
         frozenset({"sweeping", "tuning"}),
     ),

@@ -193,10 +193,30 @@ class KernelTuning(Record, frozen=True):
     obstacle: str
 
 
+class RankedKernel(Record, frozen=True):
+    """A kernel for another tuner: the folder that was written for it, and what it costs in the run.
+
+    `obstacle`: why there is no folder for it, "" where there is one.
+    """
+
+    kernel: str
+    folder: str
+    cost_ns: Integer
+    obstacle: str
+
+
+class Ranking(Record, frozen=True):
+    """Kernels for another tuner, the dearest first by a run, in the order of the program where there is none."""
+
+    run: Text
+    kernels: tuple[RankedKernel, ...]
+
+
 class Tune(Document, frozen=True, kw_only=True):
     """Kernels tuned: what was found alone, and what it changes in the application; None where that was not recorded.
 
-    `spec`: the file that a plain `iree-compile` takes, "" where there is nothing to write.
+    `spec`: the file that a plain `iree-compile` takes, "" where there is nothing to write. `handed_on`: what was
+    written for another tuner instead, in the folder `spec`.
     """
 
     schema_version: Literal[2] = 2
@@ -207,4 +227,5 @@ class Tune(Document, frozen=True, kw_only=True):
     pairs: Count
     application: Ratio | None
     ops: tuple[OpChange, ...]
+    handed_on: Ranking | None = None
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, walk
 
+_BACKEND = re.compile(r'#hal\.executable\.target<"([\w-]+)"')
 _EXECUTABLES = ("hal.executable", "hal.executable.source")
 
 
@@ -55,6 +57,18 @@ def _executable(operation: Operation) -> Executable:
             elif "translation_info" in inner.attributes and stage == "source":
                 stage = "configuration"
     return Executable(string_attribute(operation, "sym_name"), tuple(exports), frozenset(functions), stage, operation)
+
+
+def backends_of(module: Module) -> frozenset[str]:
+    """What the code of a module's executables is for, as the compiler names it: `llvm-cpu`, `rocm`, `vulkan-spirv`."""
+    targets = [
+        str(inner.attributes["target"])
+        for top in nested(module.operation)
+        if top.name == "hal.executable"
+        for inner in nested(top)
+        if inner.name == "hal.executable.variant"
+    ]
+    return frozenset(found[1] for target in targets if (found := _BACKEND.match(target)))
 
 
 def executable_text(executable: Executable) -> str:

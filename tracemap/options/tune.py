@@ -27,6 +27,9 @@ class TuneOptions(CallOptions):
     work: Path | None = option(
         None, "Where candidates and results are kept, to go on after an end.  [default: OUTPUT.work]"
     )
+    write_for_amdsharktuner: Path | None = option(
+        None, "For AMD GPUs: write the kernels into this folder, for amdsharktuner to tune.", metavar="DIR"
+    )
     pairs: int = option(
         6, "Record the application before and after so often, in turn; 0: not at all.", metavar="N", at_least=0
     )

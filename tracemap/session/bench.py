@@ -17,7 +17,7 @@ from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN, Text
+from tracemap.units import UNKNOWN, Integer, Text
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tracemap.measurements.model import Peaks
 
 _METRIC = "cpu_ns"
+_DURATION = "duration_ns"
 _DEVICE = "local-sync"
 _COMPARED = 1 << 25
 """Bytes of a last-level cache that the machine does not tell."""
@@ -117,6 +118,21 @@ def chosen_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) ->
     """
     run = options.run or _newest_run(bundle)
     return _chosen(bundle.graph, options, None if run is None else _attribution(bundle, run, progress))
+
+
+def ranked_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[Text, list[tuple[str, Integer]]]:
+    """The kernels that options choose, each with its cost, and the run that tells it; unknown without one.
+
+    Raises:
+        QueryInvalid: there are none.
+    """
+    run = options.run or _newest_run(bundle)
+    costs = None if run is None else _attribution(bundle, run, progress)
+    names = _chosen(bundle.graph, options, costs)
+    if run is None or costs is None:
+        return UNKNOWN, [(name, UNKNOWN) for name in names]
+    dear = _cost_of_kernels(bundle.graph, costs)
+    return run.name, [(name, dear.get(name, 0)) for name in names]
 
 
 def bench_kernels(
@@ -218,10 +234,16 @@ def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None)
 
 
 def _cost_of_kernels(graph: TraceGraph, costs: Attribution) -> dict[str, int]:
+    # Of a GPU no time of a processor is known, but how long it was at work.
+    times = _total_of_kernels(graph, costs, _METRIC)
+    return times if any(times.values()) else _total_of_kernels(graph, costs, _DURATION)
+
+
+def _total_of_kernels(graph: TraceGraph, costs: Attribution, metric: str) -> dict[str, int]:
     total: dict[str, int] = {}
     for site in costs.sites:
         kernel = graph.site_by_id[site.site].kernel
-        cost = site.metrics.get(_METRIC)
+        cost = site.metrics.get(metric)
         total[kernel] = total.get(kernel, 0) + (cost.total if cost else 0)
     return total
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tracemap.errors import UsageInvalid
 from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from tracemap.options.call import CallOptions
 
 _DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
+_CPU = "llvm-cpu"
 _TARGET_FLAG = "--iree-hal-target-device="
 
 
@@ -21,6 +23,19 @@ def program_of(bundle: Bundle, options: CallOptions) -> Program:
     from tracemap.capture.calling import Program
 
     return Program(bundle.module_path, bundle.graph.functions, device_of(bundle, options.runtime_flags))
+
+
+def check_runs_on_cpu(bundle: Bundle, backends: frozenset[str], command: str) -> None:
+    """Refuse a bundle whose kernels cannot be run alone here, as none of them has code for a CPU.
+
+    Raises:
+        UsageInvalid: the message names what they are for.
+    """
+    if backends and _CPU not in backends:
+        raise UsageInvalid(
+            f"{bundle.path}: its kernels are for {', '.join(sorted(backends))}; `{command}` runs those of CPUs "
+            f"({_CPU}) alone: build the model for one"
+        )
 
 
 def not_called(bundle: Bundle, options: CallOptions, called: Sequence[str]) -> list[str]:

@@ -12,12 +12,13 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
-from tracemap.experiments.model import BestConfiguration, KernelTuning, Tune
+from tracemap.experiments.model import BestConfiguration, KernelTuning, Ranking, Tune
 from tracemap.options.bench import BenchOptions
 from tracemap.options.build import BuildOptions
 from tracemap.options.tune import TuneOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
+from tracemap.session.programs import check_runs_on_cpu
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -41,16 +42,20 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     """
     from tracemap.experiments.cases import find_cases
     from tracemap.ir.dispatches import read_dispatches
+    from tracemap.ir.executables import backends_of
     from tracemap.ir.parsing import MlirParser
     from tracemap.session.bench import chosen_kernels
 
     if not (options.op or options.kernel or options.top):
         raise UsageInvalid("name what to tune: --op, --kernel or --top")
+    if options.write_for_amdsharktuner is not None:
+        return _handed_on(bundle, options.write_for_amdsharktuner, options, progress)
     spec = options.output or Path(f"{bundle.path.name.removesuffix('.tracemap')}.spec.mlir")
     check_files(spec, force=options.force)
-    names = chosen_kernels(bundle, BenchOptions(op=options.op, kernel=options.kernel, top=options.top or 0), progress)
+    names = chosen_kernels(bundle, _choice(options), progress)
     parser = MlirParser()
     module = parser.parse(bundle.configured())  # operations of the cases live no longer than their module
+    _check_backend(bundle, backends_of(module))
     extent = options.dim if isinstance(options.dim, int) else _EXTENT
     cases = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: extent))
     first = {case.kernel: case for case in reversed(cases)}
@@ -62,6 +67,47 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     made = _in_application(bundle, text, kernels, options, kept, progress)
     write_text(text, spec)  # the last: until it is there, the same command goes on where it was
     return structs.replace(made, spec=str(spec))
+
+
+def _choice(options: TuneOptions) -> BenchOptions:
+    return BenchOptions(op=options.op, kernel=options.kernel, top=options.top)
+
+
+def _check_backend(bundle: Bundle, backends: frozenset[str]) -> None:
+    """Refuse kernels that are not of CPUs; how those of AMD GPUs are tuned is said."""
+    from tracemap.experiments.dispatch_tuner import BACKEND
+
+    if BACKEND in backends:
+        raise UsageInvalid(
+            f"{bundle.path}: its kernels are for AMD GPUs, which amdsharktuner tunes; --write-for-amdsharktuner DIR "
+            "writes them for it"
+        )
+    check_runs_on_cpu(bundle, backends, "tune")
+
+
+def _handed_on(bundle: Bundle, folder: Path, options: TuneOptions, progress: Progress) -> Tune:
+    """Write kernels of AMD GPUs for the tuner that knows them."""
+    from tracemap.experiments.dispatch_tuner import BACKEND, check_folder, dumped, flags_of, ranked, write_folder
+    from tracemap.ir.executables import backends_of
+    from tracemap.ir.parsing import MlirParser
+    from tracemap.session.bench import ranked_kernels
+
+    check_folder(folder, force=options.force)
+    module = MlirParser().parse(bundle.configured())
+    if BACKEND not in backends_of(module):
+        said = ", ".join(sorted(backends_of(module))) or "nothing"
+        raise UsageInvalid(f"{bundle.path}: amdsharktuner tunes kernels of AMD GPUs (rocm); these are for {said}")
+    run, kernels = ranked_kernels(bundle, _choice(options), progress)
+    progress("compiling the dispatches")
+    with temporary_folder() as temporary:
+        dumps = dumped(bundle, temporary)
+    ranking = Ranking(run, ranked(kernels, dumps))
+    if not any(each.folder for each in ranking.kernels):
+        raise UsageInvalid(f"{bundle.path}: nothing to tune: {ranking.kernels[0].obstacle}")
+    write_folder(folder, ranking, dumps, flags_of(bundle))
+    return Tune(
+        bundle=bundle.path.name, kernels=(), spec=str(folder), pairs=0, application=None, ops=(), handed_on=ranking
+    )
 
 
 def show_tune(made: Tune, options: TuneOptions, out: TextIO) -> None:
