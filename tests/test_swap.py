@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from tests.conftest import Built
@@ -216,6 +217,53 @@ def test_what_cannot_take_a_kernels_place_is_refused(
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "new.tracemap").exists()
+
+
+# ---- the application
+
+TWO = (
+    MODEL
+    + """
+func.func @plain() -> tensor<4xf32> {
+  %0 = arith.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+)
+
+
+def test_an_output_that_differs_is_named_with_its_first_element(bundle: Path, source: str, tmp_path: Path) -> None:
+    """Where all inputs of the product are 0, numpy says what comes out, with the right beginning and another."""
+    edit = next(each for each in WRONG if each.fault == "a sum that begins elsewhere")
+    text, _ = re.subn(edit.pattern, "arith.constant 4.0 : f32", without_locations(source))
+    inputs = ("--input", "48x40xf32=0", "--input", "40x64xf32=0", "--input", "64xf32=1")
+    options = ("--verify-application", "--no-verify", *inputs)
+    done = swapped(bundle, text, tmp_path, *options)
+    assert done.returncode == 1, done.stderr
+    ((output,),) = [each["outputs"] for each in json.loads(done.stdout)["functions"]]
+    assert not output["matches"]
+    found = re.match(r"3,072 of 3,072 elements differ, the first at \[0, 0\]: (\S+), expected (\S+);", output["said"])
+    assert found is not None, output["said"]
+    assert [float(value) for value in found.groups()] == pytest.approx([np.tanh(5.0) * 5.0, np.tanh(1.0)], rel=1e-4)
+    wide = swapped(bundle, text, tmp_path, *options, "--atol", "10", "--force")
+    assert wide.returncode == 0, wide.stderr
+
+
+def test_inputs_that_do_not_fit_leave_nothing(bundle: Path, source: str, tmp_path: Path) -> None:
+    done = swapped(bundle, source, tmp_path, "--verify-application", "--input", "3xf32=0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["edited.mlir"]
+
+
+def test_functions_are_chosen_as_run_does(source: str, tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text(TWO, encoding="utf-8")
+    check_cli("build", tmp_path / "model.mlir", "-o", tmp_path / "model.tracemap")
+    done = swapped(tmp_path / "model.tracemap", without_locations(source), tmp_path, "--verify-application", "--exact")
+    assert done.returncode == 0, done.stderr
+    (function,) = json.loads(done.stdout)["functions"]
+    assert (function["function"], function["inputs"], function["failure"]) == ("plain", [], "")
+    assert function["outputs"] == [{"place": 0, "type": "4xf32", "said": "as expected", "matches": True}]
+    assert "not called, as it takes inputs: f; name a function with --function" in done.stderr
 
 
 def test_the_original_does_not_take_its_own_place(bundle: Path, source: str, tmp_path: Path) -> None:

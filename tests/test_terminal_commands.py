@@ -32,6 +32,8 @@ from tracemap.diagnostics import DISTURBED
 from tracemap.experiments.model import (
     Bench,
     BestConfiguration,
+    ComparedFunction,
+    ComparedOutput,
     InApplication,
     KernelBench,
     KernelChange,
@@ -317,6 +319,10 @@ def test_replaced_kernels_look_as_they_did(monkeypatch: pytest.MonkeyPatch, requ
         kernels=(
             KernelChange(ALONE.kernel, RIGHT, SPREAD, slower, 10),
             KernelChange(OTHER.kernel, WRONG, SPREAD, None, 0),
+        ),
+        functions=(
+            ComparedFunction("f", ("4xf32",), (ComparedOutput(0, "4xf32", "as expected", True),), ""),
+            ComparedFunction("g", (), (), "it was ended by a signal"),
         ),
         pairs=6,
         whole=Ratio(0.81, 0.79, 0.84),

@@ -30,6 +30,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
       tracemap swap model.tracemap main_dispatch_4=new.mlir -o new.tracemap
     """
     from tracemap.graph.bundle import load
+    from tracemap.session.programs import not_called
     from tracemap.session.swap import dump, has_failed, show_swap, swap
 
     if options.dump is not None:
@@ -39,9 +40,12 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
         if options.output is None:
             sys.stdout.write(text)
         return
+    original = load(bundle)
     with phases_shown("swap") as progress:
-        made = swap(load(bundle), _replacements(kernels), options, progress)
+        made = swap(original, _replacements(kernels), options, progress)
     show_swap(made, options, sys.stdout)
+    if options.verify_application and (left_out := not_called(original, options, [f.function for f in made.functions])):
+        tell(f"not called, as it takes inputs: {', '.join(left_out)}; name a function with --function")
     tell(f"bundle: {options.output}")
     if has_failed(made):
         sys.exit(1)

@@ -150,19 +150,46 @@ class OpChange(Record, frozen=True):
     replaced: bool
 
 
+class ComparedOutput(Record, frozen=True):
+    """An output of a function of the new bundle beside the original's: what is to be said, and whether they agree."""
+
+    place: Count
+    type: str
+    said: str
+    matches: bool
+
+
+class ComparedFunction(Record, frozen=True):
+    """A function that was called in both bundles with the same inputs.
+
+    `failure`: how the new program ended, "" where it came to its end; then there are no outputs.
+    """
+
+    function: str
+    inputs: tuple[str, ...]
+    outputs: tuple[ComparedOutput, ...]
+    failure: str
+
+    @property
+    def matches(self) -> bool:
+        """Whether the new program computes what the original does."""
+        return not self.failure and all(output.matches for output in self.outputs)
+
+
 class Swapped(Document, frozen=True, kw_only=True):
     """Kernels of a bundle replaced: the two bundles, kernel by kernel, and op by op where both were recorded.
 
     `ops`: those that changed the most first, by what that is of an invocation. `whole` is the change of an invocation's
-    work; None without recordings.
+    work; None without recordings. `functions`: those whose outputs were compared.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kind: Literal["swap"] = "swap"
     original: str
     bundle: str
     replaced: tuple[Replacement, ...]
     kernels: tuple[KernelChange, ...]
+    functions: tuple[ComparedFunction, ...] = ()
     pairs: Count
     whole: Ratio | None
     ops: tuple[OpChange, ...]

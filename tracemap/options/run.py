@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tracemap.options.call import CallOptions
 from tracemap.options.option import option
+from tracemap.options.tolerance import ABSOLUTE, RELATIVE
 from tracemap.units import UNKNOWN, Unknown
 
 
@@ -27,14 +28,7 @@ class RunOptions(CallOptions):
         "--expected-output",
         metavar="SPEC",
     )
-    atol: float | Unknown = option(
-        UNKNOWN,
-        "How far floats may be from what is expected.  [default: 1e-4; f16 1e-3, bf16 and narrower 1e-2]",
-        metavar="X",
-        at_least=0,
-    )
-    rtol: float | Unknown = option(
-        UNKNOWN, "How far beyond that, by the size of what is expected.  [default: 1e-5]", metavar="X", at_least=0
-    )
+    atol: float | Unknown = option(UNKNOWN, ABSOLUTE, metavar="X", at_least=0)
+    rtol: float | Unknown = option(UNKNOWN, RELATIVE, metavar="X", at_least=0)
     exact: bool = option(False, "Outputs must be what is expected to the last bit.")
     force: bool = option(False, "Replace files that exist.")

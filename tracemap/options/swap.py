@@ -8,6 +8,8 @@ from typing import Literal
 
 from tracemap.options.call import CallOptions
 from tracemap.options.option import option
+from tracemap.options.tolerance import ABSOLUTE, RELATIVE
+from tracemap.units import UNKNOWN, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,12 @@ class SwapOptions(CallOptions):
     configurations_from: Path | None = option(None, "The same with configurations.", path="folder")
     objects_from: Path | None = option(None, "The same with objects.", path="folder")
     no_verify: bool = option(False, "Do not compare what the kernels compute with the original's reference.")
+    verify_application: bool = option(
+        False, "Call the functions of both bundles with the same inputs, and compare their outputs."
+    )
+    atol: float | Unknown = option(UNKNOWN, ABSOLUTE, metavar="X", at_least=0)
+    rtol: float | Unknown = option(UNKNOWN, RELATIVE, metavar="X", at_least=0)
+    exact: bool = option(False, "Outputs must be those of the original to the last bit.")
     pairs: int = option(
         6, "Record the two bundles so often, in turn; 0: not at all.", metavar="N", at_least=0, at_most=1000
     )

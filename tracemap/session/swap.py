@@ -16,6 +16,7 @@ from tracemap.options.record import RecordOptions
 from tracemap.options.swap import SwapOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
+from tracemap.session.comparing import compared_with, references
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -69,7 +70,11 @@ def swap(
     if options.output.resolve() == bundle.path.resolve():
         raise UsageInvalid(f"{options.output}: is the original, which the new bundle is compared with; name another")
     swaps = _swaps(Swapping(bundle), replacements, options)
-    new = _built(bundle, swaps, options, progress)
+    with temporary_folder() as folder:
+        # Before anything is written: what cannot be called has no outputs to compare with.
+        right = references(bundle, options, folder, progress) if options.verify_application else []
+        new = _built(bundle, swaps, options, progress)
+        functions = tuple(compared_with(bundle, new, right, folder, progress))
     kernels = _kernels(bundle, new, swaps, options, progress)
     before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
     touched = Touched({kernel for each in swaps for kernel in each.kernels}, options.threshold)
@@ -78,6 +83,7 @@ def swap(
         bundle=new.path.name,
         replaced=tuple(Replacement(each.executable, each.kernels, str(each.file), each.stage) for each in swaps),
         kernels=kernels,
+        functions=functions,
         pairs=len(before),
         whole=whole_of(before, after),
         ops=changes(bundle.graph, touched, before, after),
@@ -85,8 +91,9 @@ def swap(
 
 
 def has_failed(made: Swapped) -> bool:
-    """Whether a replaced kernel computes something else than the original."""
-    return any(kernel.verification.status is Status.FAILED for kernel in made.kernels)
+    """Whether a replaced kernel, or a function, computes something else than the original's."""
+    wrong = any(kernel.verification.status is Status.FAILED for kernel in made.kernels)
+    return wrong or not all(function.matches for function in made.functions)
 
 
 def show_swap(made: Swapped, options: SwapOptions, out: TextIO) -> None:

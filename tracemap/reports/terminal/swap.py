@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.experiments.model import OpChange, Ratio, Spread, Status, Swapped
+from tracemap.experiments.model import ComparedFunction, OpChange, Ratio, Spread, Status, Swapped
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.units import Unknown, format_ns, plural
 
@@ -40,7 +40,16 @@ def print_swap(made: Swapped, out: TextIO) -> None:
     for kernel in made.kernels:
         if kernel.verification.status is not Status.SUCCESS:
             say(to, f"{kernel.kernel}: {kernel.verification.status.value}: {kernel.verification.reason}")
+    for function in made.functions:
+        _print_function(to, function)
     print_changes(to, made.pairs, made.whole, made.ops)
+
+
+def _print_function(to: Console, function: ComparedFunction) -> None:
+    if function.failure:
+        say(to, f"{function.function}: the new program fails: {function.failure}")
+    for output in function.outputs:
+        say(to, f"{function.function}: result[{output.place}] {output.type}: {output.said}")
 
 
 def print_changes(to: Console, pairs: int, whole: Ratio | None, ops: Sequence[OpChange]) -> None:
