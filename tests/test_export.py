@@ -377,7 +377,7 @@ def test_the_same_costs_are_the_same_bytes(to: str, exported: Exporter) -> None:
     assert exported("hand_repeat6_calls", to).read_bytes() == first
 
 
-@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("to", [to for to in FORMATS if to != "perfetto"])  # its own test reads its messages
 def test_hostile_names_take_no_effect(to: str, hostile: Path, recorded: Recorded, tmp_path: Path) -> None:
     target = tmp_path / "out"
     tracemap.export([recorded("hand_mlp")], to, target, hostile)

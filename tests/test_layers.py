@@ -85,7 +85,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"weights", "scan"}),
         frozenset({"steps"}),
         frozenset({"result"}),
-        frozenset({"attribute"}),
+        frozenset({"attribute", "timeline"}),
     ),
     "experiments": (
         frozenset({"model", "operations", "reference"}),

@@ -25,6 +25,7 @@ def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
       tracemap export run.csv --to pprof -o run.pb.gz
       tracemap export run.csv --to callgrind -o callgrind.out.run
       tracemap export run.csv --to speedscope --callers python -o run.json
+      tracemap export run.csv --to perfetto --invocation 17 -o run.pftrace
     """
     from tracemap.session.export import export
 

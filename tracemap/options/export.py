@@ -10,7 +10,16 @@ from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEM
 from tracemap.options.option import Options, option, required
 
 Format = Literal[
-    "pprof", "callgrind", "speedscope", "model-explorer", "graphml", "dot", "csv", "parquet", "google-benchmark"
+    "pprof",
+    "callgrind",
+    "speedscope",
+    "perfetto",
+    "model-explorer",
+    "graphml",
+    "dot",
+    "csv",
+    "parquet",
+    "google-benchmark",
 ]
 Callers = Literal["scope", "python"]
 SelfCost = Literal["ops", "kernels"]
@@ -35,6 +44,14 @@ class ExportOptions(Options):
     self_cost: SelfCost = option(
         "ops", "Of callgrind, which lines have the cost: those of the model or of its kernels."
     )
+    invocations: tuple[int, ...] = option(
+        (),
+        "Of timelines, the call to draw, warm-up counted; give it again for several.  [default: a median one]",
+        "--invocation",
+        metavar="N",
+        at_least=0,
+    )
+    all_invocations: bool = option(False, "Of timelines, draw all measured calls.")
     no_data_flow: bool = option(False, "Of graphs, leave out which op uses whose result; nothing is parsed then.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace outputs that exist.")

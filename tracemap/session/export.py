@@ -13,13 +13,15 @@ from tracemap.errors import UsageInvalid
 from tracemap.options.export import ExportOptions
 from tracemap.options.option import declared_options
 from tracemap.outputs import check_files, is_standard, replaced, write_text
-from tracemap.session.runs import Attributed, joined
+from tracemap.session.runs import Attributed, joined_open
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
     import networkx
 
+    from tracemap.attribution.timeline import Span
     from tracemap.graph.bundle import Bundle
+    from tracemap.measurements.model import Run
     from tracemap.reports.exports.charges import Ledger
 
 
@@ -29,6 +31,7 @@ class Exported:
 
     made: Attributed
     runs: Sequence[Path]
+    opened: Sequence[Run]
     options: ExportOptions
 
     @cached_property
@@ -45,6 +48,17 @@ class Exported:
         from tracemap.session.dataflow import data_flow_of
 
         return () if self.options.no_data_flow else data_flow_of(self.made.bundle)
+
+    @property
+    def timelines(self) -> Sequence[Sequence[Span]]:
+        """The events of the calls that are to be drawn, of each run."""
+        from tracemap.attribution.timeline import timeline
+
+        graph, asked = self.made.bundle.graph, self.options
+        return [
+            timeline(graph, run, asked.invocations, every=asked.all_invocations, memory_mb=asked.memory)
+            for run in self.opened
+        ]
 
     @property
     def metric_files(self) -> Mapping[int, Path]:
@@ -69,9 +83,17 @@ def _callgrind(what: Exported) -> str:
 
 
 def _speedscope(what: Exported) -> str:
+    """With profiles of a timeline where calls are named."""
     from tracemap.reports.exports.speedscope import speedscope
 
-    return speedscope(what.ledger)
+    drawn = what.options.invocations or what.options.all_invocations
+    return speedscope(what.ledger, what.timelines if drawn else ())
+
+
+def _perfetto(what: Exported) -> bytes:
+    from tracemap.reports.exports.perfetto import perfetto
+
+    return perfetto(what.made.bundle.graph, what.made.attribution, what.timelines)
 
 
 def _network(what: Exported) -> networkx.DiGraph[str]:
@@ -123,6 +145,7 @@ def _google_benchmark(what: Exported) -> str:
 
 
 _STACKS: Final = ("metrics", "callers")
+_CALLS: Final = ("invocations", "all_invocations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +160,8 @@ class _Format:
 _FORMATS: Final[Mapping[str, _Format]] = {
     "pprof": _Format(_pprof, _STACKS, is_text=False),
     "callgrind": _Format(_callgrind, (*_STACKS, "self_cost")),
-    "speedscope": _Format(_speedscope, _STACKS),
+    "speedscope": _Format(_speedscope, (*_STACKS, *_CALLS)),
+    "perfetto": _Format(_perfetto, _CALLS, is_text=False),
     "model-explorer": _Format(_model_explorer, ("metrics", "no_data_flow")),
     "graphml": _Format(_graphml, ("metrics", "no_data_flow")),
     "dot": _Format(_dot, ("metrics", "no_data_flow")),
@@ -168,9 +192,9 @@ def export(
     check_files(options.output, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    made = joined(runs, bundle, options, progress)
-    progress("writing")
-    content = form.make(Exported(made, runs, options))
+    with joined_open(runs, bundle, options, progress) as (made, opened):
+        progress("writing")
+        content = form.make(Exported(made, runs, opened, options))
     if content is not None:
         with replaced(options.output) as temporary:
             temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))

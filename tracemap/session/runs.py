@@ -51,6 +51,18 @@ def joined(
     Raises:
         TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
     """
+    with joined_open(runs, bundle, options, progress) as (made, _):
+        return made
+
+
+@contextmanager
+def joined_open(
+    runs: Sequence[Path],
+    bundle: Bundle | None,
+    options: AttributeOptions | ReportOptions | ExportOptions,
+    progress: Progress,
+) -> Iterator[tuple[Attributed, Sequence[Run]]]:
+    """The same, and the runs, for as long as they are open: one that came through a pipe cannot be read again."""
     from tracemap.attribution.attribute import Request, attribute
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
@@ -70,7 +82,7 @@ def joined(
             keep_disturbed=options.keep_disturbed,
             memory_mb=options.memory,
         )
-        return Attributed(of_runs, attribute(request))
+        yield Attributed(of_runs, attribute(request)), opened
 
 
 @contextmanager

@@ -1,25 +1,30 @@
 """speedscope's file format: a profile per metric, whose stacks are what leads to ops, as wide as their cost.
 
+Calls of the function are further profiles, one for each track of their timeline.
+
 The format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tracemap._version import __version__
+from tracemap.attribution.timeline import Span
 from tracemap.codec import pretty
 from tracemap.inert import without_controls
-from tracemap.reports.exports.charges import NANOSECONDS, Ledger, Place
+from tracemap.reports.exports.charges import NANOSECONDS, Ledger, Place, inert, op_label
+from tracemap.reports.exports.tracks import Shares, Track, span_name, tracks_of
 from tracemap.units import Unknown
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}
 
 
-def speedscope(ledger: Ledger) -> str:
-    """The document.
+def speedscope(ledger: Ledger, runs: Sequence[Sequence[Span]] = ()) -> str:
+    """The document; `runs`: what is drawn of each as a timeline.
 
     Raises:
         UsageInvalid: an amount is negative, or a metric adds up to more than 64 bits.
@@ -27,6 +32,9 @@ def speedscope(ledger: Ledger) -> str:
     ledger.check_range("speedscope", negative=False)
     frames = Frames()
     profiles = [_profile(ledger, number, frames) for number in range(len(ledger.metrics))]
+    shares = Shares(ledger.graph, ledger.attribution)
+    for number, spans in enumerate(runs, start=1):
+        profiles += [_timeline(track, f"run {number}: {track.name}", frames, shares) for track in tracks_of(spans)]
     name = without_controls(ledger.graph.module.name)
     return pretty(
         {
@@ -70,3 +78,23 @@ def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
         "samples": [[frames.number(place) for place in (*charge.around, charge.place)] for charge in charges],
         "weights": [charge.amounts[number] for charge in charges],
     }
+
+
+def _timeline(track: Track, name: str, frames: Frames, shares: Shares) -> dict[str, Any]:
+    """A track; each span is its kernel, or kind, at the line of the op with the largest share in it."""
+    events: list[dict[str, str | int]] = []
+    for span in track.spans:
+        number = frames.number(_place(span, shares))
+        events += [
+            {"type": "O", "frame": number, "at": span.start_ns},
+            {"type": "C", "frame": number, "at": span.end_ns},
+        ]
+    begin, end = track.spans[0].start_ns, track.spans[-1].end_ns
+    about = {"type": "evented", "name": name, "unit": "nanoseconds", "startValue": begin, "endValue": end}
+    return {**about, "events": events}
+
+
+def _place(span: Span, shares: Shares) -> Place:
+    for each in shares.of(span)[:1]:
+        return Place(f"{op_label(each.op)} in {span_name(span)}", inert(each.op.file), each.op.line)
+    return Place(span_name(span))

@@ -1,0 +1,134 @@
+"""Timelines as Perfetto's traces: a process for each run, tracks of spans that carry their ops and lines.
+
+Messages are those of the package `perfetto`. Times count from the first event of a run that is shown, as clocks of
+different runs are never compared; each span also carries its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tracemap.attribution.model import Attribution
+from tracemap.attribution.timeline import Span
+from tracemap.graph.model import TraceGraph
+from tracemap.inert import without_controls
+from tracemap.reports.exports.charges import inert, op_label
+from tracemap.reports.exports.extras import from_extra
+from tracemap.reports.exports.tracks import OpShare, Shares, Track, span_name, tracks_of
+from tracemap.units import Unknown
+
+_SEQUENCE: Final = 1
+"""All packets are of one writer."""
+
+
+def perfetto(graph: TraceGraph, attribution: Attribution, runs: Sequence[Sequence[Span]]) -> bytes:
+    """The trace of the spans of each run; the same bytes for the same spans.
+
+    Raises:
+        ToolMissing: the package is not installed.
+    """
+    with from_extra("perfetto"):
+        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+    builder = TraceProtoBuilder()
+    writer = _Writer(builder, Shares(graph, attribution))
+    for number, spans in enumerate(runs, start=1):
+        function = inert(attribution.run.function)
+        called = "" if isinstance(function, Unknown) else f" of {function}"
+        writer.run(number, f"{without_controls(graph.module.name)}: run {number}{called}", spans)
+    written: bytes = builder.trace.SerializeToString(deterministic=True)
+    return written
+
+
+class _Writer:
+    """Adds packets to a trace, and numbers its tracks."""
+
+    def __init__(self, builder: Any, shares: Shares) -> None:  # noqa: ANN401 - perfetto has no types
+        self._builder = builder
+        self._shares = shares
+        self._tracks = 0
+
+    def run(self, number: int, name: str, spans: Sequence[Span]) -> None:
+        """A process with the tracks of a run."""
+        process = self._track(name, 0)
+        process.process.pid = number
+        process.process.process_name = name
+        process.child_ordering = process.EXPLICIT
+        begin = min((span.start_ns for span in spans), default=0)
+        for rank, track in enumerate(tracks_of(spans)):
+            described = self._track(track.name, process.uuid)
+            described.sibling_order_rank = rank
+            self._spans(track, described.uuid, begin)
+
+    def _packet(self) -> Any:  # noqa: ANN401 - as above
+        packet = self._builder.add_packet()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        return packet
+
+    def _track(self, name: str, parent: int) -> Any:  # noqa: ANN401 - as above
+        self._tracks += 1
+        described = self._packet().track_descriptor
+        described.uuid, described.name = self._tracks, name
+        if parent:
+            described.parent_uuid = parent
+        return described
+
+    def _spans(self, track: Track, uuid: int, begin: int) -> None:
+        for span in track.spans:
+            event = self._event(uuid, span.start_ns - begin, "TYPE_SLICE_BEGIN")
+            event.name = span_name(span)
+            event.categories.append(span.kind)
+            ops = self._shares.of(span)
+            _locate(event, ops)
+            for name, value in _arguments(span).items():
+                _annotate(event.debug_annotations.add(name=name), value)
+            if ops:
+                self._add_ops(event.debug_annotations.add(name="ops"), ops)
+            self._event(uuid, span.end_ns - begin, "TYPE_SLICE_END")
+
+    def _event(self, uuid: int, time_ns: int, kind: str) -> Any:  # noqa: ANN401 - as above
+        packet = self._packet()
+        packet.timestamp = time_ns
+        packet.track_event.track_uuid = uuid
+        packet.track_event.type = packet.track_event.Type.Value(kind)
+        return packet.track_event
+
+    def _add_ops(self, annotation: Any, ops: Sequence[OpShare]) -> None:  # noqa: ANN401 - as above
+        """A list of the ops; each says its place and its share."""
+        for each in ops:
+            entry = annotation.array_values.add()
+            line = "" if isinstance(each.op.line, Unknown) else f":{each.op.line}"
+            file = "" if isinstance(each.op.file, Unknown) else without_controls(each.op.file)
+            about = {"op": op_label(each.op), "line": f"{file}{line}", "scope": "/".join(each.op.scope)}
+            for name, value in about.items():
+                if value:
+                    _annotate(entry.dict_entries.add(name=name), without_controls(value))
+            _annotate(entry.dict_entries.add(name=f"percent of {self._shares.metric}"), each.percent)
+
+
+def _annotate(annotation: Any, value: str | float) -> None:  # noqa: ANN401 - as above
+    """Set the value of an annotation, of its type."""
+    field = {str: "string_value", int: "int_value", float: "double_value"}[type(value)]
+    setattr(annotation, field, value)
+
+
+def _arguments(span: Span) -> Mapping[str, str | int]:
+    """What is known of a span."""
+    known = {
+        "sites": " ".join(span.places) or None,
+        "invocation": span.invocation,
+        "submission": span.submission,
+        "start_ns": span.start_ns,
+        "cpu_ns": span.cpu_ns,
+        "covered_ns": span.covered_ns,
+    }
+    return {name: value for name, value in known.items() if isinstance(value, (str, int))}
+
+
+def _locate(event: Any, ops: Sequence[OpShare]) -> None:  # noqa: ANN401 - as above
+    """The line of the op with the largest share."""
+    for each in ops[:1]:
+        if not isinstance(each.op.file, Unknown) and not isinstance(each.op.line, Unknown):
+            event.source_location.file_name = without_controls(each.op.file)
+            event.source_location.function_name = op_label(each.op)
+            event.source_location.line_number = each.op.line

@@ -1,0 +1,96 @@
+"""Timelines as tracks: spans that do not overlap lie on one, others beside each other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracemap.attribution.model import Attribution, MemberShare
+from tracemap.attribution.timeline import Span
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Op
+from tracemap.inert import without_controls
+from tracemap.reports.costed import DEFAULT_METRIC
+from tracemap.units import Unknown
+
+_TRACK_OF: Final = {
+    "execute": "submissions",
+    "dispatch": "kernels",
+    "copy": "transfers",
+    "fill": "transfers",
+    "update": "transfers",
+    "alloca": "memory",
+    "dealloca": "memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Spans that do not overlap, in the order in which they began."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+def tracks_of(spans: Sequence[Span]) -> tuple[Track, ...]:
+    """Tracks by kind of event and thread, submissions first; a further one wherever spans would overlap."""
+    lanes: dict[str, list[list[Span]]] = {}
+    order = list(dict.fromkeys(_TRACK_OF.values()))
+    for span in sorted(spans, key=lambda each: order.index(_TRACK_OF[each.kind])):
+        _add(lanes.setdefault(_track_name(span), []), span)
+    return tuple(
+        Track(name if number == 0 else f"{name} ({number + 1})", tuple(lane))
+        for name, several in lanes.items()
+        for number, lane in enumerate(several)
+    )
+
+
+def _track_name(span: Span) -> str:
+    name = _TRACK_OF[span.kind]
+    return name if isinstance(span.thread, Unknown) else f"{name} {without_controls(span.thread)}"
+
+
+def _add(lanes: list[list[Span]], span: Span) -> None:
+    """Put a span on the first lane that is free when it begins."""
+    free = next((lane for lane in lanes if lane[-1].end_ns <= span.start_ns), None)
+    if free is None:
+        lanes.append([span])
+    else:
+        free.append(span)
+
+
+def span_name(span: Span) -> str:
+    """What is read in a span: the kernel that runs, else the kind of event."""
+    return span.kind if isinstance(span.kernel, Unknown) else without_controls(span.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class OpShare:
+    """An op of a span, and its part of the cost in percent, of the metric that is split."""
+
+    op: Op
+    percent: float
+
+
+class Shares:
+    """Which ops a span is of, those with the largest share first."""
+
+    def __init__(self, graph: TraceGraph, attribution: Attribution) -> None:
+        self._graph = graph
+        names = [metric.name for metric in attribution.metrics]
+        self.metric = DEFAULT_METRIC if DEFAULT_METRIC in names else names[0]
+        self._shares: Mapping[str, Sequence[MemberShare]] = {
+            **{site.site: site.shares for site in attribution.sites},
+            **{each.transfer: each.shares for each in attribution.transfers},
+        }
+
+    def of(self, span: Span) -> list[OpShare]:
+        """The ops of its place; of one that may be several places the mean of them."""
+        percent: dict[str, float] = defaultdict(float)
+        for place in span.places:
+            for share in self._shares.get(place, ()):
+                percent[share.op] += float(share.weight.get(self.metric, 0)) * 100 / len(span.places)
+        ranked = sorted(percent.items(), key=lambda item: -item[1])
+        return [OpShare(self._graph.op_by_id[op], round(part, 2)) for op, part in ranked]
