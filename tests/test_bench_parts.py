@@ -49,6 +49,21 @@ def test_roundings_agree_and_more_does_not() -> None:
     assert first_difference(CALL, right, found, [WRITTEN], EXACT) is not None
 
 
+def test_what_is_a_little_wrong_everywhere_is_found() -> None:
+    """A thirty-second too large is within the roundings of a single bf16, and not within those of many."""
+    view = View.whole(0, 0, (16, 16), "bf16")
+    call = Call("call_0", 7, (Buffer(512, 0, 512, True, ()),))
+    allowed = tolerance(Precision(2.0**-7, 0.0))
+    numbers = np.random.default_rng(3).uniform(-1, 1, 256)
+    said = {}
+    for factor in (1.0, 1.03125):
+        right, found = ([to_memory(each, "bf16").view(np.uint8).copy()] for each in (numbers, factor * numbers))
+        difference = first_difference(call, right, found, [view], allowed)
+        said[factor] = "" if difference is None else difference.text
+    assert said[1.0] == ""
+    assert "differs everywhere a little" in said[1.03125]
+
+
 def test_what_was_not_written_is_no_number_and_differs() -> None:
     right, found = memories()
     found[0][4:8] = CANARY

@@ -54,6 +54,7 @@ def test_products_are_right_and_counted(tmp_path: Path) -> None:
     [
         ("batch_matmul", ["--size", "M=24", "--size", "N=16", "--size", "K=40", "--epilogue", "bias+relu"]),
         ("matmul", ["--size", "M=24", "--type", "f16,bf16,i8,f64", "--epilogue", "bias"]),
+        ("splitk_matmul", ["--size", "M=8", "--size", "K=64", "--size", "P=4", "--type", "bf16,i8"]),
         ("conv2d_nhwc", ["--size", "H=12", "--size", "W=11", "--size", "D=2", "--epilogue", "relu"]),
         ("conv2d_nchw", ["--size", "H=12", "--size", "W=11"]),
         ("depthwise_conv2d_nhwc", ["--size", "H=12", "--size", "W=11", "--epilogue", "bias"]),

@@ -1,7 +1,8 @@
 """Operations to sweep over: sizes, types and what is fused behind them, as programs of one operation.
 
-Sizes are letters as in the operations' usual formulas: a matrix product is M x K by K x N, a batch has B of them; a
-convolution has N images of H x W with C channels, F filters of R x S, and a stride D.
+Sizes are letters as in the operations' usual formulas: a matrix product is M x K by K x N, a batch has B of them, one
+that is split has K in P parts whose products are added up; a convolution has N images of H x W with C channels, F
+filters of R x S, and a stride D.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Kind:
     work: tuple[str, ...]
     """Letters whose product is the number of multiply-adds."""
     windowed: bool = False
+    split: bool = False
+    """The sum is made of P parts, one after the other in K."""
 
 
 _CONVOLUTION = {"N": 1, "H": 32, "W": 32, "C": 16, "F": 32, "R": 3, "S": 3, "D": 1}
@@ -52,6 +55,16 @@ KINDS: Final[Mapping[str, Kind]] = {
         ("B", "M", "N"),
         2,
         ("B", "M", "N", "K"),
+    ),
+    "splitk_matmul": Kind(
+        {"M": 128, "N": 128, "K": 1024, "P": 4},
+        "generic",
+        ("M", "K"),
+        ("K", "N"),
+        ("M", "N"),
+        1,
+        ("M", "N", "K"),
+        split=True,
     ),
     "conv2d_nhwc": Kind(
         _CONVOLUTION,
@@ -117,6 +130,8 @@ class SweptOperation:
         if KINDS[self.kind].windowed:
             found["P"] = (found["H"] - found["R"]) // found["D"] + 1
             found["Q"] = (found["W"] - found["S"]) // found["D"] + 1
+        if KINDS[self.kind].split:
+            found["T"] = found["K"] // found["P"]
         return found
 
     def _tensor(self, letters: Sequence[str], element: str) -> str:
@@ -127,8 +142,6 @@ class SweptOperation:
         kind, summed = KINDS[self.kind], ACCUMULATED[self.element]
         left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
         out, bias = self._tensor(kind.output, summed), self._tensor([kind.output[kind.bias_axis]], summed)
-        strides = f"dense<{dict(self.sizes).get('D', 1)}> : tensor<2xi64>"
-        windows = f" {{dilations = dense<1> : tensor<2xi64>, strides = {strides}}}" if kind.windowed else ""
         zero = "0" if summed.startswith("i") else "0.0"
         with_bias = "bias" in self.epilogue
         lines = [
@@ -136,12 +149,57 @@ class SweptOperation:
             f"  %zero = arith.constant {zero} : {summed}",
             f"  %empty = tensor.empty() : {out}",
             f"  %filled = linalg.fill ins(%zero : {summed}) outs(%empty : {out}) -> {out}",
-            f"  %0 = linalg.{kind.operation}{windows} ins(%a, %b : {left}, {right}) outs(%filled : {out}) -> {out}",
+            *(self._split(summed) if kind.split else self._named()),
             *(self._epilogue(out, bias, summed) if self.epilogue != "none" else ()),
             f"  return {'%0' if self.epilogue == 'none' else '%1'} : {out}",
             "}",
         ]
         return "\n".join([*lines, ""])
+
+    def _named(self) -> Iterator[str]:
+        """The operation, named as linalg has it."""
+        kind = KINDS[self.kind]
+        left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
+        out = self._tensor(kind.output, ACCUMULATED[self.element])
+        strides = f"dense<{dict(self.sizes).get('D', 1)}> : tensor<2xi64>"
+        windows = f" {{dilations = dense<1> : tensor<2xi64>, strides = {strides}}}" if kind.windowed else ""
+        yield f"  %0 = linalg.{kind.operation}{windows} ins(%a, %b : {left}, {right}) outs(%filled : {out}) -> {out}"
+
+    def _split(self, summed: str) -> Iterator[str]:
+        """A product in parts: those of K beside each other, then their sum."""
+        whole = [self._tensor(letters, self.element) for letters in (("M", "K"), ("K", "N"))]
+        left, right = (self._tensor(letters, self.element) for letters in (("M", "P", "T"), ("P", "T", "N")))
+        parts, out = self._tensor(("P", "M", "N"), summed), self._tensor(("M", "N"), summed)
+        size = self._extents
+        yield f"  %as = tensor.expand_shape %a [[0], [1, 2]] output_shape [{size['M']}, {size['P']}, {size['T']}]"
+        yield f"      : {whole[0]} into {left}"
+        yield f"  %bs = tensor.expand_shape %b [[0, 1], [2]] output_shape [{size['P']}, {size['T']}, {size['N']}]"
+        yield f"      : {whole[1]} into {right}"
+        yield f"  %room = tensor.empty() : {parts}"
+        yield f"  %zeros = linalg.fill ins(%zero : {summed}) outs(%room : {parts}) -> {parts}"
+        maps = ", ".join(f"affine_map<(p, m, n, t) -> ({letters})>" for letters in ("m, p, t", "p, t, n", "p, m, n"))
+        yield f"  %parts = linalg.generic {{indexing_maps = [{maps}],"
+        yield '      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}'
+        yield f"      ins(%as, %bs : {left}, {right}) outs(%zeros : {parts}) {{"
+        yield f"  ^bb0(%x: {self.element}, %y: {self.element}, %o: {summed}):"
+        yield from self._multiplied(summed)
+        yield f"  }} -> {parts}"
+        add = "addi" if summed.startswith("i") else "addf"
+        yield f"  %0 = linalg.reduce {{ arith.{add} }} ins(%parts : {parts}) outs(%filled : {out}) dimensions = [0]"
+
+    def _multiplied(self, summed: str) -> Iterator[str]:
+        """The body of a product: operands in the type of the sum, multiplied and added."""
+        whole_number = summed.startswith("i")
+        names = ["%x", "%y"]
+        if summed != self.element:
+            names = ["%wide_x", "%wide_y"]
+            widen = "extsi" if whole_number else "extf"
+            for narrow, wide in zip(("%x", "%y"), names, strict=True):
+                yield f"    {wide} = arith.{widen} {narrow} : {self.element} to {summed}"
+        kind = "i" if whole_number else "f"
+        yield f"    %product = arith.mul{kind} {', '.join(names)} : {summed}"
+        yield f"    %sum = arith.add{kind} %o, %product : {summed}"
+        yield f"    linalg.yield %sum : {summed}"
 
     def _epilogue(self, out: str, bias: str, summed: str) -> Iterator[str]:
         kind = KINDS[self.kind]
@@ -206,6 +264,8 @@ def swept(
         extents = dict(named)
         if KINDS[kind].windowed and (extents["R"] > extents["H"] or extents["S"] > extents["W"]):
             raise UsageInvalid(f"a window of {extents['R']}x{extents['S']} does not fit {extents['H']}x{extents['W']}")
+        if KINDS[kind].split and extents["K"] % extents["P"]:
+            raise UsageInvalid(f"K={extents['K']}: cannot be split into {extents['P']} parts (P) of the same size")
         found += [SweptOperation(kind, named, element, epilogue) for element in elements for epilogue in epilogues]
         if len(found) > _MOST:
             raise UsageInvalid(f"these are more than {_MOST:,} operations")
