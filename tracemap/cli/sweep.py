@@ -19,9 +19,9 @@ def command(operation: str, options: SweepOptions) -> None:
 
     OPERATION is matmul (M, N, K), batch_matmul (B, M, N, K), splitk_matmul (M, N, K in P parts), conv2d_nhwc or
     conv2d_nchw (N, H, W, C, F, R, S, stride D), or depthwise_conv2d_nhwc. Products of f16 and bf16 are summed up in
-    f32, those of i8 in i32. The table has a row for each operation and configuration, of each operation the fastest first.
-    What was done is kept beside the table: the same command goes on after an end of any kind. Ends with status 1 where
-    a result is wrong.
+    f32, those of i8 in i32. The table has a row for each operation and configuration, of each operation the fastest
+    first. What was done is kept beside the table: the same command goes on after an end of any kind. Ends with status 1
+    where a result is wrong.
 
     \b
     Example:
