@@ -7,7 +7,9 @@ say is then checked by a reader of the test's own.
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
+import importlib.util
 import io
 import json
 import re
@@ -27,6 +29,7 @@ import tracemap
 from tests import builders
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, check_cli
+from tests.test_benchmark import COMPARE
 from tests.test_cli_errors import refused
 from tests.test_inert import hostile, steering
 from tracemap.attribution.model import Attribution, BalanceError, ResidualReason
@@ -74,9 +77,15 @@ def rows_of(query: str) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
+@functools.cache
+def attributed(run: Path, bundle: Path) -> Attribution:
+    """What `attribute` finds out, once for all tests that compare with it."""
+    return tracemap.attribute([run], bundle)
+
+
 def by_op(built: Built, recorded: Recorded, model: str, metric: str) -> Counter[str]:
     """What `attribute` gives each op, and each residual under the name of exports."""
-    result = tracemap.attribute([recorded(model)], built(model))
+    result = attributed(recorded(model), built(model))
     costs = Counter({str(op.op): op.metrics[metric].attributed for op in result.ops})
     costs.update({f"(residual) {row.reason.value}": row.metrics[metric] for row in result.residual})
     return +costs
@@ -366,6 +375,24 @@ def test_google_benchmark_has_means_and_sums(exported: Exporter, built: Built, r
         assert all(row[key] == row[metric] / 3 and row["iterations"] == 3 for row in rows)
     assert any(re.fullmatch(r"op\d+ stablehlo\.\w+/jax_gpt2_4l\.mlir:\d+", row["name"]) for row in rows)
     assert [row["family_index"] for row in rows] == list(range(len(rows)))
+
+
+@pytest.mark.skipif(
+    not COMPARE.is_file() or not importlib.util.find_spec("scipy"),
+    reason="compare.py (Debian: libbenchmark-tools) or scipy is not installed",
+)
+def test_compare_of_google_benchmark_reads_it(exported: Exporter, tmp_path: Path) -> None:
+    """Of the rules `model` and `root` one op has another part of a kernel, and all are matched by name."""
+    paths = [tmp_path / f"{rule}.json" for rule in ("model", "root")]
+    for path in paths:
+        shutil.copy(exported("hand_mlp", "google-benchmark", rule=path.stem), path)
+    command = [sys.executable, str(COMPARE), "--no-color", "benchmarks", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    roots, rows = (json.loads(path.read_text())["benchmarks"] for path in reversed(paths))
+    common = {row["name"] for row in rows} & {row["name"] for row in roots}
+    assert len(common) >= 4
+    assert all(re.search(rf"^{re.escape(name)} .*[+-]\d", done.stdout, re.MULTILINE) for name in common)
 
 
 # ---- all formats
