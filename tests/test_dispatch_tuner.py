@@ -158,3 +158,18 @@ def test_the_folder_is_replaced_with_force(written: tuple[Path, Json], tmp_path:
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     assert "in the order of the program" in check_cli(*words, "--force")
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
+
+
+@pytest.mark.parametrize("backend", ["vmvx", "rocm"])
+def test_code_that_is_not_for_cpus_is_not_run_alone(backend: str, written: tuple[Path, Json], tmp_path: Path) -> None:
+    bundle = written[0] / "model.tracemap"
+    if backend == "vmvx":
+        bundle = tmp_path / "vmvx.tracemap"
+        flags = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")
+        (tmp_path / "model.mlir").write_text(MODEL.replace("f16", "f32"), encoding="utf-8")
+        check_cli("build", tmp_path / "model.mlir", "-o", bundle, "--", *flags)
+    (kernel, *_) = json_cli("bench", bundle)["kernels"]
+    assert kernel["not_measured"].startswith(f"its code is for {backend}")
+    assert kernel["verification"]["status"] == "NOT_VERIFIED"
+    done = run_cli("tune", bundle, "--top", "1", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -18,9 +18,11 @@ from tracemap.experiments.wrapping import function_name
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Site
 from tracemap.ir.dispatches import Dispatch
+from tracemap.ir.executables import backend_of
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute, walk
 from tracemap.ir.resources import Blobs
 
+_CPU = "llvm-cpu"
 _NARROW_INTEGERS = {"i8": (-128, 128), "i16": (-1000, 1000)}
 _GATHERS = {"tensor.extract", "iree_linalg_ext.gather", "iree_linalg_ext.scatter"}
 _DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi"}
@@ -135,6 +137,9 @@ def _case(
     if operation is None:
         return replace(case, obstacle="its executable has no code of its own in the bundle")
     case = replace(case, configuration=configuration(operation))
+    backend = backend_of(operation)
+    if backend not in ("", _CPU):
+        return replace(case, obstacle=f"its code is for {backend}; only code for CPUs ({_CPU}) is run alone")
     function = KernelFunction(operation, dispatch.constants, blobs)
     try:
         accesses = function.accesses()

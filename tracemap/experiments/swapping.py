@@ -164,10 +164,8 @@ def _object_fault(file: Path, data: bytes, original: Executable, machines: Set[s
         elf = ELFFile(io.BytesIO(data))
         machine = str(elf["e_machine"])
         symbols = {each.name for section in elf.iter_sections("SHT_SYMTAB") for each in section.iter_symbols()}
-    except (
-        Exception
-    ) as error:  # the library checks little: what damage does to its assumptions ends in any kind of error
-        return f"{file}: is a damaged object file ({error!r})"
+    except Exception:  # the library checks little: what damage does to its assumptions ends in any kind of error
+        return f"{file}: is a damaged object file"
     if machine not in machines:
         wanted = " or ".join(sorted(machines)) or "a CPU: the bundle has no code for one"
         return f"{file}: is an object for {machine}, not for {wanted}"

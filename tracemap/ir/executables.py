@@ -59,6 +59,15 @@ def _executable(operation: Operation) -> Executable:
     return Executable(string_attribute(operation, "sym_name"), tuple(exports), frozenset(functions), stage, operation)
 
 
+def backend_of(operation: Operation) -> str:
+    """What the code that an operation lies in is for, as the compiler names it; "" where nothing says it."""
+    outer = operation.parent
+    while outer is not None and outer.name != "hal.executable.variant":
+        outer = outer.parent
+    found = None if outer is None else _BACKEND.match(str(outer.attributes["target"]))
+    return found[1] if found else ""
+
+
 def backends_of(module: Module) -> frozenset[str]:
     """What the code of a module's executables is for, as the compiler names it: `llvm-cpu`, `rocm`, `vulkan-spirv`."""
     targets = [
