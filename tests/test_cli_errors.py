@@ -87,6 +87,19 @@ def test_build_of_bytes_that_are_no_model(tmp_path: Path) -> None:
     assert "model.mlir" in refused("model-invalid", "build", "model.mlir", cwd=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["../../out", "/absolute", "inner/name", "long" * 60])
+def test_build_of_a_module_whose_name_is_no_files_name(name: str, tmp_path: Path) -> None:
+    """The compiler would make a path of it, which leads anywhere."""
+    folder = tmp_path / "one" / "two"
+    folder.mkdir(parents=True)
+    (folder / "m.mlir").write_text(f'module @"{name}" {{ func.func @f(%a: f32) -> f32 {{ return %a : f32 }} }}\n')
+    done = run_cli("build", "m.mlir", cwd=folder)
+    assert done.returncode == 2
+    assert f"its module is called '{name[:9]}" in done.stderr
+    assert done.stderr.endswith("give the module another name [model-invalid]\n")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["m.mlir"]
+
+
 def test_build_with_a_flag_that_the_compiler_does_not_know(tmp_path: Path) -> None:
     said = refused("model-invalid", "build", MLP, "-o", "m.tracemap", "--", "--no-such-flag=1", cwd=tmp_path)
     assert "no-such-flag" in said

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
+from typing import Final
 
 from msgspec import structs
 
@@ -16,7 +17,7 @@ from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.graph.program import Kernel
-from tracemap.ir.parsing import MlirParser
+from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
 from tracemap.mapping.request import BuildRequest
@@ -58,6 +59,7 @@ class _Build:
     def run(self) -> bundle.Bundle:
         self._progress("reading the model")
         parsed = self._parsed()
+        self._check_module_name(string_attribute(parsed.module.operation, "sym_name"))
         tags = Tags(unused_prefix(self._request.model))
         name = self._request.name_for_compiler or self._request.file_name
         bytecode = write_tagged(parsed.module, tags, name, self._folder)
@@ -76,6 +78,18 @@ class _Build:
             return parse_model(self._parser, self._request.model)
         except ModelInvalid as error:
             raise ModelInvalid(self._own_message(str(error))) from error
+
+    def _check_module_name(self, name: str) -> None:
+        """Refuse a name that the compiler's dumps, which are called after the module, cannot have or hide behind.
+
+        The compiler makes a path of it as it is, so that `../..` leads out of the folder.
+        """
+        if "/" in name or "\0" in name or len(name.encode()) > _LONGEST_NAME:
+            shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+            raise ModelInvalid(
+                f"{self._request.file_name}: its module is called {shown!r}, which cannot be a file's name, as "
+                "iree-compile needs it for its dumps; give the module another name"
+            )
 
     def _graph(self, parsed: ParsedModel, tags: Tags, compilation: Compilation) -> tuple[TraceGraph, Mapping[str, str]]:
         """The trace graph, and the texts that are kept by their path."""
@@ -135,6 +149,8 @@ def _files(compilation: Compilation, sources: Mapping[str, str], opaque: Set[str
     return bundle.Files(compilation.module, sources, kernels, configured)
 
 
+_LONGEST_NAME: Final = 200
+"""Bytes of a module's name: with what the compiler adds, a file's name has 255 at most."""
 _LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
 
 
