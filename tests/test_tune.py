@@ -90,6 +90,14 @@ def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     assert [levels_of(text) == levels_of(wanted) for text in texts] == [True, False, False]
 
 
+def test_a_program_without_kernels_has_none_to_tune(tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text("func.func @main(%a: i32) -> i32 { return %a : i32 }\n", encoding="utf-8")
+    check_cli("build", "m.mlir", cwd=tmp_path)
+    done = run_cli("tune", "m.tracemap", "--top", "1", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "m.tracemap: the program has no kernels" in done.stderr
+
+
 def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) -> None:
     folder, _ = tuned
     before = (folder / "good.mlir").read_bytes()

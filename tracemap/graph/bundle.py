@@ -61,13 +61,15 @@ class Bundle:
         """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts.
 
         Raises:
-            BundleInvalid: the bundle does not keep it, or what it names is missing.
+            BundleInvalid: the bundle does not keep it, or what it names is missing, or its program has no kernels.
         """
+        if not self.graph.kernels:
+            raise BundleInvalid(f"{self.path}: the program has no kernels; what it does is done without any")
         data = self._data(KERNELS_FOLDER, CONFIGURED_NAME)
         if not data:
             raise BundleInvalid(
                 f"{self.path}: the bundle does not keep its kernels as they were before code generation "
-                f"({KERNELS_FOLDER}/{CONFIGURED_NAME}); build it from the model with this version"
+                f"({KERNELS_FOLDER}/{CONFIGURED_NAME}); build it from the model, not from dumps, with this version"
             )
         return self._whole(data)
 
