@@ -308,3 +308,10 @@ def test_a_change_of_less_than_a_hundredth_of_an_invocation_is_not_named(built: 
     small = {**QUIET, "op35": 10.0}
     assert named(built("hand_mlp"), [small] * 6, [{**small, "op35": 20.0}] * 6) == []
     assert named(built("hand_mlp"), [small] * 6, [{**small, "op35": 40.0}] * 6) == ["op35"]
+
+
+def test_what_lies_cold_beside_a_very_slow_kernel_is_not_named_and_no_drift(built: Built) -> None:
+    beside = {name: cost * 1.5 for name, cost in QUIET.items()} | {"op6": 50_000.0}
+    touched = Touched({"mlp_dispatch_0_matmul_32x256x784_f32"}, 5.0)
+    found = changes(load(built("hand_mlp")).graph, touched, [QUIET] * 6, [beside] * 6)
+    assert [(each.op, each.ratio.median) for each in found if each.named] == [("op6", 50.0)]

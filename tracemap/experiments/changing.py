@@ -20,9 +20,11 @@ Costs = Mapping[str, float]
 """What an op costs per invocation, by its id, in ns."""
 
 _LEAST_SHARE: Final = 0.01
-"""Of an invocation: what changes it by less is not named."""
+"""Of an invocation, the longer of the two: what changes it by less is not named."""
 _MOST_OF: Final = 3
 """Of fewer ops no drift of the machine can be told."""
+_ENOUGH_UNTOUCHED: Final = 0.25
+"""Of both invocations' work; beside a kernel that takes fifty times as long, others find their data gone from caches."""
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
@@ -61,7 +63,8 @@ def changes(
     inside = {name for name in common if touched.kernels & _kernels_of(graph, graph.op_by_id[name])}
     outside = [name for name in common if name not in inside]
     drifts = [_drift(one, two, outside) for one, two in zip(before, after, strict=True)]
-    least_ns = _LEAST_SHARE * statistics.median([sum(each.values()) for each in before]) if before else 0.0
+    sides = [statistics.median([sum(each.values()) for each in side]) for side in (before, after) if side]
+    least_ns = _LEAST_SHARE * max(sides, default=0.0)
     found = []
     for name in common:
         one = [each[name] for each in before]
@@ -89,8 +92,11 @@ def _is_clear(ratio: Ratio, threshold: float) -> bool:
 def _drift(before: Costs, after: Costs, untouched: Sequence[str]) -> float:
     """How many times as slow the machine was for the second recording of a pair, by the ops that nothing was done to.
 
-    The median of their ratios, each counted by its cost: what one of them does by itself does not move it.
+    The median of their ratios, each counted by its cost: what one of them does by itself does not move it. 1 where they
+    are too few, or too little of the work, to tell.
     """
+    if any(sum(side[name] for name in untouched) < _ENOUGH_UNTOUCHED * sum(side.values()) for side in (before, after)):
+        return 1.0
     ratios = sorted((after[name] / before[name], before[name]) for name in untouched if before[name] and after[name])
     if len(ratios) < _MOST_OF:
         return 1.0

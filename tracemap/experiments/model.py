@@ -137,7 +137,7 @@ class OpChange(Record, frozen=True):
 
     `after_ns` and `ratio` are without the drift of the machine between the recordings of a pair, which ops show that
     nothing was done to. `named`: all pairs differ by more than the threshold, in the same direction, and the change is
-    a hundredth of an invocation or more. `replaced`: a kernel of its was.
+    a hundredth of the longer invocation or more. `replaced`: a kernel of its was.
     """
 
     op: str
