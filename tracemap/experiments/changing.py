@@ -24,7 +24,7 @@ _LEAST_SHARE: Final = 0.01
 _MOST_OF: Final = 3
 """Of fewer ops no drift of the machine can be told."""
 _ENOUGH_UNTOUCHED: Final = 0.25
-"""Of both invocations' work; beside a kernel that takes fifty times as long, others find their data gone from caches."""
+"""Of both invocations: beside a kernel that takes fifty times as long, others find their data gone from caches."""
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
