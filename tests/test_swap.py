@@ -310,6 +310,20 @@ def test_a_change_of_less_than_a_hundredth_of_an_invocation_is_not_named(built: 
     assert named(built("hand_mlp"), [small] * 6, [{**small, "op35": 40.0}] * 6) == ["op35"]
 
 
+def test_what_has_the_same_code_is_beside(built: Built) -> None:
+    graph = load(built("hand_mlp")).graph
+    kernel = "mlp_dispatch_0_matmul_32x256x784_f32"
+    touched = Touched({kernel}, 5.0, frozenset(graph.kernel_by_name) - {kernel})
+    slower = {**QUIET, "op6": 2000.0, "op35": 600.0}
+    found = changes(graph, touched, [QUIET] * 6, [slower] * 6)
+    assert {each.op: (each.named, each.beside) for each in found} == {
+        "op6": (True, False),
+        "op35": (False, True),
+        "op17": (False, False),
+        "op28": (False, False),
+    }
+
+
 def test_what_lies_cold_beside_a_very_slow_kernel_is_not_named_and_no_drift(built: Built) -> None:
     beside = {name: cost * 1.5 for name, cost in QUIET.items()} | {"op6": 50_000.0}
     touched = Touched({"mlp_dispatch_0_matmul_32x256x784_f32"}, 5.0)

@@ -299,9 +299,19 @@ OTHER = structs.replace(
     in_application=(),
 )
 FASTER = OpChange(
-    "op6", "linalg.matmul", 11, 277_000.0, 201_400.0, Ratio(0.7271, 0.7102, 0.7499), named=True, replaced=True
+    "op6",
+    "linalg.matmul",
+    11,
+    277_000.0,
+    201_400.0,
+    Ratio(0.7271, 0.7102, 0.7499),
+    named=True,
+    beside=False,
+    replaced=True,
 )
-SAME = structs.replace(FASTER, op="op17", line=UNKNOWN, ratio=Ratio(1.01, 0.97, 1.04), named=False, replaced=False)
+SAME = structs.replace(
+    FASTER, op="op17", line=UNKNOWN, ratio=Ratio(1.01, 0.97, 1.04), named=False, beside=True, replaced=False
+)
 
 
 def test_kernels_alone_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:

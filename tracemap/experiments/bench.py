@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracemap.errors import ModuleInvalid
 from tracemap.experiments.cases import Case, find_cases
 from tracemap.experiments.describing import arguments, operation_name
 from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
@@ -22,8 +21,7 @@ from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.types import add
-from tracemap.machine.images import read_images
-from tracemap.machine.sameness import placeless
+from tracemap.machine.sameness import same_code
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, Unknown
@@ -103,7 +101,7 @@ class _Benching:
             self._progress(f"compiling {len(runnable)} kernels")
             text = wrapped(self._configured(), [case.dispatch for case in runnable])
             module = compile_wrapped(text, self._flags, self._folder)
-            same = _same_code(self._request.bundle.module_path, module)
+            same = same_code(self._request.bundle.module_path, module)
             outcomes = self._outcomes(runnable, module)
             outcomes = self._with_cold(runnable, module, outcomes)
             self._look_at_application(runnable, outcomes)
@@ -328,16 +326,3 @@ def _attainable_s(operations: Integer, moved: Integer, peaks: Peaks) -> float:
     if isinstance(operations, Unknown) or isinstance(moved, Unknown):
         return 0.0
     return max(operations / peaks.operations_per_second, moved / peaks.bytes_per_second)
-
-
-def _same_code(module: Path, alone: Path) -> dict[str, bool]:
-    """Of each kernel whether its machine code alone is that of the bundle's module, but for where the linker put it."""
-    one, other = (_code(path) for path in (module, alone))
-    return {name: one[name] == code for name, code in other.items() if name in one}
-
-
-def _code(module: Path) -> dict[str, tuple[str, ...]]:
-    try:
-        return {each.name: placeless(image, each) for image in read_images(module) for each in image.functions}
-    except ModuleInvalid:
-        return {}

@@ -10,11 +10,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from tracemap.experiments.model import OpChange, Ratio
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
+from tracemap.machine.sameness import same_code
 
 Costs = Mapping[str, float]
 """What an op costs per invocation, by its id, in ns."""
@@ -42,10 +44,14 @@ def whole_of(before: Sequence[Costs], after: Sequence[Costs]) -> Ratio | None:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What was changed: kernels, by name; and which change of an op's cost is worth a name, in percent."""
+    """What was changed: kernels, by name; and which change of an op's cost is worth a name, in percent.
+
+    `same`: kernels whose machine code is known to be the same in both bundles.
+    """
 
     kernels: Set[str]
     threshold: float
+    same: Set[str] = frozenset()
 
 
 def changes(
@@ -73,10 +79,17 @@ def changes(
         if ratio is not None:
             before_ns, after_ns = statistics.median(one), statistics.median(two)
             material = abs(after_ns - before_ns) >= least_ns
-            named = len(one) > 1 and material and _is_clear(ratio, touched.threshold)
+            differs = len(one) > 1 and material and _is_clear(ratio, touched.threshold)
             op, costs = graph.op_by_id[name], (round(before_ns, 1), round(after_ns, 1))
-            found.append(OpChange(op.id, op.name, op.line, *costs, ratio, named, replaced=name in inside))
+            same = _kernels_of(graph, op) <= touched.same
+            seen = {"named": differs and not same, "beside": differs and same, "replaced": name in inside}
+            found.append(OpChange(op.id, op.name, op.line, *costs, ratio, **seen))
     return tuple(sorted(found, key=lambda each: (not each.named, -abs(each.after_ns - each.before_ns))))
+
+
+def same_kernels(before: Path, after: Path) -> frozenset[str]:
+    """The kernels that two modules have the same code for."""
+    return frozenset(name for name, same in same_code(before, after).items() if same)
 
 
 def _kernels_of(graph: TraceGraph, op: Op) -> Set[str]:

@@ -136,8 +136,10 @@ class OpChange(Record, frozen=True):
     """An op in the application: its cost per invocation before and after, medians over recordings.
 
     `after_ns` and `ratio` are without the drift of the machine between the recordings of a pair, which ops show that
-    nothing was done to. `named`: all pairs differ by more than the threshold, in the same direction, and the change is
-    a hundredth of the longer invocation or more. `replaced`: a kernel of its was.
+    nothing was done to. `named`: all pairs differ by more than the threshold, in the same direction, the change is a
+    hundredth of the longer invocation or more, and the op's code is not the same. `beside`: the same of an op all of
+    whose code is the same: what ran before it left the caches or the clock in another state. `replaced`: a kernel of
+    its was.
     """
 
     op: str
@@ -147,6 +149,7 @@ class OpChange(Record, frozen=True):
     after_ns: float
     ratio: Ratio
     named: bool
+    beside: bool
     replaced: bool
 
 

@@ -1,11 +1,13 @@
-"""Whether two images have the same code for a function, wherever the linker put it and what it refers to."""
+"""Whether two images or modules have the same code for a function, wherever the linker put it and what it refers to."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from tracemap.errors import ModuleInvalid
 from tracemap.machine.code import code_bytes, decoder
-from tracemap.machine.images import CodeFunction, Image
+from tracemap.machine.images import CodeFunction, Image, read_images
 
 _DATA = re.compile(r"\[rip [+-] (?:0x)?[0-9a-f]+\]|#?0x[0-9a-f]+(?=\])")
 _PLACE = re.compile(r"#?0x([0-9a-f]+)$")
@@ -35,3 +37,16 @@ def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:
             inside = function.low <= int(place[1], 16) < function.high
             text = text[: place.start()] + (f"+{int(place[1], 16) - function.low:#x}" if inside else "…")
     return text
+
+
+def same_code(module: Path, other: Path) -> dict[str, bool]:
+    """Of each kernel that two modules have whether its code is the same; none of modules whose code cannot be read."""
+    one, two = (_code(path) for path in (module, other))
+    return {name: one[name] == code for name, code in two.items() if name in one}
+
+
+def _code(module: Path) -> dict[str, tuple[str, ...]]:
+    try:
+        return {each.name: placeless(image, each) for image in read_images(module) for each in image.functions}
+    except ModuleInvalid:
+        return {}

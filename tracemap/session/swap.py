@@ -62,7 +62,7 @@ def swap(
             `session.record.record` do.
         UsageInvalid: nothing is replaced, or the new bundle has no name.
     """
-    from tracemap.experiments.changing import Touched, changes, whole_of
+    from tracemap.experiments.changing import Touched, changes, same_kernels, whole_of
     from tracemap.experiments.swapping import Swapping
 
     if options.output is None:
@@ -77,7 +77,8 @@ def swap(
         functions = tuple(compared_with(bundle, new, right, folder, progress))
     kernels = _kernels(bundle, new, swaps, options, progress)
     before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
-    touched = Touched({kernel for each in swaps for kernel in each.kernels}, options.threshold)
+    replaced = {kernel for each in swaps for kernel in each.kernels}
+    touched = Touched(replaced, options.threshold, same_kernels(bundle.module_path, new.module_path) - replaced)
     return Swapped(
         original=bundle.path.name,
         bundle=new.path.name,

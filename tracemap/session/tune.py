@@ -177,7 +177,7 @@ def _in_application(
     progress: Progress,
 ) -> Tune:
     """Build the application with a spec, of which this is the text, and record both in turn."""
-    from tracemap.experiments.changing import Touched, changes, whole_of
+    from tracemap.experiments.changing import Touched, changes, same_kernels, whole_of
     from tracemap.session.swap import recorded_in_turn
 
     better = {each.kernel for each in kernels if each.best is not None and not each.obstacle}
@@ -185,6 +185,7 @@ def _in_application(
     new = _built(bundle, spec, kept)
     missed = sorted(better - _configured_as(new, kernels))
     before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
+    touched = Touched(better, options.threshold, same_kernels(bundle.module_path, new.module_path))
     text = f"the spec does not change {', '.join(missed)} when the application is compiled"
     return Tune(
         bundle=bundle.path.name,
@@ -192,7 +193,7 @@ def _in_application(
         spec="",
         pairs=len(before),
         application=whole_of(before, after),
-        ops=changes(bundle.graph, Touched(better, options.threshold), before, after),
+        ops=changes(bundle.graph, touched, before, after),
         diagnostics=(Diagnostic("spec-unmatched", text),) if missed else (),
     )
 

@@ -31,6 +31,10 @@ _OPS = (
 )
 
 
+_BESIDE = 5
+"""Ops that are named although their code is the same; JSON has all."""
+
+
 def print_swap(made: Swapped, out: TextIO) -> None:
     """Print the replaced kernels, then the ops that changed."""
     to = console(out)
@@ -59,10 +63,15 @@ def print_changes(to: Console, pairs: int, whole: Ratio | None, ops: Sequence[Op
     say(to, "")
     say(to, f"{plural(pairs, 'pair')} of recordings: an invocation takes {_times(whole)} the time")
     named = [each for each in ops if each.named]
-    if not named:
+    if named:
+        print_table(to, "Ops that cost something else, per invocation", _OPS, map(_op_row, named))
+    else:
         say(to, "no op costs more or less than before, beyond the threshold, in all of them")
-        return
-    print_table(to, "Ops that cost something else, per invocation", _OPS, map(_op_row, named))
+    beside = [f"{each.op} {each.ratio.median:.2f} times" for each in ops if each.beside]
+    if beside:
+        more = f" and {len(beside) - _BESIDE} more" if len(beside) > _BESIDE else ""
+        listed = ", ".join(beside[:_BESIDE])
+        say(to, f"other costs of the same code, as caches and clocks are left to it: {listed}{more}")
 
 
 def _kernel_rows(made: Swapped) -> Iterator[tuple[object, ...]]:
