@@ -142,6 +142,7 @@ def test_kernels_are_chosen_by_name_and_by_op(built: Built) -> None:
         (["--kernel", "nothing*"], "no kernel of the bundle is called so"),
         (["--op", "op9999"], "the bundle has no such op"),
         (["--repetitions", "0"], "repetitions"),
+        (["--top", "2"], "has no run that tells which kernels cost the most"),
         (["-o", "."], "is a folder"),
     ],
 )

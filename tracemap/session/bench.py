@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.diagnostics import DISTURBED, Diagnostic
-from tracemap.errors import QueryInvalid, TracemapError
+from tracemap.errors import QueryInvalid, TracemapError, UsageInvalid
 from tracemap.experiments.model import Bench, KernelBench, Status
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.bench import BenchOptions
@@ -39,6 +39,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     Raises:
         TracemapError: as `bench.bench.bench` and `session.runs.joined` do.
         QueryInvalid: no kernel is called so, or there is no such op.
+        UsageInvalid: the dearest kernels are asked for, and there is no run.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.capture.peaks import measure_peaks
@@ -49,6 +50,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     run = options.run or _newest_run(bundle)
     if not bundle.graph.kernels:
         return _written(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, kernels=()), options)
+    check_top(bundle, options.top, run)
     peaks = measure_peaks()
     costs = None if run is None else _attribution(bundle, run, progress)
     kernels = _chosen(bundle.graph, options, costs)
@@ -108,6 +110,19 @@ def _written(made: Bench, options: BenchOptions) -> Bench:
     if options.output is not None:
         write_shown(partial(show_bench, made, options), options.output)
     return made
+
+
+def check_top(bundle: Bundle, top: int, run: Path | None = None) -> None:
+    """Refuse to choose the dearest kernels where no run tells which these are.
+
+    Raises:
+        UsageInvalid: there is none.
+    """
+    if top and run is None and _newest_run(bundle) is None:
+        raise UsageInvalid(
+            f"{bundle.path}: has no run that tells which kernels cost the most; record one, or name kernels with "
+            "--kernel or --op instead of --top"
+        )
 
 
 def chosen_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[str, ...]:

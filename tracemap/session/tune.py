@@ -44,7 +44,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     from tracemap.ir.dispatches import read_dispatches
     from tracemap.ir.executables import backends_of
     from tracemap.ir.parsing import MlirParser
-    from tracemap.session.bench import chosen_kernels
+    from tracemap.session.bench import check_top, chosen_kernels
 
     if not (options.op or options.kernel or options.top):
         raise UsageInvalid("name what to tune: --op, --kernel or --top")
@@ -56,6 +56,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     parser = MlirParser()
     module = parser.parse(bundle.configured())  # operations of the cases live no longer than their module
     _check_backend(bundle, backends_of(module))
+    check_top(bundle, options.top)
     extent = options.dim if isinstance(options.dim, int) else _EXTENT
     cases = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: extent))
     first = {case.kernel: case for case in reversed(cases)}
