@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,20 @@ def test_why_the_application_is_not_recorded_again_is_said(built: Built, recorde
     said = [each["message"] for each in found["diagnostics"]]
     assert len(said) == differs
     assert all("absent" in each for each in said)
+
+
+def test_without_the_runtime_no_kernel_is_called_wrong(built: Built) -> None:
+    """As where a package is missing: finding it fails, in this process and in its children."""
+    hidden = (
+        "import runpy, sys, importlib.util as util\n"
+        "plain = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'iree.runtime' else plain(name, *rest)\n"
+        "runpy.run_module('tracemap', run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", hidden, "bench", str(built("hand_mlp")), "--kernel", "*softmax*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("install it with: pip install iree-base-runtime [tool-missing]\n")
 
 
 def test_the_dearest_of_the_run_come_first(built: Built, recorded: Recorded) -> None:

@@ -51,6 +51,16 @@ def find_tool(name: str) -> Path:
     return Path(on_path)
 
 
+def check_runtime() -> None:
+    """Look for IREE's runtime, as a package of Python.
+
+    Raises:
+        ToolMissing: it is not installed.
+    """
+    if not _package_folders("iree.runtime"):
+        raise ToolMissing(f"IREE's runtime is not installed; {_RUNTIME[2]}")
+
+
 def _package_folders(module: str) -> list[Path]:
     """Where a package lies, without importing it (importing the compiler takes a tenth of a second)."""
     try:

@@ -18,6 +18,7 @@ from msgspec import structs
 from tracemap.codec import decode, encode
 from tracemap.experiments.job import Answer, Job
 from tracemap.owned.children import Child, end, ended_within, start
+from tracemap.toolchain import check_runtime
 
 _PROGRAM: Final = "tracemap.experiments.runner"
 _LAST_WORDS = 400
@@ -41,7 +42,11 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
         folder: for what is written on the way.
         limit_s: a call that takes longer is ended.
         tell: told the number of each call before it begins.
+
+    Raises:
+        ToolMissing: the runtime is not installed.
     """
+    check_runtime()
     first = 0
     while first < len(job.calls):
         file = folder / "job.json"
