@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tests.support import ROOT
 from tracemap.codec import Document, pretty
+from tracemap.comparison.model import Comparison
 from tracemap.experiments.model import Bench, Swapped, Tune
 from tracemap.graph.stored import StoredMap
 from tracemap.measurements.model import RunHeader
@@ -29,6 +30,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "audit": (ShownAudit, "tracemap audit"),
     "lowering": (ShownLowering, "tracemap lower"),
     "attribution": (ShownAttribution, "tracemap attribute"),
+    "diff": (Comparison, "tracemap diff"),
     "stats": (ShownStats, "tracemap stats"),
     "bench": (Bench, "tracemap bench"),
     "swap": (Swapped, "tracemap swap"),

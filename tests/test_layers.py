@@ -70,12 +70,14 @@ USES: dict[str, frozenset[str]] = {
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
     "attribution": frozenset({"graph", "measurements"})
     | (_BELOW - {"inert", "inputs", "memory", "outputs", "owned", "toolchain"}),
+    "comparison": frozenset({"attribution", "graph", "measurements"})
+    | (_BELOW - {"inert", "inputs", "memory", "options", "outputs", "owned", "toolchain"}),
     "experiments": frozenset({"ir", "graph", "mapping", "measurements"}) | _BELOW,
-    "reports": frozenset({"attribution", "experiments", "graph", "measurements"})
+    "reports": frozenset({"attribution", "comparison", "experiments", "graph", "measurements"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
-    "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"experiments", "reports"}),
+    "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"comparison", "experiments", "reports"}),
     "model_explorer": frozenset({"errors", "graph", "reports", "session"}),
-    "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"experiments", "reports", "session"}),
+    "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"comparison", "experiments", "reports", "session"}),
 }
 
 # Room with sub-rooms -> what lies in it, from the bottom up. What stands on one level does not import one another.

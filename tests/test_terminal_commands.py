@@ -28,7 +28,19 @@ from tracemap.capture.counters.events import find_event
 from tracemap.cli.events import print_events
 from tracemap.cli.help import HelpContext
 from tracemap.cli.main import group
-from tracemap.diagnostics import DISTURBED
+from tracemap.comparison.model import (
+    Amount,
+    ComparedSide,
+    Comparison,
+    Drift,
+    Finding,
+    KernelDifference,
+    MetricDifference,
+    OpDifference,
+    Regrouped,
+    ResidualDifference,
+)
+from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.experiments.model import (
     Bench,
     BestConfiguration,
@@ -47,8 +59,11 @@ from tracemap.experiments.model import (
     Tune,
     Verification,
 )
+from tracemap.graph.ops import OpId
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.options.diff import DiffOptions
 from tracemap.reports.terminal.bench import print_bench
+from tracemap.reports.terminal.diff import print_diff
 from tracemap.reports.terminal.swap import print_swap
 from tracemap.reports.terminal.tune import print_tune
 from tracemap.reports.views.chosen import VIEWS
@@ -72,6 +87,7 @@ OUTPUTS = {
     "benchmark": ["benchmark"],
     "record": ["record"],
     "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
+    "diff": ["diff"],
     "export": [],
     "bench": ["bench"],
     "swap": ["swap"],
@@ -312,6 +328,66 @@ FASTER = OpChange(
 SAME = structs.replace(
     FASTER, op="op17", line=UNKNOWN, ratio=Ratio(1.01, 0.97, 1.04), named=False, beside=True, replaced=False
 )
+
+
+COMPARED = ComparedSide("model.tracemap", "1" * 64, "2" * 64, "run-001.parquet", 40, 812_000, 3)
+COMPARISON = Comparison(
+    before=COMPARED,
+    after=structs.replace(COMPARED, bundle="new.tracemap", map_sha256="3" * 64, module_sha256="4" * 64),
+    same_model=False,
+    matched_percent=66.67,
+    invocations=1000,
+    threshold_percent=3.0,
+    drift=Drift(1.04, 1.02, 7),
+    findings=(
+        Finding("slower", "op6", "op7", "linalg.matmul", 11, "cpu_ns", 277_000, 402_100, 1.3958, 1.3102, 1.4499),
+        Finding("new", UNKNOWN, "op2", "linalg.softmax", 8, "cpu_ns", UNKNOWN, 90_000, 0.0, 0.0, 0.0),
+        Finding("gone", "op3", UNKNOWN, "linalg.generic", UNKNOWN, "cpu_ns", 71_000, UNKNOWN, 0.0, 0.0, 0.0),
+    ),
+    metrics=(
+        MetricDifference(
+            name="cpu_ns",
+            unit="ns",
+            whole=Amount(350_000_000, 500_000_000, 150_000_000),
+            matched=Amount(277_000_000, 402_100_000, 125_100_000),
+            gone=Amount(71_000_000, 0, -71_000_000),
+            new=Amount(0, 90_000_000, 90_000_000),
+            residual=Amount(2_000_000, 7_900_000, 5_900_000),
+        ),
+    ),
+    ops=(
+        OpDifference(
+            *("op6", "op7", "neighbours", True, "linalg.matmul", 10, 11, ("h0", "ffn"), "dispatched", "dispatched"),
+            *("changed", {"cpu_ns": Amount(277_000_000, 402_100_000, 125_100_000)}),
+        ),
+        OpDifference(
+            *(UNKNOWN, "op2", UNKNOWN, False, "linalg.softmax", UNKNOWN, 8, ("h0",), UNKNOWN, "dispatched"),
+            *(UNKNOWN, {"cpu_ns": Amount(0, 90_000_000, 90_000_000)}),
+        ),
+        OpDifference(
+            *("op3", UNKNOWN, UNKNOWN, False, "linalg.generic", UNKNOWN, UNKNOWN, (), "dispatched", UNKNOWN),
+            *(UNKNOWN, {"cpu_ns": Amount(71_000_000, 0, -71_000_000)}),
+        ),
+        OpDifference(
+            *("op1", "op1", "structure", False, "arith.constant", 3, 3, (), "constant", "folded", UNKNOWN, {}),
+        ),
+    ),
+    scopes=(),
+    lines=(),
+    residual=(ResidualDifference("submission-and-queue", {"cpu_ns": Amount(2_000_000, 7_900_000, 5_900_000)}),),
+    regrouped=(
+        Regrouped(
+            OpId("op6"), OpId("op7"), "linalg.matmul", (OpId("op2"),), (OpId("op3"),), ("a_matmul",), ("b_softmax",)
+        ),
+    ),
+    kernels=(KernelDifference("a_matmul", "b_softmax", 214, 394), KernelDifference("gone", UNKNOWN, UNKNOWN, UNKNOWN)),
+    diagnostics=(Diagnostic("settings-differ", "the runs are of another number of workers: 1 before, 4 after"),),
+)
+
+
+def test_a_comparison_looks_as_it_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Of an edited model, with a finding of each kind."""
+    check_gold("diff", lambda out: print_diff(COMPARISON, out, DiffOptions()), monkeypatch, request)
 
 
 def test_kernels_alone_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tracemap.capture.outputs import Array
     from tracemap.capture.record import Recorded
     from tracemap.capture.timing import FunctionTimes
+    from tracemap.comparison.model import Comparison
     from tracemap.experiments.model import Bench, Swapped, Tune
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tracemap.options.bench import BenchOptions
     from tracemap.options.benchmark import BenchmarkOptions
     from tracemap.options.build import BuildOptions
+    from tracemap.options.diff import DiffOptions
     from tracemap.options.export import ExportOptions
     from tracemap.options.lower import LowerOptions
     from tracemap.options.record import RecordOptions
@@ -58,6 +60,7 @@ __all__ = [
     "bench",
     "benchmark",
     "build",
+    "diff",
     "export",
     "load",
     "lower",
@@ -245,6 +248,33 @@ def attribute(
 
     asked = chosen(AttributeOptions, options, changes)
     return attribute_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
+
+
+def diff(
+    a: Bundle | Recorded | str | Path,
+    b: Bundle | Recorded | str | Path,
+    options: DiffOptions | None = None,
+    **changes: object,
+) -> Comparison:
+    """Compare two runs or bundles: which op is which, and what each costs more or less than before.
+
+    Args:
+        a: what `build`, `load` or `record` returned, or the path of a bundle or run; a bundle stands for its newest
+            run.
+        b: the same, after the change.
+        options: what `tracemap diff` can be asked; None: its defaults.
+        changes: options by name, such as `threshold=5`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.diff.diff` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.diff import DiffOptions
+    from tracemap.options.option import chosen
+    from tracemap.session.diff import diff as diff_paths
+
+    before, after = (Path(each) if isinstance(each, (str, Path)) else each.path for each in (a, b))
+    return diff_paths(before, after, chosen(DiffOptions, options, changes))
 
 
 def export(

@@ -1,4 +1,4 @@
-"""Ops that are found by what is computed before and behind them: numbers for whole neighbourhoods, equal in both models.
+"""Ops that are found by what is computed before and behind them: numbers for neighbourhoods, equal in both models.
 
 A node's number *upwards* stands for all that its value is made of, *downwards* for all that is made of it, of a *ring*
 for what lies a few steps around it (the colours of Weisfeiler and Leman, 1968). What has a number that no other node of

@@ -1,11 +1,25 @@
-"""What a comparison finds out: which ops are which, and what each costs more or less than before."""
+"""What a comparison finds out: which ops are which, and what each costs more or less than before; it balances.
+
+The constructor of `Comparison` raises when the changes of ops and residuals are not the change of the whole.
+"""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal
 
-from tracemap.codec import Record
+from msgspec import Meta
+
+from tracemap.codec import Count, Document, Record
+from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
+from tracemap.units import Integer, Text
+
+COMPARISON_VERSION: Final = 1
+"""Version of the JSON. 1: first."""
+BASIS: Final = 1000
+"""Amounts are of so many invocations, as whole numbers: small costs of single ones would all be 0."""
 
 
 class How(enum.StrEnum):
@@ -28,3 +42,181 @@ class Match(Record, frozen=True):
     after: OpId
     how: How
     edited: bool
+
+
+class ComparedSide(Record, frozen=True):
+    """One of the two that are compared: a bundle and, maybe, a run of it."""
+
+    bundle: str
+    map_sha256: str
+    module_sha256: str
+    run: Annotated[Text, Meta(description="Null: the map alone.")]
+    iterations: Integer
+    invocation_ns: Annotated[Integer, Meta(description="How long a call took as a whole: the median.")]
+    ops: Count
+
+
+class Amount(Record, frozen=True):
+    """What something costs before and after, of as many invocations; `change` is after less before."""
+
+    before: int
+    after: int
+    change: int
+
+
+class OpDifference(Record, frozen=True):
+    """An op before, after, or both; where it stands and what became of it, each unknown where it is not there.
+
+    `code`: whether the kernels that it works in have the same instructions before and after; unknown where it works in
+    none, or they cannot be read. `amounts`: by metric; none of ops without a cost.
+    """
+
+    before: Text
+    after: Text
+    how: Text
+    edited: bool
+    name: str
+    line_before: Integer
+    line_after: Integer
+    scope: tuple[str, ...]
+    fate_before: Text
+    fate_after: Text
+    code: Annotated[Text, Meta(description="`same` or `changed`.")]
+    amounts: Mapping[str, Amount]
+
+
+class Group(Record, frozen=True):
+    """What the ops of a scope, or of a line of the source, cost together; names are those after, else before."""
+
+    name: str
+    ops: Count
+    amounts: Mapping[str, Amount]
+
+
+class ResidualDifference(Record, frozen=True):
+    """A cost without an op: why, and how much by metric."""
+
+    reason: str
+    amounts: Mapping[str, Amount]
+
+
+class MetricDifference(Record, frozen=True):
+    """A metric that both have. The changes of all ops and of the residual add up to the change of the whole.
+
+    `matched`: of ops that are there before and after; `gone`, `new`: of the others.
+    """
+
+    name: str
+    unit: str
+    whole: Amount
+    matched: Amount
+    gone: Amount
+    new: Amount
+    residual: Amount
+
+
+Kind = Literal["slower", "faster", "new", "gone"]
+"""What a finding says of an op."""
+
+
+class Finding(Record, frozen=True):
+    """An op whose cost has changed beyond what chance explains.
+
+    Medians of what it costs in an invocation, and their ratio with its bounds, after what the machine itself was faster
+    or slower is taken away. Of ops that are `new` or `gone` there is no ratio.
+    """
+
+    kind: Kind
+    before: Text
+    after: Text
+    name: str
+    line: Integer
+    metric: str
+    median_before: Integer
+    median_after: Integer
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
+class Drift(Record, frozen=True):
+    """How many times as slow the machine was for the second run, by ops whose code did not change; 1 of too few.
+
+    `spread`: by what factor, up or down, nine tenths of their cost differ from that at most.
+    """
+
+    ratio: float
+    spread: float
+    ops: Count
+
+
+class Regrouped(Record, frozen=True):
+    """An op that shares its kernels with others than before; those by their ids after, of gone ones before."""
+
+    before: OpId
+    after: OpId
+    name: str
+    joined: Annotated[tuple[OpId, ...], Meta(description="Ids after.")]
+    left: Annotated[tuple[OpId, ...], Meta(description="Ids before.")]
+    kernels_before: tuple[str, ...]
+    kernels_after: tuple[str, ...]
+
+
+class KernelDifference(Record, frozen=True):
+    """A kernel that is other code than before, or has no counterpart; unknown is what is not there or not read."""
+
+    before: Text
+    after: Text
+    instructions_before: Integer
+    instructions_after: Integer
+
+
+class Unbalanced(AssertionError):
+    """The changes do not add up: a defect of tracemap, never of its input."""
+
+
+class Comparison(Document, frozen=True, kw_only=True):
+    """Two bundles compared, with the costs of a run of each or without.
+
+    Raises:
+        Unbalanced: the changes of ops and residuals are not that of the whole, for any metric.
+    """
+
+    schema_version: Literal[1] = COMPARISON_VERSION
+    kind: Literal["diff"] = "diff"
+    before: ComparedSide
+    after: ComparedSide
+    same_model: bool
+    matched_percent: Annotated[float, Meta(description="Of all ops of both models, those that are matched.")]
+    invocations: Annotated[Integer, Meta(description="Of how many invocations amounts are; null: of the whole runs.")]
+    threshold_percent: float
+    drift: Drift
+    findings: tuple[Finding, ...]
+    metrics: tuple[MetricDifference, ...]
+    ops: tuple[OpDifference, ...]
+    scopes: tuple[Group, ...]
+    lines: tuple[Group, ...]
+    residual: tuple[ResidualDifference, ...]
+    regrouped: tuple[Regrouped, ...]
+    kernels: tuple[KernelDifference, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    def __post_init__(self) -> None:
+        for metric in self.metrics:
+            name, whole = metric.name, metric.whole
+            parts = [part.amounts[name] for part in self._parts() if name in part.amounts]
+            kinds = (metric.matched, metric.gone, metric.new, metric.residual)
+            for each in (total(parts), total(kinds)):
+                if each != whole or whole.after - whole.before != whole.change:
+                    raise Unbalanced(f"{name}: the whole is {whole}, its parts are {each}")
+
+    def _parts(self) -> Iterator[OpDifference | ResidualDifference]:
+        yield from self.ops
+        yield from self.residual
+
+
+def total(amounts: list[Amount] | tuple[Amount, ...]) -> Amount:
+    """The sum of amounts."""
+    return Amount(
+        sum(each.before for each in amounts), sum(each.after for each in amounts), sum(each.change for each in amounts)
+    )

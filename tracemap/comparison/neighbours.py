@@ -14,8 +14,9 @@ from typing import Final
 from tracemap.comparison.anchors import Side
 
 _READS, _READERS, _ENDS, _SAME, _WHERE, _AGAINST = 6, 4, 4, 2, 1, 2
-"""What a pair gains by an operand, by a reader, by what ends it or what it ends, by being equal, by standing in the same
-scope; and what it loses by a neighbour that says otherwise."""
+"""What a pair gains by an operand, by a reader, by what ends it or what it ends, by being equal, by the same scope.
+
+The last is what it loses by a neighbour that says otherwise."""
 ENOUGH: Final = 4
 """What a pair needs that neighbours propose."""
 _MOST_NEIGHBOURS: Final = 24

@@ -1,7 +1,7 @@
 """A model as a graph of values: which ops and arguments there are, and what each reads; what two models are matched by.
 
 Calls of functions of the model are seen through: what is handed to a function is read by the ops inside that use the
-argument, and what it returns by those that use the call. So an op reads the same whether it stands in a function or not.
+argument, and what it returns by those that use the call: an op reads the same, be it in a function or not.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from tracemap.options.bench import BenchOptions
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
+from tracemap.session.runs import joined, newest_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -47,7 +48,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     from tracemap.experiments.bench import bench as run_kernels
 
     check_files(options.output, force=options.force)
-    run = options.run or _newest_run(bundle)
+    run = options.run or newest_run(bundle)
     if not bundle.graph.kernels:
         return _written(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, kernels=()), options)
     check_top(bundle, options.top, run)
@@ -131,7 +132,7 @@ def chosen_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) ->
     Raises:
         QueryInvalid: there are none.
     """
-    run = options.run or _newest_run(bundle)
+    run = options.run or newest_run(bundle)
     return _chosen(bundle.graph, options, None if run is None else _attribution(bundle, run, progress))
 
 
@@ -141,7 +142,7 @@ def ranked_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) ->
     Raises:
         QueryInvalid: there are none.
     """
-    run = options.run or _newest_run(bundle)
+    run = options.run or newest_run(bundle)
     costs = None if run is None else _attribution(bundle, run, progress)
     names = _chosen(bundle.graph, options, costs)
     if run is None or costs is None:
@@ -193,15 +194,7 @@ def show_bench(made: Bench, options: BenchOptions, out: TextIO) -> None:
     show_as("text" if options.format in ("text", "csv") else "json", out, text, value)
 
 
-def _newest_run(bundle: Bundle) -> Path | None:
-    """The run of a bundle that was written last; None for a bundle without any."""
-    files = [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
-    return max(files, key=lambda path: path.name, default=None)
-
-
 def _attribution(bundle: Bundle, run: Path, progress: Progress) -> Attribution:
-    from tracemap.session.runs import joined
-
     return joined([run], bundle, AttributeOptions(), progress).attribution
 
 

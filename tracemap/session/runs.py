@@ -112,6 +112,12 @@ def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
         yield opened
 
 
+def newest_run(bundle: Bundle) -> Path | None:
+    """The run of a bundle that was written last; None for a bundle without any."""
+    files = [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
+    return max(files, key=lambda path: path.name, default=None)
+
+
 def find_bundle(run: Run, path: Path) -> Path:
     """The bundle of a run: the one that its header names, else the only one beside it or in the working folder.
 

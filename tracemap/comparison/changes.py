@@ -1,0 +1,100 @@
+"""What has changed besides costs: which ops share kernels, the code of kernels, and what runs were made with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from tracemap.comparison.model import KernelDifference, Match, Regrouped
+from tracemap.comparison.sides import Compared
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.ops import OpId
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
+
+
+def regrouped(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[Regrouped]:
+    """Ops that share sites with others than before, or with ones that were not there."""
+    to_after: Mapping[OpId, OpId] = {match.before: match.after for match in matches}
+    to_before = {two: one for one, two in to_after.items()}
+    for match in matches:
+        one, two = before.partners_of.get(match.before), after.partners_of.get(match.after)
+        if one is None and two is None:
+            continue
+        ones, twos = one or frozenset(), two or frozenset()
+        left = [op for op in ones if to_after.get(op) not in twos]
+        joined = [op for op in twos if to_before.get(op) not in ones]
+        if left or joined or (one is None) != (two is None):
+            yield Regrouped(
+                match.before,
+                match.after,
+                after.graph.op_by_id[match.after].name,
+                tuple(sorted(joined, key=lambda op: op.number)),
+                tuple(sorted(left, key=lambda op: op.number)),
+                before.kernels_of.get(match.before, ()),
+                after.kernels_of.get(match.after, ()),
+            )
+
+
+def kernel_differences(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[KernelDifference]:
+    """Kernels that have other code, and those without a counterpart; of each its counterpart by the ops they share."""
+    if before.graph.module.sha256 == after.graph.module.sha256:
+        return
+    partner = _counterparts(before, after, matches)
+    for kernel in after.graph.kernels:
+        one = partner.get(kernel.name)
+        code = after.code(kernel.name)
+        if one is None:
+            yield KernelDifference(UNKNOWN, kernel.name, UNKNOWN, _length(code))
+        elif before.code(one) != code:
+            yield KernelDifference(one, kernel.name, _length(before.code(one)), _length(code))
+    taken = set(partner.values())
+    for kernel in before.graph.kernels:
+        if kernel.name not in taken:
+            yield KernelDifference(kernel.name, UNKNOWN, _length(before.code(kernel.name)), UNKNOWN)
+
+
+def _length(code: tuple[str, ...]) -> Integer:
+    return len(code) or UNKNOWN
+
+
+def _counterparts(before: Compared, after: Compared, matches: Sequence[Match]) -> dict[str, str]:
+    """Kernels after, each with the one before that it has most ops in common with; each is taken once."""
+    common: Counter[tuple[str, str]] = Counter()
+    for match in matches:
+        for two in after.kernels_of.get(match.after, ()):
+            for one in before.kernels_of.get(match.before, ()):
+                common[one, two] += 1
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for (one, two), _ in sorted(common.items(), key=lambda item: (-item[1], item[0][0] != item[0][1], item[0])):
+        if one not in taken and two not in found:
+            found[two] = one
+            taken.add(one)
+    return found
+
+
+def settings_differ(before: Compared, after: Compared) -> Iterator[Diagnostic]:
+    """What the two runs were made with and that costs depend on, where it differs."""
+    if before.attribution is None or after.attribution is None:
+        return
+    one, two = before.attribution.run, after.attribution.run
+    for word, first, second in (
+        ("device", one.device, two.device),
+        ("number of workers", one.workers, two.workers),
+        ("function", one.function, two.function),
+        ("line of the last-level cache", one.line_bytes, two.line_bytes),
+    ):
+        if first != second:
+            text = f"the runs are of another {word}: {_told(first)} before, {_told(second)} after"
+            yield Diagnostic("settings-differ", text)
+    if one.clock != two.clock:
+        text = f"times are of different clocks: {one.clock.value} before, {two.clock.value} after"
+        yield Diagnostic("settings-differ", text)
+    if before.attribution.rule != after.attribution.rule:
+        rules = f"{before.attribution.rule.value} before, {after.attribution.rule.value} after"
+        text = f"kernels are split by different rules ({rules}): shares of ops differ for that; choose one with --rule"
+        yield Diagnostic("rules-differ", text)
+
+
+def _told(value: Integer | Text) -> str:
+    return "unknown" if isinstance(value, Unknown) else str(value)

@@ -1,0 +1,277 @@
+"""Two sides compared: costs by op, scope and line; what is found; what is regrouped; kernels that are other code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from tracemap.attribution.model import OpCost, OpResult
+from tracemap.comparison.changes import kernel_differences, regrouped, settings_differ
+from tracemap.comparison.costs import Costs, amount, are_per_invocation, common_metrics, costs
+from tracemap.comparison.findings import NO_DRIFT, Measured, drift_of, findings, spread_of
+from tracemap.comparison.model import (
+    BASIS,
+    Amount,
+    Comparison,
+    Drift,
+    Finding,
+    Group,
+    How,
+    Match,
+    MetricDifference,
+    OpDifference,
+    ResidualDifference,
+    total,
+)
+from tracemap.comparison.sides import Compared
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.ops import Op, OpId
+from tracemap.graph.query import users_first
+from tracemap.measurements.model import TIME_METRICS
+from tracemap.units import UNKNOWN, Text, Unknown
+
+SAME: Final = "same"
+CHANGED: Final = "changed"
+_NO_OPS: Final = Amount(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An op before and after, and how that is known; one of the two may be missing."""
+
+    before: Op | None
+    after: Op | None
+    match: Match | None
+
+    @property
+    def shown(self) -> Op:
+        """The op by which it is called: the one after, where there is one."""
+        found = self.after or self.before
+        assert found is not None
+        return found
+
+
+def identical(before: Compared, after: Compared) -> tuple[Match, ...]:
+    """The matches of two maps of the same model."""
+    known = after.graph.op_by_id
+    return tuple(Match(op.id, op.id, How.IDENTITY, edited=False) for op in before.graph.ops if op.id in known)
+
+
+def compare(
+    before: Compared, after: Compared, matches: Sequence[Match], *, same_model: bool, threshold: float
+) -> Comparison:
+    """Compare two sides whose ops are matched; `threshold` in percent.
+
+    Raises:
+        Unbalanced: what is found does not add up.
+    """
+    return _Comparing(before, after, matches, same_model, threshold).comparison()
+
+
+@dataclass(frozen=True)
+class _Comparing:
+    before: Compared
+    after: Compared
+    matches: Sequence[Match]
+    same_model: bool
+    threshold: float
+
+    def comparison(self) -> Comparison:
+        drift, found = self._findings
+        return Comparison(
+            before=self.before.said,
+            after=self.after.said,
+            same_model=self.same_model,
+            matched_percent=self._percent(),
+            invocations=BASIS if self._per_invocation and self.metrics else UNKNOWN,
+            threshold_percent=self.threshold,
+            drift=drift,
+            findings=found,
+            metrics=tuple(self._metric(name, unit) for name, unit in self.metrics),
+            ops=self.differences,
+            scopes=self._groups(_scope),
+            lines=self._groups(_line(self.after)),
+            residual=tuple(self._residual()),
+            regrouped=tuple(regrouped(self.before, self.after, self.matches)),
+            kernels=tuple(kernel_differences(self.before, self.after, self.matches)),
+            diagnostics=tuple(self._diagnostics()),
+        )
+
+    @cached_property
+    def metrics(self) -> tuple[tuple[str, str], ...]:
+        return common_metrics(self.before.attribution, self.after.attribution)
+
+    @cached_property
+    def _per_invocation(self) -> bool:
+        return are_per_invocation(self.before.attribution, self.after.attribution)
+
+    @cached_property
+    def _costs(self) -> tuple[Costs, Costs]:
+        names = [name for name, _ in self.metrics]
+        one, two = (
+            costs(side.attribution, names, per_invocation=self._per_invocation) for side in (self.before, self.after)
+        )
+        return one, two
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Matched ops and new ones in the order of the model after, then those that are gone."""
+        ops = self.before.graph.op_by_id
+        match_of = {match.after: match for match in self.matches}
+        found = [
+            Pair(ops[match_of[op.id].before], op, match_of[op.id]) if op.id in match_of else Pair(None, op, None)
+            for op in self.after.graph.ops
+        ]
+        matched = {match.before for match in self.matches}
+        return (*found, *(Pair(op, None, None) for op in self.before.graph.ops if op.id not in matched))
+
+    def _percent(self) -> float:
+        ops = len(self.before.graph.ops) + len(self.after.graph.ops)
+        return round(200 * len(self.matches) / ops, 2) if ops else 100.0
+
+    # ---- costs
+
+    @cached_property
+    def differences(self) -> tuple[OpDifference, ...]:
+        return tuple(map(self._difference, self.pairs))
+
+    def _difference(self, pair: Pair) -> OpDifference:
+        one, two, match = pair.before, pair.after, pair.match
+        return OpDifference(
+            before=one.id if one else UNKNOWN,
+            after=two.id if two else UNKNOWN,
+            how=match.how.value if match else UNKNOWN,
+            edited=match is not None and match.edited,
+            name=pair.shown.name,
+            line_before=one.line if one else UNKNOWN,
+            line_after=two.line if two else UNKNOWN,
+            scope=pair.shown.scope,
+            fate_before=one.fate.value if one else UNKNOWN,
+            fate_after=two.fate.value if two else UNKNOWN,
+            code=self._code(pair),
+            amounts=self._amounts(pair),
+        )
+
+    def _amounts(self, pair: Pair) -> Mapping[str, Amount]:
+        one, two = self._costs
+        found = {}
+        for name, _ in self.metrics:
+            first = one.ops[name].get(pair.before.id) if pair.before else None
+            second = two.ops[name].get(pair.after.id) if pair.after else None
+            if first is not None or second is not None:
+                found[name] = amount(first or 0, second or 0)
+        return found
+
+    def _code(self, pair: Pair) -> Text:
+        """Whether what an op works in is the same code, be it in kernels of other names."""
+        if pair.before is None or pair.after is None:
+            return UNKNOWN
+        first = self.before.kernels_of.get(pair.before.id, ())
+        second = self.after.kernels_of.get(pair.after.id, ())
+        if not first or not second:
+            return UNKNOWN
+        if self.before.graph.module.sha256 == self.after.graph.module.sha256:
+            return SAME
+        ones, twos = {self.before.code(name) for name in first}, {self.after.code(name) for name in second}
+        if () in ones or () in twos:
+            return UNKNOWN
+        return SAME if ones == twos else CHANGED
+
+    def _metric(self, name: str, unit: str) -> MetricDifference:
+        one, two = self._costs
+        kinds: dict[str, list[Amount]] = defaultdict(list)
+        for each in self.differences:
+            kind = "new" if each.before is UNKNOWN else "gone" if each.after is UNKNOWN else "matched"
+            kinds[kind] += [each.amounts[name]] if name in each.amounts else []
+        return MetricDifference(
+            name=name,
+            unit=unit,
+            whole=amount(one.wholes[name], two.wholes[name]),
+            residual=total([row.amounts[name] for row in self._residual()]),
+            **{kind: total(kinds[kind]) for kind in ("matched", "gone", "new")},
+        )
+
+    def _residual(self) -> Iterator[ResidualDifference]:
+        one, two = self._costs
+        names = [name for name, _ in self.metrics]
+        reasons = dict.fromkeys(reason for each in (one, two) for name in names for reason in each.residual[name])
+        for reason in sorted(reasons):
+            amounts = {
+                name: amount(one.residual[name].get(reason, 0), two.residual[name].get(reason, 0)) for name in names
+            }
+            yield ResidualDifference(reason, amounts)
+
+    def _groups(self, key: Callable[[Pair], str]) -> tuple[Group, ...]:
+        members: dict[str, list[OpDifference]] = defaultdict(list)
+        for pair, difference in zip(self.pairs, self.differences, strict=True):
+            if difference.amounts:
+                members[key(pair)].append(difference)
+        names = [name for name, _ in self.metrics]
+        return tuple(
+            Group(group, len(ops), {name: total([op.amounts.get(name, _NO_OPS) for op in ops]) for name in names})
+            for group, ops in sorted(members.items())
+        )
+
+    # ---- what is found
+
+    @cached_property
+    def _findings(self) -> tuple[Drift, tuple[Finding, ...]]:
+        names = [name for name, _ in self.metrics]
+        metric = next((name for name in TIME_METRICS if name in names), "")
+        if not metric:
+            return NO_DRIFT, ()
+        one, two = (_results(side) for side in (self.before, self.after))
+        measured = [
+            self._measured(pair, difference.code == SAME, metric, one, two)
+            for pair, difference in zip(self.pairs, self.differences, strict=True)
+        ]
+        if any(settings_differ(self.before, self.after)):
+            # Then code that is the same is no reason to cost the same.
+            measured = [replace(each, same_code=False) for each in measured]
+        drift = drift_of(measured)
+        return drift, findings(measured, metric, self.threshold, drift)
+
+    def _measured(
+        self, pair: Pair, same: bool, metric: str, one: Mapping[OpId, OpResult], two: Mapping[OpId, OpResult]
+    ) -> Measured:
+        first = spread_of(_cost(one.get(pair.before.id) if pair.before else None, metric))
+        second = spread_of(_cost(two.get(pair.after.id) if pair.after else None, metric))
+        ids = (pair.before.id if pair.before else UNKNOWN, pair.after.id if pair.after else UNKNOWN)
+        return Measured(*ids, pair.shown.name, pair.shown.line, first, second, same)
+
+    def _diagnostics(self) -> Iterator[Diagnostic]:
+        for side, word in ((self.before, "before"), (self.after, "after")):
+            for each in side.attribution.diagnostics if side.attribution else ():
+                yield Diagnostic(each.slug, f"{word}: {each.message}")
+        yield from settings_differ(self.before, self.after)
+        if self.metrics and not self._per_invocation:
+            text = "a run does not tell of how many invocations it is: amounts are of the whole runs"
+            yield Diagnostic("invocations-unknown", text)
+
+
+def _results(side: Compared) -> Mapping[OpId, OpResult]:
+    return {result.op: result for result in side.attribution.ops} if side.attribution else {}
+
+
+def _cost(result: OpResult | None, metric: str) -> OpCost | None:
+    return result.metrics.get(metric) if result else None
+
+
+def _scope(pair: Pair) -> str:
+    return "/".join(pair.shown.scope) or "(no scope)"
+
+
+def _line(after: Compared) -> Callable[[Pair], str]:
+    """The line of the user's program that made an op: of Python where that is known, else of the model."""
+
+    def line(pair: Pair) -> str:
+        op = pair.shown
+        frames = users_first(after.graph, op.frames)
+        if frames:
+            return f"{frames[0].file}:{frames[0].line}"
+        return "(unknown)" if isinstance(op.file, Unknown) or isinstance(op.line, Unknown) else f"{op.file}:{op.line}"
+
+    return line

@@ -1,0 +1,79 @@
+"""What is compared: a map with its costs, and the machine code of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tracemap.attribution.model import Attribution
+from tracemap.comparison.model import ComparedSide
+from tracemap.errors import ModuleInvalid
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import OpId
+from tracemap.machine.images import Image, kernel_images
+from tracemap.machine.sameness import placeless
+from tracemap.units import UNKNOWN, Text
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One of two bundles: its name, its map and, maybe, what a run of it costs; `images` reads its machine code."""
+
+    name: str
+    map_sha256: str
+    graph: TraceGraph
+    run: Text
+    attribution: Attribution | None
+    images: Callable[[], Sequence[Image]]
+
+    @cached_property
+    def said(self) -> ComparedSide:
+        """What is said of it."""
+        run = self.attribution.run if self.attribution else None
+        return ComparedSide(
+            bundle=self.name,
+            map_sha256=self.map_sha256,
+            module_sha256=self.graph.module.sha256,
+            run=self.run,
+            iterations=run.iterations if run else UNKNOWN,
+            invocation_ns=run.invocation.median_ns if run else UNKNOWN,
+            ops=len(self.graph.ops),
+        )
+
+    @cached_property
+    def kernels_of(self) -> Mapping[OpId, tuple[str, ...]]:
+        """The kernels that each op works in, by name."""
+        kernel_of = {site.id: site.kernel for site in self.graph.sites}
+        return {op: tuple(sorted({kernel_of[site] for site in sites})) for op, sites in self.graph.sites_of_op.items()}
+
+    @cached_property
+    def partners_of(self) -> Mapping[OpId, frozenset[OpId]]:
+        """The ops that each op shares a site with."""
+        found: dict[OpId, set[OpId]] = {}
+        for site in self.graph.sites:
+            members = [member.op for member in site.members]
+            for op in members:
+                found.setdefault(op, set()).update(members)
+        return {op: frozenset(partners - {op}) for op, partners in found.items()}
+
+    @cached_property
+    def _images(self) -> Sequence[Image]:
+        try:
+            return self.images()
+        except ModuleInvalid:
+            return ()
+
+    def code(self, kernel: str) -> tuple[str, ...]:
+        """The instructions of a kernel, wherever it lies; none where they cannot be read."""
+        if kernel not in self._codes:
+            found = kernel_images(self._images, kernel)
+            try:
+                self._codes[kernel] = placeless(*found[0]) if found else ()
+            except ModuleInvalid:
+                self._codes[kernel] = ()
+        return self._codes[kernel]
+
+    @cached_property
+    def _codes(self) -> dict[str, tuple[str, ...]]:
+        return {}

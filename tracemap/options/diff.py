@@ -1,0 +1,38 @@
+"""What `tracemap diff` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.option import Options, option
+from tracemap.units import UNKNOWN, Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions(Options):
+    """How to compare two runs or bundles, and where the result goes."""
+
+    map_a: Path | None = option(None, "The bundle of A.", metavar="BUNDLE")
+    map_b: Path | None = option(None, "The bundle of B.", metavar="BUNDLE")
+    threshold: float = option(
+        3.0, "Name what changed by more than this, beyond chance, in percent.", metavar="PERCENT", at_least=0
+    )
+    fail_over: float | Unknown = option(
+        UNKNOWN,
+        "End with status 1 where something costs more by over this, beyond chance.",
+        metavar="PERCENT",
+        at_least=0,
+    )
+    by: Literal["op", "scope", "line"] = option("op", "What a row of the text's table is.")
+    metric: str | None = option(None, "The metric of the text's table.  [default: time]", metavar="NAME")
+    top: int = option(20, "Rows of the text's tables; 0: all.", metavar="N", at_least=0)
+    rule: Rule | None = option(None, RULE_HELP)
+    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
+    format: Literal["text", "json", "csv"] = option("text", "What to print.")
+    output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
+    memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
+    force: bool = option(False, "Replace the output if it exists.")

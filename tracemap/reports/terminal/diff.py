@@ -1,0 +1,219 @@
+"""What `diff` prints: the few findings first, then what every row costs before and after, then what else changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TextIO
+
+from tracemap.comparison.model import (
+    Amount,
+    Comparison,
+    Finding,
+    Group,
+    KernelDifference,
+    MetricDifference,
+    OpDifference,
+)
+from tracemap.options.diff import DiffOptions
+from tracemap.reports.labels import or_dash, or_question_mark
+from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
+from tracemap.units import Integer, Unknown, format_mean, format_ns, format_quantity, format_share, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MOST: Final = 10
+"""Regrouped ops and kernels that are printed where nothing else is asked for."""
+_COSTS = (number("before"), number("after"), number("change"), number("of the whole", leave=10))
+
+
+def print_diff(made: Comparison, out: TextIO, options: DiffOptions) -> None:
+    """Print a comparison."""
+    to = console(out)
+    _print_head(to, made)
+    _print_findings(to, made)
+    metric = _chosen(made, options.metric)
+    if metric is not None:
+        _print_costs(to, made, metric, options)
+    _print_ops(to, made, options)
+    _print_regrouped(to, made, options)
+    _print_kernels(to, made.kernels, options)
+    print_diagnostics(to, made.diagnostics)
+
+
+def _print_head(to: Console, made: Comparison) -> None:
+    for word, side in (("before", made.before), ("after", made.after)):
+        run = "no run" if isinstance(side.run, Unknown) else side.run
+        calls = "" if isinstance(side.iterations, Unknown) else f", {plural(side.iterations, 'invocation')}"
+        time = "" if isinstance(side.invocation_ns, Unknown) else f" of {format_ns(side.invocation_ns)}"
+        say(to, f"{word}: {side.bundle}, {run}{calls}{time}, {plural(side.ops, 'op')}")
+    if made.same_model:
+        say(to, "same model: ops are matched by identity")
+        return
+    gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in made.ops) for end in ("after", "before"))
+    edited = sum(op.edited for op in made.ops)
+    ways = {how: sum(op.how == how for op in made.ops) for how in ("structure", "neighbours", "order")}
+    said = ", ".join(f"{plural(count, 'op')} by {how}" for how, count in ways.items() if count)
+    say(
+        to,
+        f"{made.matched_percent:.1f} % of ops are matched: {said or 'none'}; {edited} edited, {gone} gone, {new} new",
+    )
+
+
+# ---- findings
+
+
+def _print_findings(to: Console, made: Comparison) -> None:
+    if not made.metrics:
+        say(to, "there is no metric that both have: maps alone are compared")
+        return
+    say(to, "")
+    if made.drift.ops:
+        count = plural(made.drift.ops, "op")
+        say(
+            to, f"{count} with unchanged code took {made.drift.ratio:.2f} times as long: the machine's part, taken away"
+        )
+    if not made.findings:
+        say(to, f"no finding: nothing changed by more than {made.threshold_percent:g} % beyond chance")
+    for finding in made.findings:
+        say(to, finding_text(finding), "bold")
+
+
+def finding_text(finding: Finding) -> str:
+    """A finding in a line."""
+    place = "" if isinstance(finding.line, Unknown) else f" line {finding.line}"
+    what = f"{_ids(finding)} {finding.name}{place}"
+    before, after = format_ns(finding.median_before), format_ns(finding.median_after)
+    if finding.kind == "new":
+        return f"{what}: new, {after} per invocation"
+    if finding.kind == "gone":
+        return f"{what}: gone, {before} per invocation"
+    bounds = f"{finding.ratio_low:.2f} to {finding.ratio_high:.2f}"
+    return f"{what}: {finding.kind}, {finding.ratio:.2f} times ({bounds}), {before} → {after} per invocation"
+
+
+def _ids(each: Finding | OpDifference) -> str:
+    ids = [side for side in (each.before, each.after) if not isinstance(side, Unknown)]
+    return " → ".join(dict.fromkeys(ids))
+
+
+# ---- costs
+
+
+def _chosen(made: Comparison, name: str | None) -> MetricDifference | None:
+    """The metric that is asked for, else the first time, else the first."""
+    by_name = {metric.name: metric for metric in made.metrics}
+    wanted = [name] if name is not None else ["cpu_ns", "duration_ns", *by_name]
+    return next((by_name[each] for each in wanted if each in by_name), None)
+
+
+def _print_costs(to: Console, made: Comparison, metric: MetricDifference, options: DiffOptions) -> None:
+    basis = "of the runs" if isinstance(made.invocations, Unknown) else "per invocation"
+    rows: dict[str, Sequence[OpDifference | Group]] = {"op": made.ops, "scope": made.scopes, "line": made.lines}
+    costing = [row for row in rows[options.by] if metric.name in row.amounts]
+    costing.sort(key=lambda row: -abs(row.amounts[metric.name].change))
+    shown = costing[: options.top or None]
+    first = {
+        "op": (Heading("op"), number("line", leave=8), Heading("name", leave=20, least=12), Heading("how", leave=30)),
+        "scope": (Heading("scope", least=16), number("ops")),
+        "line": (Heading("line", least=16), number("ops")),
+    }[options.by]
+    cells = [[*_about(row), *_figures(row.amounts[metric.name], made, metric)] for row in shown]
+    blank = [""] * (len(first) - 1)
+    for name, amount in _sums(made, metric):
+        cells.append([name, *blank, *_figures(amount, made, metric)])
+    more = len(costing) - len(shown)
+    title = f"{metric.name} {basis}, the largest changes first" + (f" ({more} more rows)" if more else "")
+    print_table(to, title, (*first, *_COSTS), cells)
+
+
+def _about(row: OpDifference | Group) -> list[object]:
+    if isinstance(row, Group):
+        return [row.name, row.ops]
+    line = row.line_before if isinstance(row.line_after, Unknown) else row.line_after
+    how = "gone" if isinstance(row.after, Unknown) else "new" if isinstance(row.before, Unknown) else str(row.how)
+    return [_ids(row), or_question_mark(line), row.name, how + ", edited" * row.edited]
+
+
+def _sums(made: Comparison, metric: MetricDifference) -> Iterator[tuple[str, Amount]]:
+    """What all rows add up to, and how: matched, gone and new ops, and the residual, are the whole."""
+    if not made.same_model:
+        yield from (("(matched)", metric.matched), ("(gone)", metric.gone), ("(new)", metric.new))
+    else:
+        yield "(ops)", metric.matched
+    yield "(residual)", metric.residual
+    yield "(whole)", metric.whole
+
+
+def _figures(amount: Amount, made: Comparison, metric: MetricDifference) -> list[object]:
+    texts = [_text(value, made.invocations, metric.unit) for value in (amount.before, amount.after, amount.change)]
+    texts[2] = ("+" if amount.change > 0 else "") + texts[2]
+    return [*texts, format_share(amount.change, metric.whole.before)]
+
+
+def _text(value: int, invocations: Integer, unit: str) -> str:
+    if isinstance(invocations, Unknown):
+        return format_quantity(value, unit)
+    return format_mean(value, invocations, unit) if value else "0"
+
+
+# ---- what else changed
+
+
+def _print_ops(to: Console, made: Comparison, options: DiffOptions) -> None:
+    """Ops that are on one side only, and those with another fate."""
+    gone = [op for op in made.ops if isinstance(op.after, Unknown)]
+    new = [op for op in made.ops if isinstance(op.before, Unknown)]
+    on_both = (op for op in made.ops if not isinstance(op.how, Unknown))
+    changed = [op for op in on_both if op.fate_before != op.fate_after]
+    headings = (Heading("op"), number("line"), Heading("name", least=12), Heading("fate before"), Heading("fate after"))
+    for title, ops in (("Ops that are gone", gone), ("New ops", new), ("Ops with another fate", changed)):
+        if ops:
+            shown = ops[: _rows(options)]
+            cells = [
+                [_ids(op), _about(op)[1], op.name, or_dash(op.fate_before), or_dash(op.fate_after)] for op in shown
+            ]
+            print_table(to, title + _more(ops, shown), headings, cells)
+
+
+def _rows(options: DiffOptions) -> int | None:
+    return min(options.top, _MOST) or None
+
+
+def _more(all_of_them: Sequence[object], shown: Sequence[object]) -> str:
+    return f" ({len(all_of_them) - len(shown)} more)" if len(all_of_them) > len(shown) else ""
+
+
+def _print_regrouped(to: Console, made: Comparison, options: DiffOptions) -> None:
+    if not made.regrouped:
+        return
+    shown = made.regrouped[: _rows(options)]
+    headings = (
+        Heading("op"),
+        Heading("name", least=12),
+        Heading("with, now", least=10),
+        Heading("no longer with", least=10),
+        Heading("kernels before", leave=20, least=16),
+        Heading("kernels after", leave=19, least=16),
+    )
+    cells = [
+        [each.after, each.name, *map(" ".join, (each.joined, each.left, each.kernels_before, each.kernels_after))]
+        for each in shown
+    ]
+    print_table(to, "Ops that share kernels with others than before" + _more(made.regrouped, shown), headings, cells)
+
+
+def _print_kernels(to: Console, kernels: Sequence[KernelDifference], options: DiffOptions) -> None:
+    if not kernels:
+        return
+    shown = kernels[: _rows(options)]
+    headings = (
+        Heading("kernel before", least=16),
+        Heading("kernel after", least=16),
+        number("instructions before"),
+        number("instructions after"),
+    )
+    cells = [
+        [*map(or_dash, (each.before, each.after, each.instructions_before, each.instructions_after))] for each in shown
+    ]
+    print_table(to, "Kernels that are other code" + _more(kernels, shown), headings, cells)

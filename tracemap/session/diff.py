@@ -1,0 +1,134 @@
+"""Two runs or bundles compared by the ops of their models."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.errors import ToolMissing, UsageInvalid
+from tracemap.options.attribute import AttributeOptions
+from tracemap.options.diff import DiffOptions
+from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.session.runs import joined, newest_run
+from tracemap.toolchain import Progress, no_progress
+from tracemap.units import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracemap.comparison.model import Comparison, Match
+    from tracemap.comparison.sides import Compared
+    from tracemap.graph.bundle import Bundle
+
+
+def diff(before: Path, after: Path, options: DiffOptions, progress: Progress = no_progress) -> Comparison:
+    """Compare two runs or bundles; a bundle stands for its newest run, two of which one has none for their maps.
+
+    Raises:
+        TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
+        UsageInvalid: a metric is wanted that one of them does not have; a bundle does not keep its model.
+        ToolMissing: models differ, and the compiler, which parses them, is not installed.
+        TargetExists, TargetUnwritable: the output cannot be written.
+    """
+    from tracemap.comparison.comparing import compare
+
+    check_files(options.output, force=options.force, inputs=(before, after))
+    named = (_named(before, options.map_a), _named(after, options.map_b))
+    with_runs = all(run is not None for _, run in named)
+    sides = [_joined(bundle, run if with_runs else None, options, progress) for bundle, run in named]
+    (one, first), (two, second) = sides
+    progress("matching ops")
+    same, matches = _matched(one, two, first, second)
+    progress("comparing")
+    made = compare(first, second, matches, same_model=same, threshold=options.threshold)
+    if options.metric is not None and options.metric not in [metric.name for metric in made.metrics]:
+        there = ", ".join(metric.name for metric in made.metrics) or "none"
+        raise UsageInvalid(f"--metric {options.metric}: not both have it; the metrics that both have are: {there}")
+    if options.output is not None:
+        write_shown(partial(show_diff, made, options), options.output)
+    return made
+
+
+def _named(path: Path, bundle: Path | None) -> tuple[Bundle | None, Path | None]:
+    """The bundle that is named, if any, and the run, if any, of what was given."""
+    from tracemap.graph.bundle import load
+
+    if not path.is_dir():
+        return None if bundle is None else load(bundle), path
+    if bundle is not None:
+        raise UsageInvalid(f"{path}: is a bundle itself; leave --map-a and --map-b to runs")
+    loaded = load(path)
+    return loaded, newest_run(loaded)
+
+
+def _joined(
+    loaded: Bundle | None, run: Path | None, options: DiffOptions, progress: Progress
+) -> tuple[Bundle, Compared]:
+    from tracemap.comparison.sides import Compared
+    from tracemap.machine.images import read_images
+
+    attribution = None
+    if run is not None:
+        attribute = AttributeOptions(
+            rule=options.rule,
+            keep_disturbed=options.keep_disturbed,
+            allow_mismatch=options.allow_mismatch,
+            memory=options.memory,
+        )
+        made = joined([run], loaded, attribute, progress)
+        loaded, attribution = made.bundle, made.attribution
+    if loaded is None:
+        raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")
+    name = UNKNOWN if run is None else run.name
+    images = partial(read_images, loaded.module_path)
+    return loaded, Compared(loaded.path.name, loaded.map_sha256, loaded.graph, name, attribution, images)
+
+
+def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tuple[bool, Sequence[Match]]:
+    """Whether it is the same model, and which op is which."""
+    from tracemap.comparison.comparing import identical
+    from tracemap.comparison.matching import match_flows
+
+    models = [bundle.model() for bundle in (one, two)]
+    if one.map_sha256 == two.map_sha256 or (models[0] and models[0] == models[1]):
+        return True, identical(first, second)
+    for bundle, model in zip((one, two), models, strict=True):
+        if not model:
+            raise UsageInvalid(f"{bundle.path}: does not keep its model, by which ops are matched; build it with it")
+    try:
+        from tracemap.mapping.model.flow import Flows
+    except ImportError as error:
+        raise ToolMissing(
+            "models that differ are parsed by IREE's compiler, which is not installed: pip install iree-base-compiler"
+        ) from error
+    flows = Flows()
+    matches = match_flows(*map(flows.of, models))
+    known = first.graph.op_by_id, second.graph.op_by_id
+    return False, [match for match in matches if match.before in known[0] and match.after in known[1]]
+
+
+def show_diff(made: Comparison, options: DiffOptions, out: TextIO) -> None:
+    """Write a comparison to a stream, in the format of the options."""
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            from tracemap.reports.csv.diff import diff_csv
+
+            stream.write(diff_csv(made))
+        else:
+            from tracemap.reports.terminal.diff import print_diff
+
+            print_diff(made, stream, options)
+
+    show_as(options.format, out, text, lambda: made)
+
+
+def failing(made: Comparison, options: DiffOptions) -> list[str]:
+    """What costs more than `--fail-over` allows, in words; nothing where it is not asked."""
+    if not isinstance(options.fail_over, float):
+        return []
+    from tracemap.comparison.findings import beyond
+    from tracemap.reports.terminal.diff import finding_text
+
+    return [finding_text(each) for each in beyond(made.findings, options.fail_over)]
