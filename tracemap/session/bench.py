@@ -119,7 +119,7 @@ def check_top(bundle: Bundle, top: int, run: Path | None = None) -> None:
     Raises:
         UsageInvalid: there is none.
     """
-    if top and run is None and _newest_run(bundle) is None:
+    if top and run is None and newest_run(bundle) is None:
         raise UsageInvalid(
             f"{bundle.path}: has no run that tells which kernels cost the most; record one, or name kernels with "
             "--kernel or --op instead of --top"
