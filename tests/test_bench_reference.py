@@ -178,6 +178,47 @@ def truth_values() -> str:
     return "\n".join([*lines, f"  return {results} : {', '.join([kind] * count)}", "}"])
 
 
+SORTED = """
+func.func @sorted(%a: tensor<64x33xf32>) -> tensor<64x33xf32> {
+  %0 = "stablehlo.sort"(%a) ({
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+    %c = stablehlo.compare LT, %x, %y : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  }) {dimension = 1 : i64, is_stable = true} : (tensor<64x33xf32>) -> tensor<64x33xf32>
+  return %0 : tensor<64x33xf32>
+}
+"""
+
+CHOSEN = """
+func.func @chosen(%a: tensor<4x100xf32>) -> (tensor<4x5xf32>, tensor<4x5xi32>) {
+  %v, %i = chlo.top_k(%a, k = 5) : tensor<4x100xf32> -> (tensor<4x5xf32>, tensor<4x5xi32>)
+  return %v, %i : tensor<4x5xf32>, tensor<4x5xi32>
+}
+"""
+
+SCATTERED = """
+func.func @scattered(%a: tensor<40x16xf32>, %i: tensor<8x1xi32>, %u: tensor<8x16xf32>) -> tensor<40x16xf32> {
+  %0 = "stablehlo.scatter"(%a, %i, %u) ({
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+    %s = stablehlo.add %x, %y : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0],
+      scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, indices_are_sorted = false,
+      unique_indices = false} : (tensor<40x16xf32>, tensor<8x1xi32>, tensor<8x16xf32>) -> tensor<40x16xf32>
+  return %0 : tensor<40x16xf32>
+}
+"""
+
+TRANSFORMED = """
+func.func @transformed(%a: tensor<8x64xf32>) -> (tensor<8x33xf32>, tensor<8x33xf32>) {
+  %0 = stablehlo.fft %a, type = RFFT, length = [64] : (tensor<8x64xf32>) -> tensor<8x33xcomplex<f32>>
+  %r = stablehlo.real %0 : (tensor<8x33xcomplex<f32>>) -> tensor<8x33xf32>
+  %i = stablehlo.imag %0 : (tensor<8x33xcomplex<f32>>) -> tensor<8x33xf32>
+  return %r, %i : tensor<8x33xf32>, tensor<8x33xf32>
+}
+"""
+
+
 PROGRAMS = {
     **{
         f"{kind}_{element}": elementwise(f"{kind}_{element}", element, names)
@@ -185,6 +226,10 @@ PROGRAMS = {
         for element, names in series.items()
     },
     "gather": GATHER,
+    "sorted": SORTED,
+    "chosen": CHOSEN,
+    "scattered": SCATTERED,
+    "transformed": TRANSFORMED,
     "argmax": ARGMAX,
     "quantized": QUANTIZED,
     "pool": POOL,

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tracemap.experiments.reference.blocks import evaluate_block, operand_maps
 from tracemap.experiments.reference.elements import Array, NotEvaluated
 from tracemap.experiments.reference.memory import View
+from tracemap.experiments.reference.ordering import ORDERING
 from tracemap.experiments.reference.tensors import State
 from tracemap.ir.affine import Linear
 from tracemap.ir.parsing import Operation, Value
@@ -124,4 +125,5 @@ def _changed(state: State, operation: Operation, scores: Array) -> Array:
 EXTENSIONS: Mapping[str, Callable[[Any, Operation], Sequence[Any]]] = {
     "iree_linalg_ext.map_store": _map_store,
     "iree_linalg_ext.online_attention": _online_attention,
+    **ORDERING,
 }
