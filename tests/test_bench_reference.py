@@ -1,11 +1,13 @@
 """What numpy computes of a kernel is what IREE's machine code computes: operations on numbers, types, ways to reduce.
 
-Each program below is compiled by IREE and run; the two share nothing but the IR.
+Each program below is compiled by IREE and run; the two share nothing but the IR. What numpy does not compute is compared
+with a plain compilation.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -178,6 +180,22 @@ def truth_values() -> str:
     return "\n".join([*lines, f"  return {results} : {', '.join([kind] * count)}", "}"])
 
 
+SCANNED = """
+func.func @scanned(%a: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  %i = tensor.empty() : tensor<8x64xf32>
+  %z = tensor.empty() : tensor<8xf32>
+  %c = arith.constant 0.0 : f32
+  %zz = linalg.fill ins(%c : f32) outs(%z : tensor<8xf32>) -> tensor<8xf32>
+  %0:2 = iree_linalg_ext.scan dimension(1) inclusive(true) ins(%a : tensor<8x64xf32>)
+      outs(%i, %zz : tensor<8x64xf32>, tensor<8xf32>) {
+  ^bb0(%x: f32, %y: f32):
+    %s = arith.addf %x, %y : f32
+    iree_linalg_ext.yield %s : f32
+  } -> tensor<8x64xf32>, tensor<8xf32>
+  return %0#0 : tensor<8x64xf32>
+}
+"""
+
 SORTED = """
 func.func @sorted(%a: tensor<64x33xf32>) -> tensor<64x33xf32> {
   %0 = "stablehlo.sort"(%a) ({
@@ -227,6 +245,7 @@ PROGRAMS = {
     },
     "gather": GATHER,
     "sorted": SORTED,
+    "scanned": SCANNED,
     "chosen": CHOSEN,
     "scattered": SCATTERED,
     "transformed": TRANSFORMED,
@@ -259,3 +278,20 @@ def test_numpy_and_machine_code_agree(name: str, verified: list[Json]) -> None:
     assert kernels, "nothing is left to run"
     for kernel in kernels:
         assert kernel["verification"]["status"] == "SUCCESS", kernel["verification"]
+
+
+def test_what_numpy_does_not_compute_is_compared_with_a_plain_compilation(verified: list[Json], tmp_path: Path) -> None:
+    """A running sum; as a running product it is wrong."""
+    (kernel,) = [each for each in verified if each["kernel"].startswith("scanned_dispatch_")]
+    assert kernel["verification"]["reference"] == "iree-compile without tiles and vectors"
+    (tmp_path / "model.mlir").write_text(SCANNED, encoding="utf-8")
+    check_cli("build", "model.mlir", cwd=tmp_path)
+    name = kernel["kernel"]
+    text = check_cli("swap", "model.tracemap", name, "--dump", "configuration", cwd=tmp_path)
+    assert text.count("arith.addf") == 1
+    (tmp_path / "wrong.mlir").write_text(text.replace("arith.addf", "arith.mulf"), encoding="utf-8")
+    options = ("-o", "wrong.tracemap", "--pairs", "0", "--format", "json")
+    done = run_cli("swap", "model.tracemap", f"{name}=wrong.mlir", *options, cwd=tmp_path)
+    (changed,) = json.loads(done.stdout)["kernels"]
+    assert (done.returncode, changed["verification"]["status"]) == (1, "FAILED")
+    assert "8x64xf32 in binding" in changed["verification"]["reason"]

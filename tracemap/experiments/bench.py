@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from tracemap.experiments.cases import Case, find_cases
 from tracemap.experiments.describing import arguments, operation_name
 from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
-from tracemap.experiments.filling import whole_memory
+from tracemap.experiments.filling import left_behind, whole_memory
 from tracemap.experiments.job import Answer, Call, Job, Timed
 from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
-from tracemap.experiments.reference.elements import SURPRISES, not_computed
+from tracemap.experiments.plain import Plain
+from tracemap.experiments.reference.elements import SURPRISES, UNDEFINED, not_computed
 from tracemap.experiments.running import Ended, run_job
 from tracemap.experiments.verifying import changed, first_difference, is_mostly_finite, tolerance
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
@@ -27,7 +28,6 @@ from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, Unknown
 
 if TYPE_CHECKING:
-    from tracemap.experiments.reference.memory import Memory
     from tracemap.graph.bundle import Bundle
     from tracemap.measurements.model import Peaks
     from tracemap.options.bench import BenchOptions
@@ -138,6 +138,17 @@ class _Benching:
             verified = self._run(cases, module, again, 0, cold=False, positive=True)
             for number, other in verified.items():
                 outcomes[number] = replace(outcomes[number], verification=other.verification)
+        without = [number for number, each in outcomes.items() if _has_no_reference(each)]
+        plain = Plain(
+            self._request.reference or self._request.bundle.configured(),
+            self._flags,
+            module,
+            cases,
+            self._folder,
+            self._options.time_limit,
+        )
+        for number, verification in plain.verified(without).items():
+            outcomes[number] = replace(outcomes[number], verification=verification)
         return outcomes
 
     def _with_cold(self, cases: Sequence[Case], module: Path, outcomes: dict[int, _Outcome]) -> dict[int, _Outcome]:
@@ -260,6 +271,13 @@ _NOT_FINITE: Final = "most of what it computes of made-up numbers are none"
 _UNASKED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
 
 
+def _has_no_reference(outcome: _Outcome) -> bool:
+    """Whether numpy could not compute a kernel that came to its end, and that has one result."""
+    found = outcome.verification
+    unknown = found.status is Status.NOT_VERIFIED and found.reference is UNKNOWN and found is not _UNASKED
+    return unknown and not outcome.ended and not found.reason.startswith(UNDEFINED)
+
+
 def _failed(reason: str) -> Verification:
     return Verification(Status.FAILED, UNKNOWN, 0.0, reason)
 
@@ -268,7 +286,7 @@ def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verificati
     """Compare what a call left in its buffers with what the reference leaves."""
     assert case.function is not None
     expected = whole_memory(call)
-    actual = _left(call, expected, folder, answer.call)
+    actual = left_behind(call, expected, folder, answer.call)
     if answer.spoiled is not None:
         return _failed(changed(answer.spoiled).text)
     try:
@@ -282,20 +300,6 @@ def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verificati
     if not is_mostly_finite(expected, stored):
         return Verification(Status.NOT_VERIFIED, _NUMPY, allowed, _NOT_FINITE)
     return Verification(Status.SUCCESS, _NUMPY, allowed, "")
-
-
-def _left(call: Call, before: Memory, folder: Path, number: int) -> Memory:
-    """The memory behind a call: what may have been changed is in files, the rest is as it was."""
-    import numpy as np
-
-    memory = list(before)  # the reference writes into none but those that are replaced below
-    for binding, buffer in enumerate(call.buffers):
-        file = folder / f"{number}-{binding}.bin"
-        if buffer.written:
-            memory[binding] = np.zeros(buffer.length, np.uint8)  # pages that are not used are not touched
-            memory[binding][buffer.begin : buffer.end] = np.fromfile(file, np.uint8)
-            file.unlink()
-    return memory
 
 
 def _spread(timed: Timed) -> Spread | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracemap.experiments.job import CANARY, Buffer, Call
@@ -11,6 +12,8 @@ from tracemap.experiments.reference.memory import View
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from tracemap.experiments.reference.memory import Memory
 
 
 def used_bytes(call: Call, binding: int) -> npt.NDArray[np.uint8]:
@@ -36,6 +39,20 @@ def whole_memory(call: Call) -> list[npt.NDArray[np.uint8]]:
         data = np.zeros(buffer.length, np.uint8)
         data[buffer.begin : buffer.end] = used_bytes(call, binding)
         memory.append(data)
+    return memory
+
+
+def left_behind(call: Call, before: Memory, folder: Path, number: int) -> Memory:
+    """The memory behind a call: what may have been changed is in files, which are taken away; the rest is as it was."""
+    import numpy as np
+
+    memory = list(before)  # nobody writes into any but those that are replaced below
+    for binding, buffer in enumerate(call.buffers):
+        file = folder / f"{number}-{binding}.bin"
+        if buffer.written:
+            memory[binding] = np.zeros(buffer.length, np.uint8)  # pages that are not used are not touched
+            memory[binding][buffer.begin : buffer.end] = np.fromfile(file, np.uint8)
+            file.unlink()
     return memory
 
 

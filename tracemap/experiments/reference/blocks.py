@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracemap.experiments.reference.elements import Array, NotEvaluated
+from tracemap.experiments.reference.elements import UNDEFINED, Array, NotEvaluated
 from tracemap.experiments.reference.scalars import evaluate
 from tracemap.ir.affine import Linear, NotLinear, linear_maps
 from tracemap.ir.constants import DYNAMIC
@@ -86,5 +86,5 @@ def _extracted(tensor: npt.NDArray[Any], indices: Sequence[Array]) -> Array:
         return tensor[()]
     places = np.broadcast_arrays(*indices)
     if any(np.any((place < 0) | (place >= size)) for place, size in zip(places, tensor.shape, strict=True)):
-        raise NotEvaluated("an element that lies outside of its tensor has no reference")
+        raise NotEvaluated(f"{UNDEFINED}an element lies outside of its tensor")
     return tensor[tuple(places)]

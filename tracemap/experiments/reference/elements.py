@@ -22,6 +22,9 @@ class NotEvaluated(ValueError):
     """Part of a kernel that has no reference here; the message says what it is."""
 
 
+UNDEFINED: Final = "undefined: "
+"""Begins the message of a `NotEvaluated` that says that made-up numbers lead to no one result, whoever computes it."""
+
 SURPRISES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
 """How a reference can end that meets what nobody thought of; it costs this kernel's verification, no other's."""
 

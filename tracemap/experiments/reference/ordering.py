@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.experiments.reference.blocks import evaluate_block
-from tracemap.experiments.reference.elements import Array, NotEvaluated
+from tracemap.experiments.reference.elements import UNDEFINED, Array, NotEvaluated
 from tracemap.ir.parsing import Operation, Value
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _order(
     tied = ~strictly & ~np.swapaxes(strictly, -1, -2)
     earlier = np.tri(length, k=-1, dtype=bool)
     if several and np.any(tied & earlier):
-        raise NotEvaluated("elements that are equal have no order in a sort of several tensors")
+        raise NotEvaluated(f"{UNDEFINED}elements that are equal have no order in a sort of several tensors")
     places = np.count_nonzero(strictly | (tied & earlier), axis=-1)
     return np.moveaxis(np.argsort(places, axis=-1, kind="stable"), -1, axis)
 
@@ -97,7 +97,7 @@ def _scatter(state: State, operation: Operation) -> Sequence[Any]:
     if operation.attributes["unique_indices"].value and len(np.unique(places.reshape(-1, len(dimensions)), axis=0)) < (
         math.prod(places.shape[:-1])
     ):
-        raise NotEvaluated("made-up indices of a scatter are not unique, as it needs them")
+        raise NotEvaluated(f"{UNDEFINED}made-up indices of a scatter are not unique, as it needs them")
     block = operation.regions[0].blocks[0]
     inner = [each.operation for each in block.operations]
     result = np.array(before)
@@ -110,7 +110,7 @@ def _scatter(state: State, operation: Operation) -> Sequence[Any]:
         if any(
             not 0 <= begin <= size - extent for begin, extent, size in zip(begins, extents, before.shape, strict=True)
         ):
-            raise NotEvaluated("a slice that is scattered outside of its tensor has no reference")
+            raise NotEvaluated(f"{UNDEFINED}a slice is scattered outside of its tensor")
         where = tuple(slice(begin, begin + extent) for begin, extent in zip(begins, extents, strict=True))
         known: dict[Value, Array] = {
             block.arguments[0]: updates[number].reshape(extents),
