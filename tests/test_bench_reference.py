@@ -1,7 +1,7 @@
 """What numpy computes of a kernel is what IREE's machine code computes: operations on numbers, types, ways to reduce.
 
-Each program below is compiled by IREE and run; the two share nothing but the IR. What numpy does not compute is compared
-with a plain compilation.
+Each program below is compiled by IREE and run; the two share nothing but the IR. What numpy does not compute is
+compared with a plain compilation.
 """
 
 from __future__ import annotations

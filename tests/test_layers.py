@@ -94,6 +94,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"configuring", "describing", "explaining", "job", "keeping", "specs"}),
         frozenset({"candidates", "changing", "filling", "running", "verifying", "wrapping"}),
         frozenset({"cases", "dispatch_tuner", "runner", "swapping"}),
+        frozenset({"plain"}),
         frozenset({"bench"}),
         frozenset({"sweeping", "tuning"}),
     ),
