@@ -133,9 +133,9 @@ def test_heat_is_what_was_seen(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     data = page_data(real.read_text(encoding="utf-8"))
     total = sum(data["kernels"][0]["seen"]["samples"].values())
-    find(browser, "#kernel-ir .kr .v[title]")  # waits for what is drawn
-    titles = [row.get_attribute("title") for row in browser.find_elements("css selector", "#kernel-ir .kr .v[title]")]
-    shown = sum(int(str(title).partition(" ")[0]) for title in titles)
+    find(browser, "#kernel-ir .kr .v[title]")  # waits for what is drawn; read at once, for it may be drawn again
+    script = "return [...document.querySelectorAll('#kernel-ir .kr .v[title]')].map(row => row.title)"
+    shown = sum(int(str(title).partition(" ")[0]) for title in browser.execute_script(script))
     assert 0 < shown <= total
     assert find(browser, "#kernel-event").get_attribute("value") == "samples"
     assert "occupancy" in find(browser, ".kernel-bar").text
