@@ -91,6 +91,7 @@ def open_page(browser: Chrome) -> Iterator[Open]:
         opened.append(path.as_uri())
         browser.get(path.as_uri() + anchor)
         WebDriverWait(browser, 30).until(is_ready, "the page's scripts did not end")
+        settle(browser)
         return browser
 
     yield show
@@ -103,6 +104,16 @@ def open_page(browser: Chrome) -> Iterator[Open]:
 def is_ready(browser: Chrome) -> bool:
     """Whether the page's script has run: it inflates what it works on, for a moment beyond the page's load."""
     return bool(browser.execute_script("return document.documentElement.classList.contains('ready')"))
+
+
+def settle(browser: Chrome) -> None:
+    """Wait until what was opened, clicked or pressed has had its effect.
+
+    A new address is told to the page a moment later, and what has come into view only when it was drawn: the second
+    frame begins after the first was.
+    """
+    frames = "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))"
+    browser.execute_async_script(f"const done = arguments[0]; {frames}")
 
 
 def log(browser: Chrome, kind: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from selenium.webdriver import Chrome
 
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, settle
 from tests.browser.test_reports_browser import go, prefer
 from tests.builders import graph, op
 from tests.support import SAMPLES
@@ -134,6 +134,7 @@ def coloured_by_line(browser: Chrome, panel: str) -> list[list[tuple[str, str]]]
     }
     return found.map((line) => line.sort((a, b) => a[0] - b[0]).map((each) => each.slice(1)));
     """
+    settle(browser)
     found: list[list[list[str]]] = browser.execute_script(script, panel)
     return [[(name, text) for name, text in line] for line in found]
 

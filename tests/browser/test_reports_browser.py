@@ -11,7 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.browser.conftest import Open, log
+from tests.browser.conftest import Open, log, settle
 from tests.builders import MODEL, attribution, graph, op, site
 from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
@@ -27,11 +27,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("pages") / "small.html"
     write_page(render_page(page_of(GRAPH, attribution(GRAPH, TOTALS, executes=EXECUTES))), target, force=False)
     return target
-
-
-def settle(browser: Chrome) -> None:
-    """Wait until what was clicked or pressed has had its effect: a new address is told to the page a moment later."""
-    browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => setTimeout(done))")
 
 
 def find(browser: Chrome, selector: str) -> WebElement:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 from tracemap.attribution.model import OpCost
 from tracemap.comparison.model import Drift, Finding, Kind
+from tracemap.measurements.order import weighted_quantile
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 LEAST_SHARE: Final = 0.005
@@ -67,17 +67,9 @@ def drift_of(ops: Sequence[Measured]) -> Drift:
     ]
     if len(ratios) < _LEAST_OPS:
         return NO_DRIFT
-    middle = _quantile(ratios, 0.5)
+    middle = weighted_quantile(ratios, 0.5)
     apart = [(max(ratio / middle, middle / ratio), weight) for ratio, weight in ratios]
-    return Drift(round(middle, 4), round(_quantile(apart, _MOST_OF_COST), 4), len(ratios))
-
-
-def _quantile(weighted: Sequence[tuple[float, int]], part: float) -> float:
-    """The least value that, with all that are less, has this part of the weight."""
-    ordered = sorted(weighted)
-    passed = accumulate(weight for _, weight in ordered)
-    enough = part * sum(weight for _, weight in ordered)
-    return next(value for (value, _), weight in zip(ordered, passed, strict=True) if weight >= enough)
+    return Drift(round(middle, 4), round(weighted_quantile(apart, _MOST_OF_COST), 4), len(ratios))
 
 
 def findings(ops: Sequence[Measured], metric: str, threshold: float, drift: Drift) -> tuple[Finding, ...]:

@@ -23,6 +23,7 @@ from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.types import add
 from tracemap.machine.sameness import same_code
+from tracemap.measurements.order import quartiles
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, Unknown
@@ -139,16 +140,12 @@ class _Benching:
             for number, other in verified.items():
                 outcomes[number] = replace(outcomes[number], verification=other.verification)
         without = [number for number, each in outcomes.items() if _has_no_reference(each)]
-        plain = Plain(
-            self._request.reference or self._request.bundle.configured(),
-            self._flags,
-            module,
-            cases,
-            self._folder,
-            self._options.time_limit,
-        )
-        for number, verification in plain.verified(without).items():
-            outcomes[number] = replace(outcomes[number], verification=verification)
+        if without:
+            configured = self._request.reference or self._request.bundle.configured()
+            limit_s = self._options.time_limit
+            plain = Plain(configured, self._flags, module, cases, self._folder, limit_s)
+            for number, verification in plain.verified(without).items():
+                outcomes[number] = replace(outcomes[number], verification=verification)
         return outcomes
 
     def _with_cold(self, cases: Sequence[Case], module: Path, outcomes: dict[int, _Outcome]) -> dict[int, _Outcome]:
@@ -306,7 +303,7 @@ def _spread(timed: Timed) -> Spread | None:
     if not timed.call_ns:
         return None
     times = timed.call_ns
-    q1, median, q3 = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+    q1, median, q3 = quartiles(times)
     return Spread(round(median, 3), round(q1, 3), round(q3, 3), len(times), timed.batch, timed.copies)
 
 

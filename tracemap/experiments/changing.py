@@ -17,6 +17,7 @@ from tracemap.experiments.model import OpChange, Ratio
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
 from tracemap.machine.sameness import same_code
+from tracemap.measurements.order import weighted_quantile
 
 Costs = Mapping[str, float]
 """What an op costs per invocation, by its id, in ns."""
@@ -110,12 +111,5 @@ def _drift(before: Costs, after: Costs, untouched: Sequence[str]) -> float:
     """
     if any(sum(side[name] for name in untouched) < _ENOUGH_UNTOUCHED * sum(side.values()) for side in (before, after)):
         return 1.0
-    ratios = sorted((after[name] / before[name], before[name]) for name in untouched if before[name] and after[name])
-    if len(ratios) < _MOST_OF:
-        return 1.0
-    half, passed = sum(weight for _, weight in ratios) / 2, 0.0
-    for ratio, weight in ratios:
-        passed += weight
-        if passed >= half:
-            return ratio
-    return ratios[-1][0]
+    ratios = [(after[name] / before[name], before[name]) for name in untouched if before[name] and after[name]]
+    return 1.0 if len(ratios) < _MOST_OF else weighted_quantile(ratios, 0.5)

@@ -7,7 +7,6 @@ kind the same sweep goes on where it was, and does nothing twice.
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.executables import executables_of
 from tracemap.ir.parsing import MlirParser
 from tracemap.mapping.compiler.compiling import CONFIGURED, failure
+from tracemap.measurements.order import quartiles
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import find_tool, run_tool
 
@@ -222,5 +222,5 @@ def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
     """The median and the quartiles; zeros of nothing."""
     if not times:
         return 0.0, 0.0, 0.0
-    q1, median, q3 = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
+    q1, median, q3 = quartiles(times)
     return round(median, 3), round(q1, 3), round(q3, 3)

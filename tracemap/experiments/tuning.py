@@ -33,6 +33,7 @@ from tracemap.experiments.specs import root_of
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.executables import executables_of
 from tracemap.ir.parsing import MlirParser, Module, Operation
+from tracemap.measurements.order import FEWEST, median_ranks
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
 
@@ -279,17 +280,8 @@ class Tuning:
 
 def interval_of(ratios: Sequence[float]) -> Ratio | None:
     """The median of ratios with its interval of 95 % by order statistics (Conover, section 3.2); None of too few."""
-    ordered = sorted(ratios)
-    count = len(ordered)
-    below = 0
-    # The largest number of values to leave out at each end so that the median lies between with 95 %.
-    total, term = 0.0, 0.5**count
-    for number in range(count // 2):
-        total += term
-        if total > 0.025:
-            break
-        below = number + 1
-        term = term * (count - number) / (number + 1)
-    if below == 0:
+    if len(ratios) < FEWEST:
         return None
-    return Ratio(round(statistics.median(ordered), 4), round(ordered[below - 1], 4), round(ordered[-below], 4))
+    ordered = sorted(ratios)
+    low, high = median_ranks(len(ordered))
+    return Ratio(round(statistics.median(ordered), 4), round(ordered[low - 1], 4), round(ordered[high - 1], 4))

@@ -1,9 +1,12 @@
-"""Order statistics: which values of a sorted sample say between what bounds its median lies."""
+"""Order statistics: the values of a sample that bound its median, its quartiles, quantiles of weighted values."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 _TAIL = 0.025
 """What a 95 % interval leaves out on either side."""
@@ -31,6 +34,23 @@ def median_ranks(count: int) -> tuple[int, int]:
         upto = below
         low -= 1
     return low, count + 1 - low
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The first quartile, the median and the third quartile of a sample, interpolated between its values; not empty."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return q1, median, q3
+
+
+def weighted_quantile(weighted: Sequence[tuple[float, float]], part: float) -> float:
+    """The least of values, each with its weight, that with all that are less has this part of the weight; not empty."""
+    ordered = sorted(weighted)
+    enough = part * sum(weight for _, weight in ordered)
+    passed = accumulate(weight for _, weight in ordered)
+    reached = (value for (value, _), weight in zip(ordered, passed, strict=True) if weight >= enough)
+    return next(reached, ordered[-1][0])
 
 
 def _probability(count: int, heads: int) -> float:
