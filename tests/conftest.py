@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import SAMPLES, Corpus, check_cli, made_once
+from tests.support import ROOT, SAMPLES, Corpus, check_cli, made_once
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # a busy machine is slow; that is no defect of what is tested
@@ -51,6 +51,16 @@ def built(made: Path, samples: Corpus) -> Built:
         return bundle
 
     return build
+
+
+@pytest.fixture(scope="session")
+def several(made: Path) -> Path:
+    """The bundle of the functions of several kinds; tests must not change it."""
+    bundle = made / "several.tracemap"
+    with made_once(bundle) as missing:
+        if missing:
+            check_cli("build", ROOT / "tests" / "programs" / "several.mlir", "-o", bundle)
+    return bundle
 
 
 FIXED = ("--iree-llvmcpu-target-triple=x86_64-unknown-linux-gnu", "--iree-llvmcpu-target-cpu=x86-64-v3")

@@ -16,25 +16,14 @@ import pytest
 import tracemap
 from tests.conftest import Built
 from tests.recording import events, request
-from tests.support import ROOT, check_cli, json_cli, made_once, run_cli
+from tests.support import check_cli, json_cli, run_cli
 from tracemap.capture.record import record
 from tracemap.graph.bundle import load
 from tracemap.mapping.compiler.repeated import build_repeated
 
-SEVERAL = ROOT / "tests" / "programs" / "several.mlir"
 DECODE = ("--flagfile", "flags/hand_multifunc.decode.flags")
 COMPARE = Path("/usr/share/benchmark/compare.py")
 """Google Benchmark's own, of Debian's package libbenchmark-tools."""
-
-
-@pytest.fixture(scope="module")
-def several(made: Path) -> Path:
-    """The bundle of the functions of several kinds; tests must not change it."""
-    bundle = made / "several.tracemap"
-    with made_once(bundle) as missing:
-        if missing:
-            check_cli("build", SEVERAL, "-o", bundle)
-    return bundle
 
 
 def test_the_table_is_google_benchmarks_and_the_clocks_are_named(built: Built) -> None:

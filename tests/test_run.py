@@ -14,26 +14,15 @@ import pytest
 
 import tracemap
 from tests.conftest import Built
-from tests.support import ROOT, check_cli, interruptible, made_once, run_cli
+from tests.support import ROOT, check_cli, interruptible, run_cli
 from tracemap.errors import FunctionUnknown, InputInvalid, OutputInvalid, OutputsDiffer, UsageInvalid
 from tracemap.experiments.model import Status
 from tracemap.toolchain import find_tool
 
-SEVERAL = ROOT / "tests" / "programs" / "several.mlir"
 X = np.array([[0.5, 1.0, 2.0], [-3.0, 0.0, 10.0]], np.float32)
 MIX = ("--function", "mix", "--input", "2x3xf32=0.5 1 2 -3 0 10", "--input", "21")
 RIGHT = "2x3xf32=1.25 2 5 10 1 101"
 DEADLINE_S = 60
-
-
-@pytest.fixture(scope="module")
-def several(made: Path) -> Path:
-    """The bundle of the functions of several kinds; tests must not change it."""
-    bundle = made / "several.tracemap"
-    with made_once(bundle) as missing:
-        if missing:
-            check_cli("build", SEVERAL, "-o", bundle)
-    return bundle
 
 
 def plain(bundle: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

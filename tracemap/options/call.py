@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from tracemap.options.option import BEHIND_DASHES, Options, option
 from tracemap.units import UNKNOWN, Integer, Text
@@ -32,3 +33,9 @@ class CallOptions(FunctionOptions):
     """Which function is called, with what, and on how many workers."""
 
     serial: bool = option(False, "One worker instead of all cores.")
+
+
+def call_of(options: FunctionOptions) -> dict[str, Any]:
+    """By their names, what options say of the call: for the options of another command that makes the same one."""
+    known = {field.name for field in fields(CallOptions)}
+    return {field.name: getattr(options, field.name) for field in fields(options) if field.name in known}

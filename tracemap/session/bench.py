@@ -13,6 +13,7 @@ from tracemap.errors import QueryInvalid, TracemapError, UsageInvalid
 from tracemap.experiments.model import Bench, KernelBench, Status
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.bench import BenchOptions
+from tracemap.options.call import call_of
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
@@ -89,16 +90,9 @@ class _Again:
         if not options.seconds:
             return Application()
         with temporary_folder() as folder:
-            of_record = RecordOptions(
-                function=self._function,
-                inputs=options.inputs,
-                dim=options.dim,
-                flagfile=options.flagfile,
-                serial=True,
-                runtime_flags=options.runtime_flags,
-                output=folder / "again.parquet",
-                seconds=options.seconds,
-            )
+            of_call = call_of(options) | {"function": self._function}
+            again = folder / "again.parquet"
+            of_record = RecordOptions(serial=True, output=again, seconds=options.seconds, **of_call)
             try:
                 run = record(self._bundle, of_record).path
                 return _application(_attribution(self._bundle, run, no_progress), None)

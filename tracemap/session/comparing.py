@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import ProgramFailed
 from tracemap.experiments.model import ComparedFunction, ComparedOutput
+from tracemap.options.call import call_of
 from tracemap.options.run import RunOptions
 from tracemap.options.swap import SwapOptions
 from tracemap.session.programs import program_of
@@ -76,14 +77,4 @@ def compared_with(
 
 
 def _run_options(options: SwapOptions) -> RunOptions:
-    return RunOptions(
-        function=options.function,
-        inputs=options.inputs,
-        dim=options.dim,
-        flagfile=options.flagfile,
-        serial=options.serial,
-        runtime_flags=options.runtime_flags,
-        atol=options.atol,
-        rtol=options.rtol,
-        exact=options.exact,
-    )
+    return RunOptions(atol=options.atol, rtol=options.rtol, exact=options.exact, **call_of(options))

@@ -11,7 +11,7 @@ from tracemap.experiments.model import KernelBench, KernelChange, Replacement, S
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.bench import BenchOptions
 from tracemap.options.build import BuildOptions
-from tracemap.options.call import CallOptions
+from tracemap.options.call import CallOptions, call_of
 from tracemap.options.record import RecordOptions
 from tracemap.options.swap import SwapOptions
 from tracemap.outputs import check_files, show_as, write_text
@@ -185,8 +185,7 @@ def _costs(bundle: Bundle, run: Path, call: CallOptions, seconds: float) -> Cost
     from tracemap.session.record import record
     from tracemap.session.runs import joined
 
-    of_call = {name: getattr(call, name) for name in ("function", "inputs", "dim", "flagfile", "serial")}
-    record(bundle, RecordOptions(output=run, seconds=seconds, runtime_flags=call.runtime_flags, **of_call))
+    record(bundle, RecordOptions(output=run, seconds=seconds, **call_of(call)))
     found: Attribution = joined([run], bundle, AttributeOptions(), no_progress).attribution
     return {
         op.op: float(median)
