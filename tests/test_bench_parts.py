@@ -8,10 +8,11 @@ import pytest
 from tracemap.experiments.explaining import Alone, Application, Recorded, SiteCalls, explained, typical_ratio
 from tracemap.experiments.filling import used_bytes, whole_memory
 from tracemap.experiments.job import CANARY, Buffer, Call, Fill
+from tracemap.experiments.model import Status
 from tracemap.experiments.reference.elements import from_memory, to_memory
 from tracemap.experiments.reference.kernel import Precision
 from tracemap.experiments.reference.memory import View
-from tracemap.experiments.verifying import first_difference, tolerance
+from tracemap.experiments.verifying import first_difference, judged, tolerance
 
 LENGTH = 4 * 6 + 8
 WRITTEN = View.whole(0, 4, (2, 3), "f32")
@@ -62,6 +63,28 @@ def test_what_is_a_little_wrong_everywhere_is_found() -> None:
         said[factor] = "" if difference is None else difference.text
     assert said[1.0] == ""
     assert "differs everywhere a little" in said[1.03125]
+
+
+@pytest.mark.parametrize(
+    ("element", "sums", "extents", "reference", "status"),
+    [
+        ("f16", 2.0**-10 * 1024, (1,), 1.0, Status.NOT_VERIFIED),  # a million numbers summed up in f16
+        ("f16", 2.0**-10 * 1024, (256,), 1.0, Status.NOT_VERIFIED),
+        ("f16", 2.0**-10 * 128, (256,), 1.0, Status.SUCCESS),  # the mean of many is sharper than each
+        ("f16", 2.0**-10 * 1024, (1,), 0.0, Status.SUCCESS),  # anything else than 0 differs
+        ("f32", 2.0**-23 * 1024, (1,), 1.0, Status.SUCCESS),
+    ],
+)
+def test_what_half_the_reference_would_pass_as_well_is_not_verified(
+    element: str, sums: float, extents: tuple[int, ...], reference: float, status: Status
+) -> None:
+    view = View.whole(0, 0, extents, element)
+    length = 4 * extents[0]
+    call = Call("call_0", 7, (Buffer(length, 0, length, True, ()),))
+    memory = np.zeros(length, np.uint8)
+    view.of([memory])[...] = to_memory(np.full(extents, reference), element)
+    found = judged(call, [memory], [memory.copy()], [view], "numpy", Precision(2.0**-10, sums))
+    assert found.status is status
 
 
 def test_what_was_not_written_is_no_number_and_differs() -> None:

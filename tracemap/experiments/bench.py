@@ -17,7 +17,7 @@ from tracemap.experiments.model import InApplication, KernelBench, Spread, Statu
 from tracemap.experiments.plain import Plain
 from tracemap.experiments.reference.elements import SURPRISES, UNDEFINED, not_computed
 from tracemap.experiments.running import Ended, run_job
-from tracemap.experiments.verifying import changed, first_difference, is_mostly_finite, tolerance
+from tracemap.experiments.verifying import NOT_FINITE, changed, judged
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.parsing import MlirParser, Module
@@ -134,7 +134,7 @@ class _Benching:
         """Run and verify all; those whose made-up numbers lead to none once more, with others."""
         cold = self._options.cold
         outcomes = self._run(cases, module, range(len(cases)), self._options.repetitions, cold=cold, positive=False)
-        again = [number for number, each in outcomes.items() if each.verification.reason == _NOT_FINITE]
+        again = [number for number, each in outcomes.items() if each.verification.reason == NOT_FINITE]
         if again:
             verified = self._run(cases, module, again, 0, cold=False, positive=True)
             for number, other in verified.items():
@@ -264,7 +264,6 @@ def _beside(
             yield seen[0], statistics.median(outcome.answer.warm.call_ns)
 
 
-_NOT_FINITE: Final = "most of what it computes of made-up numbers are none"
 _UNASKED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
 
 
@@ -290,13 +289,7 @@ def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verificati
         computed = case.function.run(expected)
     except SURPRISES as error:
         return Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, not_computed(error))
-    stored, allowed = computed.stored, tolerance(computed.precision)
-    difference = first_difference(call, expected, actual, stored, allowed)
-    if difference is not None:
-        return Verification(Status.FAILED, _NUMPY, allowed, difference.text)
-    if not is_mostly_finite(expected, stored):
-        return Verification(Status.NOT_VERIFIED, _NUMPY, allowed, _NOT_FINITE)
-    return Verification(Status.SUCCESS, _NUMPY, allowed, "")
+    return judged(call, expected, actual, computed.stored, _NUMPY, computed.precision)
 
 
 def _spread(timed: Timed) -> Spread | None:

@@ -17,11 +17,11 @@ from tracemap.experiments.cases import Case
 from tracemap.experiments.configuring import with_pipeline
 from tracemap.experiments.filling import left_behind, whole_memory
 from tracemap.experiments.job import Job
-from tracemap.experiments.model import Status, Verification
+from tracemap.experiments.model import Verification
 from tracemap.experiments.reference.elements import EPSILON, SURPRISES
 from tracemap.experiments.reference.kernel import Precision
 from tracemap.experiments.running import Ended, run_job
-from tracemap.experiments.verifying import first_difference, is_mostly_finite, tolerance
+from tracemap.experiments.verifying import NOT_FINITE, judged
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.parsing import MlirParser, walk
 
@@ -82,16 +82,12 @@ class Plain:
                 return None
             memories.append(left_behind(call, whole_memory(call), self.folder, answer.call))
         stored = [access.view for access in case.accesses if access.stored]
-        allowed = tolerance(self._precision(case))
         try:
             expected, actual = memories
-            difference = first_difference(case.call(0), expected, actual, stored, allowed)
-            finite = is_mostly_finite(expected, stored)
+            found = judged(case.call(0), expected, actual, stored, NAME, self._precision(case))
         except SURPRISES:
             return None
-        if difference is not None:
-            return Verification(Status.FAILED, NAME, allowed, difference.text)
-        return Verification(Status.SUCCESS, NAME, allowed, "") if finite else None
+        return None if found.reason == NOT_FINITE else found
 
     def _precision(self, case: Case) -> Precision:
         """How exact floats can be where it is not known how many go into a sum: as many as a binding has, at most."""
