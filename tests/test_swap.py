@@ -249,8 +249,13 @@ def test_an_output_that_differs_is_named_with_its_first_element(bundle: Path, so
     assert wide.returncode == 0, wide.stderr
 
 
-def test_inputs_that_do_not_fit_leave_nothing(bundle: Path, source: str, tmp_path: Path) -> None:
-    done = swapped(bundle, source, tmp_path, "--verify-application", "--input", "3xf32=0")
+@pytest.mark.parametrize(
+    "asked", [("--verify-application", "--input", "3xf32=0"), ("--pairs", "1", "--function", "nothing")]
+)
+def test_a_call_that_cannot_be_made_leaves_nothing(
+    asked: Sequence[str], bundle: Path, source: str, tmp_path: Path
+) -> None:
+    done = swapped(bundle, source, tmp_path, *asked)
     assert (done.returncode, done.stdout) == (2, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["edited.mlir"]
 

@@ -114,6 +114,8 @@ def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) 
         (["--op", "op999"], "no such op"),
         (["--top", "0"], "top"),
         (["--top", "1"], "has no run that tells which kernels cost the most"),
+        (["--kernel", "*", "--function", "nothing"], "the module has no function 'nothing'"),
+        (["--kernel", "*", "--input", "3xf32"], "give one --input per argument"),
     ],
 )
 def test_what_cannot_be_tuned_is_said(options: list[str], words: str, tuned: tuple[Path, Json]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracemap.errors import UsageInvalid
+from tracemap.owned.home import temporary_folder
 from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
@@ -23,6 +24,19 @@ def program_of(bundle: Bundle, options: CallOptions) -> Program:
     from tracemap.capture.calling import Program
 
     return Program(bundle.module_path, bundle.graph.functions, device_of(bundle, options.runtime_flags))
+
+
+def check_call(bundle: Bundle, options: CallOptions) -> None:
+    """Refuse what `record` would refuse to call, before other work that would be in vain.
+
+    Raises:
+        FunctionUnknown, InputInvalid, UsageInvalid: as `capture.calling.make_call` does.
+    """
+    from tracemap.capture.benchmark import BENCHMARK_TOOL
+    from tracemap.capture.calling import make_call
+
+    with temporary_folder() as folder:
+        make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder)
 
 
 def check_runs_on_cpu(bundle: Bundle, backends: frozenset[str], command: str) -> None:

@@ -17,6 +17,7 @@ from tracemap.options.swap import SwapOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.comparing import compared_with, references
+from tracemap.session.programs import check_call
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def swap(
     if options.output.resolve() == bundle.path.resolve():
         raise UsageInvalid(f"{options.output}: is the original, which the new bundle is compared with; name another")
     swaps = _swaps(Swapping(bundle), replacements, options)
+    if options.pairs:
+        check_call(bundle, options)
     with temporary_folder() as folder:
         # Before anything is written: what cannot be called has no outputs to compare with.
         right = references(bundle, options, folder, progress) if options.verify_application else []
