@@ -198,6 +198,7 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
         (["--size", "M"], "LETTER=SIZES"),
         (["--size", "X=4"], "has the sizes M, N, K"),
         (["--size", "M=0"], "a size is a number from 1"),
+        (["--size", "M=8:4"], "'8:4': holds no size"),
         (["--type", "f7"], "is no type"),
         (["--epilogue", "gelu"], "is no epilogue"),
         (["--config", "fast"], "a configuration is"),

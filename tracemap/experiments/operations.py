@@ -239,6 +239,8 @@ def sizes_of(text: str) -> list[int]:
             raise UsageInvalid(f"{part!r}: a size is a number from 1, or start:stop:step")
         start = int(match[1])
         sizes = range(start, int(match[2] or start) + 1, int(match[3] or 1))
+        if not sizes:
+            raise UsageInvalid(f"{part!r}: holds no size: it ends below its start")
         if len(found) + len(sizes) > _MOST:
             raise UsageInvalid(f"{part!r}: is more than {_MOST:,} sizes")
         found += sizes
