@@ -109,9 +109,10 @@ def test_where_times_differ_the_application_is_recorded_again(built: Built, tmp_
     assert site["again_ns"] is None
 
 
-def test_why_the_application_is_not_recorded_again_is_said(built: Built, recorded: Recorded) -> None:
-    options = ("--run", recorded("hand_mlp"), "--function", "absent", "--kernel", "*softmax*", "--no-verify", *QUICK)
-    found = json_cli("bench", built("hand_mlp"), *options)
+def test_why_the_application_is_not_recorded_again_is_said(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "absent.flags").write_text("--device=absent\n", encoding="utf-8")
+    asked = ("--kernel", "*softmax*", "--flagfile", tmp_path / "absent.flags")
+    found = json_cli("bench", built("hand_mlp"), "--run", recorded("hand_mlp"), *asked, "--no-verify", *QUICK)
     differs = any(site["points_to"] for kernel in found["kernels"] for site in kernel["in_application"])
     said = [each["message"] for each in found["diagnostics"]]
     assert len(said) == differs
@@ -160,6 +161,9 @@ def test_kernels_are_chosen_by_name_and_by_op(built: Built) -> None:
         (["--repetitions", "0"], "repetitions"),
         (["--top", "2"], "has no run that tells which kernels cost the most"),
         (["-o", "."], "is a folder"),
+        (["--function", "absent"], "the module has no function 'absent'"),
+        (["--input", "3xf32"], "give one --input per argument"),
+        (["--", "--absent"], "has no flag --absent"),
     ],
 )
 def test_what_cannot_be_done_is_said(built: Built, options: list[str], words: str) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.errors import QueryInvalid, TracemapError, UsageInvalid
 from tracemap.experiments.model import Bench, KernelBench, Status
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.bench import BenchOptions
-from tracemap.options.call import call_of
+from tracemap.options.call import CallOptions, call_of
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
@@ -39,7 +39,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     """Run kernels of a bundle alone, and write the result where the options name a file.
 
     Raises:
-        TracemapError: as `bench.bench.bench` and `session.runs.joined` do.
+        TracemapError: as `bench.bench.bench`, `session.runs.joined` and `session.programs.check_call` do.
         QueryInvalid: no kernel is called so, or there is no such op.
         UsageInvalid: the dearest kernels are asked for, and there is no run.
         TargetExists, TargetUnwritable: the output cannot be written.
@@ -57,6 +57,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     costs = None if run is None else _attribution(bundle, run, progress)
     kernels = _chosen(bundle.graph, options, costs)
     again = _Again(bundle, options, UNKNOWN if costs is None else costs.run.function)
+    again.check()
     request = BenchRequest(
         bundle, options, kernels, peaks, _cache_bytes(), _application(costs, peaks), again.application
     )
@@ -81,6 +82,21 @@ class _Again:
         self._function = options.function or function
         self.diagnostics: list[Diagnostic] = []
 
+    def check(self) -> None:
+        """Refuse a call that was asked for and cannot be made, whether or not it turns out to be needed.
+
+        Raises:
+            TracemapError: as `session.programs.check_call` does.
+        """
+        from tracemap.session.programs import check_call
+
+        asked = self._options
+        if asked.function is not UNKNOWN or asked.inputs or asked.flagfile is not None or asked.runtime_flags:
+            check_call(self._bundle, CallOptions(**self._of_call()))
+
+    def _of_call(self) -> dict[str, Any]:
+        return call_of(self._options) | {"function": self._function}
+
     def application(self) -> Application:
         """What a new recording tells; nothing where none is wanted or can be made, and then why."""
         from tracemap.experiments.explaining import Application
@@ -90,9 +106,8 @@ class _Again:
         if not options.seconds:
             return Application()
         with temporary_folder() as folder:
-            of_call = call_of(options) | {"function": self._function}
             again = folder / "again.parquet"
-            of_record = RecordOptions(serial=True, output=again, seconds=options.seconds, **of_call)
+            of_record = RecordOptions(serial=True, output=again, seconds=options.seconds, **self._of_call())
             try:
                 run = record(self._bundle, of_record).path
                 return _application(_attribution(self._bundle, run, no_progress), None)

@@ -95,7 +95,7 @@ def _operations(kind: str, options: SweepOptions) -> list[SweptOperation]:
         for each in given:
             if each not in known:
                 raise UsageInvalid(f"{each}: is no {name}; there are: {', '.join(known)}")
-    sizes = dict(_assigned(word, "a size is written LETTER=SIZES: M=64,128") for word in options.size)
+    sizes = _assigned(options.size, "a size is written LETTER=SIZES: M=64,128")
     try:
         patterns = [re.compile(pattern) for pattern in options.dispatches]
     except re.error as error:
@@ -104,16 +104,22 @@ def _operations(kind: str, options: SweepOptions) -> list[SweptOperation]:
     return [each for each in found if not patterns or any(pattern.search(each.name) for pattern in patterns)]
 
 
-def _assigned(word: str, wanted: str) -> tuple[str, str]:
-    name, equals, value = word.partition("=")
-    if not equals or not name or not value:
-        raise UsageInvalid(f"{word}: {wanted}")
-    return name, value
+def _assigned(words: Sequence[str], wanted: str) -> dict[str, str]:
+    """What is given as NAME=VALUE, by its name; `wanted` says how one is written."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or not value:
+            raise UsageInvalid(f"{word}: {wanted}")
+        if name in found:
+            raise UsageInvalid(f"{word}: {name} is given twice; {wanted}")
+        found[name] = value
+    return found
 
 
 def _tags(options: SweepOptions) -> dict[str, str]:
     """Columns of the user's own, and what stands in them."""
-    tags = dict(_assigned(word, "a tag is written NAME=VALUE") for word in options.tag)
+    tags = _assigned(options.tag, "a tag is written NAME=VALUE")
     for name in tags:
         if name in COLUMNS:
             raise UsageInvalid(f"{name}: is a column of every sweep; give the tag another name")
