@@ -116,6 +116,12 @@ def settle(browser: Chrome) -> None:
     browser.execute_async_script(f"const done = arguments[0]; {frames}")
 
 
+def unfold(browser: Chrome) -> Chrome:
+    """Open all that is folded, so that its text can be read."""
+    browser.execute_script("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+    return browser
+
+
 def log(browser: Chrome, kind: str) -> list[dict[str, Any]]:
     """Entries of a log since it was last read."""
     return list(browser.get_log(kind))  # type: ignore[no-untyped-call]  # selenium leaves this one without types

@@ -57,12 +57,13 @@ class Kind(Record, frozen=True):
     """What pages of a kind are made of: files in `reports/assets`, besides those that all kinds share.
 
     Scripts are parts of one script and stand in this order: a part may use what an earlier one declares at once, and
-    what a later one declares once all have run.
+    what a later one declares once all have run. Before them stand `libraries`, each a script of its own.
     """
 
     template: str
     styles: Sequence[str]
     scripts: Sequence[str]
+    libraries: Sequence[str] = ()
 
 
 def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **values: object) -> str:
@@ -77,7 +78,7 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
     """
     # The policy names the hashes of the very texts that are written, so each is put together once.
     style = "".join(map(asset, ("shared/look.css", *kind.styles))) + sizes
-    early, script = asset("shared/early.js"), _script(kind)
+    early, script, libraries = asset("shared/early.js"), _script(kind), list(map(asset, kind.libraries))
     return (
         environment()
         .get_template(kind.template)
@@ -86,7 +87,8 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
             style=style,
             early=early,
             script=script,
-            policy=content_policy(style, early, script),
+            libraries=libraries,
+            policy=content_policy(style, early, *libraries, script),
             data="" if data is None else for_script(data),
             **values,
         )

@@ -10,9 +10,11 @@ from tracemap.reports.costed import CostedMap, default_metric
 from tracemap.reports.labels import short_name
 from tracemap.reports.page.kernels_tab import NO_KERNELS, KernelSources, kernel_pages
 from tracemap.reports.page.model import PageData
-from tracemap.reports.page.overview_tab import balance, calls, coverage, facts, residual
+from tracemap.reports.page.overview_tab import balance, calls, coverage, elapsed_parts, facts, residual
+from tracemap.reports.page.roofline import roofline_of
 from tracemap.reports.page.source_tabs import source_page
 from tracemap.reports.page.table_tabs import op_rows, scope_rows, site_rows
+from tracemap.reports.page.tree import trees_of
 
 
 def build_page(
@@ -59,4 +61,7 @@ def page_of(
         sites=site_rows(costed),
         scopes=scope_rows(costed),
         kernels=kernel_pages(graph, attribution, kernels),
+        elapsed=elapsed_parts(costed),
+        trees=trees_of(costed),
+        roofline=roofline_of(costed),
     )

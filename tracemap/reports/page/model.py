@@ -19,6 +19,7 @@ from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
 from tracemap.reports.highlight.colours import Coloured
+from tracemap.reports.page.pictures import ElapsedPart, Roofline, Tree
 from tracemap.units import UNKNOWN, Integer, format_mean
 
 
@@ -275,7 +276,8 @@ class PageData(Record, frozen=True):
     """A whole page.
 
     `facts` are label and value; `metric` is the number of the one shown first, -1 without a run; `totals` whether sums
-    are shown first. `calls`: what numbers of calls and events are divided by, as `MetricBalance.shown`.
+    are shown first. `calls`: what numbers of calls and events are divided by, as `MetricBalance.shown`. `elapsed` is
+    empty where the parts are not known.
     """
 
     title: str
@@ -293,6 +295,9 @@ class PageData(Record, frozen=True):
     sites: tuple[SiteRow, ...]
     scopes: tuple[ScopeRow, ...]
     kernels: tuple[KernelPage, ...] = ()
+    elapsed: tuple[ElapsedPart, ...] = ()
+    trees: tuple[Tree, ...] = ()
+    roofline: Roofline | None = None
 
 
 def amount_text(value: int, metric: MetricBalance, *, totals: bool) -> str:

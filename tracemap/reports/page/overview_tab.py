@@ -9,12 +9,13 @@ from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
 from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
-from tracemap.measurements.model import RunHeader
+from tracemap.measurements.model import UNKNOWN_PARTS, RunHeader
 from tracemap.reports.advice import advice, devices_compared
 from tracemap.reports.basis import basis, divisor, elapsed_of_one, elapsed_said, known_invocations, shown_unit
-from tracemap.reports.costed import CostedMap, called_functions, explained_of_elapsed
+from tracemap.reports.costed import ELAPSED_PARTS, CostedMap, called_functions, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import Coverage, FateCount, MetricBalance, ResidualLine, Shown, amounts
+from tracemap.reports.page.pictures import ElapsedPart
 from tracemap.units import Unknown, format_count, format_ns, format_share
 
 
@@ -52,6 +53,15 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
 def _elapsed(run: RunHeader) -> str:
     whole = format_ns(run.elapsed_ns)
     return whole if isinstance(elapsed_of_one(run), Unknown) else f"{elapsed_said(run)}; {whole} in all"
+
+
+def elapsed_parts(costed: CostedMap) -> tuple[ElapsedPart, ...]:
+    """What the elapsed time went for; nothing where that is not known. They add up to it."""
+    parts = costed.attribution.run.elapsed if costed.attribution else UNKNOWN_PARTS
+    if parts == UNKNOWN_PARTS:
+        return ()
+    shown = zip(ELAPSED_PARTS, parts.values(), strict=True)
+    return tuple(ElapsedPart(name, part) for name, part in shown if isinstance(part, int) and part)
 
 
 def coverage(costed: CostedMap) -> Coverage:

@@ -24,6 +24,7 @@ from tracemap.reports.page.model import (
     SourceLine,
     amount_text,
 )
+from tracemap.reports.page.pictures import RoofPoint, TreeNode
 from tracemap.units import format_mean, format_share
 
 MOST_HOTTEST = 12
@@ -34,7 +35,8 @@ BAR_STEPS = 20
 
 _KIND = Kind(
     template="page/page.html.j2",
-    styles=("shared/source.css", "shared/details.css", "page/page.css"),
+    styles=("shared/source.css", "shared/details.css", "page/page.css", "pictures/pictures.css"),
+    libraries=("vendor/charts.js",),
     scripts=(
         "shared/data.js",
         "shared/highlight.js",
@@ -42,12 +44,16 @@ _KIND = Kind(
         "shared/views.js",
         "shared/details.js",
         "shared/keys.js",
+        "page/address.js",
         "page/state.js",
         "page/amounts.js",
         "page/lines.js",
         "page/cards.js",
         "page/select.js",
         "page/tables.js",
+        "pictures/icicle.js",
+        "pictures/roofline.js",
+        "pictures/overview.js",
         "page/start.js",
         "page/rows.js",
         "page/kernels.js",
@@ -55,7 +61,7 @@ _KIND = Kind(
 )
 
 
-_LISTED = (SourceLine, OpRow, OpCostRow, SiteRow, SiteCostRow, SlowCallRow, MemberRow, ScopeRow)
+_LISTED = (SourceLine, OpRow, OpCostRow, SiteRow, SiteCostRow, SlowCallRow, MemberRow, ScopeRow, TreeNode, RoofPoint)
 """Records that the script gets as lists of their fields."""
 
 
@@ -76,6 +82,9 @@ def page_json(page: PageData) -> dict[str, object]:
         "sites": page.sites,
         "scopes": page.scopes,
         "kernels": page.kernels,
+        "elapsed": page.elapsed,
+        "trees": page.trees,
+        "roofline": page.roofline,
     }
 
 

@@ -59,7 +59,7 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
     uses: dict[int, LineUse] = defaultdict(LineUse)
     for reached in costed.reached:
         # Depth counts kept frames only: what a library does is its caller's own cost.
-        for depth, frame in enumerate(_kept(costed, reached.frames)):
+        for depth, frame in enumerate(kept_frames(costed, reached.frames)):
             if costed.source_index[frame.file] == index:
                 use = uses[frame.line]
                 use.ops[reached.op.id] = use.works[reached.work] = None
@@ -68,13 +68,13 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
                     use.attributed = added(use.attributed, reached.attributed)
     for op in costed.graph.ops:
         if op.id not in costed.reached_by_op:
-            for frame in _kept(costed, op.frames):
+            for frame in kept_frames(costed, op.frames):
                 if costed.source_index[frame.file] == index:
                     uses[frame.line].ops[op.id] = None
     return uses
 
 
-def _kept(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
+def kept_frames(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
     """The frames whose file is on the page; a line that a recursion passes more than once counts once."""
     kept = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in costed.source_index}
     return list(reversed(kept.values()))

@@ -167,7 +167,7 @@ if (data.kernels.length) {
   }
 
   function follow() {
-    const match = /^kernel(\d+)(?:L(\d+)|-(op\d+))?$/.exec(location.hash.slice(1));
+    const match = /^kernel(\d+)(?:L(\d+)|-(op\d+))?$/.exec(named());
     if (!match || !data.kernels[match[1]]) return;
     open(Number(match[1]));
     requestAnimationFrame(() => {

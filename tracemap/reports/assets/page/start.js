@@ -1,33 +1,21 @@
-// The hottest ops, on the overview.
-function paintTopOps() {
-  const target = byId("top-ops");
-  if (!target) return;
-  const cost = (op) => costOf(op)?.attributed;
-  const top = data.ops.filter((op) => cost(op) > 0).sort((a, b) => cost(b) - cost(a)).slice(0, 12);
-  const rows = top.map((op) => make(
-    "tr", "",
-    make("td", "", link(op.id, op.id)), make("td", "mono", op.name), make("td", "", link(...op.line)), make("td", "", link(...op.python)),
-    make("td", "", op.scope), amountCell(cost(op)), shareCell(cost(op)), make("td", "", bar(cost(op))),
-  ));
-  target.replaceChildren(make("table", "plain", make("tbody", "", ...rows)));
-}
-
 // The metric that is chosen, of one invocation or of all, keys, clicks on lines; then the page begins with what the address names.
 function choose(index) {
   metric = index;
   byId("metric").value = String(index);
   repaint();
+  keep("metric", chosenMetric().name);
 }
 
 function showWhole(run) {
   whole = run;
   repaint();
+  keep("amounts", run ? "run" : "invocation");
 }
 
 function repaint() {
   paintAmounts();
   paintLines();
-  paintTopOps();
+  drawOverview();
   tables.forEach((table) => table.draw());
   dispatchEvent(new Event("basis")); // the kernels hear it
   if (!details.hidden) follow();
@@ -83,9 +71,24 @@ for (const panel of document.querySelectorAll(".source")) {
 }
 byId("metric")?.addEventListener("change", (event) => choose(Number(event.target.value)));
 byId("basis")?.addEventListener("change", (event) => showWhole(Number(event.target.value)));
-addEventListener("hashchange", follow);
+addEventListener("hashchange", () => {
+  restoreSettings();
+  follow();
+});
 addEventListener("beforeprint", () => texts[sourceShown()]?.dressAll());
 
 show(0, false);
-paintTopOps();
+if (measured) {
+  setting("metric", chosenMetric().name, (name) => {
+    const index = data.metrics.findIndex((each) => each.name === name);
+    if (index >= 0) choose(index);
+    return chosenMetric().name;
+  });
+  setting("amounts", whole ? "run" : "invocation", (text) => {
+    if (chosenMetric().known_invocations) showWhole(text === "run" ? 1 : 0);
+    return whole ? "run" : "invocation";
+  });
+  drawOverview();
+}
+restoreSettings();
 follow();

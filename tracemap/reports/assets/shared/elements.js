@@ -23,10 +23,10 @@ function link(text, anchor) {
   return element;
 }
 
-// What the address names; an address that cannot be decoded names nothing.
+// What the address names, before what it says of choices; an address that cannot be decoded names nothing.
 function named() {
   try {
-    return decodeURIComponent(location.hash.slice(1));
+    return decodeURIComponent(location.hash.slice(1).split("?", 1)[0]);
   } catch {
     return "";
   }

@@ -1,0 +1,153 @@
+// The overview: what one invocation, or the run, went for; the dearest ops; and which of them are far from attainable.
+const nodesOf = new Map(data.trees.map((tree) => [tree.name, allUnpacked("TreeNode", tree.nodes)]));
+const roofPoints = data.roofline ? allUnpacked("RoofPoint", data.roofline.points) : [];
+const roofOfOp = new Map(roofPoints.filter((point) => point.kind === "op").map((point) => [point.id, point]));
+const attainedPart = (point) => point.attainable_ns / point.time_ns;
+const FAMILIES = ["contraction", "reduction", "movement", "elementwise", "other"];
+
+function legend(box, entries) {
+  byId(box).replaceChildren(...entries.map(([style, words]) => make("span", "key", make("i", style), words)));
+}
+
+// The bar of elapsed time: its parts have their widths by flex, and their words beside or below.
+function drawElapsed() {
+  const box = byId("elapsed");
+  if (!box) return;
+  const whole = data.elapsed.reduce((sum, part) => sum + part.ns, 0);
+  const bars = data.elapsed.map((part) => {
+    const piece = make("i", "part part-" + part.name.replace(" ", "-"));
+    piece.style.flexGrow = String(part.ns);
+    piece.title = part.name + " " + share(part.ns, whole);
+    return piece;
+  });
+  const words = data.elapsed.map((part) => make("span", "key", make("i", "part-" + part.name.replace(" ", "-")), part.name + " " + share(part.ns, whole)));
+  box.replaceChildren(make("div", "stack", ...bars), make("div", "legend", ...words));
+}
+
+// The icicle
+
+const drawn = { tree: data.trees[0]?.name ?? "", colour: "kind" };
+let icicle = null;
+
+function paintCell(cell) {
+  const { node } = cell.data;
+  if (node.kind === "no-op" || cell.parent?.data.node.kind === "no-op") return "no-op";
+  if (node.kind !== "op") return node.kind === "rest" ? "rest" : "inner";
+  if (drawn.colour === "kind") return "kind-" + node.family;
+  const point = roofOfOp.get(node.leads_to);
+  return point ? attainedClass(attainedPart(point)) : "at-unknown";
+}
+
+function drawIcicle(zoomed) {
+  if (!data.trees.length) return;
+  icicle ??= new Icicle(byId("icicle"), {
+    amountOf: (node) => node.amounts[metric],
+    describe: (value, whole) => amount(value, chosenMetric()) + ", " + share(value, whole),
+    paint: paintCell,
+    open: (node) => (ops.has(node.leads_to) || lineOf(node.leads_to) ? go(node.leads_to) : null),
+    onZoom: (number) => keep("zoom", number ? drawn.tree + "-" + number : "", true),
+  });
+  icicle.set(nodesOf.get(drawn.tree), zoomed);
+  for (const button of document.querySelectorAll("[data-tree]")) button.setAttribute("aria-pressed", String(button.dataset.tree === drawn.tree));
+  for (const button of document.querySelectorAll("[data-colour]")) button.setAttribute("aria-pressed", String(button.dataset.colour === drawn.colour));
+  legend("icicle-legend", drawn.colour === "kind" ? [...FAMILIES.map((name) => ["kind-" + name, name]), ["no-op", "no op"]] : [...ATTAINED, ["no-op", "no op"]]);
+}
+
+function chooseTree(name) {
+  if (!nodesOf.has(name)) return drawn.tree;
+  drawn.tree = name;
+  keep("zoom", "");
+  drawIcicle(0);
+  return name;
+}
+
+function chooseColour(name) {
+  if (name !== "kind" && name !== "attainable") return drawn.colour;
+  drawn.colour = name;
+  drawIcicle(icicle?.zoomed?.data.number ?? 0);
+  return name;
+}
+
+function zoomTo(text) {
+  const [name, number] = text.split("-");
+  if (nodesOf.has(name)) drawn.tree = name;
+  drawIcicle(Number(number) || 0);
+  return text;
+}
+
+// Tables with bars
+
+const wideBar = (...parts) => make("td", "wide", make("div", "stack", ...parts.map(([style, part]) => {
+  const piece = make("i", style);
+  piece.style.width = (100 * part).toFixed(2) + "%";
+  return piece;
+})));
+
+function drawDearest() {
+  const target = byId("top-ops");
+  if (!target) return;
+  const cost = (op) => costOf(op)?.attributed;
+  const top = data.ops.filter((op) => cost(op) > 0).sort((a, b) => cost(b) - cost(a)).slice(0, 12);
+  const rows = top.map((op) => make(
+    "tr", "",
+    make("td", "mono name", link(op.id + " " + op.name, op.id)), make("td", "", link(...(op.python[0] ? op.python : op.line))),
+    make("td", "scope", op.scope), amountCell(cost(op)), shareCell(cost(op)), wideBar(["own", cost(op) / cost(top[0])]),
+  ));
+  target.replaceChildren(make("table", "plain bars", make("tbody", "", ...rows)));
+}
+
+const savedOf = (point) => Math.max(0, point.time_ns - point.attainable_ns);
+const anchorOfPoint = (point) => (point.kind === "op" ? point.id : kernelNumber.has(point.id) ? "kernel" + kernelNumber.get(point.id) : "kernels");
+const pointWords = (point) => point.id + " " + (point.kind === "op" ? point.label : "") + ": " + amount(point.time_ns, data.metrics[data.roofline.metric]) + ", " + share(point.attainable_ns, point.time_ns) + " of attainable";
+let roofKind = "op";
+
+function drawWorth() {
+  const target = byId("worth");
+  if (!target) return;
+  const of = data.metrics[data.roofline.metric];
+  const points = roofPoints.filter((point) => point.kind === roofKind);
+  const top = [...points].sort((a, b) => savedOf(b) - savedOf(a)).slice(0, 8).filter((point) => savedOf(point) > 0);
+  const most = Math.max(...top.map((point) => point.time_ns), 1);
+  const rows = top.map((point) => make(
+    "tr", "",
+    make("td", "mono name", link(point.kind === "op" ? point.id + " " + point.label : point.label, anchorOfPoint(point))),
+    make("td", "num", amount(savedOf(point), of)), make("td", "num", share(point.attainable_ns, point.time_ns)),
+    wideBar(["attained", point.attainable_ns / most], ["apart", savedOf(point) / most]),
+  ));
+  const head = make("tr", "", ...["", "beyond attainable", "attained", ""].map((label, at) => {
+    const cell = make(label ? "th" : "td", at ? "num" : "", label);
+    if (label) cell.scope = "col";
+    return cell;
+  }));
+  target.replaceChildren(rows.length ? make("table", "plain bars", make("thead", "", head), make("tbody", "", ...rows)) : make("p", "facts", "Nothing takes longer than the peaks allow."));
+  for (const button of document.querySelectorAll("[data-roof]")) button.setAttribute("aria-pressed", String(button.dataset.roof === roofKind));
+  legend("roofline-legend", ATTAINED.slice(0, -1));
+  drawRoofline(byId("roofline"), data.roofline, points, pointWords, anchorOfPoint);
+}
+
+function chooseRoof(kind) {
+  if (kind !== "op" && kind !== "kernel") return roofKind;
+  roofKind = kind;
+  drawWorth();
+  return kind;
+}
+
+function drawOverview() {
+  drawElapsed();
+  drawIcicle(icicle?.zoomed?.data.number ?? 0);
+  drawDearest();
+  drawWorth();
+}
+
+function listenToOverview() {
+  const choices = [["tree", chooseTree, drawn.tree], ["colour", chooseColour, "kind"], ["roof", chooseRoof, "op"]];
+  for (const [key, apply, initial] of choices) {
+    setting(key, initial, apply);
+    for (const button of document.querySelectorAll("[data-" + key + "]")) {
+      button.addEventListener("click", () => keep(key, apply(button.dataset[key])));
+    }
+  }
+  setting("zoom", "", zoomTo);
+  if (byId("roofline")) new ResizeObserver(drawWorth).observe(byId("roofline"));
+}
+listenToOverview();

@@ -1,0 +1,54 @@
+// A roofline: what ops and kernels reach, beside what the machine allows, both axes logarithmic. Each point is a link.
+const ROOF = { height: 300, left: 58, right: 24, top: 26, bottom: 38 };
+const perSecond = (value) => quantity(value, "count");
+
+function drawRoofline(box, roofline, points, nameOf, anchorOf) {
+  const width = box.clientWidth;
+  if (!width) return;
+  const computing = points.filter((point) => point.operations > 0 && point.bytes > 0);
+  const intensity = (point) => point.operations / point.bytes;
+  const reached = (point) => point.operations / (point.time_ns / 1e9);
+  const [peak, bandwidth] = [roofline.operations_per_second, roofline.bytes_per_second];
+  const ridge = peak / bandwidth;
+  const around = (values, more) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    return [10 ** Math.floor(Math.log10(low) - more), 10 ** Math.ceil(Math.log10(high) + more)];
+  };
+  const x = charts.scaleLog(around([...computing.map(intensity), ridge], 0.1), [ROOF.left, width - ROOF.right]);
+  const y = charts.scaleLog(around([...computing.map(reached), peak], 0), [ROOF.height - ROOF.bottom, ROOF.top]);
+  const most = Math.max(...computing.map((point) => point.time_ns), 1);
+  const svg = charts.select(box).selectAll("svg").data([0]).join("svg").attr("class", "roofline").attr("width", width)
+    .attr("height", ROOF.height).attr("viewBox", "0 0 " + width + " " + ROOF.height).attr("role", "group")
+    .attr("aria-label", "Roofline: operations per second over operations per byte");
+  svg.selectAll("*").remove();
+  svg.append("g").attr("class", "axis").attr("transform", "translate(0," + (ROOF.height - ROOF.bottom) + ")")
+    .call(charts.axisBottom(x).tickValues(decades(x.domain())).tickFormat((value) => (value < 1 ? String(value) : perSecond(value))));
+  svg.append("g").attr("class", "axis").attr("transform", "translate(" + ROOF.left + ",0)")
+    .call(charts.axisLeft(y).tickValues(decades(y.domain())).tickFormat(perSecond));
+  svg.append("text").attr("class", "axis-name").attr("x", width - ROOF.right).attr("y", ROOF.height - 5).attr("text-anchor", "end").text("operations per byte →");
+  svg.append("text").attr("class", "axis-name").attr("x", 4).attr("y", 12).text("↑ operations per second, of one core");
+  const [from, to] = x.domain();
+  const bend = Math.min(to, Math.max(from, ridge));
+  const corners = [[from, from * bandwidth], [bend, Math.min(peak, bend * bandwidth)], [to, Math.min(peak, to * bandwidth)]];
+  const floor = y.domain()[0];
+  const onRoof = corners.map(([at, value]) => (value < floor ? [floor / bandwidth, floor] : [at, value]));
+  svg.append("polyline").attr("class", "roof").attr("points", onRoof.map(([at, value]) => x(at) + "," + y(value)).join(" "));
+  svg.selectAll("a").data(computing).join("a").attr("href", (point) => "#" + encodeURIComponent(anchorOf(point)))
+    .attr("aria-label", (point) => nameOf(point)).attr("class", (point) => "point " + attainedClass(point.attainable_ns / point.time_ns))
+    .append("circle").attr("cx", (point) => x(intensity(point))).attr("cy", (point) => y(reached(point)))
+    .attr("r", (point) => 3 + 9 * Math.sqrt(point.time_ns / most)).append("title").text(nameOf);
+}
+
+// Powers of ten within a domain.
+function decades([from, to]) {
+  const found = [];
+  for (let power = Math.ceil(Math.log10(from) - 1e-9); 10 ** power <= to * 1.0001; power++) found.push(10 ** power);
+  return found;
+}
+
+// How near to what is attainable, in five steps; what is not known has a step of its own.
+function attainedClass(part) {
+  if (!(part >= 0)) return "at-unknown";
+  return "at-" + (part < 0.1 ? 0 : part < 0.25 ? 1 : part < 0.5 ? 2 : part < 0.75 ? 3 : 4);
+}
+const ATTAINED = [["at-0", "under 10 %"], ["at-1", "10 to 25 %"], ["at-2", "25 to 50 %"], ["at-3", "50 to 75 %"], ["at-4", "75 % and more"], ["at-unknown", "not known"]];
