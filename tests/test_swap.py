@@ -195,6 +195,10 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
         ([f"{KERNEL}=entry.mlir"], "has no code for the entry point"),
         ([f"{KERNEL}=broken.mlir"], "is neither MLIR nor an object"),
         ([f"{KERNEL}=arm.o"], "is an object for EM_AARCH64"),
+        (
+            [f"{KERNEL}=other_format.mlir"],
+            "is for embedded-elf-other, and f_dispatch_0 for embedded-elf-",
+        ),
         ([f"{KERNEL}=empty.o"], f"defines no {KERNEL}"),
         ([KERNEL], "KERNEL=FILE"),
         ([], "nothing is replaced"),
@@ -210,6 +214,8 @@ def test_what_cannot_take_a_kernels_place_is_refused(
     entry = without_locations(source).replace(f"func.func @{KERNEL}", "func.func @another")
     (tmp_path / "entry.mlir").write_text(entry, encoding="utf-8")
     (tmp_path / "broken.mlir").write_text("hal.executable {", encoding="utf-8")
+    other = re.sub(r'"embedded-elf-\w+"', '"embedded-elf-other"', source)
+    (tmp_path / "other_format.mlir").write_text(other, encoding="utf-8")
     object_file(tmp_path / "arm.o", 183)
     object_file(tmp_path / "empty.o", 62)
     done = run_cli("swap", bundle, *arguments, "-o", "new.tracemap", cwd=tmp_path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from tracemap.errors import ModelInvalid, ModelUnreadable, QueryInvalid, ToolFailed, UsageInvalid
 from tracemap.inputs import stored_bytes
-from tracemap.ir.executables import Executable, executable_text, executables_of, read_executables
+from tracemap.ir.executables import Executable, executable_text, executables_of, formats_of, read_executables
 from tracemap.ir.parsing import MlirParser
 from tracemap.machine.images import read_images
 from tracemap.mapping.compiler.compiling import CONFIGURED, failure, not_loaded
@@ -97,6 +97,9 @@ class Swapping:
         for export in original.exports:
             if export not in new.exports or export not in new.functions:
                 raise UsageInvalid(f"{file}: has no code for the entry point {export} of {original.name}")
+        if other := formats_of(new) - formats_of(original):
+            wanted = ", ".join(sorted(formats_of(original)))
+            raise UsageInvalid(f"{file}: is for {', '.join(sorted(other))}, and {original.name} for {wanted}")
         return Swap(original.name, original.exports, file.resolve(), new.stage)
 
     def folder_swaps(self, folder: Path) -> list[Swap]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, walk
 
 _BACKEND = re.compile(r'#hal\.executable\.target<"([\w-]+)"')
+_FORMAT = re.compile(r'#hal\.executable\.target<"[\w-]+", "([\w-]+)"')
 _EXECUTABLES = ("hal.executable", "hal.executable.source")
 
 
@@ -68,15 +69,18 @@ def backend_of(operation: Operation) -> str:
     return found[1] if found else ""
 
 
+def formats_of(executable: Executable) -> frozenset[str]:
+    """The formats of an executable's machine code, which name its architecture: `embedded-elf-x86_64`."""
+    return frozenset(found[1] for target in _targets(executable.operation) if (found := _FORMAT.match(target)))
+
+
+def _targets(executable: Operation) -> list[str]:
+    return [str(inner.attributes["target"]) for inner in nested(executable) if inner.name == "hal.executable.variant"]
+
+
 def backends_of(module: Module) -> frozenset[str]:
     """What the code of a module's executables is for, as the compiler names it: `llvm-cpu`, `rocm`, `vulkan-spirv`."""
-    targets = [
-        str(inner.attributes["target"])
-        for top in nested(module.operation)
-        if top.name == "hal.executable"
-        for inner in nested(top)
-        if inner.name == "hal.executable.variant"
-    ]
+    targets = [target for each in executables_of(module).values() for target in _targets(each.operation)]
     return frozenset(found[1] for target in targets if (found := _BACKEND.match(target)))
 
 
