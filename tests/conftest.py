@@ -70,13 +70,23 @@ FIXED = ("--iree-llvmcpu-target-triple=x86_64-unknown-linux-gnu", "--iree-llvmcp
 @pytest.fixture(scope="session")
 def fixed(made: Path) -> Built:
     """Makes, once, the bundle of a sample for one certain processor: runs that are kept are of it."""
+    return _for_one_processor(made, "fixed")
 
+
+@pytest.fixture(scope="session")
+def remarked(made: Path) -> Built:
+    """The same with the compiler's remarks."""
+    return _for_one_processor(made, "remarked", "--remarks")
+
+
+def _for_one_processor(made: Path, name: str, *options: str) -> Built:
     def build(model: str) -> Path:
-        bundle = made / f"{model}-fixed.tracemap"
+        bundle = made / f"{model}-{name}.tracemap"
         with made_once(bundle) as missing:
             if missing:
                 sources = ("--source-root", SAMPLES / "sources")
-                check_cli("build", SAMPLES / "models" / f"{model}.mlir", *sources, "-o", bundle, "--", *FIXED)
+                file = SAMPLES / "models" / f"{model}.mlir"
+                check_cli("build", file, *sources, *options, "-o", bundle, "--", *FIXED)
         return bundle
 
     return build

@@ -123,7 +123,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"tagging", "model", "texts"}),
         frozenset({"sites", "fates"}),
         frozenset({"compiler", "identity"}),
-        frozenset({"assembly", "request"}),
+        frozenset({"assembly", "remarks", "request"}),
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
@@ -136,6 +136,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "reports": (
         frozenset({"basis", "escaping", "labels"}),
         frozenset({"advice", "costed", "highlight", "html", "kernels"}),
+        frozenset({"remarks"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),
         frozenset({"exports"}),

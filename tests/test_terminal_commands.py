@@ -87,6 +87,7 @@ OUTPUTS = {
     "benchmark": ["benchmark"],
     "record": ["record"],
     "attribute": [*(f"attribute-{by}" for by in VIEWS), "attribute-page"],
+    "remarks": ["remarks"],
     "diff": ["diff"],
     "export": [],
     "bench": ["bench"],
@@ -221,6 +222,11 @@ def test_a_page_of_costs_is_told(fixed: Built, tmp_path: Path, request: pytest.F
     shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
     options = ("--map", "m.tracemap", "--rule", "model", "--top", "3", "--html", "page.html", "--force")
     check_shown("attribute-page", "attribute", RUN, *options, cwd=tmp_path, request=request, masks=())
+
+
+def test_remarks_look_as_they_did(remarked: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "m.tracemap").symlink_to(remarked("hand_attention"))
+    check_shown("remarks", "remarks", "m.tracemap", "--top", "12", cwd=tmp_path, request=request)
 
 
 def test_report_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tracemap.experiments.model import Bench, Swapped, Tune
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.lowering import Lowering
+    from tracemap.graph.remarks import Remarks
     from tracemap.options.attribute import AttributeOptions
     from tracemap.options.bench import BenchOptions
     from tracemap.options.benchmark import BenchmarkOptions
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from tracemap.options.export import ExportOptions
     from tracemap.options.lower import LowerOptions
     from tracemap.options.record import RecordOptions
+    from tracemap.options.remarks import RemarksOptions
     from tracemap.options.report import ReportOptions
     from tracemap.options.run import RunOptions
     from tracemap.options.swap import SwapOptions
@@ -65,6 +67,7 @@ __all__ = [
     "load",
     "lower",
     "record",
+    "remarks",
     "report",
     "run",
     "swap",
@@ -248,6 +251,32 @@ def attribute(
 
     asked = chosen(AttributeOptions, options, changes)
     return attribute_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
+
+
+def remarks(
+    bundle: Bundle | str | Path,
+    run: Run | None = None,
+    options: RemarksOptions | None = None,
+    **changes: object,
+) -> Remarks:
+    """What the compiler said of the code of each op, the dearest first.
+
+    Args:
+        bundle: what `build` or `load` returned, or its path; it was built with `remarks=True`.
+        run: what `record` returned, or the path of a run; None: the newest one of the bundle, if there is any.
+        options: what `tracemap remarks` can be asked; None: its defaults.
+        changes: options by name, such as `metric="duration_ns"`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.remarks.remarks` does.
+        TypeError: there is no such option.
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.remarks import RemarksOptions
+    from tracemap.session.remarks import remarks as remarks_of
+
+    path = None if run is None else _paths(run)[0]
+    return remarks_of(_opened(bundle), path, chosen(RemarksOptions, options, changes))
 
 
 def diff(

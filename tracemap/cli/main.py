@@ -29,6 +29,7 @@ COMMANDS = {
     "benchmark": "Time a bundle's functions, as IREE's own benchmark does.",
     "record": "Run a bundle's module under the profiler and write a run.",
     "attribute": "Say which op costs what: join a run onto its bundle.",
+    "remarks": "Say what the compiler remarked on the code of each op, the dearest first.",
     "diff": "Say what a change did: which ops cost more or less, and are fused otherwise.",
     "export": "Write costs in the formats of other tools: pprof, callgrind, speedscope and others.",
     "bench": "Run each kernel alone: how long it takes, and whether it computes what it should.",

@@ -17,7 +17,8 @@ from tracemap.errors import TargetExists, TargetUnwritable, ToolFailed, UsageInv
 from tracemap.experiments.model import RankedKernel, Ranking
 from tracemap.ir.executables import read_executables
 from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute, walk
-from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, failure
+from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED
+from tracemap.mapping.compiler.messages import failure
 from tracemap.outputs import check_folder_of, end_of_links
 from tracemap.owned.home import beside, moved_away
 from tracemap.toolchain import find_tool, run_tool

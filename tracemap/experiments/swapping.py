@@ -18,7 +18,8 @@ from tracemap.inputs import stored_bytes
 from tracemap.ir.executables import Executable, executable_text, executables_of, formats_of, read_executables
 from tracemap.ir.parsing import MlirParser
 from tracemap.machine.images import read_images
-from tracemap.mapping.compiler.compiling import CONFIGURED, failure, not_loaded
+from tracemap.mapping.compiler.compiling import CONFIGURED
+from tracemap.mapping.compiler.messages import failure, not_loaded
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.toolchain import find_tool, run_tool
 

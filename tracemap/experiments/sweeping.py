@@ -27,7 +27,8 @@ from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.executables import executables_of
 from tracemap.ir.parsing import MlirParser
-from tracemap.mapping.compiler.compiling import CONFIGURED, failure
+from tracemap.mapping.compiler.compiling import CONFIGURED
+from tracemap.mapping.compiler.messages import failure
 from tracemap.measurements.order import quartiles
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import find_tool, run_tool

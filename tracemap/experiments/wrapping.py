@@ -15,7 +15,8 @@ from tracemap.errors import BundleInvalid, ToolFailed
 from tracemap.experiments.job import EXECUTE
 from tracemap.ir.dispatches import Dispatch
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute
-from tracemap.mapping.compiler.compiling import CONFIGURED, failure
+from tracemap.mapping.compiler.compiling import CONFIGURED
+from tracemap.mapping.compiler.messages import failure
 from tracemap.toolchain import find_tool, run_tool
 
 _NOT_OURS = (

@@ -4,6 +4,7 @@
     module.vmfb    the compiled module
     source/        the model, and the Python files that its frames name
     kernels/       the final IR of each kernel, one op a line; and all of them, to be compiled again
+    remarks.json   what the compiler said of its code, where it was asked to
     literals/      what long literals of these texts hold, such as weights, by the names that stand for them there
     runs/          runs that were recorded without another target
 
@@ -18,12 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracemap.codec import OtherVersion, storable
+from tracemap.codec import OtherVersion, decode_document, storable
+from tracemap.codec import encode as encode_record
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
 from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
+from tracemap.graph.remarks import Remarks, check_named
 from tracemap.graph.stored import READ_VERSIONS, decode, encode
 from tracemap.inputs import check_is_file, stored_bytes
 from tracemap.outputs import check_folder_of, end_of_links, is_standard
@@ -33,6 +36,7 @@ from tracemap.units import UNKNOWN
 SUFFIX = ".tracemap"
 MAP_NAME = "map.json"
 MODULE_NAME = "module.vmfb"
+REMARKS_NAME = "remarks.json"
 SOURCE_FOLDER = "source"
 KERNELS_FOLDER = "kernels"
 CONFIGURED_NAME = "configured.mlir"
@@ -104,6 +108,27 @@ class Bundle:
         """
         return self._text(KERNELS_FOLDER, str(kernel.text)) if kernel.text is not UNKNOWN else ""
 
+    def remarks(self) -> Remarks:
+        """What the compiler said of its code.
+
+        Raises:
+            BundleInvalid: it was not asked for, or what is kept of it is damaged.
+            BundleVersion: it was written in another format version.
+        """
+        file = self.path / REMARKS_NAME
+        if not file.exists():
+            raise BundleInvalid(
+                f"{self.path}: keeps no remarks of the compiler; build it with `tracemap build --remarks`"
+            )
+        try:
+            found = decode_document(stored_bytes(file, BundleInvalid), Remarks)
+            check_named(found, self.graph)
+        except OtherVersion as error:
+            raise BundleVersion(f"{file}: is of version {error.version}, not 1; build the bundle again") from error
+        except ValueError as error:
+            raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
+        return found
+
     def _text(self, below: str, name: str) -> str:
         return self._data(below, name).decode(errors="replace")
 
@@ -138,13 +163,14 @@ class Files:
     """What goes into a bundle beside its map; `module` and `configured` are moved into it.
 
     `sources`: texts by their path below `source/`; `kernels`: texts by their name in `kernels/`; `configured`: the
-    kernels as bytecode, where there is one.
+    kernels as bytecode, where there is one; `remarks`: the compiler's, where it was asked for them.
     """
 
     module: Path
     sources: Mapping[str, str]
     kernels: Mapping[str, str] = field(default_factory=dict)
     configured: tuple[Path, ...] = ()
+    remarks: tuple[Remarks, ...] = ()
 
 
 def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
@@ -162,6 +188,8 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             (folder / MAP_NAME).write_bytes(encoded)
             shutil.move(files.module, folder / MODULE_NAME)
             _write_texts(folder, graph, files)
+            for remarks in files.remarks:
+                (folder / REMARKS_NAME).write_bytes(encode_record(remarks))
             with moved_away(place) as old:
                 folder.rename(place)
                 if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it

@@ -5,6 +5,7 @@ The compiler runs in a process of its own; while it generates code, the model an
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -17,6 +18,7 @@ from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.graph.program import Kernel
+from tracemap.graph.remarks import Remarks
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
@@ -65,12 +67,15 @@ class _Build:
         bytecode = write_tagged(parsed.module, tags, name, self._folder)
         constants = has_large_constants(self._request.model)
         # From here on the compiler runs in its own process: what is done until its end costs the user no time.
-        with Compilation(self._compiler, bytecode, self._folder, constants=constants) as compilation:
+        remarks = self._request.options.remarks
+        with Compilation(self._compiler, bytecode, self._folder, constants=constants, remarks=remarks) as compilation:
             self._progress("compiling")
             graph, texts = self._graph(parsed, tags, compilation)
             self._hear(compilation.wait())
             self._progress("writing the bundle")
             files = _files(compilation, texts, self._request.opaque_kernels)
+            if remarks:
+                files = dataclasses.replace(files, remarks=(_remarks(compilation, graph),))
             return bundle.store(self._request.target, graph, files, force=self._request.options.force)
 
     def _parsed(self) -> ParsedModel:
@@ -147,6 +152,16 @@ def _files(compilation: Compilation, sources: Mapping[str, str], opaque: Set[str
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in opaque}
     configured = (compilation.configured,) if texts else ()
     return bundle.Files(compilation.module, sources, kernels, configured)
+
+
+def _remarks(compilation: Compilation, graph: TraceGraph) -> Remarks:
+    from tracemap.mapping.remarks import placed
+
+    try:
+        return placed(compilation.remarks(), graph)
+    except ModelInvalid as error:  # the bundle is whole without them
+        missing = Diagnostic("remarks-missing", f"the compiler's remarks are not known: {error}")
+        return Remarks(remarks=(), elsewhere=0, diagnostics=(missing,))
 
 
 _LONGEST_NAME: Final = 200

@@ -24,6 +24,9 @@ class BuildOptions(Options):
         path="folder",
     )
     no_sources: bool = option(False, "Keep no source text in the bundle.")
+    remarks: bool = option(
+        False, "Keep LLVM's remarks too: what it spilled, did not vectorise or hoist. Generates code twice."
+    )
     force: bool = option(False, "Replace a bundle that exists.")
     from_dumps: Path | None = option(
         None,

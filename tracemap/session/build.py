@@ -40,6 +40,8 @@ def _build_from_dumps(model: str | bytes, options: BuildOptions, progress: Progr
 
     if options.from_dumps is None or options.module is None or options.flags:
         raise UsageInvalid("--from-dumps DIR and --module M.vmfb go together, and without flags for the compiler")
+    if options.remarks:
+        raise UsageInvalid("--remarks: nothing is compiled with --from-dumps; leave one of them out")
     data, name = read_model(model) if model else (b"", "")
     target = options.output or default_bundle(model or str(options.module))
     folder = own_folder(model or str(options.from_dumps / "dump"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +13,8 @@ from tracemap.errors import ModelInvalid, UsageInvalid
 from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText, line_kernels
 from tracemap.ir.parsing import MlirParser
+from tracemap.mapping.compiler.messages import failure, not_loaded
+from tracemap.mapping.compiler.remarks import IN_ORDER, REMARK_FLAGS, SaidRemark, read_remarks
 from tracemap.owned.children import end, start
 from tracemap.toolchain import find_tool, run_tool
 
@@ -43,9 +44,6 @@ _PRINTING = (
     "--mlir-elide-resource-strings-if-larger=16",
 )
 _POLL_S, _LONGEST_POLL_S = 0.005, 0.05
-_MAX_LINE = 400
-_NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)")
-_STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
 
 
 def compile_flags(device: str, user_flags: Sequence[str]) -> tuple[str, ...]:
@@ -86,6 +84,12 @@ class Compiler:
         """
         return cls(find_tool("iree-compile"), flags)
 
+    def for_remarks(self) -> Compiler:
+        """With remarks, and without the user's flags for what is written besides the module."""
+        own = tuple(flag for flag in self.flags if not flag.startswith(BESIDES))
+        wanted = (*REMARK_FLAGS, IN_ORDER)
+        return Compiler(self.program, (*own, *(flag for flag in wanted if not _names(own, flag.split("=", 1)[0]))))
+
     def with_printing(self) -> tuple[str, ...]:
         """The flags, and those that make dumps complete and small, unless they are given already."""
         own = [flag for flag in _PRINTING if not _names(self.flags, flag.split("=", 1)[0])]
@@ -112,7 +116,7 @@ class _Run:
         self, compiler: Compiler, source: Path, target: Path, folder: Path, more: Sequence[str], *, dumps: bool = True
     ) -> None:
         self.phases = folder / f"phases-{target.name}"
-        self._stderr = folder / f"stderr-{target.name}.txt"
+        self.stderr = folder / f"stderr-{target.name}.txt"
         dumping = (*compiler.with_printing(), f"--dump-compilation-phases-to={self.phases}")
         arguments: list[str | Path] = [
             compiler.program,
@@ -122,7 +126,7 @@ class _Run:
             "-o",
             target,
         ]
-        with self._stderr.open("wb") as stderr:
+        with self.stderr.open("wb") as stderr:
             self.process = start(arguments, stdout=stderr, stderr=stderr)
 
     def dump(self, number: int) -> Path | None:
@@ -132,7 +136,7 @@ class _Run:
     @property
     def said(self) -> str:
         """What the compiler has printed."""
-        return self._stderr.read_text(encoding="utf-8", errors="replace").strip()
+        return self.stderr.read_text(encoding="utf-8", errors="replace").strip()
 
     def end(self) -> None:
         """Kill it where it still runs."""
@@ -161,10 +165,15 @@ class Compilation:
     it is compiled so far a second time, without dumps. Its result is text then: bytecode loses the data of constants
     in IREE's own attributes, which it holds as text.
 
+    Remarks, where they are wanted, are those of a run beside the second one, whose module nobody keeps: the bundle's
+    is compiled as ever.
+
     A context manager: leaving it early ends the compiler.
     """
 
-    def __init__(self, compiler: Compiler, bytecode: Path, folder: Path, *, constants: bool) -> None:
+    def __init__(
+        self, compiler: Compiler, bytecode: Path, folder: Path, *, constants: bool, remarks: bool = False
+    ) -> None:
         self.module = folder / "module.vmfb"
         self.configured = folder / "lined.mlir"
         self.no_kernels = ""
@@ -178,6 +187,8 @@ class Compilation:
         self._first = self._run(bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE))
         self._complete: _Run | None = self._with_constants() if constants else None
         self._second: _Run | None = None
+        self._wants_remarks = remarks
+        self._remarks: _Run | None = None
         self._trouble: BaseException | None = None
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
@@ -186,12 +197,14 @@ class Compilation:
         more = (*_CONFIGURE, *(flag for flag in _TEXT if not _names(self._compiler.flags, flag)))
         return self._run(self._bytecode, "configured.mlir", more, dumps=False)
 
-    def _run(self, source: Path, target: str, more: Sequence[str], *, dumps: bool = True) -> _Run:
+    def _run(
+        self, source: Path, target: str, more: Sequence[str], *, dumps: bool = True, compiler: Compiler | None = None
+    ) -> _Run:
         """Start the compiler, unless whoever waits for it has left."""
         with self._starting:
             if self._left:
                 raise _Left
-            run = _Run(self._compiler, source, self._folder / target, self._folder, more, dumps=dumps)
+            run = _Run(compiler or self._compiler, source, self._folder / target, self._folder, more, dumps=dumps)
             self._runs.append(run)
             return run
 
@@ -230,7 +243,11 @@ class Compilation:
                 module.operation.write_bytecode(file)
             else:
                 module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
-        return self._run(self.configured, self.module.name, _GENERATE)
+        second = self._run(self.configured, self.module.name, _GENERATE)
+        if self._wants_remarks:
+            commented = self._compiler.for_remarks()
+            self._remarks = self._run(self.configured, "remarks.vmfb", _GENERATE, dumps=False, compiler=commented)
+        return second
 
     def _configured(self) -> bytes:
         """The module after the first run, with all its constants.
@@ -260,6 +277,20 @@ class Compilation:
         """The texts of the kernels, once the compilation has ended; none where there is a reason in `no_kernels`."""
         self.wait()
         return self._kernels
+
+    def remarks(self) -> Iterator[SaidRemark]:
+        """What LLVM had to say, once it has ended.
+
+        Raises:
+            ModelInvalid: the kernels have no lines, or could not be compiled once more.
+        """
+        self.wait()
+        if self._remarks is None or self.no_kernels:
+            raise ModelInvalid(self.no_kernels or "there are no kernels")
+        if self._remarks.process.wait() != 0:
+            raise ModelInvalid(failure(self._remarks.process.returncode, self._remarks.said))
+        with self._remarks.stderr.open(encoding="utf-8", errors="replace", newline="\n") as said:
+            yield from read_remarks(line.rstrip("\n") for line in said)
 
     def wait_for(self, phase: str) -> str:
         """The text of a phase's dump, once it is complete: once the next phase's has begun, or the run ended.
@@ -303,23 +334,6 @@ class Compilation:
             if lost := not_loaded(run.said):
                 raise ModelInvalid(lost)
         return "\n".join(dict.fromkeys(run.said for run in runs if run.said))
-
-
-def failure(status: int, said: str) -> str:
-    """A sentence on how the compiler ended, and its own words without the stack of a crash."""
-    lines = [line for line in said.splitlines() if not _STACK_LINE.match(line)]
-    words = "\n".join(line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " …" for line in lines).strip()
-    ended = f"was ended by signal {-status}" if status < 0 else f"failed (status {status})"
-    return f"iree-compile {ended}:\n{words or 'it printed nothing'}"
-
-
-def not_loaded(said: str) -> str:
-    """A sentence on the library of transforms that iree-compile went on without, as it ends well then; "": on none."""
-    found = _NOT_LOADED.search(said)
-    if not found:
-        return ""
-    why = next((line for line in said.splitlines() if "error: " in line), "")
-    return f"iree-compile cannot load the transform library {found[1]}, and would go on without it: {why}"
 
 
 def compilers_own_message(compiler: Compiler, model: Path, output: Path) -> str:

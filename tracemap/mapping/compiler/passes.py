@@ -21,7 +21,8 @@ from tracemap.ir.blanking import blank_locations
 from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
 from tracemap.ir.reading import parse_model
-from tracemap.mapping.compiler.compiling import Compiler, failure
+from tracemap.mapping.compiler.compiling import Compiler
+from tracemap.mapping.compiler.messages import failure
 from tracemap.mapping.tagging import write_bytecode
 from tracemap.owned.children import end, start
 from tracemap.owned.home import temporary_folder

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.errors import ToolFailed
-from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS, failure
+from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS
+from tracemap.mapping.compiler.messages import failure
 from tracemap.toolchain import find_tool, run_tool
 
 _REPEAT: Final = "--iree-hal-benchmark-dispatch-repeat-count"

@@ -19,7 +19,8 @@ from iree.compiler import ir
 
 from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested, walk
-from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS, failure
+from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS
+from tracemap.mapping.compiler.messages import failure
 from tracemap.toolchain import find_tool, run_tool
 
 _KNOWN_FEATURES = (

@@ -1,0 +1,101 @@
+"""What LLVM says about the code that it makes: the flags that make it speak, and what it prints, taken apart.
+
+LLVM prints a remark as `remark: FILE:LINE:COLUMN: TEXT`, and the text may go on in further lines. Which pass it is of
+is not printed; the wording tells, and where it does not the pass is unknown. Anything may stand between remarks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tracemap.units import UNKNOWN, Text
+
+REMARK_FLAGS: Final = ("--pass-remarks=.", "--pass-remarks-missed=.", "--pass-remarks-analysis=.")
+IN_ORDER: Final = "--mlir-disable-threading"
+"""Kernels are compiled one after the other: LLVM writes a remark in pieces, and several threads would mix theirs."""
+
+_HEAD = re.compile(r"remark: (?P<file>.*?):(?P<line>\d{1,9}):(?P<column>\d{1,9}): (?P<text>.*)", re.DOTALL)
+_OTHER = re.compile(r"(?:\S.*: )?(?:warning|error|note|remark): ")
+"""How anything else begins that the compiler says: with or without its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How remarks of a pass are worded, and what LLVM calls the pass, the remark and its kind."""
+
+    text: re.Pattern[str]
+    pass_name: str
+    name: Text
+    kind: str
+
+
+def _worded(text: str, pass_name: str, name: Text, kind: str) -> Wording:
+    return Wording(re.compile(text, re.DOTALL), pass_name, name, kind)
+
+
+_SPILLS = r"\d+ (?:zero cost )?(?:folded )?(?:spills|reloads|virtual registers copies) .*generated in "
+WORDINGS: Final = (
+    _worded(_SPILLS + "loop", "regalloc", "LoopSpillReloadCopies", "missed"),
+    _worded(_SPILLS + "function", "regalloc", "SpillReloadCopies", "missed"),
+    _worded("vectorized loop ", "loop-vectorize", "Vectorized", "passed"),
+    _worded("loop not vectorized", "loop-vectorize", UNKNOWN, "missed"),
+    _worded("completely unrolled loop ", "loop-unroll", "FullyUnrolled", "passed"),
+    _worded("unrolled loop by a factor of ", "loop-unroll", "PartialUnrolled", "passed"),
+    _worded("Loop interchanged with ", "loop-interchange", "Interchanged", "passed"),
+    _worded("All loops have dependencies in all directions", "loop-interchange", "Dependence", "missed"),
+    _worded("Number of loads/stores exceeded", "loop-interchange", UNKNOWN, "missed"),
+    _worded("Computed dependence info", "loop-interchange", "Dependence", "analysis"),
+    _worded("hoisting ", "licm", "Hoisted", "passed"),
+    _worded("load of type .* not eliminated", "gvn", UNKNOWN, "missed"),
+    _worded("load of type .* eliminated", "gvn", "LoadElim", "passed"),
+    _worded("'.*' not inlined into '", "inline", UNKNOWN, "missed"),
+    _worded("'.*' inlined into '", "inline", "Inlined", "passed"),
+    _worded(r"marked as tail call candidate \(readnone", "tailcallelim", "tailcall-readnone", "passed"),
+    _worded("Switch instruction is not predictable", "dfa-jump-threading", "SwitchNotPredictable", "missed"),
+    _worded("BasicBlock:", "asm-printer", "InstructionMix", "analysis"),
+    _worded(r"\d+ instructions in function", "asm-printer", "InstructionCount", "analysis"),
+    _worded(r"\d+ stack bytes in function", "prolog-epilog", "StackSize", "analysis"),
+    _worded("Function: ", "stack-frame-layout", "StackLayout", "analysis"),
+    _worded("Enabled features for ", "target-features", "EnabledFeatures", "analysis"),
+    _worded(".+: Function: .+: MI Instruction count changed ", "size-info", "FunctionMISizeChange", "analysis"),
+    _worded(".+: Function: .+: IR instruction count changed ", "size-info", "FunctionIRSizeChange", "analysis"),
+    _worded(".+: IR instruction count changed ", "size-info", "IRSizeChange", "analysis"),
+)
+"""In the words of LLVM 24; the first that fits counts. A name is unknown where several have one wording."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaidRemark:
+    """A remark as it was printed: `line` is 0 where LLVM does not know the place, and `file` then `<unknown>`."""
+
+    file: str
+    line: int
+    text: str
+
+    def wording(self) -> Wording | None:
+        """Of which pass it is, as far as the wording tells."""
+        return next((each for each in WORDINGS if each.text.match(self.text)), None)
+
+
+def read_remarks(said: Iterable[str]) -> Iterator[SaidRemark]:
+    """The remarks among the lines that the compiler printed, in their order."""
+    head: re.Match[str] | None = None
+    words: list[str] = []
+    for line in said:
+        begun = _HEAD.match(line)
+        if begun is None and head is not None and not _OTHER.match(line):
+            words.append(line)
+            continue
+        if head is not None:
+            yield _remark(head, words)
+        head, words = begun, []
+    if head is not None:
+        yield _remark(head, words)
+
+
+def _remark(head: re.Match[str], more: list[str]) -> SaidRemark:
+    lines = (line.rstrip() for line in (head["text"], *more))
+    return SaidRemark(head["file"], int(head["line"]), "\n".join(line for line in lines if line))
