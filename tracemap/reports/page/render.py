@@ -51,6 +51,7 @@ _KIND = Kind(
         "page/cards.js",
         "page/select.js",
         "page/tables.js",
+        "page/search.js",
         "pictures/icicle.js",
         "pictures/roofline.js",
         "pictures/overview.js",

@@ -5,6 +5,7 @@ const PAGE = 300; // rows drawn at once
 class Table {
   constructor(panel, rows, columns, sorted) {
     this.panel = panel;
+    this.key = panel.id;
     this.rows = rows;
     this.columns = columns;
     this.sorted = sorted;
@@ -15,7 +16,10 @@ class Table {
     this.filter.type = "search";
     this.filter.placeholder = "filter: words, all must occur";
     this.filter.setAttribute("aria-label", "Filter the table");
-    this.filter.addEventListener("input", () => this.draw());
+    this.filter.addEventListener("input", () => {
+      this.draw();
+      keep(this.key + ".filter", this.filter.value);
+    });
     this.basis = make("span");
     this.count = make("span");
     this.count.setAttribute("role", "status");
@@ -27,6 +31,8 @@ class Table {
     }, "more");
     columns.forEach((entry, index) => this.head.append(this.headCell(entry, index)));
     panel.addEventListener("show", () => this.draw());
+    setting(this.key + ".filter", "", (words) => this.filterBy(words));
+    setting(this.key + ".sort", this.sortText(), (text) => this.sortBy(text));
     panel.append(make("div", "filter", this.filter, this.count, this.basis), make("table", "", make("thead", "", this.head), this.body), this.more);
   }
 
@@ -35,10 +41,29 @@ class Table {
       this.falling = this.sorted === index ? !this.falling : entry.numeric;
       this.sorted = index;
       this.draw();
+      keep(this.key + ".sort", this.sortText());
     };
     const cell = make("th", entry.numeric ? "num" : "", makeButton(entry.label, sort));
     cell.scope = "col";
     return cell;
+  }
+
+  filterBy(words) {
+    this.filter.value = words;
+    this.draw();
+    return words;
+  }
+
+  // The heading of the column, `-` before it where the largest come first.
+  sortText() {
+    return (this.falling ? "-" : "") + this.columns[this.sorted].label;
+  }
+
+  sortBy(text) {
+    const index = this.columns.findIndex((entry) => entry.label === text.replace(/^-/, ""));
+    if (index >= 0) [this.sorted, this.falling] = [index, text.startsWith("-")];
+    this.draw();
+    return this.sortText();
   }
 
   words(row) {

@@ -70,9 +70,10 @@ function chooseColour(name) {
 
 function zoomTo(text) {
   const [name, number] = text.split("-");
-  if (nodesOf.has(name)) drawn.tree = name;
-  drawIcicle(Number(number) || 0);
-  return text;
+  const known = nodesOf.has(name) && Object.hasOwn(nodesOf.get(name), number);
+  if (known) drawn.tree = name;
+  drawIcicle(known ? Number(number) : 0);
+  return known ? text : "";
 }
 
 // Tables with bars

@@ -16,7 +16,7 @@ function listenToKeys(actions, onTab = {}) {
   const explain = () => dialog.showModal();
   const everywhere = { ...actions, t: changeTheme, "?": explain };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.target.matches("input, select")) {
       if (event.key === "Escape") event.target.blur();
       return;

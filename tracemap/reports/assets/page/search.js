@@ -1,0 +1,86 @@
+// One search over all that has a name: ops, sites, kernels, scopes and files, and lines as `file:12`.
+const MOST_FOUND = 50;
+let searched = null; // made when it is first asked for
+let found = [];
+let marked = 0;
+
+function allNamed() {
+  const entry = (kind, label, about, open) => ({ kind, label, about, open, text: (label + " " + about).toLowerCase() });
+  const rows = [
+    ...data.ops.map((op) => entry("op", op.id, [op.name, op.line[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
+    ...data.sites.map((site) => entry("site", site.id, site.kernel, () => go(site.id))),
+    ...data.kernels.map((kernel, index) => entry("kernel", kernel.name, "", () => go("kernel" + index))),
+    ...data.scopes.filter((scope) => scope.path.length).map((scope) => entry("scope", scope.path.join("/"), "", () => openScope(scope))),
+    ...data.sources.map((source, index) => entry("file", source.label, "", () => go("F" + index))),
+  ];
+  return rows;
+}
+
+function openScope(scope) {
+  tables.get("scopes").filterBy(scope.path.join("/"));
+  keep("scopes.filter", scope.path.join("/"));
+  go("scopes");
+}
+
+// `net.py:12`, whichever files are called so.
+function linesNamed(text) {
+  const match = /^(.*):(\d+)$/.exec(text);
+  if (!match) return [];
+  const matching = data.sources.map((source, index) => [source, "F" + index + "L" + match[2]]);
+  return matching
+    .filter(([source, key]) => source.label.toLowerCase().includes(match[1]) && byId(key))
+    .map(([source, key]) => ({ kind: "line", label: source.label + ":" + match[2], about: "", open: () => go(key) }));
+}
+
+// What is called so comes first, then what begins so, then all else; each in the order of the program.
+function search(text) {
+  searched ??= allNamed();
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return [];
+  const matching = searched.filter((each) => words.every((word) => each.text.includes(word)));
+  const rank = ({ label }) => (label.toLowerCase() === words[0] ? 0 : label.toLowerCase().startsWith(words[0]) ? 1 : 2);
+  return [...linesNamed(words[0]), ...[0, 1, 2].flatMap((wanted) => matching.filter((each) => rank(each) === wanted))];
+}
+
+function mark(number) {
+  const rows = [...byId("search-found").children];
+  marked = Math.max(0, Math.min(rows.length - 1, number));
+  rows.forEach((row, at) => row.setAttribute("aria-selected", String(at === marked)));
+  rows[marked]?.scrollIntoView({ block: "nearest" });
+  byId("search-words").setAttribute("aria-activedescendant", rows[marked]?.id ?? "");
+}
+
+function drawFound() {
+  found = search(byId("search-words").value);
+  byId("search-found").replaceChildren(...found.slice(0, MOST_FOUND).map((each, number) => {
+    const row = make("li", "", make("small", "", each.kind), " ", make("code", "", each.label), " ", make("span", "facts", each.about));
+    row.id = "found" + number;
+    row.setAttribute("role", "option");
+    row.addEventListener("click", () => openFound(number));
+    return row;
+  }));
+  const more = found.length > MOST_FOUND ? ", the first " + MOST_FOUND + " are shown" : "";
+  byId("search-count").textContent = byId("search-words").value.trim() ? found.length + " found" + more : "";
+  mark(0);
+}
+
+function openFound(number) {
+  if (!found[number]) return;
+  byId("search").close();
+  found[number].open();
+}
+
+function openSearch() {
+  byId("search").showModal();
+  byId("search-words").select();
+  drawFound();
+}
+
+byId("search-words").addEventListener("input", drawFound);
+byId("search-words").addEventListener("keydown", (event) => {
+  const acts = { ArrowDown: () => mark(marked + 1), ArrowUp: () => mark(marked - 1), Enter: () => openFound(marked) };
+  if (!Object.hasOwn(acts, event.key)) return;
+  event.preventDefault();
+  acts[event.key]();
+});
+byId("search-open").addEventListener("click", openSearch);
