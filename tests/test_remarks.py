@@ -23,7 +23,7 @@ from tests.support import ROOT, SAMPLES, Corpus, check_cli, json_cli, run_cli
 from tracemap.codec import encode
 from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.graph.bundle import REMARKS_NAME, load
-from tracemap.graph.remarks import Remark
+from tracemap.graph.remarks import FIGURES, Remark
 from tracemap.mapping.compiler.remarks import SaidRemark, read_remarks
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN
@@ -176,6 +176,23 @@ def test_the_table_leaves_out_figures_and_says_so(remarked: Built) -> None:
     assert sum(left_out) + 3 == len(found.remarks)
     assert len(everything.splitlines()) == 4 + len(found.remarks)  # sentence, gap, title, headings
     assert "asm-printer" in everything
+
+
+def test_show_tells_the_remarks_of_what_is_asked_for(remarked: Built) -> None:
+    bundle = remarked("hand_attention")
+    graph, found = load(bundle).graph, load(bundle).remarks()
+    kernel = next(kernel for kernel in graph.kernels if "softmax" in kernel.name)
+    (op,) = {op for remark in found.remarks if remark.kernel == kernel.name for op in remark.ops}
+    of_kernel = [remark for remark in found.remarks if remark.kernel == kernel.name]
+    for what in (op, kernel.name, kernel.sites[0]):
+        shown = json_cli("show", bundle, what, "--remarks")
+        validator("show").validate(shown)
+        assert len(shown["remarks"]) == len(of_kernel)
+    assert json_cli("show", bundle, op)["remarks"] is None
+    text = check_cli("show", bundle, op, "--remarks")
+    for remark in of_kernel:
+        assert (remark.text in text) == (remark.pass_name not in FIGURES)
+    assert "no remarks" in check_cli("show", bundle, graph.ops[0].id, "--remarks")
 
 
 # ---- what cannot be read

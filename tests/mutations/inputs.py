@@ -60,7 +60,7 @@ def make_inputs(folder: Path) -> None:
     """
     folder.mkdir(parents=True)
     bundle = folder / BUNDLE
-    check_cli("build", _MODEL, "-o", bundle)
+    check_cli("build", _MODEL, "--remarks", "-o", bundle)
     shutil.copy(bundle / MODULE, folder / MODULE)
     inside = ("--sample", "4000") if _can_compile() else ()
     recorded = ("record", bundle, "--flagfile", _FLAGFILE, "--iterations", "40", "--warmup", "1")

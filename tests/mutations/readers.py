@@ -74,6 +74,16 @@ def _read_bundle(folder: Path, dice: random.Random) -> None:
     run_command(*dice.choice(commands))
 
 
+def _read_remarks(folder: Path, dice: random.Random) -> None:
+    bundle = folder / inputs.BUNDLE
+    commands: Sequence[tuple[str | Path, ...]] = (
+        ("remarks", bundle, "--figures", "--top", "0"),
+        ("remarks", bundle, folder / inputs.RUN, "--format", dice.choice(("text", "json"))),
+        ("show", bundle, "op6", "--remarks"),
+    )
+    run_command(*dice.choice(commands))
+
+
 def _read_run(name: str, folder: Path, dice: random.Random) -> None:
     # A run may name its own bundle; what it names then comes from the damaged file.
     named = ("--map", folder / inputs.BUNDLE) if dice.random() < 0.8 else ()
@@ -272,6 +282,7 @@ READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
         Reader("map", ((f"{inputs.BUNDLE}/map.json", changed_json),), _read_bundle),
+        Reader("remarks", ((f"{inputs.BUNDLE}/remarks.json", changed_json),), _read_remarks),
         Reader(
             "bundle",
             (

@@ -14,6 +14,7 @@ from tracemap.options.show import ShowOptions
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
+    from tracemap.graph.remarks import Remark
     from tracemap.reports.kernels import KernelView
 
 
@@ -30,6 +31,7 @@ def command(bundle: Path, what: str, options: ShowOptions) -> None:
     Example:
       tracemap show model.tracemap model.mlir:12
       tracemap show model.tracemap h0/attn --format json
+      tracemap show model.tracemap op12 --remarks
       tracemap show model.tracemap main_dispatch_3_matmul_64x64x64_f32 --assembly
     """
     from tracemap.errors import UsageInvalid
@@ -37,6 +39,7 @@ def command(bundle: Path, what: str, options: ShowOptions) -> None:
     from tracemap.graph.query import everything, select
     from tracemap.outputs import show_as
     from tracemap.reports.json.show import shown_map
+    from tracemap.reports.terminal.remarks import print_some_remarks
     from tracemap.reports.terminal.show import print_kernel, print_map
 
     opened = load(bundle)
@@ -45,14 +48,27 @@ def command(bundle: Path, what: str, options: ShowOptions) -> None:
         raise UsageInvalid("--assembly goes with a kernel's name; tracemap show BUNDLE lists the kernels")
     views = _views(opened, what)
     selection = select(graph, what) if what else everything(graph)
+    remarks = _remarks(opened, what) if options.remarks else None
 
     def text(out: TextIO) -> None:
         print_map(selection, graph, out, whole=not what)
         for view in views:
             print_kernel(view, graph, out, assembly=options.assembly)
+        if remarks is not None:
+            print_some_remarks(remarks, graph, out)
 
-    value = partial(shown_map, graph, selection, views, assembly=options.assembly)
+    value = partial(shown_map, graph, selection, views, assembly=options.assembly, remarks=remarks)
     show_as(options.format, sys.stdout, text, value)
+
+
+def _remarks(bundle: Bundle, what: str) -> tuple[Remark, ...]:
+    """What the compiler remarked on what is asked for itself, not on what is connected to it."""
+    from tracemap.graph.query import named
+    from tracemap.graph.remarks import remarks_at
+    from tracemap.reports.remarks import in_order
+
+    found = bundle.remarks()
+    return in_order(remarks_at(found, bundle.graph, named(bundle.graph, what)) if what else found.remarks)
 
 
 def _views(bundle: Bundle, what: str) -> list[KernelView]:

@@ -46,6 +46,15 @@ def everything(graph: TraceGraph) -> Selection:
 def select(graph: TraceGraph, what: str) -> Selection:
     """What `what` names, with all that is connected to it.
 
+    Raises:
+        QueryInvalid: it names nothing in the map.
+    """
+    return _connected(graph, named(graph, what))
+
+
+def named(graph: TraceGraph, what: str) -> list[str]:
+    """The ids and names of what `what` names: one, or several ops.
+
     `what` is an op (`op12`), a site (`site3`), a kernel's name, a place (`model.mlir:12`, `layers.py:40`), or a scope
     and all below it (`h0/attn`), tried in this order.
 
@@ -53,15 +62,15 @@ def select(graph: TraceGraph, what: str) -> Selection:
         QueryInvalid: it names nothing in the map.
     """
     if what in graph.op_by_id or what in graph.site_by_id or what in graph.kernel_by_name:
-        return _connected(graph, [what])
+        return [what]
     place = _FILE_LINE.fullmatch(what)
     if place is not None:
         ops = ops_at(graph, place["file"], int(place["line"]))
         if ops:
-            return _connected(graph, [op.id for op in ops])
+            return [op.id for op in ops]
     names = ops_in_scope(graph, tuple(component for component in what.split("/") if component))
     if names:
-        return _connected(graph, names)
+        return names
     raise QueryInvalid(
         f"{what}: no op, site, kernel, line or scope of the map is called so; ask for FILE:LINE, op12, site3, "
         "a kernel's name or a scope"

@@ -5,6 +5,7 @@ It lies beside the map, only where `build --remarks` asked for it, and is read w
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
@@ -52,6 +53,13 @@ class Remarks(Document, frozen=True, kw_only=True):
     remarks: tuple[Remark, ...]
     elsewhere: Count
     diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def remarks_at(found: Remarks, graph: TraceGraph, names: Collection[str]) -> tuple[Remark, ...]:
+    """The remarks of ops, of kernels, and of the kernels of sites, by their ids and names."""
+    kernels = {*names, *(graph.site_by_id[name].kernel for name in names if name in graph.site_by_id)}
+    ops = set(names)
+    return tuple(each for each in found.remarks if each.kernel in kernels or not ops.isdisjoint(each.ops))
 
 
 def check_named(found: Remarks, graph: TraceGraph) -> None:

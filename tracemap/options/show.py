@@ -13,4 +13,5 @@ class ShowOptions(Options):
     """How to print a map."""
 
     format: Literal["text", "json"] = option("text", "What to print.")
+    remarks: bool = option(False, "What the compiler remarked, too, where the bundle was built with --remarks.")
     assembly: bool = option(False, "With a kernel: its instructions too.")

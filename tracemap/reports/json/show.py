@@ -13,6 +13,7 @@ from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.graph.ops import Evidence, Fate, Frame, OpId
 from tracemap.graph.program import Kernel, Step
 from tracemap.graph.query import Selection, everything
+from tracemap.graph.remarks import Remark
 from tracemap.machine.code import OUTSIDE, Instruction
 from tracemap.reports.kernels import KernelView
 from tracemap.units import UNKNOWN, Integer, Text
@@ -122,11 +123,19 @@ class ShownMap(Document, frozen=True, kw_only=True):
     ops: tuple[ShownOp, ...]
     sites: tuple[ShownSite, ...]
     kernels: tuple[ShownKernel, ...]
+    remarks: Annotated[
+        tuple[Remark, ...] | None, Meta(description="What the compiler remarked; null where it was not asked for.")
+    ]
     coverage: Annotated[Coverage, Meta(description="Of the whole map, also where only a part of it is shown.")]
 
 
 def shown_map(
-    graph: TraceGraph, selection: Selection | None = None, views: Sequence[KernelView] = (), *, assembly: bool = False
+    graph: TraceGraph,
+    selection: Selection | None = None,
+    views: Sequence[KernelView] = (),
+    *,
+    assembly: bool = False,
+    remarks: tuple[Remark, ...] | None = None,
 ) -> ShownMap:
     """The map as `tracemap show --format json` prints it; with a selection only its ops, sites and kernels.
 
@@ -145,6 +154,7 @@ def shown_map(
             for site in chosen.sites
         ),
         kernels=tuple(_kernel(kernel, view_of.get(kernel.name), assembly) for kernel in chosen.kernels),
+        remarks=remarks,
         coverage=_coverage(graph),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.remarks import FIGURES, Remark, Remarks
@@ -11,6 +11,9 @@ from tracemap.options.remarks import RemarksOptions
 from tracemap.reports.labels import op_line, or_dash
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.units import Unknown, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SHARE = number("of cost")
 _REMARKS = (
@@ -33,24 +36,40 @@ def print_remarks(found: Remarks, graph: TraceGraph, out: TextIO, options: Remar
     by = "" if isinstance(found.run, Unknown) else f", by {or_dash(found.metric)} of {found.run}"
     at = sum(remark.count for remark in found.remarks)
     say(to, f"{plural(at, 'remark')} at lines of {plural(kernels, 'kernel')}, {found.elsewhere} elsewhere{by}")
-    listed = [remark for remark in found.remarks if options.figures or remark.pass_name not in FIGURES]
+    listed = found.remarks if options.figures else _without_figures(found.remarks)
     shown = listed[: options.top or None]
-    if shown:
-        print_remark_table(found, shown, graph, out)
+    _print_table(to, shown, graph, with_costs=not isinstance(found.run, Unknown))
     if len(shown) < len(listed):
         say(to, f"… and {plural(len(listed) - len(shown), 'row')} more: --top 0 shows all")
-    figures = len(found.remarks) - len(listed)
-    if figures:
-        say(to, f"and {plural(figures, 'row')} of counts of instructions, blocks and stack: --figures shows them")
+    _say_figures(to, len(found.remarks) - len(listed), "--figures")
     print_diagnostics(to, found.diagnostics)
 
 
-def print_remark_table(found: Remarks, shown: Sequence[Remark], graph: TraceGraph, out: TextIO) -> None:
-    """Print some of the remarks, with the cost of their ops where they have one."""
-    with_costs = not isinstance(found.run, Unknown)
+def print_some_remarks(found: Sequence[Remark], graph: TraceGraph, out: TextIO) -> None:
+    """Print remarks of a part of the map."""
+    to = console(out)
+    listed = _without_figures(found)
+    _print_table(to, listed, graph, with_costs=False)
+    if not listed:
+        say(to, "no remarks of the compiler")
+    _say_figures(to, len(found) - len(listed), "tracemap remarks --figures")
+
+
+def _without_figures(found: Sequence[Remark]) -> Sequence[Remark]:
+    return [remark for remark in found if remark.pass_name not in FIGURES]
+
+
+def _say_figures(to: Console, count: int, how: str) -> None:
+    if count:
+        say(to, f"and {plural(count, 'row')} of counts of instructions, blocks and stack: {how} shows them")
+
+
+def _print_table(to: Console, shown: Sequence[Remark], graph: TraceGraph, *, with_costs: bool) -> None:
+    """Print remarks, with the cost of their ops where they have one."""
     headings = (_SHARE, *_REMARKS) if with_costs else _REMARKS
     rows = ((_share(each), *row) if with_costs else row for each, row in zip(shown, _rows(shown, graph), strict=True))
-    print_table(console(out), "Remarks of the compiler", headings, rows)
+    if shown:
+        print_table(to, "Remarks of the compiler", headings, rows)
 
 
 def _share(remark: Remark) -> str:
