@@ -98,6 +98,14 @@ def test_enough_calls_are_made_for_the_time(several: Path) -> None:
     assert times.calls[0] * times.wall_ns[0] >= 0.15 * 1e9
 
 
+def test_options_go_before_a_flag_file(several: Path, tmp_path: Path) -> None:
+    flags = tmp_path / "x.flags"
+    flags.write_text("--function=constants\n--benchmark_min_time=2x\n")
+    for options, calls in ({}, 2), ({"iterations": 3}, 3):
+        (times,) = tracemap.benchmark(several, flagfile=flags, **options)
+        assert times.calls == (calls,)
+
+
 def test_each_dispatch_is_repeated(built: Built, tmp_path: Path) -> None:
     """What the runtime's profiler counts in a call: five times the dispatches of the bundle's own module."""
     bundle = load(built("hand_multifunc"))
@@ -126,6 +134,11 @@ def test_times_with_repeated_dispatches_are_of_one_each(built: Built) -> None:
         (("--dispatch-repeat", "0"), "usage-invalid", "dispatch-repeat"),
         (("--min-time", "0"), "usage-invalid", "min-time"),
         (("--", "--benchmark_out=x.json"), "usage-invalid", "--benchmark_out is for tracemap to decide"),
+        (("--iterations", "3", "--", "--benchmark_min_time=2x"), "usage-invalid", "--iterations says exactly"),
+        (("--min-time", "0.1", "--", "--benchmark_min_time=2x"), "usage-invalid", "--min-time says it"),
+        (("--repetitions", "2", "--", "--benchmark_repetitions=3"), "usage-invalid", "--repetitions says it"),
+        (("--", "--help"), "usage-invalid", "--help: with it iree-benchmark-module prints something"),
+        (("--", "--list_drivers"), "usage-invalid", "--list_drivers: with it"),
         (("--", "--batch_size=3"), "usage-invalid", "--dispatch-repeat"),
         (("--", "--no_such_flag"), "usage-invalid", "iree-benchmark-module has no flag --no_such_flag"),
     ],

@@ -448,6 +448,10 @@ def test_an_output_that_differs_is_status_1(built: Built, tmp_path: Path) -> Non
     ("flag", "said"),
     [
         ("--no_such_flag", "has no flag --no_such_flag;"),
+        ("--benchmark_min_time=2x", "--benchmark_min_time is for tracemap to decide: see --iterations"),
+        ("--device_profiling_output=x", "--device_profiling_output is for tracemap to decide"),
+        ("--list_devices", "--list_devices: with it iree-benchmark-module prints something"),
+        ("--module=other.vmfb", "--module=other.vmfb: the bundle's own module is called"),
         ("--task_topology_max_group_cuont=1", "it has --task_topology_max_group_count"),
     ],
 )

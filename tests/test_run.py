@@ -249,6 +249,12 @@ def test_compared_outputs_are_kept_too(several: Path, tmp_path: Path) -> None:
         ((*MIX, "--expected-output=2x3xi4=1", "--expected-output=7"), "usage-invalid", "no array holds i4"),
         ((*MIX, "--atol", "-1"), "usage-invalid", "atol"),
         ((*MIX, "--", "--no_such_flag"), "usage-invalid", "iree-run-module has no flag --no_such_flag"),
+        ((*MIX, "--", "--module=/etc/passwd"), "usage-invalid", "--module=/etc/passwd: the bundle's own module"),
+        ((*MIX, "--", "--function=double"), "usage-invalid", "--function mix and, behind the `--`, --function=double"),
+        ((*MIX, "--", "--input=7"), "usage-invalid", "give all inputs in one place"),
+        ((*MIX, "--output=-", "--output=-", "--", "--output=-"), "usage-invalid", "--output is for tracemap"),
+        ((*MIX, "--exact"), "usage-invalid", "pass --expected-output too"),
+        ((*MIX, "--", "--help"), "usage-invalid", "--help: with it iree-run-module prints something"),
         ((*MIX, "--", "--expected_rtol=much"), "usage-invalid", "'much' is no number"),
     ],
 )  # fmt: skip

@@ -256,7 +256,14 @@ def test_an_output_that_differs_is_named_with_its_first_element(bundle: Path, so
 
 
 @pytest.mark.parametrize(
-    "asked", [("--verify-application", "--input", "3xf32=0"), ("--pairs", "1", "--function", "nothing")]
+    "asked",
+    [
+        ("--verify-application", "--input", "3xf32=0"),
+        ("--pairs", "1", "--function", "nothing"),
+        ("--pairs", "0", "--", "--nosuch"),
+        ("--exact",),
+        ("--rtol", "0.1"),
+    ],
 )
 def test_a_call_that_cannot_be_made_leaves_nothing(
     asked: Sequence[str], bundle: Path, source: str, tmp_path: Path

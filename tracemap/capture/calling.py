@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tracemap.capture.benchmark import SERIAL_FLAG, call_command, check_flags
 from tracemap.capture.declared import Declared, declared_types
-from tracemap.capture.flags import RuntimeFlags, check_files, read_flags, sorted_out, with_flag_files
+from tracemap.capture.flags import RuntimeFlags, check_calls, check_files, read_flags, sorted_out, with_flag_files
 from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
 from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
@@ -75,7 +75,7 @@ def make_call(program: Program, options: CallOptions, tool: str, folder: Path, v
         InputInvalid: the inputs do not fit, or cannot be made up.
         UsageInvalid: flags that do not go together.
     """
-    flags = _flags(options, tool)
+    flags = _flags(program, options, tool)
     return _made(program, options, flags, _name(options, flags), folder, values)
 
 
@@ -87,7 +87,7 @@ def make_calls(
     Raises:
         FunctionUnknown: there is no such function, or each of several takes inputs and none is named.
     """
-    flags = _flags(options, tool)
+    flags = _flags(program, options, tool)
     name, functions = _name(options, flags), program.functions
     free = [function.name for function in functions if not function.arguments]
     chosen = free if free and len(functions) > 1 and not (name or flags.inputs or values) else [name]
@@ -98,12 +98,39 @@ def _name(options: CallOptions, flags: RuntimeFlags) -> str:
     return flags.function if options.function is UNKNOWN else str(options.function)
 
 
-def _flags(options: CallOptions, tool: str) -> RuntimeFlags:
+def _flags(program: Program, options: CallOptions, tool: str) -> RuntimeFlags:
     """The flags of the flag file and those behind the `--`, with the inputs of the options, which go before theirs."""
     behind = with_flag_files(options.runtime_flags)
-    flags = sorted_out([*(read_flags(options.flagfile) if options.flagfile else []), *behind])
+    of_file = read_flags(options.flagfile) if options.flagfile else []
     check_flags(options.runtime_flags, tool)
+    check_calls([*of_file, *behind], tool)
+    flags = sorted_out([*of_file, *behind])
+    _check_behind(program.module, options, flags.modules)
     return replace(flags, inputs=options.inputs) if options.inputs else flags
+
+
+def _check_behind(ours: Path, options: CallOptions, modules: Sequence[str]) -> None:
+    """Refuse what is said behind the `--` in contradiction to the options; those of a flag file give way to these.
+
+    Raises:
+        UsageInvalid: another function, other inputs, or another module in place of ours.
+    """
+    behind = sorted_out(options.runtime_flags)
+    if options.function is not UNKNOWN and behind.function not in ("", options.function):
+        raise UsageInvalid(
+            f"--function {options.function} and, behind the `--`, --function={behind.function}: name one of them"
+        )
+    if options.inputs and behind.inputs:
+        raise UsageInvalid("--input is given before the `--` and behind it: give all inputs in one place")
+    if len(modules) == 1 and behind.modules and not _is_same(Path(behind.modules[0]), ours):
+        raise UsageInvalid(f"--module={behind.modules[0]}: the bundle's own module is called; leave it out")
+
+
+def _is_same(file: Path, ours: Path) -> bool:
+    try:
+        return stored_bytes(file, UsageInvalid) == ours.read_bytes()
+    except UsageInvalid:
+        return False
 
 
 def _made(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.calling import Call
 from tracemap.capture.elements import SPEC, number_type, written_type
+from tracemap.capture.flags import check_undecided
 from tracemap.errors import OutputsDiffer, UsageInvalid
 from tracemap.inputs import given_bytes
 from tracemap.options.run import RunOptions
@@ -69,8 +70,12 @@ def asked_of(call: Call, options: RunOptions) -> tuple[Call, Asked]:
     """What options and flags ask of outputs, and the call without these flags; options go before flags.
 
     Raises:
-        UsageInvalid: a tolerance is no number.
+        UsageInvalid: a tolerance is no number; options and flags behind the `--` say the same thing.
     """
+    said = {_OUTPUT: options.outputs, _EXPECTED: options.expected_outputs}
+    check_undecided(
+        options.runtime_flags, {name: "it is given before the `--`" for name, given in said.items() if given}
+    )
     targets, expected, rest = [], [], []
     tolerance = Tolerance()
     for flag in call.flags:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tracemap.errors import InputInvalid, UsageInvalid
 from tracemap.inputs import given_bytes
@@ -78,6 +79,41 @@ def sorted_out(flags: Sequence[str]) -> RuntimeFlags:
         modules=tuple(values["--module"]),
         rest=tuple(rest),
     )
+
+
+_PRINTS_ONLY: Final = (
+    *("--help", "--version", "--agents_md", "--list_drivers", "--list_devices", "--dump_devices"),
+    "--dump_task_topologies",
+)
+"""Flags with which a tool prints something and calls nothing."""
+
+
+def check_calls(flags: Iterable[str], tool: str) -> None:
+    """Refuse flags with which a tool only prints something.
+
+    Raises:
+        UsageInvalid: one is among them.
+    """
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        if name in _PRINTS_ONLY and value != "false":
+            raise UsageInvalid(f"{name}: with it {tool} prints something and calls nothing; start it by itself")
+
+
+def check_undecided(flags: Iterable[str], decided: Mapping[str, str]) -> None:
+    """Refuse flags for what tracemap decides: it would be passed over, or contradict an option.
+
+    Args:
+        flags: those behind the `--`.
+        decided: names of flags, each with what is to be done instead.
+
+    Raises:
+        UsageInvalid: one is among them.
+    """
+    for flag in flags:
+        name = flag.partition("=")[0]
+        if name in decided:
+            raise UsageInvalid(f"{name} is for tracemap to decide: {decided[name]}")
 
 
 def check_files(flags: RuntimeFlags) -> None:

@@ -10,11 +10,13 @@ from typing import Final
 from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, counted, profiling_flags
 from tracemap.capture.calling import Call, Program, make_call
 from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
+from tracemap.capture.flags import check_undecided
 from tracemap.capture.inputs import Input
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import UsageInvalid
 from tracemap.functions import Function
+from tracemap.options.call import CallOptions
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import is_stream
 from tracemap.units import UNKNOWN, Text, Unknown
@@ -131,6 +133,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     """
     options = request.options
     _check_ends(options)
+    check_runtime_flags(options)
     program = Program(request.module, request.functions, request.device)
     call = make_call(program, options, BENCHMARK_TOOL, folder, request.values)
     if request.caches is not None:
@@ -139,6 +142,25 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     if isinstance(hz, Unknown):
         hz = enough_hz(options.seconds)
     return Plan(request, profile, call, folder, hz)
+
+
+_HOW_OFTEN: Final = "see --iterations, --seconds and --precision"
+_KEPT: Final = "the run goes to -o, and --keep-profile keeps the profile"
+_DECIDED: Final = {
+    **dict.fromkeys(("--benchmark_min_time", "--benchmark_repetitions", "--batch_size"), _HOW_OFTEN),
+    **dict.fromkeys(("--benchmark_format", "--benchmark_out", "--benchmark_out_format"), _KEPT),
+    **dict.fromkeys(("--device_profiling_mode", "--device_profiling_output"), _KEPT),
+    "--benchmark_list_tests": "`show` lists the functions",
+}
+
+
+def check_runtime_flags(options: CallOptions) -> None:
+    """Refuse flags for what a recording decides itself.
+
+    Raises:
+        UsageInvalid: one stands behind the `--`.
+    """
+    check_undecided(options.runtime_flags, _DECIDED)
 
 
 def _check_ends(options: RecordOptions) -> None:

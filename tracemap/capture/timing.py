@@ -10,12 +10,18 @@ from typing import Any, Final
 
 from tracemap.capture.benchmark import BENCHMARK_TOOL, NS_OF_UNIT, run_program
 from tracemap.capture.calling import Call
-from tracemap.errors import ProgramFailed, UsageInvalid
+from tracemap.capture.flags import check_undecided
+from tracemap.errors import ProgramFailed
 from tracemap.functions import Function
 from tracemap.options.benchmark import BenchmarkOptions
 from tracemap.units import Unknown
 
-_DECIDED: Final = ("--benchmark_format", "--benchmark_out", "--benchmark_list_tests", "--batch_size")
+_PRINTED: Final = "see --format, and send standard output to a file"
+_DECIDED: Final = {
+    **dict.fromkeys(("--benchmark_format", "--benchmark_out", "--benchmark_out_format"), _PRINTED),
+    "--benchmark_list_tests": "`tracemap show` lists the functions",
+    "--batch_size": "see --dispatch-repeat",
+}
 _PREFIX: Final = "BM_"
 _WALL, _PROCESS = "/real_time", "/process_time"
 
@@ -56,15 +62,13 @@ def timed(calls: Sequence[Call], options: BenchmarkOptions, folder: Path) -> Tim
         UsageInvalid: a flag that is decided here.
     """
     call = calls[0] if len(calls) == 1 else replace(calls[0], entry=Function("", ()))
-    for flag in call.flags:
-        if flag.startswith(_DECIDED):
-            raise UsageInvalid(
-                f"{flag.partition('=')[0]} is for tracemap to decide: see --format and --dispatch-repeat, and send "
-                "standard output to a file"
-            )
+    check_undecided(call.flags, _DECIDED)
+    said = _said(options)
+    check_undecided(options.runtime_flags, said)
     out = folder / "times.json"
-    # Before the user's own flags, which go before what the options say.
-    call = replace(call, flags=(*_how_often(options), *call.flags))
+    # The user's own flags go before defaults, and options before those of a flag file.
+    own = (flag for flag in call.flags if flag.partition("=")[0] not in said)
+    call = replace(call, flags=(*_how_often(options), *own))
     ours = [f"--batch_size={options.dispatch_repeat}", f"--benchmark_out={out}", "--benchmark_out_format=json"]
     ending = run_program(call.command(BENCHMARK_TOOL, *ours, "--benchmark_format=console"))
     names = ", ".join(each.entry.name for each in calls)
@@ -74,6 +78,18 @@ def timed(calls: Sequence[Call], options: BenchmarkOptions, folder: Path) -> Tim
     if not rows:
         raise ProgramFailed(f"{BENCHMARK_TOOL} timed nothing of {names}: {ending.said or ending.printed.strip()}")
     return Timed(ending.printed, report, tuple(_functions(rows)), _clocks(rows, options.dispatch_repeat))
+
+
+def _said(options: BenchmarkOptions) -> dict[str, str]:
+    """The flags for what options say, each with why it cannot be given too."""
+    default, said = BenchmarkOptions(), {}
+    if not isinstance(options.iterations, Unknown):
+        said["--benchmark_min_time"] = "--iterations says exactly how many calls are made"
+    elif options.min_time != default.min_time:
+        said["--benchmark_min_time"] = "--min-time says it"
+    if options.repetitions != default.repetitions:
+        said["--benchmark_repetitions"] = "--repetitions says it"
+    return said
 
 
 def _how_often(options: BenchmarkOptions) -> list[str]:

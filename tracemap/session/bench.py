@@ -17,6 +17,7 @@ from tracemap.options.call import CallOptions, call_of
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
+from tracemap.session.programs import asks_for_call, check_call
 from tracemap.session.runs import joined, newest_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
@@ -88,10 +89,7 @@ class _Again:
         Raises:
             TracemapError: as `session.programs.check_call` does.
         """
-        from tracemap.session.programs import check_call
-
-        asked = self._options
-        if asked.function is not UNKNOWN or asked.inputs or asked.flagfile is not None or asked.runtime_flags:
+        if asks_for_call(self._options):
             check_call(self._bundle, CallOptions(**self._of_call()))
 
     def _of_call(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tracemap.units import UNKNOWN, Text
 if TYPE_CHECKING:
     from tracemap.capture.calling import Program
     from tracemap.graph.bundle import Bundle
-    from tracemap.options.call import CallOptions
+    from tracemap.options.call import CallOptions, FunctionOptions
 
 _DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
 _CPU = "llvm-cpu"
@@ -34,9 +34,17 @@ def check_call(bundle: Bundle, options: CallOptions) -> None:
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.calling import make_call
+    from tracemap.capture.plan import check_runtime_flags
 
+    check_runtime_flags(options)
     with temporary_folder() as folder:
         make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder)
+
+
+def asks_for_call(options: FunctionOptions) -> bool:
+    """Whether options say which function is called, or with what; a size for `?` alone says neither."""
+    named = options.function is not UNKNOWN or options.flagfile is not None
+    return named or bool(options.inputs or options.runtime_flags)
 
 
 def check_runs_on_cpu(bundle: Bundle, backends: frozenset[str], command: str) -> None:

@@ -13,6 +13,7 @@ from tracemap.options.run import RunOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.session.programs import program_of
 from tracemap.toolchain import Progress, no_progress
+from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
     from tracemap.capture.calling import Call
@@ -71,9 +72,16 @@ def run(
         if len(calls) > 1 and (arrays or every[0][1].targets or every[0][1].expected):
             names = ", ".join(function.name for function in bundle.graph.functions)
             raise FunctionUnknown(f"outputs are those of one function; name it with --function: {names}")
+        _check_tolerance(options, every[0][1])
         for call, asked in every:
             progress(f"calling {call.entry.name}")
             yield _ran(call, asked, options, folder, arrays=arrays or bool(asked.expected))
+
+
+def _check_tolerance(options: RunOptions, asked: Asked) -> None:
+    given = options.exact or options.atol is not UNKNOWN or options.rtol is not UNKNOWN
+    if given and not asked.expected:
+        raise UsageInvalid("--atol, --rtol and --exact are for outputs that are compared: pass --expected-output too")
 
 
 def _ran(call: Call, asked: Asked, options: RunOptions, folder: Path, *, arrays: bool) -> Ran:

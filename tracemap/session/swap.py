@@ -17,8 +17,9 @@ from tracemap.options.swap import SwapOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.comparing import compared_with, references
-from tracemap.session.programs import check_call
+from tracemap.session.programs import asks_for_call, check_call
 from tracemap.toolchain import Progress, no_progress
+from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
@@ -70,8 +71,9 @@ def swap(
         raise UsageInvalid("the new bundle needs a name: -o NEW.tracemap")
     if options.output.resolve() == bundle.path.resolve():
         raise UsageInvalid(f"{options.output}: is the original, which the new bundle is compared with; name another")
+    _check_tolerance(options)
     swaps = _swaps(Swapping(bundle), replacements, options)
-    if options.pairs:
+    if options.pairs or asks_for_call(options):
         check_call(bundle, options)
     with temporary_folder() as folder:
         # Before anything is written: what cannot be called has no outputs to compare with.
@@ -92,6 +94,18 @@ def swap(
         whole=whole_of(before, after),
         ops=changes(bundle.graph, touched, before, after),
     )
+
+
+def _check_tolerance(options: SwapOptions) -> None:
+    """Refuse a tolerance that nothing is compared within.
+
+    Raises:
+        UsageInvalid: there is one.
+    """
+    given = {"--atol": options.atol is not UNKNOWN, "--rtol": options.rtol is not UNKNOWN, "--exact": options.exact}
+    names = ", ".join(name for name, is_given in given.items() if is_given)
+    if names and not options.verify_application:
+        raise UsageInvalid(f"{names}: outputs are compared with --verify-application only; pass it too")
 
 
 def has_failed(made: Swapped) -> bool:

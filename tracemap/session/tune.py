@@ -18,7 +18,7 @@ from tracemap.options.build import BuildOptions
 from tracemap.options.tune import TuneOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
-from tracemap.session.programs import check_call, check_runs_on_cpu
+from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     module = parser.parse(bundle.configured())  # operations of the cases live no longer than their module
     _check_backend(bundle, backends_of(module))
     check_top(bundle, options.top)
-    if options.pairs:
+    if options.pairs or asks_for_call(options):
         check_call(bundle, options)
     extent = options.dim if isinstance(options.dim, int) else _EXTENT
     cases = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: extent))
