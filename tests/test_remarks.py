@@ -25,6 +25,7 @@ from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.graph.bundle import REMARKS_NAME, load
 from tracemap.graph.remarks import FIGURES, Remark
 from tracemap.mapping.compiler.remarks import SaidRemark, read_remarks
+from tracemap.reports.page.kernels_tab import kernel_pages, kernels_of
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN
 
@@ -193,6 +194,22 @@ def test_show_tells_the_remarks_of_what_is_asked_for(remarked: Built) -> None:
     for remark in of_kernel:
         assert (remark.text in text) == (remark.pass_name not in FIGURES)
     assert "no remarks" in check_cli("show", bundle, graph.ops[0].id, "--remarks")
+
+
+def test_the_page_has_remarks_beside_their_lines(remarked: Built, fixed: Built) -> None:
+    """All but those that only count, in the order of the terminal; none where none are kept."""
+    bundle = load(remarked("hand_attention"))
+    pages = kernel_pages(bundle.graph, None, kernels_of(bundle))
+    expected = Counter(
+        (remark.kernel, remark.line, remark.text, remark.count)
+        for remark in bundle.remarks().remarks
+        if remark.pass_name not in FIGURES
+    )
+    assert (
+        Counter((page.name, line, text, count) for page in pages for line, _, count, text in page.remarks) == expected
+    )
+    without = load(fixed("hand_attention"))
+    assert not any(page.remarks for page in kernel_pages(without.graph, None, kernels_of(without)))
 
 
 # ---- what cannot be read

@@ -27,6 +27,7 @@ from tracemap.reports.page.model import KernelPage, LoopRow
 from tracemap.reports.page.render import render_page
 
 LINES = 10_000
+HOSTILE = "26 spills\n<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"
 SELECTED = "#kernel-ir .kr.selected"
 
 
@@ -60,6 +61,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         seen_at={"samples": {number - 1: number for number in numbers}},
         loops=tuple(LoopRow(number - 1, number, 10, ("op1", "op2"), (1 + number,)) for number in range(300)),
         no_code="",
+        remarks=((7, "regalloc", 2, HOSTILE), (9, "licm", 1, "hoisting add"), (0, "gvn", 1, "nowhere")),
     )
     page = structs.replace(build_page(map_, None, lambda _: "a\nb\n"), kernels=(kernel,))
     target = tmp_path_factory.mktemp("kernels") / "large.html"
@@ -117,6 +119,23 @@ def test_an_op_leads_to_its_lines_and_from_the_source_into_the_kernel(open_page:
     inside.click()
     assert view(browser) == "kernels"
     assert [text.split()[0] for text in texts(browser, "#kernel-ops button.on")] == [name]
+
+
+def test_remarks_stand_beside_their_line_as_plain_text(open_page: Open, large: Path) -> None:
+    browser = open_page(large, "#kernel0")
+    shown = texts(browser, "#kernel-remarks li")
+    assert [text.split(":")[0] for text in shown] == ["line 7 regalloc", "line 9 licm", "gvn"]
+    assert HOSTILE.split("\n")[1] in shown[0]
+    assert shown[0].endswith("(2 times)")
+    assert not browser.find_elements("css selector", "#kernel-remarks img, #kernel-remarks script")
+    assert "hit" not in browser.title
+    assert [text.split()[0] for text in texts(browser, "#kernel-ir .kr.noted")] == ["7", "9"]
+    browser.find_elements("css selector", "#kernel-remarks button")[1].click()
+    assert find(browser, SELECTED).text.split()[0] == "9"
+    assert [text.split(":")[0] for text in texts(browser, "#kernel-remarks li")] == ["line 9 licm"]
+    go(browser, "kernel0L8")
+    assert find(browser, "#kernel-remarks").text == "None on the chosen lines."
+    assert not log(browser, "browser")
 
 
 def test_loops_are_a_tree_with_their_ops(open_page: Open, real: Path) -> None:

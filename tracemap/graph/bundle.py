@@ -108,6 +108,11 @@ class Bundle:
         """
         return self._text(KERNELS_FOLDER, str(kernel.text)) if kernel.text is not UNKNOWN else ""
 
+    @property
+    def has_remarks(self) -> bool:
+        """Whether it was built with the compiler's remarks."""
+        return (self.path / REMARKS_NAME).exists()
+
     def remarks(self) -> Remarks:
         """What the compiler said of its code.
 
@@ -116,7 +121,7 @@ class Bundle:
             BundleVersion: it was written in another format version.
         """
         file = self.path / REMARKS_NAME
-        if not file.exists():
+        if not self.has_remarks:
             raise BundleInvalid(
                 f"{self.path}: keeps no remarks of the compiler; build it with `tracemap build --remarks`"
             )

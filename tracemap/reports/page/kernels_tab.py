@@ -6,16 +6,22 @@ hottest first, up to a limit; the final IR and its links are there for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from tracemap.attribution.model import Attribution, KernelResult
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel
+from tracemap.graph.remarks import FIGURES, Remark
 from tracemap.machine.images import Image, read_images
 from tracemap.reports.kernels import KernelView, view_kernel
+from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import KernelPage, LoopRow
+from tracemap.reports.remarks import in_order
+from tracemap.units import Text
 
 MOST_INSTRUCTIONS = 20_000
 """Of all kernels of a page together."""
@@ -23,15 +29,20 @@ MOST_INSTRUCTIONS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class KernelSources:
-    """Where a page's kernels come from: their texts, and the machine code, read only where it is needed."""
+    """Where a page's kernels come from: their texts, and the machine code, read only where it is needed.
+
+    `remarks`: what the compiler said of any of them.
+    """
 
     text: Callable[[Kernel], str]
     images: Callable[[], Sequence[Image]]
+    remarks: Callable[[], Sequence[Remark]] = tuple
 
 
 def kernels_of(bundle: Bundle) -> KernelSources:
     """The kernels of a bundle."""
-    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path))
+    remarks = (lambda: bundle.remarks().remarks) if bundle.has_remarks else tuple
+    return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks)
 
 
 NO_KERNELS = KernelSources(lambda _: "", tuple)
@@ -44,6 +55,9 @@ def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: Ke
     heat = {name: _heat(result) for name, result in results.items()}
     kernels = sorted(graph.kernels, key=lambda kernel: -heat.get(kernel.name, 0))
     images = sources.images() if results else ()
+    remarks: dict[Text, list[Remark]] = {}
+    for remark in in_order(sources.remarks()):
+        remarks.setdefault(remark.kernel, []).append(remark)
     left = MOST_INSTRUCTIONS
     pages = []
     for kernel in kernels:
@@ -53,8 +67,17 @@ def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: Ke
         wanted = kernel.name in results and left > 0
         view = view_kernel(kernel, text, images if wanted else ())
         left -= len(view.instructions)
-        pages.append(_page(view, results.get(kernel.name), wanted=wanted))
+        page = _page(view, results.get(kernel.name), wanted=wanted)
+        pages.append(structs.replace(page, remarks=tuple(_remark_rows(remarks.get(kernel.name, ())))))
     return tuple(pages)
+
+
+def _remark_rows(remarks: Sequence[Remark]) -> Iterator[tuple[int, str, int, str]]:
+    """What was done or missed; not what only counts."""
+    for remark in remarks:
+        if remark.pass_name not in FIGURES:
+            line = remark.line if isinstance(remark.line, int) else 0
+            yield line, or_dash(remark.pass_name), remark.count, remark.text
 
 
 def _heat(result: KernelResult) -> int:

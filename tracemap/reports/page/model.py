@@ -258,7 +258,7 @@ class KernelPage(Record, frozen=True, rename="camel"):
 
     `lines`: its text; `ops`: by line; `seen`: by metric, sums by line; `code`: address, line and text of instructions;
     `seen_at`: by metric, sums by the number of the instruction; `no_code` says why there is no machine code, `""` where
-    there is.
+    there is. `remarks`: line (0: unknown), pass, count and text of what the compiler remarked.
     """
 
     name: str
@@ -270,6 +270,7 @@ class KernelPage(Record, frozen=True, rename="camel"):
     seen_at: Mapping[str, Mapping[int, int]]
     loops: tuple[LoopRow, ...]
     no_code: str
+    remarks: tuple[tuple[int, str, int, str], ...] = ()
 
 
 class PageData(Record, frozen=True):

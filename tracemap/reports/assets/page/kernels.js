@@ -34,7 +34,9 @@ if (data.kernels.length) {
 
   function drawLine(number) {
     const line = number + 1;
-    return row(line, seen(line), String(line), opsOf(line).slice(0, 2).join(" "), kernel.lines[number]);
+    const drawn = row(line, seen(line), String(line), opsOf(line).slice(0, 2).join(" "), kernel.lines[number]);
+    drawn.classList.toggle("noted", kernel.noted.has(line));
+    return drawn;
   }
 
   function drawInstruction(number) {
@@ -54,6 +56,7 @@ if (data.kernels.length) {
     if (reveal !== "code" && at >= 0) code.reveal(at);
     paintRows();
     markSide();
+    paintRemarks();
   }
 
   // Of the chosen lines' instructions the one where most was seen; the first, where nothing was.
@@ -113,6 +116,18 @@ if (data.kernels.length) {
     byId("kernel-loops").replaceChildren(kernel.loops.length ? tree : make("p", "facts", kernel.noCode || "No loops."));
   }
 
+  // What the compiler remarked on the chosen lines; on all, as long as none is chosen.
+  function paintRemarks() {
+    const wanted = (line) => (!chosen.line && !chosen.lines.size) || line === chosen.line || chosen.lines.has(line);
+    const list = make("ul", "remarks");
+    for (const [line, pass, count, text] of kernel.remarks.filter(([line]) => wanted(line))) {
+      const words = pass + ": " + text + (count > 1 ? " (" + count + " times)" : "");
+      list.append(make("li", "", line ? makeButton("line " + line, () => chooseLine(line)) : "", " " + words));
+    }
+    const none = kernel.remarks.length ? "None on the chosen lines." : "None are kept: build with --remarks.";
+    byId("kernel-remarks").replaceChildren(list.childElementCount ? list : make("p", "facts", none));
+  }
+
   function markSide() {
     for (const button of document.querySelectorAll(".side button.on")) button.classList.remove("on");
     for (const op of chosen.ops) document.querySelector('.side [data-op="' + op + '"]')?.classList.add("on");
@@ -135,6 +150,7 @@ if (data.kernels.length) {
     for (const [name, lines] of Object.entries(found.seen)) {
       found.total[name] = Object.values(lines).reduce((sum, value) => sum + value, 0);
     }
+    found.noted = new Set(found.remarks.map(([line]) => line));
     found.depth = [];
     found.loops.forEach((loop, number) => (found.depth[number] = loop.parent < 0 ? 0 : found.depth[loop.parent] + 1));
     return found;
@@ -164,6 +180,7 @@ if (data.kernels.length) {
     ir.set(kernel.lines.length, widest(kernel.lines));
     code.set(kernel.code.length, widest(kernel.code.map((each) => each[2])));
     paintSide();
+    paintRemarks();
   }
 
   function follow() {
