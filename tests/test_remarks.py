@@ -19,7 +19,7 @@ import pytest
 import tracemap
 from tests.conftest import FIXED, Built
 from tests.schemas import validator
-from tests.support import ROOT, SAMPLES, Corpus, check_cli, json_cli, run_cli
+from tests.support import ROOT, SAMPLES, Corpus, check_cli, json_cli, made_once, run_cli
 from tracemap.codec import encode
 from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.graph.bundle import REMARKS_NAME, load
@@ -30,6 +30,7 @@ from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "remarks"
+SPILLING = ROOT / "tests" / "programs" / "spilling.mlir"
 MODELS = ("hand_attention", "jax_gpt2_4l")
 ALL = ("--pass-remarks=.", "--pass-remarks-missed=.", "--pass-remarks-analysis=.")
 
@@ -118,10 +119,18 @@ def test_module_and_map_are_those_without_remarks(remarked: Built, fixed: Built)
     assert not (fixed("hand_attention") / REMARKS_NAME).exists()
 
 
-def test_a_spill_stands_at_the_op_whose_tile_is_too_large(tmp_path: Path) -> None:
-    """Of two matrix products one has sums in more registers than there are."""
-    bundle = tmp_path / "m.tracemap"
-    check_cli("build", ROOT / "tests" / "programs" / "spilling.mlir", "--remarks", "-o", bundle, "--", *FIXED)
+@pytest.fixture(scope="session")
+def spilling(made: Path) -> Path:
+    """The bundle of two matrix products, of which one has sums in more registers than there are."""
+    bundle = made / "spilling.tracemap"
+    with made_once(bundle) as missing:
+        if missing:
+            check_cli("build", SPILLING, "--remarks", "-o", bundle, "--", *FIXED)
+    return bundle
+
+
+def test_a_spill_stands_at_the_op_whose_tile_is_too_large(spilling: Path) -> None:
+    bundle = spilling
     graph = load(bundle).graph
     products = [op.id for op in graph.ops if op.name == "linalg.matmul"]
     shown = json_cli("remarks", bundle)
@@ -210,6 +219,31 @@ def test_the_page_has_remarks_beside_their_lines(remarked: Built, fixed: Built) 
     )
     without = load(fixed("hand_attention"))
     assert not any(page.remarks for page in kernel_pages(without.graph, None, kernels_of(without)))
+
+
+def test_diff_tells_remarks_that_are_new_and_gone(spilling: Path, fixed: Built, tmp_path: Path) -> None:
+    """With a tile that fits, all spills are gone; nothing else than the first product has other remarks."""
+    model = tmp_path / "spilling.mlir"
+    model.write_text(SPILLING.read_text().replace("compilation_info = #many", "compilation_info = #few"))
+    check_cli("build", model, "--remarks", "-o", tmp_path / "m.tracemap", "--", *FIXED)
+    made = json_cli("diff", spilling, tmp_path / "m.tracemap")
+    validator("diff").validate(made)
+    product = next(op for op in load(spilling).graph.ops if op.name == "linalg.matmul")
+    spills = dict.fromkeys(("new", "gone"), 0)
+    for each in made["remarks"]:
+        assert each["ops"] == [product.id]
+        spills[each["kind"]] += "spills" in each["text"]
+    assert spills["gone"] >= 3
+    assert not spills["new"]
+    back = json_cli("diff", tmp_path / "m.tracemap", spilling)["remarks"]
+    turned = {"new": "gone", "gone": "new"}
+    assert sorted((turned[each["kind"]], each["text"], each["count"]) for each in back) == sorted(
+        (each["kind"], each["text"], each["count"]) for each in made["remarks"]
+    )
+    text = check_cli("diff", spilling, tmp_path / "m.tracemap")
+    assert "Gone remarks of the compiler" in text
+    assert json_cli("diff", spilling, spilling)["remarks"] == []
+    assert json_cli("diff", fixed("hand_attention"), fixed("hand_attention"))["remarks"] is None
 
 
 # ---- what cannot be read

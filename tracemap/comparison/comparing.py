@@ -26,6 +26,7 @@ from tracemap.comparison.model import (
     ResidualDifference,
     total,
 )
+from tracemap.comparison.remarks import remark_differences
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import Op, OpId
@@ -97,6 +98,7 @@ class _Comparing:
             residual=tuple(self._residual()),
             regrouped=tuple(regrouped(self.before, self.after, self.matches)),
             kernels=tuple(kernel_differences(self.before, self.after, self.matches)),
+            remarks=remark_differences(self.before, self.after, self.matches),
             diagnostics=tuple(self._diagnostics()),
         )
 

@@ -9,9 +9,9 @@ import enum
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
-from tracemap.codec import Count, Document, Record
+from tracemap.codec import Count, Document, Positive, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
 from tracemap.units import Integer, Text
@@ -171,6 +171,21 @@ class KernelDifference(Record, frozen=True):
     instructions_after: Integer
 
 
+class RemarkDifference(Record, frozen=True):
+    """A remark of the compiler that is there only after, `new`, or only before, `gone`, or so many times more often.
+
+    `kernel`, `line` and `ops` are those of its side; `ops` only those of which it is new or gone.
+    """
+
+    kind: Literal["new", "gone"]
+    kernel: Text
+    line: Integer
+    ops: tuple[OpId, ...]
+    pass_name: Text = field(name="pass")
+    text: str
+    count: Positive
+
+
 class Unbalanced(AssertionError):
     """The changes do not add up: a defect of tracemap, never of its input."""
 
@@ -199,6 +214,9 @@ class Comparison(Document, frozen=True, kw_only=True):
     residual: tuple[ResidualDifference, ...]
     regrouped: tuple[Regrouped, ...]
     kernels: tuple[KernelDifference, ...]
+    remarks: Annotated[
+        tuple[RemarkDifference, ...] | None, Meta(description="Null where not both bundles were built with remarks.")
+    ] = None
     diagnostics: tuple[Diagnostic, ...]
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from tracemap.comparison.model import ComparedSide
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
+from tracemap.graph.remarks import Remarks
 from tracemap.machine.images import Image, kernel_images
 from tracemap.machine.sameness import placeless
 from tracemap.units import UNKNOWN, Text
@@ -18,7 +19,10 @@ from tracemap.units import UNKNOWN, Text
 
 @dataclass(frozen=True)
 class Compared:
-    """One of two bundles: its name, its map and, maybe, what a run of it costs; `images` reads its machine code."""
+    """One of two bundles: its name, its map and, maybe, what a run of it costs; `images` reads its machine code.
+
+    `remarks`: the compiler's, where the bundle keeps them.
+    """
 
     name: str
     map_sha256: str
@@ -26,6 +30,7 @@ class Compared:
     run: Text
     attribution: Attribution | None
     images: Callable[[], Sequence[Image]]
+    remarks: Remarks | None = None
 
     @cached_property
     def said(self) -> ComparedSide:

@@ -82,7 +82,8 @@ def _joined(
         raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")
     name = UNKNOWN if run is None else run.name
     images = partial(read_images, loaded.module_path)
-    return loaded, Compared(loaded.path.name, loaded.map_sha256, loaded.graph, name, attribution, images)
+    remarks = loaded.remarks() if loaded.has_remarks else None
+    return loaded, Compared(loaded.path.name, loaded.map_sha256, loaded.graph, name, attribution, images, remarks)
 
 
 def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tuple[bool, Sequence[Match]]:

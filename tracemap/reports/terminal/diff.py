@@ -13,6 +13,7 @@ from tracemap.comparison.model import (
     KernelDifference,
     MetricDifference,
     OpDifference,
+    RemarkDifference,
 )
 from tracemap.options.diff import DiffOptions
 from tracemap.reports.labels import or_dash, or_question_mark
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 _MOST: Final = 10
 """Regrouped ops and kernels that are printed where nothing else is asked for."""
+_REMARKS = (
+    Heading("ops", least=8),
+    Heading("kernel", leave=20, least=16),
+    Heading("pass"),
+    number("times", leave=30),
+    Heading("remark", least=30, words=True),
+)
 _COSTS = (number("before"), number("after"), number("change"), number("of the whole", leave=10))
 
 
@@ -38,6 +46,7 @@ def print_diff(made: Comparison, out: TextIO, options: DiffOptions) -> None:
     _print_ops(to, made, options)
     _print_regrouped(to, made, options)
     _print_kernels(to, made.kernels, options)
+    _print_remarks(to, made.remarks or (), options)
     print_diagnostics(to, made.diagnostics)
 
 
@@ -217,3 +226,18 @@ def _print_kernels(to: Console, kernels: Sequence[KernelDifference], options: Di
         [*map(or_dash, (each.before, each.after, each.instructions_before, each.instructions_after))] for each in shown
     ]
     print_table(to, "Kernels that are other code" + _more(kernels, shown), headings, cells)
+
+
+def _print_remarks(to: Console, remarks: Sequence[RemarkDifference], options: DiffOptions) -> None:
+    for kind in ("new", "gone"):
+        found = [each for each in remarks if each.kind == kind]
+        shown = found[: _rows(options)]
+        if shown:
+            print_table(
+                to, f"{kind.title()} remarks of the compiler" + _more(found, shown), _REMARKS, map(_cells, shown)
+            )
+
+
+def _cells(each: RemarkDifference) -> tuple[object, ...]:
+    place = f"{or_dash(each.kernel)}:{or_dash(each.line)}"
+    return " ".join(each.ops[:3]), place, or_dash(each.pass_name), each.count, each.text
