@@ -50,7 +50,19 @@ function costCells(use, place) {
   const all = make("b", "i", amount(inclusive, of));
   all.title = inAll(inclusive, of);
   const bars = make("b", "bar w" + barSteps(attributed) + " v" + barSteps(inclusive));
+  bars.title = splitWords(use);
   return [own, make("b", "s", shown ? share(attributed, of.work) : ""), bars, all, make("b", "k", callsText(use.calls))];
+}
+
+// What the bar of a line is of: what each of its ops got, of what its sites took in all.
+function splitWords(use) {
+  const cost = (id) => costOf(ops.get(id))?.attributed ?? 0;
+  const named = use.ops.filter((id) => cost(id) > 0).sort((a, b) => cost(b) - cost(a));
+  const words = named.slice(0, 8).map((id) => id + " " + ops.get(id).name + " " + amount(cost(id), chosenMetric()));
+  if (named.length > 8) words.push("and " + (named.length - 8) + " more ops");
+  const of = use.sites.slice(0, 8).map((id) => id + " " + amount(costOf(sites.get(id))?.total ?? 0, chosenMetric()));
+  if (use.sites.length > 8) of.push("and " + (use.sites.length - 8) + " more");
+  return words.join("\n") + (of.length ? "\nof " + of.join(", ") : "");
 }
 
 // Of Python the page has the tokens, of MLIR the lexer.
@@ -62,6 +74,7 @@ const paintLines = () => texts.forEach((text) => text.repaint());
 function scrollToLine(key) {
   const row = byId(key);
   if (!row) return;
+  if (row.hidden) unfold(row);
   texts[lineOf(key).index].dress(row.parentElement);
   row.scrollIntoView({ block: "nearest" });
 }

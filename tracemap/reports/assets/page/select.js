@@ -32,6 +32,7 @@ function selectLine(key) {
   markLines(key, line.use?.sites.length <= LIMIT ? relatedTo(line.use.sites) : []);
   if (line.use) inspectLine(line);
   else details.hidden = true;
+  scrollToLine(key); // the details have taken room
   return true;
 }
 
@@ -49,6 +50,7 @@ function selectOp(id) {
   const key = reveal(linesOfOp(id));
   markLines(key, relatedTo(op.sites));
   inspect(id, opCard(op, true), ...cards(op.sites, sites, (site) => siteCard(site, false, id)));
+  if (key) scrollToLine(key);
 }
 
 function selectSite(id) {
@@ -57,6 +59,7 @@ function selectSite(id) {
   const key = reveal(members.flatMap((member) => linesOfOp(member.op)));
   markLines(key, relatedTo([id]));
   inspect(id, siteCard(site, true, ""), ...cards(site.members.map((member) => member.op), ops, (op) => opCard(op, false)));
+  if (key) scrollToLine(key);
 }
 
 // Addresses: #overview, #F0, #F0L12, #op12, #site3

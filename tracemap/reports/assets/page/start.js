@@ -15,6 +15,8 @@ function showWhole(run) {
 function repaint() {
   paintAmounts();
   paintLines();
+  if (folding) applyFolding(true);
+  paintMinimaps();
   drawOverview();
   tables.forEach((table) => table.draw());
   dispatchEvent(new Event("basis")); // the kernels hear it
@@ -52,6 +54,7 @@ listenToKeys(
     i: () => measured && chosenMetric().known_invocations && showWhole(1 - whole),
     "/": () => (tables.get(panels[view].id) ? tables.get(panels[view].id).filter.focus() : openSearch()),
     s: openSearch,
+    f: () => measured && toggleFolding(),
     Escape: closeDetails,
     ...Object.fromEntries(views),
   },

@@ -1,6 +1,9 @@
 // A text in blocks of lines. Those near what is in view are dressed: coloured, and with what else a page shows of lines;
 // of all others there is the plain text, which takes no time. `draw` makes what stands before a line; null: nothing.
 // `tokensOf` tells what of a line has which colour.
+// The lines of a block; what else stands in it has no anchor.
+const rowsOf = (block) => [...block.children].filter((row) => row.id);
+
 class Blocks {
   constructor(panel, tokensOf, draw = null) {
     this.elements = [...panel.querySelectorAll(".chunk")];
@@ -15,7 +18,7 @@ class Blocks {
 
   dress(block) {
     if (!block || this.dressed.has(block)) return;
-    const rows = [...block.children];
+    const rows = rowsOf(block);
     this.dressed.set(block, colour(rows.map((row) => row.lastElementChild), rows.map(this.tokensOf)));
     if (this.draw) for (const row of rows) row.prepend(this.draw(row));
   }
@@ -24,13 +27,13 @@ class Blocks {
     if (!this.dressed.has(block)) return;
     this.dressed.get(block)();
     this.dressed.delete(block);
-    if (this.draw) for (const row of block.children) row.firstElementChild.remove();
+    if (this.draw) for (const row of rowsOf(block)) row.firstElementChild.remove();
   }
 
   // Anew, when what is drawn before lines has changed.
   repaint() {
     for (const block of this.dressed.keys()) {
-      for (const row of block.children) row.firstElementChild.replaceWith(this.draw(row));
+      for (const row of rowsOf(block)) row.firstElementChild.replaceWith(this.draw(row));
     }
   }
 

@@ -1,0 +1,97 @@
+"""The tabs of sources in a real Chromium: what has no cost is folded away and back, and the map of heat leads there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import ActionChains, Chrome
+from selenium.webdriver.common.by import By
+
+from tests.browser.conftest import Open, settle
+from tests.browser.test_reports_browser import find, go, ids, press, texts
+from tests.builders import attribution, graph, op, site
+from tracemap.reports.html.document import write_page
+from tracemap.reports.page.build import build_page
+from tracemap.reports.page.render import render_page
+
+LINES = 1200
+HOT = {300: 7, 301: 1, 330: 2, 900: 90}
+"""Lines with a cost; all others have none."""
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("pages") / "long.html"
+    ops = [op(number, line) for number, line in enumerate(HOT)]
+    map_ = graph(ops, [site(number, number, kernel=f"k{number}") for number in range(len(HOT))])
+    costs = attribution(map_, {"cpu_ns": {f"site{number}": cost for number, cost in enumerate(HOT.values())}})
+    text = "".join(f"line {number}\n" for number in range(1, LINES + 1))
+    write_page(render_page(build_page(map_, costs, lambda _: text)), target, force=False)
+    return target
+
+
+def shown_lines(browser: Chrome) -> list[int]:
+    settle(browser)
+    found = browser.execute_script(
+        "return [...document.querySelectorAll('#F0 .chunk .l[id]:not([hidden])')].map((row) => Number(row.id.slice(3)))"
+    )
+    return [int(number) for number in found]
+
+
+def test_what_has_no_cost_is_folded_away(open_page: Open, long: Path) -> None:
+    browser = open_page(long, "#F0")
+    assert len(shown_lines(browser)) == LINES
+    press(browser, "f")
+    around = {number + by for number in HOT for by in range(-2, 3)}
+    assert set(shown_lines(browser)) == around
+    said = texts(browser, "#F0 .fold")
+    folded = [int(text.split()[1]) for text in said]
+    assert sum(folded) == LINES - len(around)
+    assert said[0] == "… 297 lines without cost"
+    assert browser.current_url.endswith("#F0?fold=1")
+    height = browser.execute_script("return document.getElementById('F0').scrollHeight")
+    assert height < 2000
+    find(browser, "#F0 .fold button").click()
+    assert set(shown_lines(browser)) == around | set(range(1, 298))
+    press(browser, "f")
+    assert len(shown_lines(browser)) == LINES
+    assert browser.find_elements(By.CSS_SELECTOR, ".fold") == []
+
+
+def test_a_link_to_what_is_folded_opens_it(open_page: Open, long: Path) -> None:
+    browser = open_page(long, "#F0L600?fold=1")
+    assert find(browser, "#F0L600").is_displayed()
+    assert ids(browser, ".l.selected") == {"F0L600"}
+    assert 599 in shown_lines(browser)
+    assert 100 not in shown_lines(browser)
+    press(browser, "n")
+    assert ids(browser, ".l.selected") == {"F0L900"}
+    assert find(browser, "#F0L900 .a").text == "45 ns"
+
+
+def test_the_map_of_heat_leads_to_the_line(open_page: Open, long: Path) -> None:
+    browser = open_page(long, "#F0")
+    heat = find(browser, "#F0 .minimap .map")
+    assert heat.value_of_css_property("background-image").count("color") > 0
+    top = int(browser.execute_script("return document.getElementById('F0').scrollTop"))
+    assert top == 0
+    share = browser.execute_script(
+        "const row = document.getElementById('F0L900'), panel = document.getElementById('F0');"
+        "return (row.getBoundingClientRect().top - panel.getBoundingClientRect().top) / panel.scrollHeight"
+    )
+    height = heat.size["height"]
+    ActionChains(browser).move_to_element_with_offset(heat, 0, round((share - 0.5) * height)).click().perform()
+    settle(browser)
+    assert browser.execute_script(
+        "const row = document.getElementById('F0L900').getBoundingClientRect();"
+        "return row.top > 0 && row.bottom < innerHeight"
+    )
+
+
+def test_a_bar_names_what_it_is_of(open_page: Open, long: Path) -> None:
+    browser = open_page(long, "#F0L900")
+    words = str(find(browser, "#F0L900 .bar").get_attribute("title")).split("\n")
+    assert words == ["op3 linalg.generic 45 ns", "of site3 45 ns"]
+    go(browser, "#F0L330")
+    assert str(find(browser, "#F0L330 .bar").get_attribute("title")).startswith("op2 linalg.generic")
