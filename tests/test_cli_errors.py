@@ -82,6 +82,23 @@ def test_build_shows_the_compilers_own_message(tmp_path: Path) -> None:
     assert "broken.mlir:5:" in said
 
 
+def test_build_says_in_a_sentence_that_the_compiler_has_crashed(tmp_path: Path) -> None:
+    """IREE divides by zero on a product of which one extent is 0."""
+    (tmp_path / "zero.mlir").write_text(
+        "func.func @f(%a: tensor<2x0xf32>, %b: tensor<0x3xf32>, %c: tensor<2x3xf32>) -> tensor<2x3xf32> {\n"
+        "  %0 = linalg.matmul ins(%a, %b : tensor<2x0xf32>, tensor<0x3xf32>) outs(%c : tensor<2x3xf32>)"
+        " -> tensor<2x3xf32>\n  return %0 : tensor<2x3xf32>\n}\n"
+    )
+    done = run_cli("build", "zero.mlir", cwd=tmp_path)
+    said = done.stderr.rstrip("\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "zero.mlir: cannot be compiled: iree-compile was ended by signal 8 (SIGFPE), a crash of its own: " in said
+    assert said.count("\n") <= 3
+    assert "Stack dump" not in said
+    assert "/tmp" not in said
+    assert not (tmp_path / "zero.tracemap").exists()
+
+
 def test_build_of_bytes_that_are_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.mlir").write_bytes(bytes(range(256)))
     assert "model.mlir" in refused("model-invalid", "build", "model.mlir", cwd=tmp_path)

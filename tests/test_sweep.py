@@ -95,9 +95,18 @@ def test_configurations_change_the_code_and_not_the_result(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_compiled_is_a_row_with_its_reason() -> None:
-    rows = rows_of(check_cli("sweep", "matmul", "--config", "pipeline=NoSuchPipeline", *QUICK))
-    assert [row["Verification"] for row in rows] == ["Not compiled"]
-    assert rows[0]["reason"]
+    configs = ("--config", "pipeline=NoSuchPipeline", "--config", "pipeline=NoOtherPipeline")
+    done = run_cli("sweep", "matmul", *configs, *QUICK)
+    assert done.returncode == 1
+    rows = rows_of(done.stdout)
+    assert [row["Verification"] for row in rows] == ["Not compiled"] * 2
+    assert all(row["reason"] for row in rows)
+    assert done.stderr.startswith("tracemap: warning: 2 of 2 trials could not be compiled; the first: ")
+    assert "NoSuchPipeline" in done.stderr
+    assert "NoOtherPipeline" not in done.stderr
+    some = run_cli("sweep", "matmul", "--size", "M=16", *configs[:2], "--config", "default", *QUICK)
+    assert (some.returncode, len(rows_of(some.stdout))) == (0, 2)
+    assert "1 of 2 trials could not be compiled" in some.stderr
 
 
 SWEEP = ("matmul", "--size", "M=16,24,32", "--size", "N=16,32", "--size", "K=16", *QUICK)
@@ -181,6 +190,17 @@ def test_tags_stay_what_they_are_when_rows_are_added(tmp_path: Path) -> None:
     assert [row["note"] for row in rows_of(table.read_text())] == ["'=1+1"] * 2
 
 
+def test_rows_with_other_tags_are_other_rows_measured_anew(tmp_path: Path) -> None:
+    table, work = tmp_path / "table.csv", tmp_path / "table.csv.work"
+    sizes = ("matmul", "--size", "M=16", "--size", "N=16", "--size", "K=16", *QUICK, "-o", table)
+    check_cli("sweep", *sizes)
+    for tags in (["--tag", "clock=low"], ["--tag", "clock=high"], ["--tag", "clock=low"], []):
+        check_cli("sweep", *sizes, *tags, "--append")
+    assert [row["clock"] for row in rows_of(table.read_text())] == ["", "low", "high"]
+    assert len(list((work / "modules").glob("*.vmfb"))) == 1
+    assert len(list((work / "results").iterdir())) == 3
+
+
 def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
     table, work = tmp_path / "table.csv", tmp_path / "table.csv.work"
     check_cli("sweep", "matmul", "--size", "M=16", "--only", "generate", "-o", table)
@@ -211,6 +231,9 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
         (["--config", f"tiles={'9' * 5000}"], "a configuration is"),
         (["--tag", "Verification=SUCCESS"], "is a column of every sweep"),
         (["--tag", "Operation=mine"], "is a column of every sweep"),
+        (["--", "--nosuchflag"], "does not take the flags: Unknown command line argument '--nosuchflag'. Did you mean"),
+        (["--", "--iree-opt-level=O9"], "not a valid optimization level"),
+        (["--", "--version"], "prints something and compiles nothing"),
     ],
 )
 def test_what_cannot_be_swept_is_said(options: list[str], words: str, tmp_path: Path) -> None:

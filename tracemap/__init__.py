@@ -421,7 +421,7 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
     from tracemap.options.sweep import SweepOptions
     from tracemap.session.sweep import sweep as sweep_operation
 
-    return sweep_operation(operation, chosen(SweepOptions, options, changes))
+    return sweep_operation(operation, chosen(SweepOptions, options, changes)).table
 
 
 def report(

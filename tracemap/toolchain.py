@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,6 +74,16 @@ def _package_folders(module: str) -> list[Path]:
 def shown(arguments: Sequence[str | Path]) -> str:
     """A command as one would type it; for messages only, it is never given to a shell."""
     return shlex.join(str(argument) for argument in arguments)
+
+
+def ended_by(number: int) -> str:
+    """How a program was ended by a signal, in words.
+
+    >>> ended_by(8)
+    'was ended by signal 8 (SIGFPE)'
+    """
+    names = {each.value: f" ({each.name})" for each in signal.Signals}
+    return f"was ended by signal {number}{names.get(number, '')}"
 
 
 def run_tool(arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,8 @@ import click
 
 from tracemap.cli.options import options_command
 from tracemap.cli.progress import phases_shown
+from tracemap.cli.warnings import warn
+from tracemap.diagnostics import Diagnostic
 from tracemap.experiments.operations import KINDS
 from tracemap.options.sweep import SweepOptions
 
@@ -21,18 +23,20 @@ def command(operation: str, options: SweepOptions) -> None:
     conv2d_nchw (N, H, W, C, F, R, S, stride D), or depthwise_conv2d_nhwc. Products of f16 and bf16 are summed up in
     f32, those of i8 in i32. The table has a row for each operation and configuration, of each operation the fastest
     first. What was done is kept beside the table: the same command goes on after an end of any kind. Ends with status 1
-    where a result is wrong.
+    where a result is wrong, or nothing could be compiled.
 
     \b
     Example:
       tracemap sweep matmul --size M=64:256:64 --size K=512 -o matmuls.csv
       tracemap sweep matmul --type i8 --config default --config tiles=32x64
     """
-    from tracemap.session.sweep import has_failed, sweep
+    from tracemap.session.sweep import sweep
 
     with phases_shown("sweep") as progress:
-        table = sweep(operation, options, progress)
+        made = sweep(operation, options, progress)
     if options.output is None:
-        sys.stdout.write(table)
-    if has_failed(table):
+        sys.stdout.write(made.table)
+    if made.obstacles:
+        warn([Diagnostic("not-compiled", made.not_compiled)])
+    if made.has_failed:
         sys.exit(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from msgspec import structs
 from tracemap.codec import decode, encode
 from tracemap.experiments.job import Answer, Job
 from tracemap.owned.children import Child, end, ended_within, start
-from tracemap.toolchain import check_runtime
+from tracemap.toolchain import check_runtime, ended_by
 
 _PROGRAM: Final = "tracemap.experiments.runner"
 _LAST_WORDS = 400
@@ -113,6 +112,6 @@ class _Process:
             return f"it did not end within {self._limit_s:g} s"
         status = self._child.returncode
         if status < 0:
-            return f"it was ended by signal {-status} ({signal.Signals(-status).name})"
+            return f"it {ended_by(-status)}"
         said = self._said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"it failed: {said[-1][:_LAST_WORDS] if said else f'status {status}'}"

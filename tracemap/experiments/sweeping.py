@@ -7,7 +7,7 @@ kind the same sweep goes on where it was, and does nothing twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ _DEVICE: Final = "local-sync"
 _LIMIT_S: Final = 60.0
 _LOOKS: Final = 3
 """A batch may take so many times as long as it has to, and is tried so often before it is large enough."""
+
+_KILLED: Final = "the compiler was killed, as it is where memory is short; the same command tries it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,11 @@ class Work(WorkFolder):
 def measured_how(options: SweepOptions) -> str:
     """A word for what a result depends on besides its module."""
     verified = "unverified" if options.no_verify else "verified"
+    # A tag stands for something that was done besides, which may change times.
+    tagged = f"-{key_of(*sorted(options.tag))}" if options.tag else ""
     if options.only == "verify":
-        return verified
-    return f"{verified}-{options.repetitions}x{options.min_time:g}ms"
+        return f"{verified}{tagged}"
+    return f"{verified}-{options.repetitions}x{options.min_time:g}ms{tagged}"
 
 
 def generate(trials: Sequence[Trial], work: Work) -> None:
@@ -126,6 +130,14 @@ def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def not_compiled(trials: Sequence[Trial], work: Work) -> Iterator[str]:
+    """Why trials were not compiled, of each that was not, in their order."""
+    for trial in trials:
+        if not work.module(trial.key).is_file():
+            known = kept_record(work.result(trial.key), TrialResult)
+            yield _KILLED if known is None else known.obstacle
 
 
 def _is_done(trial: Trial, work: Work) -> bool:
@@ -187,7 +199,7 @@ def measure(trial: Trial, work: Work, options: SweepOptions) -> TrialResult:
         if known is not None:
             return known
     if not work.module(trial.key).is_file():
-        return _not_compiled("the compiler was killed, as it is where memory is short; the same command tries it again")
+        return _not_compiled(_KILLED)
     with temporary_folder() as folder:
         result = _measured(trial, work, options, folder)
     keep_record(work.measured(trial), result)

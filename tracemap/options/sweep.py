@@ -41,7 +41,9 @@ class SweepOptions(Options):
     repetitions: int = option(5, "How often a batch of calls is timed.", metavar="N", at_least=1, at_most=10_000)
     min_time: float = option(10.0, "A batch takes so long at least.", metavar="MS", above=0, at_most=60_000)
     jobs: int = option(0, "Compile so many at once.  [default: one per core]", metavar="N", at_least=1, at_most=1024)
-    tag: tuple[str, ...] = option((), "A column of your own: NAME=VALUE.  [repeatable]", metavar="NAME=VALUE")
+    tag: tuple[str, ...] = option(
+        (), "A column for the rows of this call; other tags make other rows.  [repeatable]", metavar="NAME=VALUE"
+    )
     output: Path | None = option(None, "The table (CSV).  [default: standard output]", "-o", "--output")
     append: bool = option(False, "Add rows to a table that exists; what it has already is not done again.")
     work: Path | None = option(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,11 +31,35 @@ _PROVIDER: Final = "IREE Codegen"
 _KEY: Final = ("Operation", "Configuration")
 
 
-def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) -> str:
-    """Do a sweep; the text of the table, which is written where the options say.
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep made: the text of the table, and of how many trials that were new why some were not compiled."""
+
+    table: str
+    trials: int = 0
+    obstacles: tuple[str, ...] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a kernel of the table is wrong, or nothing could be compiled."""
+        rows = csv.DictReader(io.StringIO(self.table))
+        wrong = any(row["Verification"] == "FAILED" for row in rows)
+        return wrong or 0 < self.trials == len(self.obstacles)
+
+    @property
+    def not_compiled(self) -> str:
+        """A sentence on what was not compiled, with the first reason; "" where all was."""
+        if not self.obstacles:
+            return ""
+        how_many = f"{len(self.obstacles)} of {plural(self.trials, 'trial')} could not be compiled"
+        return f"{how_many}; the first: {_in_a_line(self.obstacles[0])}"
+
+
+def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) -> Swept:
+    """Do a sweep; its table is written where the options say.
 
     Raises:
-        UsageInvalid: a size, type, epilogue or configuration is none, or nothing is left to do.
+        UsageInvalid: a size, type, epilogue, configuration or flag is none, or nothing is left to do.
         TargetExists, TargetUnwritable: the table cannot be written.
         ToolMissing: the compiler or the runtime is not installed.
     """
@@ -50,11 +75,6 @@ def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) ->
         return _done(trials, folder, options, before, progress)
     with temporary_folder() as folder:
         return _done(trials, folder, options, before, progress)
-
-
-def has_failed(table: str) -> bool:
-    """Whether a kernel of a table is wrong."""
-    return any(row["Verification"] == "FAILED" for row in csv.DictReader(io.StringIO(table)))
 
 
 def _rows_before(options: SweepOptions) -> list[dict[str, str]]:
@@ -74,6 +94,7 @@ def _rows_before(options: SweepOptions) -> list[dict[str, str]]:
 def _trials(kind: str, options: SweepOptions) -> list[Trial]:
     from tracemap.experiments.keeping import makers
     from tracemap.experiments.sweeping import Trial
+    from tracemap.mapping.compiler.accepted import check_accepted
     from tracemap.mapping.compiler.compiling import compile_flags
 
     flags, operations, hows = (
@@ -82,6 +103,8 @@ def _trials(kind: str, options: SweepOptions) -> list[Trial]:
         _configurations(options),
     )
     made_by = "" if options.only == "generate" else makers()
+    if made_by:
+        check_accepted(flags)
     found = [Trial(each, how, flags, made_by) for each in operations for how in hows]
     if not found:
         raise UsageInvalid("no operation is left: none has a name that --dispatches asks for")
@@ -136,24 +159,37 @@ def _configurations(options: SweepOptions) -> list[Configuration]:
 
 def _done(
     trials: Sequence[Trial], folder: Path, options: SweepOptions, before: list[dict[str, str]], progress: Progress
-) -> str:
-    """What is asked for, done in a folder; the table, which has no rows where nothing was timed or verified."""
-    from tracemap.experiments.sweeping import Work, compile_all, generate, measured_how
+) -> Swept:
+    """What is asked for, done in a folder; the table has no rows where nothing was timed or verified."""
+    from tracemap.experiments.sweeping import Work, compile_all, generate, measured_how, not_compiled
 
     work = Work(folder, measured_how(options))
     work.prepare("models")
-    known = {tuple(row[name] for name in _KEY) for row in before}
-    missing = [trial for trial in trials if (trial.operation.name, trial.configuration.text) not in known]
+    missing = _missing(trials, before, _tags(options))
+    obstacles: tuple[str, ...] = ()
     generate(missing, work)
     if options.only != "generate":
         progress(f"compiling {plural(len(missing), 'trial')}")
         compile_all(missing, work, options.jobs, lambda done, of: progress(f"compiled {done} of {of}"))
+        obstacles = tuple(not_compiled(missing, work))
     if options.only in ("generate", "compile"):
-        return csv_line(COLUMNS)
+        return Swept(csv_line(COLUMNS), len(missing), obstacles)
     table = _table(_measured(missing, work, options, progress), before, options)
     if options.output is not None:
         write_text(table, options.output)
-    return table
+    return Swept(table, len(missing), obstacles)
+
+
+def _missing(trials: Sequence[Trial], before: list[dict[str, str]], tags: Mapping[str, str]) -> list[Trial]:
+    """The trials that a table has no row for: one with the same tags, and no others."""
+    names = {name for row in before[:1] for name in row if name not in COLUMNS} | set(tags)
+    own = {name: value for name, value in tags.items() if value}
+    known = {
+        tuple(row[name] for name in _KEY)
+        for row in before
+        if {name: row[name] for name in names if row.get(name)} == own
+    }
+    return [trial for trial in trials if (trial.operation.name, trial.configuration.text) not in known]
 
 
 def _measured(
@@ -180,6 +216,10 @@ def _table(measured: list[tuple[Trial, TrialResult]], before: list[dict[str, str
     return "".join([csv_line(columns), *lines])
 
 
+def _in_a_line(reason: str) -> str:
+    return " ".join(reason.split())[:300]
+
+
 def _row(trial: Trial, result: TrialResult) -> dict[str, str]:
     """A trial's cells."""
     operation = trial.operation
@@ -198,5 +238,5 @@ def _row(trial: Trial, result: TrialResult) -> dict[str, str]:
         "q1_ms": f"{result.q1_ns / 1e6:.6g}" if timed else "",
         "q3_ms": f"{result.q3_ns / 1e6:.6g}" if timed else "",
         "kernels": str(result.kernels or ""),
-        "reason": " ".join((result.obstacle or result.reason).split())[:300],
+        "reason": _in_a_line(result.obstacle or result.reason),
     }

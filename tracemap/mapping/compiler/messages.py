@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import re
+import signal
+from typing import Final
+
+from tracemap.toolchain import ended_by
 
 _MAX_LINE = 400
 _NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)")
 _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
+_DIAGNOSTIC = re.compile(r"\S.*?: (?:error|warning): |LLVM ERROR: |.*: Assertion `")
+_BY_OTHERS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_MOST_DIAGNOSTICS = 3
+"""Of a crash: what was said before it need not have anything to do with it."""
 
 
 def failure(status: int, said: str) -> str:
-    """A sentence on how the compiler ended, and its own words without the stack of a crash."""
+    """A sentence on how the compiler ended, and its own words: of a crash the last diagnostics, without its stack."""
+    if status < 0:
+        return _crash(-status, said)
     lines = [line for line in said.splitlines() if not _STACK_LINE.match(line)]
-    words = "\n".join(line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " …" for line in lines).strip()
-    ended = f"was ended by signal {-status}" if status < 0 else f"failed (status {status})"
-    return f"iree-compile {ended}:\n{words or 'it printed nothing'}"
+    words = "\n".join(map(_cut, lines)).strip()
+    return f"iree-compile failed (status {status}):\n{words or 'it printed nothing'}"
+
+
+def _crash(number: int, said: str) -> str:
+    """That the compiler has crashed, or was killed, what can be done, and its last diagnostics."""
+    if number in _BY_OTHERS:
+        why = "from outside, as it is where memory is short: run it again, with more memory or a smaller model"
+    else:
+        why = "a crash of its own: change what it compiles, or report it to IREE's developers with the model"
+    found = [_cut(line) for line in dict.fromkeys(said.splitlines()) if _DIAGNOSTIC.match(line)]
+    words = "\n".join(found[-_MOST_DIAGNOSTICS:])
+    return f"iree-compile {ended_by(number)}, {why}" + (f"; before, it said:\n{words}" if words else "")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " …"
 
 
 def not_loaded(said: str) -> str:

@@ -23,7 +23,7 @@ from tracemap.mapping.lowering.stages import StageReader
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.owned.home import temporary_folder
-from tracemap.toolchain import Progress, find_tool, no_progress, run_tool
+from tracemap.toolchain import Progress, ended_by, find_tool, no_progress, run_tool
 
 
 def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progress = no_progress) -> Lowering:
@@ -84,7 +84,7 @@ class _Run:
         done = run_tool([self.program, *options, "-o", self.target, self.source])
         if done.returncode == 0:
             return self.target
-        ended = "refuses it" if done.returncode > 0 else f"was ended by signal {-done.returncode} in it"
+        ended = "refuses it" if done.returncode > 0 else f"{ended_by(-done.returncode)} in it"
         raise PipelineInvalid(f"{self.pipeline or 'an empty pipeline'}: iree-opt {ended}: {self._reason(done.stderr)}")
 
     def _reason(self, said: str) -> str:
