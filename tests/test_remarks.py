@@ -6,7 +6,6 @@ told by LLVM's own filter. `pytest tests/test_remarks.py --update-gold` writes t
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -24,7 +23,7 @@ from tracemap.codec import encode
 from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.graph.bundle import REMARKS_NAME, load
 from tracemap.graph.remarks import FIGURES, Remark
-from tracemap.mapping.compiler.remarks import SaidRemark, read_remarks
+from tracemap.mapping.compiler.remarks import SaidRemark, read_mlir_remarks, read_remarks
 from tracemap.reports.page.kernels_tab import kernel_pages, kernels_of
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import UNKNOWN
@@ -32,6 +31,16 @@ from tracemap.units import UNKNOWN
 GOLD = Path(__file__).parent / "gold" / "remarks"
 SPILLING = ROOT / "tests" / "programs" / "spilling.mlir"
 MODELS = ("hand_attention", "jax_gpt2_4l")
+PRODUCT = """func.func @main(%a: tensor<256x512xf16>, %b: tensor<512x256xf16>) -> tensor<256x256xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<256x256xf32>
+  %out = linalg.fill ins(%zero : f32) outs(%empty : tensor<256x256xf32>) -> tensor<256x256xf32>
+  %product = linalg.matmul
+    ins(%a, %b : tensor<256x512xf16>, tensor<512x256xf16>) outs(%out : tensor<256x256xf32>) -> tensor<256x256xf32>
+  %exp = math.exp %product : tensor<256x256xf32>
+  return %exp : tensor<256x256xf32>
+}
+"""
 ALL = ("--pass-remarks=.", "--pass-remarks-missed=.", "--pass-remarks-analysis=.")
 
 
@@ -246,6 +255,26 @@ def test_diff_tells_remarks_that_are_new_and_gone(spilling: Path, fixed: Built, 
     assert json_cli("diff", fixed("hand_attention"), fixed("hand_attention"))["remarks"] is None
 
 
+def test_mlirs_remarks_of_a_gpu_stand_at_their_op(tmp_path: Path) -> None:
+    """They name lines of the model where it has plain ones: the op is the one there."""
+    model, target = tmp_path / "product.mlir", ("--iree-hal-target-backends=rocm", "--iree-rocm-target=gfx942")
+    model.write_text(PRODUCT)
+    flags = ("--remarks-filter=.*", f"--remarks-output-file={tmp_path / 'r.yaml'}", "-o", tmp_path / "m.vmfb")
+    assert run_tool([find_tool("iree-compile"), model, *target, *flags]).returncode == 0
+    written = (tmp_path / "r.yaml").read_text()
+    plain = re.findall(r"Pass: +(\S+)\nName: +(\S+)\n.*?Line: (\d+),", written, re.DOTALL)
+    assert plain
+    check_cli("build", model, "--remarks", "-o", tmp_path / "m.tracemap", "--", *target)
+    bundle = load(tmp_path / "m.tracemap")
+    found = bundle.remarks()
+    line_of = {op.id: op.line for op in bundle.graph.ops}
+    ours = [remark for remark in found.remarks if remark.line is UNKNOWN]
+    assert not found.diagnostics
+    assert [(remark.pass_name, remark.name, str(line_of[op])) for remark in ours for op in remark.ops] == plain
+    assert {remark.kernel for remark in ours} == {kernel.name for kernel in bundle.graph.kernels}
+    assert "linalg.matmul" in check_cli("remarks", bundle.path)
+
+
 # ---- what cannot be read
 
 
@@ -300,7 +329,7 @@ def test_hostile_words_are_inert(copied: Path) -> None:
 
 
 def said(*lines: str) -> Iterator[tuple[str, int, str]]:
-    return (dataclasses.astuple(remark) for remark in read_remarks(lines))
+    return ((remark.file, remark.line, remark.text) for remark in read_remarks(lines))
 
 
 @pytest.mark.parametrize(
@@ -331,7 +360,50 @@ def test_remarks_are_found_among_other_words(lines: list[str], expected: list[tu
 
 
 def test_unknown_wordings_are_of_no_pass() -> None:
-    assert SaidRemark("k.mlir", 1, "something that no pass of today says").wording() is None
-    known = SaidRemark("k.mlir", 1, "loop not vectorized: too many memory checks needed").wording()
-    assert known is not None
+    unknown = SaidRemark("k.mlir", 1, "something that no pass of today says").origin
+    assert (unknown.pass_name, unknown.name, unknown.kind) == (UNKNOWN, UNKNOWN, UNKNOWN)
+    known = SaidRemark("k.mlir", 1, "loop not vectorized: too many memory checks needed").origin
     assert (known.pass_name, known.name, known.kind) == ("loop-vectorize", UNKNOWN, "missed")
+
+
+DOCUMENT = """--- !Missed
+Pass: tile
+Name: NoFit
+DebugLoc: { File: op, Line: 7, Column: 1 }
+Function: '<unknown function>'
+Args:
+  - RemarkId: '1'
+  - Remark: '49152 bytes'
+  - Reason: |
+      too large
+...
+"""
+
+
+def test_mlirs_remarks_are_read() -> None:
+    (remark, other) = read_mlir_remarks(
+        DOCUMENT + "--- !Else\nPass: 1\nName: x\nDebugLoc: nowhere\nArgs: [a, {b: c}]\n...\n"
+    )
+    assert (remark.file, remark.line, remark.text) == ("op", 7, "NoFit: 49152 bytes, Reason too large\n")
+    assert (remark.origin.pass_name, remark.origin.name, remark.origin.kind) == ("tile", "NoFit", "missed")
+    assert (other.file, other.line, other.text, other.origin.kind) == ("", 0, "x: b c", UNKNOWN)
+    assert not list(read_mlir_remarks(""))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--- !Missed\nPass: a\n",
+        "--- !Missed [1]\n",
+        "--- !Missed x\n",
+        "Pass: a\nName: b\n",
+        "--- !!python/object/apply:os.system ['true']\n",
+        "--- !Missed {Pass: !!python/name:os.system , Name: b}\n",
+        "{" * 5000,
+        "a: b: c",
+        "\x00",
+    ],
+)
+def test_what_is_no_remark_of_mlir_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="MLIR's remarks cannot be read"):
+        list(read_mlir_remarks(text))

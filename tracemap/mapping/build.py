@@ -22,6 +22,7 @@ from tracemap.graph.remarks import Remarks
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
+from tracemap.mapping.compiler.remarks import SaidRemark
 from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.owned.home import temporary_folder
@@ -75,7 +76,7 @@ class _Build:
             self._progress("writing the bundle")
             files = _files(compilation, texts, self._request.opaque_kernels)
             if remarks:
-                files = dataclasses.replace(files, remarks=(_remarks(compilation, graph),))
+                files = dataclasses.replace(files, remarks=(self._remarks(compilation, bytecode, graph),))
             return bundle.store(self._request.target, graph, files, force=self._request.options.force)
 
     def _parsed(self) -> ParsedModel:
@@ -118,6 +119,24 @@ class _Build:
         changed = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
         return changed, kept.texts
 
+    def _remarks(self, compilation: Compilation, tagged: Path, graph: TraceGraph) -> Remarks:
+        """What LLVM and MLIR said; the bundle is whole without it."""
+        from tracemap.mapping.compiler.remarking import is_for_cpus, mlir_remarks
+        from tracemap.mapping.remarks import placed
+
+        said: list[SaidRemark] = []
+        missing: list[Diagnostic] = []
+        try:
+            said += compilation.remarks()
+        except ModelInvalid as error:
+            missing.append(Diagnostic("remarks-missing", f"LLVM's remarks are not known: {error}"))
+        if not is_for_cpus(self._compiler.flags):
+            try:
+                said += mlir_remarks(self._compiler, tagged, self._folder)
+            except ModelInvalid as error:
+                missing.append(Diagnostic("remarks-missing", f"MLIR's remarks are not known: {error}"))
+        return structs.replace(placed(said, graph), diagnostics=tuple(missing))
+
     def _own_message(self, ours: str) -> str:
         """iree-compile's own words about the model as it stands in its file; ours where it has none to say."""
         from tracemap.mapping.texts import safe_name
@@ -152,16 +171,6 @@ def _files(compilation: Compilation, sources: Mapping[str, str], opaque: Set[str
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in opaque}
     configured = (compilation.configured,) if texts else ()
     return bundle.Files(compilation.module, sources, kernels, configured)
-
-
-def _remarks(compilation: Compilation, graph: TraceGraph) -> Remarks:
-    from tracemap.mapping.remarks import placed
-
-    try:
-        return placed(compilation.remarks(), graph)
-    except ModelInvalid as error:  # the bundle is whole without them
-        missing = Diagnostic("remarks-missing", f"the compiler's remarks are not known: {error}")
-        return Remarks(remarks=(), elsewhere=0, diagnostics=(missing,))
 
 
 _LONGEST_NAME: Final = 200

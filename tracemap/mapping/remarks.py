@@ -4,54 +4,73 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from tracemap.graph.bundle import KERNELS_FOLDER
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel
 from tracemap.graph.remarks import Remark, Remarks
-from tracemap.mapping.compiler.remarks import SaidRemark
+from tracemap.mapping.compiler.remarks import NUMBERED, Origin, SaidRemark
 from tracemap.units import UNKNOWN, Integer
 
 
 def placed(said: Iterable[SaidRemark], graph: TraceGraph) -> Remarks:
-    """Bring remarks to steps and ops; those that name no kernel are counted.
+    """Bring remarks to steps and ops; those that name neither a kernel nor an op are counted.
 
     Args:
-        said: as LLVM printed them. Their file is the name of a kernel's text, without a folder.
+        said: as they were printed. Their file is the name of a kernel's text, with or without its folder, or stands for
+            the model with operations in place of lines.
         graph: the map, whose kernels have texts.
     """
     kernel_of = {kernel.text: kernel for kernel in graph.kernels if isinstance(kernel.text, str)}
-    found: Counter[tuple[str, int, str]] = Counter()
-    first: dict[tuple[str, int, str], SaidRemark] = {}
+    found: Counter[_Place] = Counter()
     elsewhere = 0
     for each in said:
-        kernel = kernel_of.get(each.file)
-        if kernel is None:
+        kernel = kernel_of.get(each.file.removeprefix(f"{KERNELS_FOLDER}/"))
+        if kernel is not None:
+            found[_Place(kernel.name, each.line, "", each.origin, each.text)] += 1
+        elif each.file == NUMBERED and (op := OpId.of(each.line)) in graph.op_by_id:
+            found[_Place(_only_kernel(op, graph), 0, op, each.origin, each.text)] += 1
+        else:
             elsewhere += 1
-            continue
-        key = (kernel.name, each.line, each.text)
-        found[key] += 1
-        first.setdefault(key, each)
-    ops_of = {name: _ops_by_line(graph.kernel_by_name[name], graph) for name, _, _ in found}
+    ops_of = {place.kernel: _ops_by_line(graph.kernel_by_name[place.kernel], graph) for place in found if place.kernel}
     numbers = {kernel.name: number for number, kernel in enumerate(graph.kernels)}
-    ordered = sorted(found, key=lambda key: (numbers[key[0]], *key))
+    ordered = sorted(found, key=lambda place: (numbers.get(place.kernel, -1), place.line, place.op, place.text))
     return Remarks(
-        remarks=tuple(_remark(key, first[key], found[key], ops_of[key[0]]) for key in ordered), elsewhere=elsewhere
+        remarks=tuple(_remark(place, found[place], ops_of.get(place.kernel, {})) for place in ordered),
+        elsewhere=elsewhere,
     )
 
 
-def _remark(key: tuple[str, int, str], said: SaidRemark, count: int, ops: Mapping[Integer, tuple[OpId, ...]]) -> Remark:
-    kernel, number, text = key
-    worded = said.wording()
-    line: Integer = number or UNKNOWN
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A remark and where it stands: on a line of a kernel's text (0: of the kernel), or at an op, and then the kernel
+    is "" where the op works in several.
+    """
+
+    kernel: str
+    line: int
+    op: str
+    origin: Origin
+    text: str
+
+
+def _only_kernel(op: OpId, graph: TraceGraph) -> str:
+    kernels = {graph.site_by_id[site].kernel for site in graph.sites_of_op.get(op, ())}
+    return kernels.pop() if len(kernels) == 1 else ""
+
+
+def _remark(place: _Place, count: int, ops: Mapping[Integer, tuple[OpId, ...]]) -> Remark:
+    line: Integer = place.line or UNKNOWN
     return Remark(
-        kernel=kernel,
+        kernel=place.kernel or UNKNOWN,
         line=line,
-        ops=ops.get(line, ops[UNKNOWN]),
-        pass_name=UNKNOWN if worded is None else worded.pass_name,
-        name=UNKNOWN if worded is None else worded.name,
-        kind=UNKNOWN if worded is None else worded.kind,
-        text=text,
+        ops=(OpId(place.op),) if place.op else ops.get(line, ops[UNKNOWN]),
+        pass_name=place.origin.pass_name,
+        name=place.origin.name,
+        kind=place.origin.kind,
+        text=place.text,
         count=count,
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from iree.compiler import ir
 
-from tracemap.ir.parsing import Module, walk
+from tracemap.ir.parsing import MlirParser, Module, walk
 from tracemap.ir.source import TEXT_FILE
 from tracemap.locations import CallSite, FileRange, Fused, Location, Name, parse_location
 
@@ -131,6 +131,21 @@ def write_bytecode(module: Module, folder: Path) -> Path:
     with bytecode.open("wb") as file:
         module.operation.write_bytecode(file)
     return bytecode
+
+
+def write_numbered(parser: MlirParser, tagged: Path, file_name: str, folder: Path) -> Path:
+    """Write a tagged module again with places in place of tags: of each operation a file's line, which is its index.
+
+    Remarks name places only.
+    """
+    module = parser.parse(tagged.read_bytes())
+    for index, operation in enumerate(walk(module.operation)):
+        if index:
+            operation.location = ir.Location.file(file_name, index, 1, context=parser.context)
+    numbered = folder / "numbered.mlirbc"
+    with numbered.open("wb") as file:
+        module.operation.write_bytecode(file)
+    return numbered
 
 
 def write_tagged(module: Module, tags: Tags, file_name: str, folder: Path) -> Path:

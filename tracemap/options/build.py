@@ -25,7 +25,7 @@ class BuildOptions(Options):
     )
     no_sources: bool = option(False, "Keep no source text in the bundle.")
     remarks: bool = option(
-        False, "Keep LLVM's remarks too: what it spilled, did not vectorise or hoist. Generates code twice."
+        False, "Keep the compiler's remarks too: what it spilled or did not vectorise, and why. Compiles twice."
     )
     force: bool = option(False, "Replace a bundle that exists.")
     from_dumps: Path | None = option(

@@ -82,7 +82,7 @@ def _rows(shown: Sequence[Remark], graph: TraceGraph) -> Iterator[tuple[object, 
     for remark in shown:
         place = f"{or_dash(remark.kernel)}:{or_dash(remark.line)}"
         op, line, name = KERNEL, "", ""
-        if remark.ops and ((remark.kernel, remark.line) in steps or isinstance(remark.kernel, Unknown)):
+        if remark.ops and ((remark.kernel, remark.line) in steps or isinstance(remark.line, Unknown)):
             first = graph.op_by_id[remark.ops[0]]
             more = f" +{len(remark.ops) - 1}" if len(remark.ops) > 1 else ""
             op, line, name = f"{first.id}{more}", op_line(first), first.name
