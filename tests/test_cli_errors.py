@@ -155,6 +155,27 @@ def test_bundle_with_a_damaged_map(damage: bytes, mlp: Path, tmp_path: Path) -> 
     assert "hand_mlp.tracemap" in refused("bundle-invalid", "show", mlp, cwd=tmp_path)
 
 
+DUMPED = ("swap", "hand_mlp.tracemap", "mlp_dispatch_0_matmul_32x256x784_f32", "--dump")
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [
+        ("kernels", ("bench", "hand_mlp.tracemap")),
+        ("kernels", (*DUMPED, "object")),
+        ("kernels", ("tune", "hand_mlp.tracemap", "--kernel", "*softmax*", "--pairs", "0")),
+        ("kernels", ("benchmark", "hand_mlp.tracemap", "--dispatch-repeat", "2")),
+        ("source", (*DUMPED, "source")),
+        ("source", ("audit", "hand_mlp.tracemap", "--pass", "op2")),
+    ],
+)
+def test_bundle_of_which_a_module_is_cut(folder: str, command: tuple[str, ...], mlp: Path, tmp_path: Path) -> None:
+    (file,) = mlp.glob(f"{folder}/*{'configured' if folder == 'kernels' else ''}.mlir")
+    os.truncate(file, 100)
+    said = refused("bundle-invalid", *command, cwd=tmp_path)
+    assert re.search(rf"hand_mlp\.tracemap/{folder}/\w+\.mlir: damaged \(\S.+\); build the bundle again", said), said
+
+
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
 def test_bundle_of_a_newer_version(command: tuple[str, ...], mlp: Path, tmp_path: Path) -> None:
     stored = json.loads((mlp / "map.json").read_text(encoding="utf-8"))

@@ -35,6 +35,7 @@ def command(bundle: Path, options: AuditOptions) -> None:
     from tracemap.outputs import show_as
     from tracemap.reports.json.audit import shown_audit
     from tracemap.reports.terminal.audit import print_audit
+    from tracemap.session.damage import damage_named
 
     opened = load(bundle)
     graph = opened.graph
@@ -45,7 +46,7 @@ def command(bundle: Path, options: AuditOptions) -> None:
     if options.ops:
         from tracemap.mapping.compiler.passes import find_spots
 
-        with phases_shown("audit") as progress:
+        with phases_shown("audit") as progress, damage_named(opened):
             spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
         found = audit(graph, spots)
     failed = options.fail_under is not UNKNOWN and found.share_located() < options.fail_under

@@ -17,6 +17,7 @@ from tracemap.options.call import CallOptions, call_of
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
+from tracemap.session.damage import damage_named
 from tracemap.session.programs import asks_for_call, check_call
 from tracemap.session.runs import joined, newest_run
 from tracemap.toolchain import Progress, no_progress
@@ -62,7 +63,8 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     request = BenchRequest(
         bundle, options, kernels, peaks, _cache_bytes(), _application(costs, peaks), again.application
     )
-    found = run_kernels(request, progress)
+    with damage_named(bundle):
+        found = run_kernels(request, progress)
     return _written(
         Bench(
             module_sha256=bundle.graph.module.sha256,
@@ -170,7 +172,8 @@ def bench_kernels(
     from tracemap.experiments.bench import BenchRequest, bench
 
     request = BenchRequest(bundle, options, kernels, measure_peaks(), _cache_bytes(), reference=reference)
-    return bench(request, progress)
+    with damage_named(bundle):
+        return bench(request, progress)
 
 
 def has_failed(made: Bench) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracemap.errors import ToolMissing, UsageInvalid
+from tracemap.session.damage import damage_named
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
@@ -33,4 +34,6 @@ def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
             f"{_OR_WITHOUT}"
         ) from error
     known = bundle.graph.op_by_id
-    return tuple(edge for edge in data_flow(model) if edge[0] in known and edge[1] in known)
+    with damage_named(bundle):
+        edges = data_flow(model)
+    return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)

@@ -10,6 +10,7 @@ from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.diff import DiffOptions
 from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.session.damage import damage_named
 from tracemap.session.runs import joined, newest_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
@@ -104,7 +105,8 @@ def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tup
             "models that differ are parsed by IREE's compiler, which is not installed: pip install iree-base-compiler"
         ) from error
     flows = Flows()
-    matches = match_flows(*map(flows.of, models))
+    with damage_named(one, two):
+        matches = match_flows(*map(flows.of, models))
     known = first.graph.op_by_id, second.graph.op_by_id
     return False, [match for match in matches if match.before in known[0] and match.after in known[1]]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tracemap.errors import UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.owned.home import temporary_folder
+from tracemap.session.damage import damage_named
 from tracemap.session.programs import device_of
 from tracemap.toolchain import Progress, no_progress
 
@@ -65,7 +66,8 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
     with temporary_folder() as folder:
         progress("compiling for the simulator")
         flags = bundle.graph.module.flags
-        module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
+        with damage_named(bundle):
+            module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
         lines_of = {kernel.name: frames_of(bundle.graph, kernel).owned for kernel in bundle.graph.kernels}
         load_time = any(site.initializer for site in bundle.graph.sites)
         yield CacheSimulation(module.path, module.build, caches, lines_of, load_time)

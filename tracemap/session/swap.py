@@ -17,6 +17,7 @@ from tracemap.options.swap import SwapOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.comparing import compared_with, references
+from tracemap.session.damage import damage_named
 from tracemap.session.programs import asks_for_call, check_call
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
@@ -41,7 +42,7 @@ def dump(bundle: Bundle, kernel: str, options: SwapOptions) -> str:
 
     check_files(options.output, force=options.force)
     assert options.dump is not None
-    with temporary_folder() as folder:
+    with damage_named(bundle), temporary_folder() as folder:
         text = Swapping(bundle).dumped(kernel, options.dump, folder)
     if options.output is not None:
         write_text(text, options.output)
@@ -64,6 +65,11 @@ def swap(
             `session.record.record` do.
         UsageInvalid: nothing is replaced, or the new bundle has no name.
     """
+    with damage_named(bundle):
+        return _swapped(bundle, replacements, options, progress)
+
+
+def _swapped(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions, progress: Progress) -> Swapped:
     from tracemap.experiments.changing import Touched, changes, same_kernels, whole_of
     from tracemap.experiments.swapping import Swapping
 

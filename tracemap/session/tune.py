@@ -18,6 +18,7 @@ from tracemap.options.build import BuildOptions
 from tracemap.options.tune import TuneOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
+from tracemap.session.damage import damage_named
 from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu
 from tracemap.toolchain import Progress, no_progress
 
@@ -40,6 +41,11 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
         QueryInvalid, UsageInvalid: no kernel is named, or there is none of the name.
         TargetExists, TargetUnwritable: the spec cannot be written.
     """
+    with damage_named(bundle):
+        return _tuned_bundle(bundle, options, progress)
+
+
+def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
     from tracemap.experiments.cases import find_cases
     from tracemap.ir.dispatches import read_dispatches
     from tracemap.ir.executables import backends_of

@@ -1,0 +1,52 @@
+"""Modules that a bundle keeps and that are damaged: called so, by the file's name, where work with them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed
+
+if TYPE_CHECKING:
+    from tracemap.graph.bundle import Bundle
+
+
+@contextmanager
+def damage_named(*bundles: Bundle) -> Iterator[None]:
+    """Where a module cannot be read or compiled, look whether that is for a file of a bundle that is damaged.
+
+    Only then: to read all of them takes as long as what is done with them.
+
+    Raises:
+        BundleInvalid: it is.
+    """
+    try:
+        yield
+    except (ModelInvalid, ToolFailed) as error:
+        for bundle in bundles:
+            _check_modules(bundle, error)
+        raise
+
+
+def _check_modules(bundle: Bundle, cause: Exception) -> None:
+    from tracemap.graph.bundle import CONFIGURED_NAME, KERNELS_FOLDER, SOURCE_FOLDER
+    from tracemap.ir.parsing import MlirParser
+    from tracemap.ir.reading import parse_model
+
+    def configured() -> bytes:
+        return bundle.configured() if bundle.graph.kernels else b""
+
+    sources = [source.path for source in bundle.graph.sources[:1]]
+    kept = [(f"{KERNELS_FOLDER}/{CONFIGURED_NAME}", configured)]
+    kept += [(f"{SOURCE_FOLDER}/{name}", bundle.model) for name in sources]
+    for name, read in kept:
+        try:
+            data = read()
+            if data:
+                parse_model(MlirParser(), data)
+        except ModelInvalid as damage:
+            said = str(damage).removeprefix("-:")
+            raise BundleInvalid(f"{bundle.path / name}: damaged ({said}); build the bundle again") from cause
+        except BundleInvalid:
+            continue  # it is not kept
