@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -273,6 +274,27 @@ def test_mlirs_remarks_of_a_gpu_stand_at_their_op(tmp_path: Path) -> None:
     assert [(remark.pass_name, remark.name, str(line_of[op])) for remark in ours for op in remark.ops] == plain
     assert {remark.kernel for remark in ours} == {kernel.name for kernel in bundle.graph.kernels}
     assert "linalg.matmul" in check_cli("remarks", bundle.path)
+
+
+def test_a_compiler_that_fails_at_remarks_leaves_a_whole_bundle(tmp_path: Path) -> None:
+    """As an older one may that does not know the flags."""
+    compiler = tmp_path / "iree-compile"
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in *--pass-remarks=*) echo "Unknown argument" >&2; exit 1;; esac\n'
+        f'exec {shlex.quote(str(find_tool("iree-compile")))} "$@"\n'
+    )
+    compiler.chmod(0o755)
+    model = SAMPLES / "models" / "hand_mlp.mlir"
+    flags = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu", *FIXED)
+    done = run_cli(
+        "build", "--remarks", "-o", tmp_path / "m.tracemap", "--", compiler, model, "-o", tmp_path / "m.vmfb", *flags
+    )
+    assert done.returncode == 0
+    assert "[remarks-missing]" in done.stderr
+    bundle = load(tmp_path / "m.tracemap")
+    assert all(kernel.steps for kernel in bundle.graph.kernels)
+    assert not bundle.remarks().remarks
+    assert "Unknown argument" in check_cli("remarks", bundle.path)
 
 
 # ---- what cannot be read

@@ -69,4 +69,6 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
     tell(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
     warn(graph.diagnostics)
+    if bundle.has_remarks:
+        warn(bundle.remarks().diagnostics)
     (tell if quiet else put)(str(bundle.path))
