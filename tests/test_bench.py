@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -17,7 +19,7 @@ from tests.conftest import Built, Recorded
 from tests.support import Json, check_cli, json_cli, run_cli
 from tracemap.experiments.cases import find_cases
 from tracemap.experiments.job import Answer, Job
-from tracemap.experiments.running import run_job
+from tracemap.experiments.running import Ended, run_job
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.graph.bundle import load
 from tracemap.ir.dispatches import read_dispatches
@@ -145,6 +147,40 @@ def test_the_dearest_of_the_run_come_first(built: Built, recorded: Recorded) -> 
     assert statuses(found) == {dearest: "NOT_VERIFIED"}
 
 
+GIVEN = ("24x64xf32=0.5", "64x128xf32=0.01", "128xf32=0.1")
+
+
+def test_sizes_are_those_of_the_inputs(built: Built, tmp_path: Path) -> None:
+    """Of inputs, of a flag file, of the run that is compared with, or all the same."""
+    bundle = shutil.copytree(built("hand_dynamic"), tmp_path / "dynamic.tracemap")
+    np.save(tmp_path / "x.npy", np.ones((9, 7), np.float32))
+    (tmp_path / "x.flags").write_text("--input=@x.npy\n--input=7x128xf32=1\n--input=128xf32=1\n", encoding="utf-8")
+    inputs = [word for spec in GIVEN for word in ("--input", spec)]
+    check_cli("record", bundle, *inputs, "--serial", "--iterations", "2", "-o", tmp_path / "run.csv")
+    ways: list[tuple[list[str], int, int]] = [
+        (["--input", "3x5xf32", "--input", "5x128xf32", "--input", "128xf32"], 3, 5),
+        (["--flagfile", "x.flags"], 9, 7),
+        (["--run", "run.csv", "--seconds", "0"], 24, 64),
+        (["--run", "run.csv", "--seconds", "0", "--dim", "6"], 6, 6),
+    ]
+    for options, rows, columns in ways:
+        done = run_cli(
+            "bench", bundle, *options, "--kernel", "*matmul*", "--no-verify", "--format", "json", *QUICK, cwd=tmp_path
+        )
+        (kernel,) = json.loads(done.stdout)["kernels"]
+        wanted = f"{rows}x{columns}xf32, {columns}x128xf32"
+        assert wanted in kernel["arguments"], kernel["arguments"]
+
+
+@pytest.mark.parametrize(("dim", "words"), [(99_999_999, "of memory are free"), (10**12, "more than 64 bits")])
+def test_what_does_not_fit_into_memory_is_not_called_wrong(dim: int, words: str, built: Built) -> None:
+    asked = ("--kernel", "*matmul*", "--dim", str(dim))
+    (kernel,) = json_cli("bench", built("hand_dynamic"), *asked, *QUICK)["kernels"]
+    assert kernel["verification"]["status"] == "NOT_VERIFIED"
+    assert kernel["not_measured"] == kernel["verification"]["reason"]
+    assert words in kernel["not_measured"]
+
+
 def test_kernels_are_chosen_by_name_and_by_op(built: Built) -> None:
     bundle = built("hand_mlp")
     by_name = json_cli("bench", bundle, "--kernel", "*softmax*", "--no-verify", *QUICK)
@@ -249,3 +285,19 @@ def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_pat
             assert answer.spoiled is not None
             assert answer.spoiled.binding == place
             assert begin <= answer.spoiled.byte < begin + 4  # the first byte of a number may be what it was
+
+
+def test_a_call_that_has_no_memory_is_told_from_one_that_fails(built: Built, tmp_path: Path) -> None:
+    bundle, parser = load(built("hand_mlp")), MlirParser()
+    case = find_cases(bundle.graph, module := parser.parse(bundle.configured()), read_dispatches(module, lambda *_: 1))[
+        0
+    ]
+    text = wrapped(parser.parse(bundle.configured()), [case.dispatch])
+    compiled = compile_wrapped(text, bundle.graph.module.flags, tmp_path)
+    call = case.call(0)
+    huge = structs.replace(call, buffers=(structs.replace(call.buffers[0], length=1 << 60), *call.buffers[1:]))
+    absent = structs.replace(call, function="absent")
+    job = Job((str(compiled),), "local-sync", (huge, absent), "", 0, 1, 0)
+    endings = [each for each in run_job(job, tmp_path, 60, print) if isinstance(each, Ended)]
+    assert [each.for_memory for each in endings] == [True, False]
+    assert endings[0].text == "there is not enough memory for its data"

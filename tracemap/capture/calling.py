@@ -16,7 +16,7 @@ from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inpu
 from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
 from tracemap.inputs import stored_bytes
-from tracemap.options.call import CallOptions
+from tracemap.options.call import CallOptions, FunctionOptions
 from tracemap.units import UNKNOWN, Text
 
 DEFAULT_DEVICE = "local-task"
@@ -94,11 +94,30 @@ def make_calls(
     return [_made(program, options, flags, each, folder, values) for each in chosen]
 
 
-def _name(options: CallOptions, flags: RuntimeFlags) -> str:
+def given_specs(program: Program, options: FunctionOptions, tool: str) -> tuple[str, tuple[str, ...]]:
+    """The function that options and flags name, "" for none, and the inputs that they give.
+
+    Raises:
+        UsageInvalid: flags that do not go together.
+    """
+    flags = _flags(program, options, tool)
+    return _name(options, flags), flags.inputs
+
+
+def declared_entry(program: Program, name: str) -> Function:
+    """The function of a name, with the types that the compiled module declares; "": the only one.
+
+    Raises:
+        FunctionUnknown: there is none, or several and none is named.
+    """
+    return _entry(program, name)[0]
+
+
+def _name(options: FunctionOptions, flags: RuntimeFlags) -> str:
     return flags.function if options.function is UNKNOWN else str(options.function)
 
 
-def _flags(program: Program, options: CallOptions, tool: str) -> RuntimeFlags:
+def _flags(program: Program, options: FunctionOptions, tool: str) -> RuntimeFlags:
     """The flags of the flag file and those behind the `--`, with the inputs of the options, which go before theirs."""
     behind = with_flag_files(options.runtime_flags)
     of_file = read_flags(options.flagfile) if options.flagfile else []
@@ -109,7 +128,7 @@ def _flags(program: Program, options: CallOptions, tool: str) -> RuntimeFlags:
     return replace(flags, inputs=options.inputs) if options.inputs else flags
 
 
-def _check_behind(ours: Path, options: CallOptions, modules: Sequence[str]) -> None:
+def _check_behind(ours: Path, options: FunctionOptions, modules: Sequence[str]) -> None:
     """Refuse what is said behind the `--` in contradiction to the options; those of a flag file give way to these.
 
     Raises:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.capture.elements import INTEGER, REAL, SPEC, Shaped, number_type, parsed
 from tracemap.errors import InputInvalid
 from tracemap.functions import Argument, Function
-from tracemap.units import Integer, plural
+from tracemap.memory import free_memory
+from tracemap.units import Integer, format_bytes, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +34,8 @@ class Input:
     said: str
 
 
+_RANDOM_BYTES: Final = 8
+"""Of memory for each number while it is made."""
 _OF_THE_TOOLS: Final = frozenset("@+&*(!")
 """What begins an input that is no text of numbers: files, storage, nothing, other types."""
 _LONGEST_SAID: Final = 60
@@ -248,6 +251,11 @@ def _made(index: int, shaped: Shaped, folder: Path) -> Input:
     # Without a value IREE fills with zeros, whatever the element type is; an empty file it would not read.
     if not kind or math.prod(sizes) == 0:
         return Input(text, f"{text}: zeros (made up)")
+    if (wanted := _RANDOM_BYTES * math.prod(sizes)) > (free := free_memory()):
+        raise InputInvalid(
+            f"an input of {text} cannot be made up: it takes {format_bytes(wanted)}, and {format_bytes(free)} of "
+            "memory are free; give it with --input, or a smaller --dim"
+        )
     said = f"{text}: random in [0, {RANDOM_LIMIT}), seed {index} (made up)"
     values = _random(sizes, kind, index)
     return Input(_stored(values, text, folder / f"input{index}"), said)

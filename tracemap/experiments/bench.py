@@ -24,18 +24,21 @@ from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.types import add
 from tracemap.machine.sameness import same_code
 from tracemap.measurements.order import quartiles
+from tracemap.memory import free_memory
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
-from tracemap.units import UNKNOWN, Integer, Unknown
+from tracemap.units import UNKNOWN, Integer, Unknown, format_bytes
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
+    from tracemap.ir.dispatches import Extent
     from tracemap.measurements.model import Peaks
     from tracemap.options.bench import BenchOptions
 
 _DEVICE: Final = "local-sync"
 _NUMPY: Final = "numpy"
-_MADE_UP_EXTENT: Final = 64
+_COMPARING: Final = 6
+"""So many times its data is held while it is compared: what was and what is, some of it in double precision."""
 _COLD_CACHES: Final = 2
 """So many times the last cache's size is used between two looks at the same data."""
 
@@ -44,13 +47,15 @@ _COLD_CACHES: Final = 2
 class BenchRequest:
     """What to run: kernels of a bundle by name, in the order in which they are told; none: all.
 
-    `peaks` are what the machine can do now; `application` what the sites' calls took in a run, none without one;
-    `record_again` records the application on one worker, as is done where a kernel takes another time alone.
+    `extent`: of the program's arguments; `peaks` are what the machine can do now; `application` what the sites' calls
+    took in a run, none without one; `record_again` records the application on one worker, as is done where a kernel
+    takes another time alone.
     """
 
     bundle: Bundle
     options: BenchOptions
     kernels: tuple[str, ...]
+    extent: Extent
     peaks: Peaks
     cache_bytes: int
     application: Application = field(default_factory=Application)
@@ -121,9 +126,8 @@ class _Benching:
         self._module = module = (
             self._parser.parse(right) if right else self._configured()
         )  # operations of the cases live no longer than their module
-        dim = self._options.dim
-        extent = dim if isinstance(dim, int) else _MADE_UP_EXTENT
-        found = find_cases(self._request.bundle.graph, module, read_dispatches(module, lambda *_: extent))
+        dispatches = read_dispatches(module, self._request.extent)
+        found = find_cases(self._request.bundle.graph, module, dispatches)
         wanted = self._request.kernels
         if not wanted:
             return found
@@ -203,7 +207,8 @@ class _Benching:
         for answer in run_job(job, self._folder, options.time_limit, tell):
             number = numbers[answer.call]
             if isinstance(answer, Ended):
-                outcomes[number] = _Outcome(_NOT_RUN, _failed(answer.text), answer.text)
+                found = _not_verified(answer.text) if answer.for_memory else _failed(answer.text)
+                outcomes[number] = _Outcome(_NOT_RUN, found, answer.text)
                 continue
             verification = verified(cases[number], calls[answer.call], self._folder, answer) if verify else _UNASKED
             outcomes[number] = _Outcome(answer, verification, "")
@@ -213,9 +218,7 @@ class _Benching:
         """All that is known of a case."""
         answer = _NOT_RUN if outcome is None else outcome.answer
         warm, cold = _spread(answer.warm), _spread(answer.cold)
-        verification = (
-            Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, case.obstacle) if outcome is None else outcome.verification
-        )
+        verification = _not_verified(case.obstacle) if outcome is None else outcome.verification
         operations, moved = _work(case)
         seconds = warm.median / 1e9 if warm else 0.0
         peaks = self._request.peaks
@@ -274,6 +277,10 @@ def _has_no_reference(outcome: _Outcome) -> bool:
     return unknown and not outcome.ended and not found.reason.startswith(UNDEFINED)
 
 
+def _not_verified(reason: str) -> Verification:
+    return Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, reason)
+
+
 def _failed(reason: str) -> Verification:
     return Verification(Status.FAILED, UNKNOWN, 0.0, reason)
 
@@ -281,6 +288,8 @@ def _failed(reason: str) -> Verification:
 def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verification:
     """Compare what a call left in its buffers with what the reference leaves."""
     assert case.function is not None
+    if (wanted := _COMPARING * case.used_bytes) > (free := free_memory()):
+        return _not_verified(f"comparing it takes {format_bytes(wanted)}, and {format_bytes(free)} of memory are free")
     expected = whole_memory(call)
     actual = left_behind(call, expected, folder, answer.call)
     if answer.spoiled is not None:
@@ -288,7 +297,7 @@ def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verificati
     try:
         computed = case.function.run(expected)
     except SURPRISES as error:
-        return Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, not_computed(error))
+        return _not_verified(not_computed(error))
     return judged(call, expected, actual, computed.stored, _NUMPY, computed.precision)
 
 

@@ -21,8 +21,11 @@ from tracemap.ir.dispatches import Dispatch
 from tracemap.ir.executables import backend_of
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute, walk
 from tracemap.ir.resources import Blobs
+from tracemap.memory import free_memory
+from tracemap.units import format_bytes
 
 _CPU = "llvm-cpu"
+_MOST_NUMBER = 1 << 63
 _NARROW_INTEGERS = {"i8": (-128, 128), "i16": (-1000, 1000)}
 _GATHERS = {"tensor.extract", "iree_linalg_ext.gather", "iree_linalg_ext.scatter"}
 _DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi"}
@@ -47,6 +50,11 @@ class Case:
         """How it is run: `number` is that of its function in the module; `positive`: floats that are made up are."""
         buffers = tuple(self._buffer(binding, positive) for binding in range(len(self.dispatch.bindings)))
         return Call(function_name(number), zlib.crc32(self.kernel.encode("utf-8", "surrogatepass")), buffers)
+
+    @property
+    def used_bytes(self) -> int:
+        """How large its data is."""
+        return sum(buffer.end - buffer.begin for buffer in self.call(0).buffers)
 
     def _buffer(self, binding: int, positive: bool) -> Buffer:
         accesses = [access for access in self.accesses if access.view.binding == binding]
@@ -149,7 +157,19 @@ def _case(
         return replace(case, function=function, obstacle=f"what it reads and writes is not told: {not_computed(error)}")
     if any(access.view.end > dispatch.bindings[access.view.binding].length for access in accesses):
         return replace(case, function=function, obstacle=_TOO_SMALL if dispatch.stood_in else _NO_ROOM)
-    return replace(case, function=function, accesses=accesses)
+    case = replace(case, function=function, accesses=accesses)
+    return replace(case, obstacle=_too_large(case))
+
+
+def _too_large(case: Case) -> str:
+    """Why a case is too large to be run, "" where it is not."""
+    dispatch = case.dispatch
+    numbers = (*dispatch.workload, *(number for each in dispatch.bindings for number in (each.offset, each.length)))
+    if max(numbers, default=0) >= _MOST_NUMBER:
+        return "its data is larger than any memory: a size has more than 64 bits"
+    if case.used_bytes > (free := free_memory()):
+        return f"its data takes {format_bytes(case.used_bytes)}, and {format_bytes(free)} of memory are free"
+    return ""
 
 
 _TOO_SMALL = "how large its data is only a run tells"

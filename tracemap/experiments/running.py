@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -21,16 +22,19 @@ from tracemap.toolchain import check_runtime, ended_by
 
 _PROGRAM: Final = "tracemap.experiments.runner"
 _LAST_WORDS = 400
+_NO_MEMORY: Final = ("MemoryError", "RESOURCE_EXHAUSTED")
+"""In the last words of a process that could not have as much memory as it asked for, of numpy or of the runtime."""
 _GRACE_S = 2.0
 """For a process that has answered all, or is about to end by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A call that did not come to its end, and how it ended."""
+    """A call that did not come to its end, and how it ended; `for_memory`: there was none for it, which is no fault."""
 
     call: int
     text: str
+    for_memory: bool = False
 
 
 def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None]) -> Iterator[Answer | Ended]:
@@ -65,7 +69,7 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
             process.end()
         first += done
         if first < len(job.calls):
-            yield Ended(first, process.ending)
+            yield process.ending(first)
             first += 1
 
 
@@ -105,13 +109,16 @@ class _Process:
         if self._child.stdout is not None:
             self._child.stdout.close()
 
-    @property
-    def ending(self) -> str:
-        """How it ended, in words."""
+    def ending(self, call: int) -> Ended:
+        """How it ended, of the call that was running."""
         if self._late:
-            return f"it did not end within {self._limit_s:g} s"
+            return Ended(call, f"it did not end within {self._limit_s:g} s")
         status = self._child.returncode
+        if status == -signal.SIGKILL:
+            return Ended(call, f"it {ended_by(-status)}, as it is where memory is short", for_memory=True)
         if status < 0:
-            return f"it {ended_by(-status)}"
+            return Ended(call, f"it {ended_by(-status)}")
         said = self._said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f"it failed: {said[-1][:_LAST_WORDS] if said else f'status {status}'}"
+        if said and any(word in said[-1] for word in _NO_MEMORY):
+            return Ended(call, "there is not enough memory for its data", for_memory=True)
+        return Ended(call, f"it failed: {said[-1][:_LAST_WORDS] if said else f'status {status}'}")

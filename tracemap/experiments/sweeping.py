@@ -220,7 +220,8 @@ def _measured(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> 
     limit_s = _LIMIT_S + _LOOKS * (repetitions + _LOOKS) * options.min_time / 1e3
     for answer in run_job(job, folder, limit_s, lambda _: None):
         if isinstance(answer, Ended):
-            return TrialResult(len(cases), "", Status.FAILED.value, answer.text, 0.0, 0.0, 0.0)
+            status = Status.NOT_VERIFIED if answer.for_memory else Status.FAILED
+            return TrialResult(len(cases), "", status.value, answer.text, 0.0, 0.0, 0.0)
         if verify:
             found = verified(cases[answer.call], calls[answer.call], folder, answer)
             if found.status is not Status.SUCCESS:

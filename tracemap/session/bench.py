@@ -18,6 +18,7 @@ from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
+from tracemap.session.extents import extents
 from tracemap.session.programs import asks_for_call, check_call
 from tracemap.session.runs import joined, newest_run
 from tracemap.toolchain import Progress, no_progress
@@ -49,6 +50,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     from tracemap.capture.peaks import measure_peaks
     from tracemap.experiments.bench import BenchRequest
     from tracemap.experiments.bench import bench as run_kernels
+    from tracemap.measurements.model import UNTOLD_HEADER
 
     check_files(options.output, force=options.force)
     run = options.run or newest_run(bundle)
@@ -60,9 +62,10 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     kernels = _chosen(bundle.graph, options, costs)
     again = _Again(bundle, options, UNKNOWN if costs is None else costs.run.function)
     again.check()
-    request = BenchRequest(
-        bundle, options, kernels, peaks, _cache_bytes(), _application(costs, peaks), again.application
-    )
+    run_of = UNTOLD_HEADER if costs is None else costs.run
+    extent = extents(bundle, options, run_of.function, run_of.inputs)
+    beside = _application(costs, peaks)
+    request = BenchRequest(bundle, options, kernels, extent, peaks, _cache_bytes(), beside, again.application)
     with damage_named(bundle):
         found = run_kernels(request, progress)
     return _written(
@@ -171,7 +174,8 @@ def bench_kernels(
     from tracemap.capture.peaks import measure_peaks
     from tracemap.experiments.bench import BenchRequest, bench
 
-    request = BenchRequest(bundle, options, kernels, measure_peaks(), _cache_bytes(), reference=reference)
+    extent, peaks = extents(bundle, options), measure_peaks()
+    request = BenchRequest(bundle, options, kernels, extent, peaks, _cache_bytes(), reference=reference)
     with damage_named(bundle):
         return bench(request, progress)
 

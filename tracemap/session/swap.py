@@ -171,7 +171,8 @@ def _kernels(
     from tracemap.session.bench import bench_kernels
 
     names = tuple(kernel for each in swaps for kernel in each.kernels)
-    of_bench = BenchOptions(no_verify=options.no_verify, dim=options.dim if options.dim else BenchOptions().dim)
+    called = {name: value for name, value in call_of(options).items() if name != "serial"}
+    of_bench = BenchOptions(no_verify=options.no_verify, **called)
     before = bench_kernels(bundle, of_bench, names, progress)
     after = bench_kernels(new, of_bench, names, progress, reference=bundle.configured())
     old = {(each.kernel, each.sites): each for each in before}

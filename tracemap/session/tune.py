@@ -19,6 +19,7 @@ from tracemap.options.tune import TuneOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
+from tracemap.session.extents import extents
 from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu
 from tracemap.toolchain import Progress, no_progress
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _SPEC_FLAG: Final = "--iree-codegen-tuning-spec-path="
 _SUBSTITUTE: Final = "--iree-hal-substitute-executable-configuration="
-_EXTENT: Final = 64
 
 
 def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress) -> Tune:
@@ -65,8 +65,7 @@ def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> T
     check_top(bundle, options.top)
     if options.pairs or asks_for_call(options):
         check_call(bundle, options)
-    extent = options.dim if isinstance(options.dim, int) else _EXTENT
-    cases = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: extent))
+    cases = find_cases(bundle.graph, module, read_dispatches(module, extents(bundle, options)))
     first = {case.kernel: case for case in reversed(cases)}
     kept = _Kept.prepared(options.work or Path(f"{spec}.work"))
     outcomes = [(first[name], _tuned(first[name], bundle, options, kept, progress)) for name in names if name in first]
