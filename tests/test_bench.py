@@ -289,9 +289,8 @@ def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_pat
 
 def test_a_call_that_has_no_memory_is_told_from_one_that_fails(built: Built, tmp_path: Path) -> None:
     bundle, parser = load(built("hand_mlp")), MlirParser()
-    case = find_cases(bundle.graph, module := parser.parse(bundle.configured()), read_dispatches(module, lambda *_: 1))[
-        0
-    ]
+    module = parser.parse(bundle.configured())
+    case = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 1))[0]
     text = wrapped(parser.parse(bundle.configured()), [case.dispatch])
     compiled = compile_wrapped(text, bundle.graph.module.flags, tmp_path)
     call = case.call(0)

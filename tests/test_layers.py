@@ -115,7 +115,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         ),
         frozenset({"inputs", "open_run", "reserving", "sampling", "simulating", "steady", "watching"}),
         frozenset({"calling", "counting"}),
-        frozenset({"expected", "outputs", "plan", "timing"}),
+        frozenset({"expected", "outputs", "plan", "sizes", "timing"}),
         frozenset({"comparing", "execution"}),
         frozenset({"record"}),
     ),
