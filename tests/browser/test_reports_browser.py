@@ -112,7 +112,7 @@ def test_tables_filter_by_words(open_page: Open, small: Path) -> None:
     press(browser, "/")
     press(browser, "attn DISPATCHED")
     assert set(first_cells(browser, "ops")) == {"op2", "op3"}
-    assert find(browser, "#ops [role=status]").text == "2 of 9 shown"
+    assert find(browser, "#ops [role=status]").text == "2 of 9 shown, 7 filtered out, with 25.0 % of the work"
     press(browser, Keys.ESCAPE)
     press(browser, "5" if view(browser) == "F1" else "1")
     assert view(browser) == "overview"
@@ -389,3 +389,28 @@ def test_ten_thousand_lines_stay_fluid(open_page: Open, tmp_path: Path) -> None:
     for anchor in ("#ops", "#sites", "#F0"):
         go(browser, anchor)
         assert view(browser) == anchor[1:]
+
+
+def test_long_tables_have_the_rows_in_view(open_page: Open, tmp_path: Path) -> None:
+    count = 3_000
+    map_ = graph([op(number, number + 1, name=f"odd.name{number}") for number in range(count)], [site(0, 0)])
+    target = tmp_path / "long.html"
+    write_page(render_page(build_page(map_, None, lambda _: "x\n" * count)), target, force=False)
+    browser = open_page(target, "#ops?ops.sort=op")
+    scroll = "const panel = document.getElementById('ops'); panel.scrollTop = arguments[0] * panel.scrollHeight"
+    for part in (0.0, 0.5, 0.25, 1.0):
+        browser.execute_script(scroll, part)
+        settle(browser)
+        in_view = browser.execute_script(
+            "const panel = document.getElementById('ops').getBoundingClientRect();"
+            "return [...document.querySelectorAll('#ops tbody tr:not(.space)')].filter((row) => {"
+            "  const { top, bottom } = row.getBoundingClientRect(); return top >= panel.top && bottom <= panel.bottom;"
+            "}).map((row) => row.cells[0].textContent)"
+        )
+        numbers = [int(text.removeprefix("op")) for text in in_view]
+        assert len(numbers) > 25
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert numbers[0] == pytest.approx(min(part * count, count - len(numbers)), abs=4)
+        assert len(browser.find_elements(By.CSS_SELECTOR, "#ops tbody tr")) < 200
+    press(browser, "/", "name2999")
+    assert first_cells(browser, "ops") == ["op2999"]

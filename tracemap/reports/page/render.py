@@ -53,6 +53,7 @@ _KIND = Kind(
         "page/minimap.js",
         "page/cards.js",
         "page/select.js",
+        "page/table.js",
         "page/tables.js",
         "page/search.js",
         "pictures/icicle.js",

@@ -1,0 +1,181 @@
+// A table that is filtered by words and sorted by its columns. Only the rows near the view are in the document, all of one
+// height, so that fifty thousand are as quick as fifty.
+const natural = new Intl.Collator("en", { numeric: true });
+const TABLE_ROW = 23; // pixels, as in look.css
+const CELL_PADDING = 18; // pixels, with the line between cells
+const WINDOW = 24; // rows before and behind those in view
+const ALL_DRAWN = 150; // rows of a table that is drawn as a whole
+const WORDS_AT_ONCE = 4000; // rows of which the words are made in one go
+
+class Table {
+  // `work`: of a row, what of the metric it is and no other row; null where rows have parts of each other.
+  constructor(panel, rows, columns, sorted, work) {
+    Object.assign(this, { panel, rows, columns, sorted, work });
+    this.key = panel.id;
+    this.falling = columns[sorted].numeric;
+    this.drawn = "";
+    this.shown = [];
+    this.order = null;
+    this.filter = make("input");
+    this.filter.type = "search";
+    this.filter.placeholder = "filter: words, all must occur";
+    this.filter.setAttribute("aria-label", "Filter the table");
+    this.filter.addEventListener("input", () => {
+      this.draw();
+      keep(this.key + ".filter", this.filter.value);
+    });
+    this.basis = make("span");
+    this.count = make("span");
+    this.count.setAttribute("role", "status");
+    this.head = make("tr");
+    this.body = make("tbody");
+    this.table = make("table", "", make("thead", "", this.head), this.body);
+    columns.forEach((entry, index) => this.head.append(this.headCell(entry, index)));
+    panel.addEventListener("show", () => this.draw());
+    panel.addEventListener("scroll", () => this.paint(), { passive: true });
+    new ResizeObserver(() => this.paint()).observe(panel);
+    panel.append(make("div", "filter", this.filter, this.count, this.basis), this.table);
+    setting(this.key + ".filter", "", (words) => this.filterBy(words));
+    setting(this.key + ".sort", this.sortText(), (text) => this.sortBy(text));
+  }
+
+  headCell(entry, index) {
+    const sort = () => {
+      this.falling = this.sorted === index ? !this.falling : entry.numeric;
+      this.sorted = index;
+      this.draw();
+      keep(this.key + ".sort", this.sortText());
+    };
+    const cell = make("th", entry.numeric ? "num" : "", makeButton(entry.label, sort));
+    cell.scope = "col";
+    return cell;
+  }
+
+  filterBy(words) {
+    this.filter.value = words;
+    this.draw();
+    return words;
+  }
+
+  // The heading of the column, `-` before it where the largest come first.
+  sortText() {
+    return (this.falling ? "-" : "") + this.columns[this.sorted].label;
+  }
+
+  sortBy(text) {
+    const index = this.columns.findIndex((entry) => entry.label === text.replace(/^-/, ""));
+    if (index >= 0) [this.sorted, this.falling] = [index, text.startsWith("-")];
+    this.draw();
+    return this.sortText();
+  }
+
+  words(row) {
+    row.words ??= this.columns.map((entry) => String(entry.value(row) ?? "")).join(" ").toLowerCase();
+    return row.words;
+  }
+
+  // The words of all rows are made before somebody types, a few at a time.
+  prepareWords(from = 0) {
+    const end = Math.min(this.rows.length, from + WORDS_AT_ONCE);
+    for (let at = from; at < end; at++) this.words(this.rows[at]);
+    if (end < this.rows.length) setTimeout(() => this.prepareWords(end));
+  }
+
+  begin() {
+    this.columnWidths();
+    setTimeout(() => this.prepareWords());
+  }
+
+  // All rows as they are sorted; typing does not sort them again.
+  ordered() {
+    const state = [metric, this.sorted, this.falling].join("|");
+    if (this.order?.state === state) return this.order.rows;
+    const value = this.columns[this.sorted].value;
+    const sign = this.falling ? -1 : 1;
+    const isEmpty = (key) => key === null || key === undefined || key === "";
+    const keyed = this.rows.map((row) => [value(row), row]);
+    // What is unknown comes last, whichever way round; ties keep the order of the program.
+    keyed.sort(([x], [y]) => {
+      if (isEmpty(x) || isEmpty(y)) return isEmpty(x) - isEmpty(y);
+      return sign * (typeof x === "number" ? x - y : natural.compare(x, y));
+    });
+    this.order = { state, rows: keyed.map(([, row]) => row) };
+    return this.order.rows;
+  }
+
+  draw() {
+    const state = [metric, whole, this.filter.value, this.sorted, this.falling].join("|");
+    if (this.panel.hidden) return;
+    if (state === this.drawn) return this.paint();
+    if (!this.drawn) this.begin();
+    this.drawn = state;
+    const wanted = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    this.shown = wanted.length ? this.ordered().filter((row) => wanted.every((word) => this.words(row).includes(word))) : this.ordered();
+    this.count.textContent = this.countWords();
+    this.basis.textContent = measured ? basisOf(chosenMetric()) : "";
+    this.table.setAttribute("aria-rowcount", this.shown.length + 1);
+    this.first = -1;
+    this.paint();
+    [...this.head.children].forEach((cell, index) => {
+      cell.title = this.columns[index].of?.() ?? "";
+      cell.setAttribute("aria-sort", index === this.sorted ? (this.falling ? "descending" : "ascending") : "none");
+    });
+  }
+
+  // How many rows are shown, and what those that are not cost.
+  countWords() {
+    const words = this.shown.length + " of " + this.rows.length + " shown";
+    const hidden = this.rows.length - this.shown.length;
+    if (!hidden) return words;
+    const more = words + ", " + hidden + " filtered out";
+    if (!measured || !this.work) return more;
+    const sum = (rows) => rows.reduce((total, row) => total + (this.work(row) ?? 0), 0);
+    return more + ", with " + share(sum(this.rows) - sum(this.shown), chosenMetric().work) + " of the work";
+  }
+
+  // Draw the rows near the view, unless they are there.
+  paint() {
+    if (this.panel.hidden || !this.drawn) return;
+    const [top, height] = [this.panel.scrollTop, this.panel.clientHeight];
+    const begin = Math.min(Math.floor(top / TABLE_ROW), this.shown.length);
+    const end = Math.min(Math.ceil((top + height) / TABLE_ROW), this.shown.length);
+    if (this.first >= 0 && this.first <= begin && this.last >= end) return;
+    const spare = this.shown.length <= ALL_DRAWN ? ALL_DRAWN : WINDOW;
+    this.first = Math.max(0, begin - spare);
+    this.last = Math.min(this.shown.length, end + spare);
+    const rows = this.shown.slice(this.first, this.last).map((row, at) => this.drawRow(row, this.first + at));
+    this.body.replaceChildren(...this.space(this.first), ...rows, ...this.space(this.shown.length - this.last));
+  }
+
+  drawRow(row, at) {
+    const drawn = make("tr", "", ...this.columns.map((entry) => entry.cell(row)));
+    drawn.setAttribute("aria-rowindex", at + 2);
+    return drawn;
+  }
+
+  // In place of rows that are not drawn.
+  space(rows) {
+    if (!rows) return [];
+    const row = make("tr", "space");
+    row.setAttribute("aria-hidden", "true");
+    row.style.height = rows * TABLE_ROW + "px";
+    return [row];
+  }
+
+  // Widths are told, from the longest text of all rows: the browser need not look at cells, and no column moves.
+  columnWidths() {
+    const widths = this.columns.map((entry) => {
+      if (entry.numeric) return Math.max(11, entry.label.length + 4);
+      let longest = entry.label.length + 3;
+      for (const row of this.rows) longest = Math.max(longest, String((entry.letters ?? entry.value)(row) ?? "").length);
+      return Math.min(70, longest);
+    });
+    const columns = widths.map((width) => {
+      const column = make("col");
+      column.style.width = "calc(" + width + "ch + " + CELL_PADDING + "px)";
+      return column;
+    });
+    this.table.style.width = "max(100%, calc(" + widths.reduce((sum, width) => sum + width, 0) + "ch + " + widths.length * CELL_PADDING + "px))";
+    this.table.prepend(make("colgroup", "", ...columns));
+  }
+}
