@@ -17,6 +17,7 @@ from msgspec import structs
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import Json, check_cli, json_cli, run_cli
+from tracemap.experiments.amounts import amounts
 from tracemap.experiments.cases import find_cases
 from tracemap.experiments.job import Answer, Job
 from tracemap.experiments.running import Ended, run_job
@@ -170,6 +171,10 @@ def test_sizes_are_those_of_the_inputs(built: Built, tmp_path: Path) -> None:
         (kernel,) = json.loads(done.stdout)["kernels"]
         wanted = f"{rows}x{columns}xf32, {columns}x128xf32"
         assert wanted in kernel["arguments"], kernel["arguments"]
+        # Products and sums, and behind them a sum and a tangent, which the map counts as 15.
+        assert kernel["operations"] == 2 * rows * columns * 128 + (1 + 15) * rows * 128
+        assert kernel["bytes"] == 4 * (rows * columns + columns * 128 + 128 + rows * 128)
+        assert kernel["operations_per_s"] > 0
 
 
 @pytest.mark.parametrize(("dim", "words"), [(99_999_999, "of memory are free"), (10**12, "more than 64 bits")])
@@ -285,6 +290,20 @@ def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_pat
             assert answer.spoiled is not None
             assert answer.spoiled.binding == place
             assert begin <= answer.spoiled.byte < begin + 4  # the first byte of a number may be what it was
+
+
+def test_what_is_counted_in_a_kernel_is_what_the_map_counts_where_it_knows_sizes(built: Built) -> None:
+    bundle, parser = load(built("hand_mlp")), MlirParser()
+    module = parser.parse(bundle.configured())
+    seen = 0
+    for case in find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 1)):
+        assert case.function is not None
+        if "matmul" in case.kernel:
+            members = case.sites[0].members
+            by_the_map = (sum(int(each.operations) for each in members), sum(int(each.bytes) for each in members))
+            assert amounts(case.function, case.accesses, parser) == by_the_map
+            seen += 1
+    assert seen == 3
 
 
 def test_a_call_that_has_no_memory_is_told_from_one_that_fails(built: Built, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracemap.experiments.amounts import amounts
 from tracemap.experiments.cases import Case, find_cases
 from tracemap.experiments.describing import arguments, operation_name
 from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
@@ -219,7 +220,7 @@ class _Benching:
         answer = _NOT_RUN if outcome is None else outcome.answer
         warm, cold = _spread(answer.warm), _spread(answer.cold)
         verification = _not_verified(case.obstacle) if outcome is None else outcome.verification
-        operations, moved = _work(case)
+        operations, moved = self._work(case)
         seconds = warm.median / 1e9 if warm else 0.0
         peaks = self._request.peaks
         attainable_s = _attainable_s(operations, moved, peaks)
@@ -243,6 +244,14 @@ class _Benching:
             in_application=self._in_application(case, warm, cold),
             not_measured=case.obstacle or (outcome.ended if outcome else ""),
         )
+
+    def _work(self, case: Case) -> tuple[Integer, Integer]:
+        """Operations and bytes of a call, by the map; where it does not know sizes, counted with those of the case."""
+        operations, moved = _by_the_map(case)
+        if case.function is None or (operations is not UNKNOWN and moved is not UNKNOWN):
+            return operations, moved
+        counted = amounts(case.function, case.accesses, self._parser)
+        return counted[0] if operations is UNKNOWN else operations, counted[1] if moved is UNKNOWN else moved
 
     def _operation_kind(self, case: Case) -> str:
         root = next((site.root for site in case.sites if site.root), None)
@@ -309,7 +318,7 @@ def _spread(timed: Timed) -> Spread | None:
     return Spread(round(median, 3), round(q1, 3), round(q3, 3), len(times), timed.batch, timed.copies)
 
 
-def _work(case: Case) -> tuple[Integer, Integer]:
+def _by_the_map(case: Case) -> tuple[Integer, Integer]:
     """Operations and bytes of a call, by the map; the members' of the first site."""
     if not case.sites:
         return UNKNOWN, UNKNOWN

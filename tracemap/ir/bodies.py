@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -43,20 +44,24 @@ class BodyOp:
     iterations: Integer
 
 
-def read_body(parser: MlirParser, dispatch: Operation) -> tuple[BodyOp, ...]:
+def read_body(
+    parser: MlirParser, dispatch: Operation, shape: Callable[[Value], Shape] | None = None
+) -> tuple[BodyOp, ...]:
     """The operations in the first region of a `flow.dispatch.workgroups`, in pre-order.
 
-    The second region computes the workgroup count on the host and is no work of the dispatch.
+    The second region computes the workgroup count on the host and is no work of the dispatch. `shape` tells the shapes
+    of values; None: their types do.
     """
-    reader = _BodyReader(parser)
+    reader = _BodyReader(parser, shape)
     if len(dispatch.regions):
         reader.read_region(dispatch.regions[0], -1)
     return tuple(reader.found)
 
 
 class _BodyReader:
-    def __init__(self, parser: MlirParser) -> None:
+    def __init__(self, parser: MlirParser, shape: Callable[[Value], Shape] | None) -> None:
         self._parser = parser
+        self._shape = shape or (lambda value: shape_of(parser.text_of(value.type)))
         self._index_of: dict[Operation, int] = {}
         self.found: list[BodyOp] = []
 
@@ -69,7 +74,7 @@ class _BodyReader:
         index = len(self.found)
         self._index_of[operation] = index
         operands = tuple([self._operand(operand) for operand in operation.operands])
-        results = tuple([shape_of(self._parser.text_of(result.type)) for result in operation.results])
+        results = tuple(map(self._shape, operation.results))
         name = operation.name
         self.found.append(
             BodyOp(
@@ -86,7 +91,7 @@ class _BodyReader:
             self.read_region(region, index)
 
     def _operand(self, operand: Value) -> BodyOperand:
-        shape = shape_of(self._parser.text_of(operand.type))
+        shape = self._shape(operand)
         if hasattr(operand, "arg_number"):  # an argument, whose owner is a block
             return BodyOperand(-1, -1, operand.arg_number, shape)
         return BodyOperand(self._index_of.get(operand.owner.operation, -1), operand.result_number, -1, shape)

@@ -7,7 +7,7 @@ It is followed operation by operation, on whole tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,11 +84,23 @@ class KernelFunction:
         Raises:
             NotEvaluated: it does something that is not known here.
         """
+        return tuple(_access(value, view) for value, view in self._without_memory().views())
+
+    def numbers(self) -> Callable[[Value], Any]:
+        """What tells of a value in the kernel which number it is, or which view of memory.
+
+        Raises:
+            NotEvaluated: it does something that is not known here; so does what is returned, of another value.
+        """
+        return self._without_memory().of
+
+    def _without_memory(self) -> _State:
+        """The function followed as far as it needs no memory."""
         state = _State(self._constants, None, self._blobs)
         for operation in nested(self._function):
             if operation.name in ADDRESSES or (operation.name.startswith(OF_ADDRESSES) and _of_numbers(operation)):
                 state.step(operation)
-        return tuple(_access(value, view) for value, view in state.views())
+        return state
 
     def run(self, memory: Memory) -> Computed:
         """Change a memory as the kernel should.
