@@ -93,7 +93,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"model", "operations", "reference"}),
         frozenset({"configuring", "describing", "explaining", "job", "keeping", "specs"}),
         frozenset({"candidates", "changing", "filling", "running", "verifying", "wrapping"}),
-        frozenset({"cases", "dispatch_tuner", "runner", "swapping"}),
+        frozenset({"amounts", "cases", "dispatch_tuner", "runner", "swapping"}),
         frozenset({"plain"}),
         frozenset({"bench"}),
         frozenset({"sweeping", "tuning"}),
