@@ -6,15 +6,12 @@ its script has run and the source that its address names is drawn, in a Chromium
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Final
 
-from selenium.webdriver import Chrome
-
 from benchmarks.decoder import Decoder
 from benchmarks.measure import Figure, print_row, print_title, run, targeted, tracemap
-from tests.browser.conftest import find_chrome, is_ready, started_chrome
+from benchmarks.pages import browser_of, frames, until_interactive
 
 LAYERS: Final = 636
 ITERATIONS: Final = 20
@@ -45,26 +42,10 @@ def measure(folder: Path) -> list[Figure]:
 
 
 def _opened(page: Path, profile: Path) -> list[Figure]:
-    found = find_chrome()
-    if found is None:
-        print("  chromium and chromedriver are not installed: how long the page takes to open is not measured")
-        return []
-    with started_chrome(*found, profile) as browser:
-        seconds = [_seconds_to_open(browser, page) for _ in range(REPEATS + 1)][1:]
+    with browser_of(profile) as browser:
+        if browser is None:
+            return []
+        seconds = until_interactive(browser, page, f"F0L{LINE}", f"#F0L{LINE} .g")
         elements = browser.execute_script("return document.querySelectorAll('*').length")
-    print(f"  {elements:,} elements in the document")
-    return [targeted("page, until interactive", seconds, "s", 3.0)]
-
-
-def _seconds_to_open(browser: Chrome, page: Path) -> float:
-    browser.get("about:blank")
-    began = time.perf_counter()
-    browser.get(f"{page.as_uri()}#F0L{LINE}")
-    while not is_ready(browser):
-        time.sleep(0.01)
-    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
-    seconds = time.perf_counter() - began
-    row = browser.find_element("css selector", f"#F0L{LINE} .g")
-    if not row.is_displayed():
-        raise SystemExit(f"line {LINE} of the page is not shown")
-    return seconds
+        print(f"  {elements:,} elements in the document")
+        return [targeted("page, until interactive", seconds, "s", 3.0), *frames(browser, "stablehlo.dot layer12")]

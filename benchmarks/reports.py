@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.measure import Figure, print_title, run, targeted, tracemap
+from benchmarks.pages import browser_of, frames, until_interactive
 from tests.support import SAMPLES
 
 MODEL = "jax_gpt2_small_12l"
@@ -28,4 +29,9 @@ def measure(folder: Path) -> list[Figure]:
     for name, command in commands.items():
         seconds = [run(command).seconds for _ in range(REPEATS + 1)][1:]
         figures.append(targeted(name, seconds, "s", 1.0))
+    figures.append(targeted("page", [page.stat().st_size / 1e6], "MB", 1.5))
+    with browser_of(folder / "profile") as browser:
+        if browser is not None:
+            seconds = until_interactive(browser, page, "overview", "#icicle g.cell")
+            figures += [targeted("page, until interactive", seconds, "s", 1.0), *frames(browser, "dot_general h3")]
     return figures
