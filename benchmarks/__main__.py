@@ -7,7 +7,20 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import build, elapsed, growth, hook, kernels, large_models, large_runs, record, reports, sampling, start
+from benchmarks import (
+    build,
+    elapsed,
+    growth,
+    hook,
+    kernels,
+    large_models,
+    large_runs,
+    record,
+    reports,
+    sampling,
+    start,
+    timeline,
+)
 from benchmarks.measure import Figure, print_figures
 
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -23,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "large_runs": large_runs.measure,
     "large_models": large_models.measure,
     "growth": growth.measure,
+    "timeline": timeline.measure,
 }
 
 

@@ -136,6 +136,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "reports": (
         frozenset({"basis", "escaping", "labels"}),
         frozenset({"advice", "costed", "highlight", "html", "kernels"}),
+        frozenset({"tracks"}),
         frozenset({"remarks"}),
         frozenset({"calls", "lowering", "page", "views"}),
         frozenset({"csv", "json", "terminal"}),

@@ -27,7 +27,10 @@ SELECT event.kind, CAST(CASE WHEN event.kind = 'dispatch' THEN {dispatch}
        event.covered_ns, event.cpu_ns
 FROM (SELECT * FROM {events} WHERE {which}) AS event {joins}
 ORDER BY event.start_ns, event.duration_ns DESC, event.kind, event.submission_id, event.command_index, event.kernel,
-         event.thread, event.cpu_ns, event.invocation
+         event.thread, event.cpu_ns, event.invocation{limit}
+"""
+_OF_CALLS: Final = """
+SELECT invocation, sum(duration_ns), count(*) FROM {events} WHERE {timed} GROUP BY ALL ORDER BY ALL
 """
 
 
@@ -56,6 +59,21 @@ class Span:
         return self.start_ns + self.duration_ns
 
 
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Whole calls of a run, as many as there is room for: the median one, then those whose events take longest.
+
+    `invocations`: which they are, the median one first; none where rows do not tell calls apart. `calls` and `events`:
+    how many the run has, `events_of_median` of which are the median call's.
+    """
+
+    spans: tuple[Span, ...]
+    invocations: tuple[int, ...]
+    calls: int
+    events: int
+    events_of_median: int
+
+
 def timeline(
     graph: TraceGraph, run: Run, invocations: Sequence[int], *, every: bool, memory_mb: int = 0
 ) -> tuple[Span, ...]:
@@ -75,39 +93,106 @@ def timeline(
     """
     with open_tables([run], memory_mb) as tables:
         source = Source(run, Join(graph, run.header), tables, Targets())
-        of_calls = tables.query(
-            f"SELECT invocation, sum(duration_ns) FROM {source.events} WHERE {_TIMED} GROUP BY ALL ORDER BY ALL"
-        )
-        which = _TIMED if every else f"{_TIMED} AND {_chosen(run, of_calls, invocations)}"
-        if not of_calls:
+        calls = _calls(source)
+        if not calls:
             raise UsageInvalid(f"{run.table}: its rows do not say when they began (start_ns, duration_ns)")
-        of_events, _ = lookups(source, submission_lookups(source))
-        rows = tables.query(_query(source, of_events, which))
-        places = [target.places for target in source.targets]
-        return tuple(_span(row, places) for row in rows)
+        which = _TIMED if every else f"{_TIMED} AND {_chosen(run, calls, invocations)}"
+        return _spans(source, which)
 
 
-def _chosen(run: Run, of_calls: Sequence[Row], wanted: Sequence[int]) -> str:
+def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excerpt:
+    """At most so many timed events of a run, of whole calls; nothing of a run that does not say when events began.
+
+    Of a call that has more by itself, and of a run that does not tell calls apart, they are the first ones.
+
+    Raises:
+        RunInvalid: a cell is not what its column says.
+    """
+    with open_tables([run], memory_mb) as tables:
+        source = Source(run, Join(graph, run.header), tables, Targets())
+        calls = _calls(source)
+        if not calls:
+            return Excerpt((), (), 0, 0, 0)
+        ranked = _ranked(calls)
+        median, kept = _fitting(ranked, most)
+        numbers = tuple(call.number for call in kept)
+        which = f"{_TIMED} AND {_of_calls(numbers)}" if numbers else _TIMED
+        spans = _spans(source, which, most)
+        events = sum(call.events for call in calls)
+        return Excerpt(spans, numbers, len(ranked), events, median.events if median else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of the function, -1 of rows that are of none: how long its events take together, and how many it has."""
+
+    number: int
+    total_ns: int
+    events: int
+
+
+def _calls(source: Source) -> list[_Call]:
+    rows = source.tables.query(_OF_CALLS.format(events=source.events, timed=_TIMED))
+    return [_Call(-1 if call is None else int(call), int(total), int(events)) for call, total, events in rows]
+
+
+def _ranked(calls: Sequence[_Call]) -> list[_Call]:
+    """The calls that rows tell apart, the slowest last."""
+    return sorted((call for call in calls if call.number >= 0), key=lambda call: (call.total_ns, call.number))
+
+
+def _median(ranked: Sequence[_Call]) -> _Call | None:
+    return ranked[(len(ranked) - 1) // 2] if ranked else None
+
+
+def _fitting(ranked: Sequence[_Call], most: int) -> tuple[_Call | None, Sequence[_Call]]:
+    """The median call, and it with the slowest ones that together have no more events than this."""
+    median = _median(ranked)
+    if median is None:
+        return None, ()
+    kept, room = [median], most - median.events
+    for call in reversed(ranked):
+        if call is median:
+            continue
+        room -= call.events
+        if room < 0:
+            break
+        kept.append(call)
+    return median, kept
+
+
+def _chosen(run: Run, calls: Sequence[_Call], wanted: Sequence[int]) -> str:
     """The condition by which rows are of the calls that are wanted, in SQL."""
-    totals = {int(call): total for call, total in of_calls if call is not None}
+    ranked = _ranked(calls)
+    have = {call.number for call in ranked}
     for call in wanted:
-        if call not in totals:
-            have = f"it has {min(totals)} to {max(totals)}" if totals else "its rows do not tell calls apart"
-            raise UsageInvalid(f"{run.table}: no call {call} was measured; {have}")
-    if not totals:
-        return "true"
-    ranked = sorted(totals, key=lambda call: (totals[call], call))
-    calls = wanted or [ranked[(len(ranked) - 1) // 2]]
-    return f"invocation IN ({', '.join(map(str, calls))})"
+        if call not in have:
+            told = f"it has {min(have)} to {max(have)}" if have else "its rows do not tell calls apart"
+            raise UsageInvalid(f"{run.table}: no call {call} was measured; {told}")
+    median = _median(ranked)
+    return _of_calls(wanted or [median.number]) if median else "true"
 
 
-def _query(source: Source, of_events: Sequence[Lookup], which: str) -> str:
+def _of_calls(numbers: Sequence[int]) -> str:
+    return f"invocation IN ({', '.join(map(str, numbers))})"
+
+
+def _spans(source: Source, which: str, most: int = 0) -> tuple[Span, ...]:
+    """The events for which a condition holds; not more than `most`, if it is not 0."""
+    of_events, _ = lookups(source, submission_lookups(source))
+    rows = source.tables.query(_query(source, of_events, which, f"\nLIMIT {most}" if most else ""))
+    places = [target.places for target in source.targets]
+    return tuple(_span(row, places) for row in rows)
+
+
+def _query(source: Source, of_events: Sequence[Lookup], which: str, limit: str) -> str:
     return _SPANS.format(
         dispatch=first_of((lookup.of_dispatch for lookup in of_events), UNMATCHED),
         transfer=first_of((lookup.of_transfer for lookup in of_events), TRANSFER),
         events=source.events,
         which=which,
         joins=joined(of_events),
+        limit=limit,
     )
 
 

@@ -11,7 +11,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.option import declared_options
 from tracemap.outputs import check_files, show_as, write_shown
-from tracemap.session.runs import Attributed, joined
+from tracemap.session.runs import Attributed, excerpts, joined_open
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def attribute(
     Without a bundle it is that of the options; without that, it is found from the first run.
 
     Raises:
-        TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
+        TracemapError: as `session.runs.joined_open`, `excerpts` and `graph.bundle.load` do.
         TargetExists, TargetUnwritable: an output cannot be written.
         UsageInvalid: a metric or column is wanted that the table does not have.
     """
@@ -36,7 +36,8 @@ def attribute(
     check_files(options.output, options.html, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    made = joined(runs, bundle, options, progress)
+    with joined_open(runs, bundle, options, progress) as (made, opened):
+        shown = [] if options.html is None else excerpts(made.bundle.graph, opened, options.memory)
     if options.format == "text":
         from tracemap.reports.views.chosen import check_choice
 
@@ -45,7 +46,7 @@ def attribute(
         from tracemap.reports.page.render import write_bundle_page
 
         progress("writing the page")
-        write_bundle_page(made.bundle, made.costed, options.html, force=options.force, totals=options.totals)
+        write_bundle_page(made.bundle, made.costed, options.html, shown, force=options.force, totals=options.totals)
     if options.output is not None:
         write_shown(partial(show_attribution, made, options), options.output)
     return made

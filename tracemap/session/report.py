@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.options.report import ReportOptions
 from tracemap.outputs import check_file
-from tracemap.session.runs import joined
+from tracemap.session.runs import excerpts, joined_open
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -19,13 +19,16 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     """Write the page of a bundle.
 
     Raises:
-        TracemapError: as `session.runs.joined` does, where there are runs.
+        TracemapError: as `session.runs.joined_open` and `excerpts` do, where there are runs.
         TargetExists, TargetUnwritable: the page cannot be written.
     """
     from tracemap.reports.costed import CostedMap
     from tracemap.reports.page.render import write_bundle_page
 
     check_file(options.output, force=options.force)
-    costed = joined(runs, bundle, options, progress).costed if runs else CostedMap(bundle.graph, None)
+    costed, shown = CostedMap(bundle.graph, None), []
+    if runs:
+        with joined_open(runs, bundle, options, progress) as (made, opened):
+            costed, shown = made.costed, excerpts(bundle.graph, opened, options.memory)
     progress("writing the page")
-    write_bundle_page(bundle, costed, options.output, force=options.force, totals=options.totals)
+    write_bundle_page(bundle, costed, options.output, shown, force=options.force, totals=options.totals)

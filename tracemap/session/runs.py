@@ -20,7 +20,9 @@ from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
+    from tracemap.attribution.timeline import Excerpt
     from tracemap.graph.bundle import Bundle
+    from tracemap.graph.model import TraceGraph
     from tracemap.measurements.model import Run
     from tracemap.reports.costed import CostedMap
 
@@ -83,6 +85,18 @@ def joined_open(
             memory_mb=options.memory,
         )
         yield Attributed(of_runs, attribute(request)), opened
+
+
+def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:
+    """Of each opened run the calls that a page has room for, event by event.
+
+    Raises:
+        RunInvalid: a cell is not what its column says.
+    """
+    from tracemap.attribution.timeline import excerpt
+    from tracemap.reports.page.timeline_tab import MOST_SPANS
+
+    return [excerpt(graph, run, max(1, MOST_SPANS // len(opened)), memory_mb) for run in opened]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.inert import without_controls
 from tracemap.reports.exports.charges import inert, op_label
 from tracemap.reports.exports.extras import from_extra
-from tracemap.reports.exports.tracks import OpShare, Shares, Track, span_name, tracks_of
+from tracemap.reports.tracks import OpShare, Shares, Track, span_name, tracks_of
 from tracemap.units import Unknown
 
 _SEQUENCE: Final = 1

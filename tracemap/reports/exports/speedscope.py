@@ -16,7 +16,7 @@ from tracemap.attribution.timeline import Span
 from tracemap.codec import pretty
 from tracemap.inert import without_controls
 from tracemap.reports.exports.charges import NANOSECONDS, Ledger, Place, inert, op_label
-from tracemap.reports.exports.tracks import Shares, Track, span_name, tracks_of
+from tracemap.reports.tracks import Shares, Track, span_name, tracks_of
 from tracemap.units import Unknown
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"

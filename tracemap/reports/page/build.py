@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tracemap.attribution.model import Attribution
+from tracemap.attribution.timeline import Excerpt
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.reports.costed import CostedMap, default_metric
 from tracemap.reports.labels import short_name
@@ -14,6 +15,7 @@ from tracemap.reports.page.overview_tab import balance, calls, coverage, elapsed
 from tracemap.reports.page.roofline import roofline_of
 from tracemap.reports.page.source_tabs import source_page
 from tracemap.reports.page.table_tabs import op_rows, scope_rows, site_rows
+from tracemap.reports.page.timeline_tab import timeline_of
 from tracemap.reports.page.tree import trees_of
 
 
@@ -22,6 +24,7 @@ def build_page(
     attribution: Attribution | None,
     source_text: Callable[[SourceFile], str],
     kernels: KernelSources = NO_KERNELS,
+    excerpts: Sequence[Excerpt] = (),
     *,
     totals: bool = False,
 ) -> PageData:
@@ -32,13 +35,19 @@ def build_page(
         attribution: what the ops cost, or None for a page of the map alone.
         source_text: gives the text of a source file, e.g. `Bundle.source_text`.
         kernels: what the inside of kernels is read from.
+        excerpts: of each run the calls that the timeline shows; none for a page without one.
         totals: whether it shows sums over the run first, not what one invocation costs.
     """
-    return page_of(CostedMap(graph, attribution), source_text, kernels, totals=totals)
+    return page_of(CostedMap(graph, attribution), source_text, kernels, excerpts, totals=totals)
 
 
 def page_of(
-    costed: CostedMap, source_text: Callable[[SourceFile], str], kernels: KernelSources, *, totals: bool
+    costed: CostedMap,
+    source_text: Callable[[SourceFile], str],
+    kernels: KernelSources,
+    excerpts: Sequence[Excerpt] = (),
+    *,
+    totals: bool,
 ) -> PageData:
     """As `build_page`, of a map with the costs of a run, or without."""
     graph, attribution = costed.graph, costed.attribution
@@ -64,4 +73,5 @@ def page_of(
         elapsed=elapsed_parts(costed),
         trees=trees_of(costed),
         roofline=roofline_of(costed),
+        timeline=timeline_of(costed, excerpts),
     )

@@ -19,7 +19,7 @@ from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
 from tracemap.reports.highlight.colours import Coloured
-from tracemap.reports.page.pictures import ElapsedPart, Roofline, Tree
+from tracemap.reports.page.pictures import ElapsedPart, Roofline, Timeline, Tree
 from tracemap.units import UNKNOWN, Integer, format_mean
 
 
@@ -299,6 +299,7 @@ class PageData(Record, frozen=True):
     elapsed: tuple[ElapsedPart, ...] = ()
     trees: tuple[Tree, ...] = ()
     roofline: Roofline | None = None
+    timeline: Timeline | None = None
 
 
 def amount_text(value: int, metric: MetricBalance, *, totals: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracemap.codec import Record
+from tracemap.units import Integer
 
 
 class ElapsedPart(Record, frozen=True):
@@ -59,3 +60,61 @@ class Roofline(Record, frozen=True):
     source: str
     points: tuple[RoofPoint, ...]
     unknown: int
+
+
+class TimelineCall(Record, frozen=True, array_like=True):
+    """A call of the function on the page: the number of its run, from 1, its own, and its time on the run's axis.
+
+    The axis of a run begins with the first of its events that are on the page.
+    """
+
+    run: int
+    invocation: Integer
+    begin_ns: int
+    end_ns: int
+    events: int
+
+
+class TimelineItem(Record, frozen=True, array_like=True):
+    """What spans are of that are alike: their text, the places that they may be of, and how they are coloured.
+
+    `kind`: of an event; `ops`: of a transfer, those of sites stand with the sites. `scope` is a number in the
+    timeline's `scopes`, -1 for none; `family`: the kind of work of the site's root, empty of what is no kernel's.
+    """
+
+    label: str
+    kind: str
+    sites: tuple[str, ...]
+    ops: tuple[str, ...]
+    scope: int
+    family: str
+
+
+class TimelineTrack(Record, frozen=True):
+    """Spans that do not overlap, one entry each in lists that are as long: the time between it and the one before, how
+    long it took, and the numbers of its item and of its call.
+    """
+
+    run: int
+    name: str
+    kind: str
+    gaps: tuple[int, ...]
+    durations: tuple[int, ...]
+    items: tuple[int, ...]
+    calls: tuple[int, ...]
+
+
+class Timeline(Record, frozen=True):
+    """Calls of the runs, event by event. `begins` are those of the runs' axes on their own clocks.
+
+    `first`: the number of the call that is shown first; `scopes`: names of those that have a colour of their own;
+    `note` says what is left out.
+    """
+
+    begins: tuple[int, ...]
+    calls: tuple[TimelineCall, ...]
+    items: tuple[TimelineItem, ...]
+    tracks: tuple[TimelineTrack, ...]
+    first: int
+    scopes: tuple[str, ...]
+    note: str

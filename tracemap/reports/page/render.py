@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tracemap.attribution.timeline import Excerpt
 from tracemap.graph.bundle import Bundle
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.highlight.colours import rules_of_mlir
@@ -24,7 +26,7 @@ from tracemap.reports.page.model import (
     SourceLine,
     amount_text,
 )
-from tracemap.reports.page.pictures import RoofPoint, TreeNode
+from tracemap.reports.page.pictures import RoofPoint, TimelineCall, TimelineItem, TreeNode
 from tracemap.units import format_mean, format_share
 
 MOST_HOTTEST = 12
@@ -35,7 +37,13 @@ BAR_STEPS = 20
 
 _KIND = Kind(
     template="page/page.html.j2",
-    styles=("shared/source.css", "shared/details.css", "page/page.css", "pictures/pictures.css"),
+    styles=(
+        "shared/source.css",
+        "shared/details.css",
+        "page/page.css",
+        "pictures/pictures.css",
+        "pictures/timeline.css",
+    ),
     libraries=("vendor/charts.js",),
     scripts=(
         "shared/data.js",
@@ -59,13 +67,18 @@ _KIND = Kind(
         "pictures/icicle.js",
         "pictures/roofline.js",
         "pictures/overview.js",
+        "pictures/spans.js",
+        "pictures/timeline.js",
         "page/start.js",
         "page/kernels.js",
     ),
 )
 
 
-_LISTED = (SourceLine, OpRow, OpCostRow, SiteRow, SiteCostRow, SlowCallRow, MemberRow, ScopeRow, TreeNode, RoofPoint)
+_LISTED = (
+    *(SourceLine, OpRow, OpCostRow, SiteRow, SiteCostRow, SlowCallRow, MemberRow, ScopeRow),
+    *(TreeNode, RoofPoint, TimelineCall, TimelineItem),
+)
 """Records that the script gets as lists of their fields."""
 
 
@@ -89,6 +102,7 @@ def page_json(page: PageData) -> dict[str, object]:
         "elapsed": page.elapsed,
         "trees": page.trees,
         "roofline": page.roofline,
+        "timeline": page.timeline,
     }
 
 
@@ -105,13 +119,23 @@ def bar_width(exact: int, measured: int) -> int:
     return min(BAR_STEPS, max(1, round(BAR_STEPS * exact / measured)))
 
 
-def write_bundle_page(bundle: Bundle, costed: CostedMap, target: Path, *, force: bool, totals: bool = False) -> None:
+def write_bundle_page(
+    bundle: Bundle,
+    costed: CostedMap,
+    target: Path,
+    excerpts: Sequence[Excerpt] = (),
+    *,
+    force: bool,
+    totals: bool = False,
+) -> None:
     """Write the page of a bundle, with the costs of a run, of one invocation or as sums, or without.
+
+    `excerpts`: of each run the calls that its timeline shows.
 
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
     """
-    page = page_of(costed, bundle.source_text, kernels_of(bundle), totals=totals)
+    page = page_of(costed, bundle.source_text, kernels_of(bundle), excerpts, totals=totals)
     write_page(render_page(page), target, force=force)
 
 

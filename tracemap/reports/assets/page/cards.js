@@ -50,13 +50,13 @@ function memberRow(member, mark) {
 
 const known = (value, unit) => (isKnown(value) ? quantity(value, unit) : "unknown");
 
-function slowRow(call) {
+function slowRow(call, site) {
   const run = call.run > 1 ? "run " + call.run + ", " : "";
   const began = isKnown(call.start_ns) ? ", began at " + call.start_ns + " ns" : "";
   const which = run + "invocation " + known(call.invocation, "count") + began;
   const times = [["wall", call.duration_ns], ["cpu", call.cpu_ns]].filter(([, time]) => isKnown(time));
   const words = times.map(([clock, time]) => clock + " " + quantity(time, "ns")).join(", ");
-  return make("tr", "", make("td", "", which), make("td", "num", words));
+  return make("tr", "", make("td", "", which), make("td", "num", words), make("td", "", wayToSpan(call, site)));
 }
 
 function siteCard(site, selected, mark) {
@@ -76,7 +76,7 @@ function siteCard(site, selected, mark) {
   if (isKnown(site.imbalance_percent)) facts.append(" · imbalance " + imbalanceText(site));
   card.append(facts);
   if (site.slowest_calls.length) {
-    const rows = allUnpacked("SlowCallRow", site.slowest_calls).map(slowRow);
+    const rows = allUnpacked("SlowCallRow", site.slowest_calls).map((call) => slowRow(call, site));
     const slowest = make("details", "facts", make("summary", "", "slowest calls, as they were measured"), table(...rows));
     card.append(slowest);
   }

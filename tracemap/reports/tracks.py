@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
 from tracemap.attribution.model import Attribution, MemberShare
@@ -36,14 +37,14 @@ class Track:
 
 def tracks_of(spans: Sequence[Span]) -> tuple[Track, ...]:
     """Tracks by kind of event and thread, submissions first; a further one wherever spans would overlap."""
-    lanes: dict[str, list[list[Span]]] = {}
+    several: dict[str, _Lanes] = {}
     order = list(dict.fromkeys(_TRACK_OF.values()))
     for span in sorted(spans, key=lambda each: order.index(_TRACK_OF[each.kind])):
-        _add(lanes.setdefault(_track_name(span), []), span)
+        several.setdefault(_track_name(span), _Lanes()).add(span)
     return tuple(
         Track(name if number == 0 else f"{name} ({number + 1})", tuple(lane))
-        for name, several in lanes.items()
-        for number, lane in enumerate(several)
+        for name, lanes in several.items()
+        for number, lane in enumerate(lanes.spans)
     )
 
 
@@ -52,13 +53,25 @@ def _track_name(span: Span) -> str:
     return name if isinstance(span.thread, Unknown) else f"{name} {without_controls(span.thread)}"
 
 
-def _add(lanes: list[list[Span]], span: Span) -> None:
-    """Put a span on the first lane that is free when it begins."""
-    free = next((lane for lane in lanes if lane[-1].end_ns <= span.start_ns), None)
-    if free is None:
-        lanes.append([span])
-    else:
-        free.append(span)
+@dataclass(slots=True)
+class _Lanes:
+    """Spans that come in the order in which they begin, each on the first lane that is free by then."""
+
+    spans: list[list[Span]] = field(default_factory=list)
+    busy: list[tuple[int, int]] = field(default_factory=list)
+    """A heap of lanes by when they get free, so that thousands of spans at once are no matter."""
+    free: list[int] = field(default_factory=list)
+    """A heap of the numbers of the others."""
+
+    def add(self, span: Span) -> None:
+        while self.busy and self.busy[0][0] <= span.start_ns:
+            heappush(self.free, heappop(self.busy)[1])
+        if not self.free:
+            self.free.append(len(self.spans))
+            self.spans.append([])
+        lane = heappop(self.free)
+        self.spans[lane].append(span)
+        heappush(self.busy, (span.end_ns, lane))
 
 
 def span_name(span: Span) -> str:

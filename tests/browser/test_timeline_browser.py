@@ -1,0 +1,235 @@
+"""The timeline in a real Chromium: zoom by keys and wheel, what the address keeps, ways to sites, hostile names."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import ActionChains, Chrome, Keys
+from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.browser.conftest import Open, settle, unfold
+from tests.browser.test_reports_browser import EVIL, find, go, press, texts, view
+from tests.timelines import events, layers, page_of_run, written
+from tracemap.reports.html.document import write_page
+from tracemap.reports.page.render import render_page
+from tracemap.units import format_ns
+
+CALLS, SPANS = 12, 400
+LONGEST, MEDIAN = 0, 6
+"""Numbers of calls: the first takes longest."""
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with the timeline of a dozen calls."""
+    folder = tmp_path_factory.mktemp("timeline")
+    page = page_of_run(layers(), written(folder / "run.csv", CALLS, SPANS))
+    write_page(render_page(page), folder / "timed.html", force=False)
+    return folder / "timed.html"
+
+
+def drawn(browser: Chrome) -> dict[str, list[float]]:
+    """By style the left ends and widths of what is drawn, as the paths say it, in turn."""
+    script = """
+    const paths = [...document.querySelectorAll("#spans path.span")];
+    return paths.map((path) => [path.getAttribute("class"), path.getAttribute("d")]);
+    """
+    settle(browser)
+    found: dict[str, list[float]] = {}
+    for style, path in browser.execute_script(script):
+        found[style.split()[1]] = [
+            float(part) for each in re.findall(r"M([-\d.]+),\d+h([-\d.]+)", path) for part in each
+        ]
+    return found
+
+
+def axis(browser: Chrome) -> list[str]:
+    return texts(browser, "#spans .axis text")
+
+
+def picture(browser: Chrome) -> Any:  # noqa: ANN401 - an element
+    return find(browser, "#spans svg")
+
+
+def said(browser: Chrome) -> str:
+    return find(browser, "#spans-said").text
+
+
+def address(browser: Chrome, part: str) -> str:
+    """The address, once it has the part: what is in view is told when it has not changed for a moment."""
+    time.sleep(0.4)
+    WebDriverWait(browser, 5).until(lambda _: part in browser.current_url)
+    return browser.current_url
+
+
+def test_a_call_is_drawn_in_the_colours_of_scopes(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#timeline")
+    assert view(browser) == "timeline"
+    assert texts(browser, "#spans-legend .key") == [*(f"layer{number}" for number in range(5)), "submission"]
+    assert [text.split("\n")[0] for text in texts(browser, "#spans .span-names text")] == [
+        "submissions worker",
+        "kernels worker0",
+        "kernels worker1",
+    ]
+    found = drawn(browser)
+    assert set(found) == {*(f"scope-{number}" for number in range(5)), "span-queue"}
+    assert len(found["span-queue"]) == 2
+    assert Select(find(browser, "#call")).first_selected_option.text.startswith(f"call {MEDIAN}: ")
+    press(browser, Keys.ESCAPE)
+    find(browser, "[data-spans=kind]").click()
+    assert set(drawn(browser)) == {"kind-other", "span-queue"}
+    assert "spans=kind" in browser.current_url
+
+
+def test_keys_zoom_and_move_and_the_address_restores_what_is_in_view(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#timeline")
+    before = drawn(browser)
+    browser.execute_script("document.querySelector('#spans svg').focus()")
+    press(browser, "w", "+")
+    nearer = drawn(browser)
+    # Twice by one and a half: what lies in view is so much wider.
+    assert max(nearer["scope-0"][1::2]) == pytest.approx(2.25 * max(before["scope-0"][1::2]), rel=0.2)
+    assert sum(map(len, nearer.values())) < sum(map(len, before.values()))
+    press(browser, "d")
+    moved = drawn(browser)
+    assert moved != nearer
+    ranged = address(browser, "range=")
+    ticks = axis(browser)
+    again = open_page(timed, "#" + ranged.split("#")[1])
+    assert drawn(again) == moved
+    assert axis(again) == ticks
+    browser.execute_script("document.querySelector('#spans svg').focus()")
+    press(browser, "0")
+    assert drawn(browser) == before
+    WebDriverWait(browser, 5).until(lambda _: "range=" not in browser.current_url)
+    assert view(browser) == "timeline"
+
+
+def test_the_wheel_zooms_where_it_stands_and_dragging_moves(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#timeline")
+    svg = picture(browser)
+    before = axis(browser)
+    origin = ScrollOrigin.from_element(svg, x_offset=100)
+    ActionChains(browser).scroll_from_origin(origin, 0, -400).perform()
+    nearer = axis(browser)
+    assert nearer != before
+    first = drawn(browser)
+    ActionChains(browser).move_to_element(svg).click_and_hold().move_by_offset(-120, 0).release().perform()
+    assert view(browser) == "timeline"  # what was dragged is not clicked
+    dragged = drawn(browser)
+    assert dragged != first
+    assert max(dragged["scope-1"][1::2]) == pytest.approx(max(first["scope-1"][1::2]), rel=0.5)
+    assert "range=" in address(browser, "range=")
+
+
+def test_arrows_choose_spans_and_enter_leads_to_the_site(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#timeline")
+    browser.execute_script("document.querySelector('#spans svg').focus()")
+    press(browser, Keys.ARROW_RIGHT)
+    assert said(browser).startswith("execute · ")
+    press(browser, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    _, kernel, place, *_, duration, _ = [event for event in events(CALLS, SPANS) if event[3] == MEDIAN][3]
+    words = said(browser)
+    assert words.startswith(f"{place} · {kernel} · ")
+    assert f"of call {MEDIAN}" in words
+    assert "op2 linalg.generic 100.0 %" in words
+    assert f" · {format_ns(duration)} at " in words
+    press(browser, Keys.ENTER)
+    assert view(browser) == "F0"
+    assert find(browser, "#inspector h2").text == place
+    browser.back()
+    assert view(browser) == "timeline"
+
+
+def test_a_click_leads_to_the_site_under_it(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#timeline")
+    for _ in range(12):
+        browser.execute_script("document.querySelector('#spans svg').focus()")
+        press(browser, "w")
+    svg = picture(browser)
+    ActionChains(browser).move_to_element_with_offset(svg, 0, 0).perform()
+    label = find(browser, "#spans .span-labels text:nth-child(2)")
+    ActionChains(browser).move_to_element(label).perform()
+    place = said(browser).split(" · ")[0]
+    assert label.text.split()[0] == place
+    ActionChains(browser).click().perform()
+    assert find(browser, "#inspector h2").text == place
+
+
+def test_calls_can_be_compared_and_all_shown(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#timeline")
+    Select(find(browser, "#beside")).select_by_value(f"1-{LONGEST}")
+    titles = [text.split("\n")[0] for text in texts(browser, "#spans .span-names .title")]
+    assert [title.split(",")[0] for title in titles] == [f"call {MEDIAN}", f"call {LONGEST}"]
+    queue = drawn(browser)["span-queue"]
+    assert queue[0] == queue[2]
+    assert queue[1] < queue[3]
+    Select(find(browser, "#call")).select_by_value("1-all")
+    assert len(drawn(browser)["span-queue"]) == 2 * CALLS
+    again = open_page(timed, "#" + browser.current_url.split("#")[1])
+    assert Select(find(again, "#call")).first_selected_option.text == "all, as they ran"
+    assert len(drawn(again)["span-queue"]) == 2 * CALLS
+
+
+def test_a_slowest_call_of_a_site_is_shown_in_the_timeline(open_page: Open, timed: Path) -> None:
+    browser = unfold(open_page(timed, "#site3"))
+    row = find(browser, "#inspector details tr")
+    assert f"invocation {LONGEST}" in row.text
+    row.find_element(By.TAG_NAME, "button").click()
+    assert view(browser) == "timeline"
+    assert Select(find(browser, "#call")).first_selected_option.text.startswith(f"call {LONGEST}: ")
+    assert said(browser).startswith("site3 · kernel3 · ")
+    assert f"at {longest_start(3)}" in said(browser)
+
+
+def longest_start(number: int) -> str:
+    """When the slowest call of a site began, in its call of the function, as the page writes it."""
+    of_call = [event for event in events(CALLS, SPANS) if event[3] == LONGEST]
+    began = min(event[5] for event in of_call)
+    slowest = max((event for event in of_call if event[2] == f"site{number}"), key=lambda event: (event[6], -event[5]))
+    return format_ns(slowest[5] - began)
+
+
+def test_what_is_not_in_the_timeline_is_not_linked(open_page: Open, tmp_path: Path) -> None:
+    page = page_of_run(layers(), written(tmp_path / "run.csv", CALLS, SPANS), most=SPANS + 1)
+    write_page(render_page(page), tmp_path / "page.html", force=False)
+    browser = unfold(open_page(tmp_path / "page.html", "#site3"))
+    row = find(browser, "#inspector details tr")
+    assert f"invocation {LONGEST}" in row.text
+    assert "not in the timeline" in row.text
+    assert row.find_elements(By.TAG_NAME, "button") == []
+    go(browser, "timeline")
+    assert f"1 of {CALLS} calls are here" in find(browser, "#timeline").text
+
+
+def test_hostile_names_and_addresses_are_inert(open_page: Open, tmp_path: Path) -> None:
+    page = page_of_run(layers(EVIL), written(tmp_path / "run.csv", 2, 30, EVIL, EVIL))
+    write_page(render_page(page), tmp_path / "evil.html", force=False)
+    browser = open_page(tmp_path / "evil.html", f"#timeline?call={EVIL}&beside={EVIL}&range={EVIL}&spans={EVIL}")
+    assert EVIL in str(find(browser, "#spans .span-names title").get_property("textContent"))
+    browser.execute_script("document.querySelector('#spans svg').focus()")
+    press(browser, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    assert EVIL in said(browser)
+    assert drawn(browser)
+    for anchor in ("#timeline?range=5-3", "#timeline?range=0-99999999999999999", "#timeline?call=1-99&beside=7-all"):
+        go(browser, anchor)
+        assert drawn(browser)
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+    assert "owned" not in browser.title
+
+
+def test_twenty_thousand_spans_stay_fluid(open_page: Open, tmp_path: Path) -> None:
+    """What is drawn is bounded by pixels; speed itself is measured by `benchmarks/timeline.py`."""
+    page = page_of_run(layers(), written(tmp_path / "run.csv", 1, 19_999))
+    write_page(render_page(page), tmp_path / "many.html", force=False)
+    browser = open_page(tmp_path / "many.html", "#timeline")
+    width = browser.execute_script("return document.querySelector('#spans').clientWidth")
+    assert 200 < sum(map(len, drawn(browser).values())) / 2 < 3 * width
+    assert "events are left out" not in find(browser, "#timeline").text

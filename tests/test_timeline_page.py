@@ -1,0 +1,179 @@
+"""The page's timeline: its spans are the run's rows, its calls the median and the slowest; it says what is left out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracemap
+from tests.builders import graph, op, site
+from tests.conftest import Built, Recorded
+from tests.support import check_cli
+from tests.test_export import rows_of
+from tests.timelines import events, layers, page_of_run, written
+from tracemap.attribution.timeline import Span, excerpt
+from tracemap.graph.query import scope_of
+from tracemap.measurements.runfile import read_run
+from tracemap.reports.costed import CostedMap
+from tracemap.reports.page.build import page_of
+from tracemap.reports.page.kernels_tab import NO_KERNELS
+from tracemap.reports.page.pictures import Timeline
+from tracemap.reports.page.render import render_page
+from tracemap.reports.page.timeline_tab import timeline_of
+from tracemap.reports.tracks import tracks_of
+from tracemap.units import UNKNOWN
+
+MODEL = "jax_gpt2_4l"
+
+
+def spans_of(timeline: Timeline) -> list[tuple[Any, ...]]:
+    """Run, invocation, kind, label, start on the run's clock, and duration of every span, as the script reads them."""
+    found = []
+    for track in timeline.tracks:
+        end = timeline.begins[track.run]
+        for gap, duration, number, call in zip(track.gaps, track.durations, track.items, track.calls, strict=True):
+            assert gap >= 0
+            item, start = timeline.items[number], end + gap
+            end = start + duration
+            of = timeline.calls[call]
+            assert of.run == track.run + 1
+            assert of.begin_ns <= start - timeline.begins[track.run] <= of.end_ns - duration
+            found.append((of.run, of.invocation, item.kind, item.label, start, duration))
+    assert Counter((run, call) for run, call, *_ in found) == {(c.run, c.invocation): c.events for c in timeline.calls}
+    return found
+
+
+def test_a_timeline_has_each_row_of_a_run_once(built: Built, recorded: Recorded) -> None:
+    bundle, run = tracemap.load(built(MODEL)), recorded(MODEL)
+    costed = CostedMap(bundle.graph, tracemap.attribute([run], built(MODEL)))
+    timeline = timeline_of(costed, [excerpt(bundle.graph, read_run(run), 20_000)])
+    assert timeline is not None
+    columns = "1, invocation, kind, coalesce(kernel, kind), start_ns, duration_ns"
+    rows = rows_of(f"SELECT {columns} FROM '{run}' WHERE NOT warmup AND kind <> 'step'")
+    assert Counter(spans_of(timeline)) == Counter(map(tuple, rows))
+    assert timeline.note == "All 3 calls that were measured are here."
+    # Each kernel's spans are of a site that runs it, in the colour of its root's scope, or of the first member's.
+    for item in timeline.items:
+        for place in item.sites:
+            assert item.label == bundle.graph.site_by_id[place].kernel
+        scope = "" if item.scope < 0 else timeline.scopes[item.scope]
+        of = bundle.graph.site_by_id[item.sites[0]] if item.sites else None
+        decides = next((member for member in of.members if member.root), of.members[0]) if of and of.members else None
+        op_of = bundle.graph.op_by_id[decides.op] if decides else None
+        assert scope == (scope_of(bundle.graph, op_of, of.path)[0] if of and op_of else "")
+    assert {item.scope for item in timeline.items if item.kind == "dispatch"} >= {0, 1, 2, 3}
+
+
+def test_the_median_call_and_the_slowest_fill_the_room_there_is(tmp_path: Path) -> None:
+    map_, calls, spans = layers(), 9, 30
+    table = written(tmp_path / "run.csv", calls, spans)
+    timeline = page_of_run(map_, table, most=3 * (spans + 1) + 5).timeline
+    assert timeline is not None
+    totals: Counter[int] = Counter()
+    for _, _, _, call, _, _, duration, _ in events(calls, spans):
+        totals[call] += duration
+    ranked = sorted(totals, key=lambda call: totals[call])
+    median = ranked[(calls - 1) // 2]
+    assert {call.invocation for call in timeline.calls} == {median, *ranked[-2:]}
+    assert timeline.calls[timeline.first].invocation == median
+    expected = [
+        (1, call, kind, kernel or kind, start, duration)
+        for kind, kernel, _, call, _, start, duration, _ in events(calls, spans)
+        if call in {median, *ranked[-2:]}
+    ]
+    assert Counter(spans_of(timeline)) == Counter(expected)
+    assert timeline.note == (
+        "3 of 9 calls are here: the median one and the 2 slowest ones, by the time of their events. "
+        f"6 calls with {6 * (spans + 1)} events are left out."
+    )
+
+
+def test_a_call_with_too_many_events_is_cut_and_says_so(tmp_path: Path) -> None:
+    timeline = page_of_run(layers(), written(tmp_path / "run.csv", 3, 30), most=20).timeline
+    assert timeline is not None
+    assert len(spans_of(timeline)) == 20
+    assert timeline.note == (
+        "Of 3 calls the median one is here, by the time of its events: the first 20 of its 31 events."
+    )
+
+
+def test_a_run_that_tells_no_calls_apart_is_shown_as_one(tmp_path: Path) -> None:
+    table = tmp_path / "run.csv"
+    table.write_text("kernel,start_ns,duration_ns\n" + "".join(f"kernel{n},{n * 10},7\n" for n in range(9)))
+    timeline = page_of_run(layers(), table, most=4).timeline
+    assert timeline is not None
+    assert spans_of(timeline) == [(1, UNKNOWN, "dispatch", f"kernel{n}", n * 10, 7) for n in range(4)]
+    assert timeline.note == "The run does not tell calls apart. Its first 4 of 9 events are here."
+
+
+def test_runs_without_times_have_no_tab(tmp_path: Path) -> None:
+    table = tmp_path / "run.csv"
+    table.write_text("kernel,duration_ns\nkernel0,5\n")
+    page = page_of_run(layers(), table)
+    assert page.timeline is None
+    assert 'id="timeline"' not in render_page(page)
+    alone = page_of(CostedMap(layers(), None), lambda _: "", NO_KERNELS, totals=False)
+    assert alone.timeline is None
+
+
+def test_both_commands_write_the_same_timeline(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.html", tmp_path / "b.html"
+    check_cli("report", built(MODEL), recorded(MODEL), "-o", first)
+    check_cli("attribute", recorded(MODEL), "--map", built(MODEL), "--html", second)
+    assert first.read_bytes() == second.read_bytes()
+    assert 'id="timeline"' in first.read_text(encoding="utf-8")
+
+
+def span(start: int, duration: int, thread: str) -> Span:
+    return Span("dispatch", (), "k", 0, UNKNOWN, thread, start, duration, UNKNOWN, UNKNOWN)
+
+
+def test_spans_lie_on_the_first_track_that_is_free() -> None:
+    spans = [span(n * 3 % 101, (n * 7) % 29, f"t{n % 2}") for n in range(400)]
+    spans.sort(key=lambda each: each.start_ns)
+    lanes: dict[str, list[list[Span]]] = defaultdict(list)
+    for each in spans:
+        free = [lane for lane in lanes[f"kernels {each.thread}"] if lane[-1].end_ns <= each.start_ns]
+        if free:
+            free[0].append(each)
+        else:
+            lanes[f"kernels {each.thread}"].append([each])
+    expected = {
+        name if number == 0 else f"{name} ({number + 1})": tuple(lane)
+        for name, several in lanes.items()
+        for number, lane in enumerate(several)
+    }
+    assert {track.name: track.spans for track in tracks_of(spans)} == expected
+
+
+@pytest.mark.parametrize(
+    ("scopes", "expected"),
+    [
+        ([("a",), ("b",), ("c",)], ("a", "b", "c")),
+        ([("h", "0"), ("h", "1"), ("h", "2"), ("wte",)], ("h/0", "h/1", "h/2", "wte")),
+        ([("net", "conv"), ("net", "fc")], ("net/conv", "net/fc")),
+        ([("net",)], ("net",)),
+        ([(), ()], ()),
+        ([(f"s{n}",) for n in range(9)], (*(f"s{n}" for n in range(7)), "other scopes")),
+    ],
+)
+def test_colours_are_of_scopes_that_tell_spans_apart(
+    scopes: list[tuple[str, ...]], expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    map_ = graph(
+        [op(number, number + 1, scope=scope) for number, scope in enumerate(scopes)],
+        [site(number, number, kernel=f"kernel{number}") for number in range(len(scopes))],
+    )
+    table = tmp_path / "run.csv"
+    rows = (f"kernel{n},{n * 1000},{900 - n}\n" for n in range(len(scopes)))
+    table.write_text("kernel,start_ns,duration_ns\n" + "".join(rows))
+    timeline = page_of_run(map_, table).timeline
+    assert timeline is not None
+    assert timeline.scopes == expected
+    for number, scope in enumerate(scopes):
+        item = next(item for item in timeline.items if item.label == f"kernel{number}")
+        shown = "" if item.scope < 0 else timeline.scopes[item.scope]
+        assert shown in {"/".join(scope[:1]), "/".join(scope[:2]), "other scopes"}

@@ -1,0 +1,294 @@
+// Spans on rows over time. What is drawn is bounded by pixels, not by spans: only those in view are looked at, found by
+// binary search, and those narrower than a pixel become blocks, in the colour of what took most of the block. All spans
+// of a colour are one path; which one is meant is found by time and row, not by elements.
+const SPAN_ROW = { height: 22, bar: 18, top: 24, left: 132, right: 10, header: 24 };
+const LEAST_VIEW = 50; // nanoseconds over the whole width
+
+// The first entry of rising numbers that is over a value.
+function firstOver(values, value) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] > value) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+const rectangle = (x, y, width, height) => "M" + x.toFixed(1) + "," + y + "h" + width.toFixed(1) + "v" + height + "h" + (-width).toFixed(1) + "z";
+
+class Spans {
+  // Of a span, told by its row and its place there: `styleOf` its colours' class, `labelOf` a short text, `describe` a
+  // long one; `open`: what it leads to. `onRange` hears which times are in view, a moment after they have changed.
+  constructor(box, said, { styleOf, labelOf, describe, open, onRange }) {
+    Object.assign(this, { box, said, styleOf, labelOf, describe, open, onRange });
+    this.rows = [];
+    this.range = [0, 1];
+    this.svg = charts.select(box).append("svg").attr("class", "spans").attr("tabindex", 0).attr("role", "application")
+      .attr("aria-label", "Timeline: w and s zoom, a and d move, arrows choose a span, Enter opens it, 0 shows all");
+    this.lines = this.svg.append("path").attr("class", "span-lines");
+    this.names = this.svg.append("g").attr("class", "span-names");
+    this.axis = this.svg.append("g").attr("class", "axis");
+    this.plot = this.svg.append("g");
+    this.paths = this.plot.append("g");
+    this.labels = this.plot.append("g").attr("class", "span-labels");
+    this.marks = this.plot.append("g");
+    this.zoom = charts.zoom().filter((event) => !event.button && !this.movesSideways(event)).on("zoom", (event) => this.zoomed(event));
+    this.svg.call(this.zoom).on("dblclick.zoom", null);
+    this.svg.on("wheel.sideways", (event) => this.wheelSideways(event), { passive: false });
+    this.svg.on("mousemove", (event) => this.hover(event)).on("mouseleave", () => this.point(null));
+    this.svg.on("click", (event) => this.click(event)).on("keydown", (event) => this.key(event));
+    box.addEventListener("scroll", () => this.schedule(), { passive: true });
+    new ResizeObserver(() => this.resized()).observe(box);
+  }
+
+  // `rows`: names with rising `starts` and `ends` (nanoseconds) of spans that do not overlap, and their `items`; or a
+  // `title` alone. `length`: what all of them lie within.
+  set(rows, length, range) {
+    let y = SPAN_ROW.top;
+    this.rows = rows.map((row) => {
+      const placed = { ...row, y };
+      y += row.starts ? SPAN_ROW.height : SPAN_ROW.header;
+      return placed;
+    });
+    this.height = y + 6;
+    this.length = Math.max(1, length);
+    this.focused = null;
+    this.pointed = null;
+    this.range = this.within(range ?? [0, this.length]);
+    this.resized();
+  }
+
+  get width() {
+    return this.box.clientWidth;
+  }
+
+  within([from, to]) {
+    const span = Math.min(this.length, Math.max(LEAST_VIEW, to - from));
+    const begin = Math.min(this.length - span, Math.max(0, from));
+    return [begin, begin + span];
+  }
+
+  resized() {
+    if (!this.width || !this.height) return;
+    const right = Math.max(SPAN_ROW.left + 50, this.width - SPAN_ROW.right);
+    this.base = charts.scaleLinear([0, this.length], [SPAN_ROW.left, right]);
+    const corners = [[SPAN_ROW.left, 0], [right, this.height]];
+    this.zoom.extent(corners).translateExtent(corners).scaleExtent([1, Math.max(1, this.length / LEAST_VIEW)]);
+    this.svg.attr("width", this.width).attr("height", this.height);
+    this.show(this.range);
+  }
+
+  // Times in view; d3 keeps them as a transform, so that wheel and drag go on from there.
+  show(range) {
+    const [from, to] = this.within(range);
+    if (!this.base) return;
+    const scale = this.length / (to - from);
+    const shift = SPAN_ROW.left - scale * this.base(from);
+    this.asked = [from, to];
+    this.svg.call(this.zoom.transform, charts.zoomIdentity.translate(shift, 0).scale(scale));
+    this.asked = null;
+  }
+
+  zoomed(event) {
+    this.range = this.asked ?? this.within(event.transform.rescaleX(this.base).domain());
+    this.schedule();
+    clearTimeout(this.telling);
+    this.telling = setTimeout(() => this.onRange(this.isWhole() ? null : this.range), 150);
+  }
+
+  isWhole() {
+    return this.range[1] - this.range[0] >= this.length * (1 - 1e-9);
+  }
+
+  schedule() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      this.draw();
+    });
+  }
+
+  draw() {
+    if (!this.width || !this.base) return;
+    const scale = charts.scaleLinear(this.range, this.base.range());
+    this.scale = scale;
+    const visible = this.rows.filter(({ y }) => y + SPAN_ROW.height > this.box.scrollTop && y < this.box.scrollTop + this.box.clientHeight + SPAN_ROW.height);
+    const paths = new Map();
+    const labels = [];
+    for (const row of visible) if (row.starts) this.drawRow(row, paths, labels);
+    this.paths.selectAll("path").data([...paths], ([style]) => style).join("path").attr("class", ([style]) => "span " + style).attr("d", ([, parts]) => parts.join(""));
+    this.labels.selectAll("text").data(labels).join("text").attr("x", ({ x }) => x.toFixed(1)).attr("y", ({ y }) => y + 13).text(({ text }) => text);
+    this.names.selectAll("text").data(visible).join("text").attr("class", ({ title }) => (title ? "title" : "")).attr("y", ({ y }) => y + 14)
+      .attr("x", 4).text(({ title, name }) => this.shortened(title ?? name, title ? 999 : SPAN_ROW.left - 8)).append("title").text(({ title, name }) => title ?? name);
+    this.lines.attr("d", visible.map(({ y, starts }) => "M0," + (y + (starts ? SPAN_ROW.height : SPAN_ROW.header) - 1.5) + "H" + this.width).join(""));
+    this.axis.attr("transform", "translate(0," + (SPAN_ROW.top - 4) + ")").call(charts.axisTop(scale).ticks(Math.max(2, this.width / 130)).tickFormat((value) => this.timeText(value)));
+    this.drawMarks();
+  }
+
+  // As many digits as tell two ticks apart.
+  timeText(value) {
+    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([each]) => each <= this.range[1]) ?? [1, "ns"];
+    return String(Number((value / size).toPrecision(12))) + " " + unit;
+  }
+
+  shortened(text, room) {
+    const letters = Math.floor(room / 6.2);
+    return text.length <= letters ? text : text.slice(0, Math.max(1, letters - 1)) + "…";
+  }
+
+  drawRow(row, paths, labels) {
+    const { starts, ends, y } = row;
+    const [from, to] = this.range;
+    const [left, right] = this.base.range();
+    const pixel = (to - from) / (right - left);
+    const put = (style, x, width) => {
+      if (!paths.has(style)) paths.set(style, []);
+      paths.get(style).push(rectangle(x, y, width, SPAN_ROW.bar));
+    };
+    for (let at = firstOver(ends, from); at < starts.length && starts[at] <= to;) {
+      const x = Math.max(left, this.scale(starts[at]));
+      if (ends[at] - starts[at] >= pixel) {
+        const width = Math.min(right, this.scale(ends[at])) - x;
+        put(this.styleOf(row, at), x, width > 3 ? width - 0.6 : width);
+        if (width > 34) labels.push({ x: Math.max(left, x) + 4, y, text: this.shortened(this.labelOf(row, at), width - 8) });
+        at++;
+        continue;
+      }
+      const next = this.blockEnd(row, at, starts[at] + 2 * pixel, pixel);
+      put(this.dearestStyle(row, at, next), Math.min(x, right - 1), Math.max(1, Math.min(right, this.scale(ends[next - 1])) - x));
+      at = next;
+    }
+  }
+
+  blockEnd({ starts, ends }, at, limit, pixel) {
+    let next = at + 1;
+    while (next < starts.length && starts[next] < limit && ends[next] - starts[next] < pixel) next++;
+    return next;
+  }
+
+  dearestStyle(row, begin, end) {
+    if (end === begin + 1) return this.styleOf(row, begin);
+    const times = new Map();
+    for (let at = begin; at < end; at++) {
+      const style = this.styleOf(row, at);
+      times.set(style, (times.get(style) ?? 0) + row.ends[at] - row.starts[at]);
+    }
+    let dearest = null;
+    for (const [style, time] of times) if (dearest === null || time > times.get(dearest)) dearest = style;
+    return dearest;
+  }
+
+  drawMarks() {
+    const [left, right] = this.base.range();
+    const ends = ({ row, at }) => [row.starts[at], row.ends[at]].map((time) => Math.min(right, Math.max(left, this.scale(time))));
+    const isInView = ({ row, at }) => row.ends[at] >= this.range[0] && row.starts[at] <= this.range[1];
+    const marked = [["pointed", this.pointed], ["focused", this.focused]].filter(([, place]) => place && isInView(place));
+    this.marks.selectAll("rect").data(marked, ([style]) => style).join("rect").attr("class", ([style]) => "mark " + style)
+      .attr("x", ([, place]) => ends(place)[0] - 1).attr("y", ([, { row }]) => row.y - 1).attr("height", SPAN_ROW.bar + 2)
+      .attr("width", ([, place]) => Math.max(2, ends(place)[1] - ends(place)[0]) + 1);
+    const named = this.pointed ?? this.focused;
+    this.said.textContent = named ? this.describe(named.row, named.at) : "";
+  }
+
+  // The span under a point, or the one that is nearest within three pixels.
+  spanAt(event) {
+    const bounds = this.svg.node().getBoundingClientRect();
+    const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
+    const row = this.rows.find((each) => each.starts && y >= each.y && y < each.y + SPAN_ROW.height);
+    if (!row || !this.scale || x < SPAN_ROW.left) return null;
+    const time = this.scale.invert(x);
+    const distance = (at) => Math.max(row.starts[at] - time, time - row.ends[at], 0);
+    const after = firstOver(row.starts, time);
+    const near = [after - 1, after].filter((at) => at >= 0 && at < row.starts.length).sort((a, b) => distance(a) - distance(b))[0];
+    return near !== undefined && distance(near) <= 3 * Math.abs(this.scale.invert(1) - this.scale.invert(0)) ? { row, at: near } : null;
+  }
+
+  hover(event) {
+    this.point(this.spanAt(event));
+  }
+
+  point(place) {
+    this.pointed = place;
+    this.svg.classed("on-span", Boolean(place));
+    if (this.scale) this.drawMarks();
+  }
+
+  click(event) {
+    const place = this.spanAt(event);
+    if (!place || event.defaultPrevented) return;
+    this.focused = place;
+    this.open(place.row, place.at);
+  }
+
+  movesSideways(event) {
+    return event.type === "wheel" && (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY));
+  }
+
+  wheelSideways(event) {
+    if (!this.movesSideways(event)) return;
+    event.preventDefault();
+    const [left, right] = this.base.range();
+    this.move((event.deltaX || event.deltaY) / (right - left));
+  }
+
+  // By a part of what is in view.
+  move(part) {
+    const by = part * (this.range[1] - this.range[0]);
+    this.show(this.range.map((time) => time + by));
+  }
+
+  // Around the chosen span, if it is in view, else the middle.
+  enlarge(factor) {
+    const [from, to] = this.range;
+    const chosen = this.focused ? (this.focused.row.starts[this.focused.at] + this.focused.row.ends[this.focused.at]) / 2 : NaN;
+    const middle = chosen >= from && chosen <= to ? chosen : (from + to) / 2;
+    this.show([middle - (middle - from) / factor, middle + (to - middle) / factor]);
+  }
+
+  // Choose a span and bring it into view.
+  choose(row, at) {
+    this.focused = { row, at };
+    this.pointed = null;
+    const [from, to] = this.range;
+    const [start, end] = [row.starts[at], row.ends[at]];
+    const room = Math.max(to - from, (end - start) * 1.2);
+    if (start < from || end > to) this.show([(start + end - room) / 2, (start + end + room) / 2]);
+    const { scrollTop, clientHeight } = this.box;
+    if (row.y < scrollTop + SPAN_ROW.top || row.y + SPAN_ROW.height > scrollTop + clientHeight) this.box.scrollTop = row.y - clientHeight / 2;
+    this.schedule();
+  }
+
+  chooseBeside(by) {
+    const { row, at } = this.focused ?? this.firstInView();
+    const next = this.focused ? at + by : at;
+    if (row && next >= 0 && next < row.starts.length) this.choose(row, next);
+  }
+
+  chooseRow(by) {
+    const { row, at } = this.focused ?? this.firstInView();
+    const rows = this.rows.filter((each) => each.starts?.length);
+    const other = this.focused ? rows[rows.indexOf(row) + by] : row;
+    if (!other) return;
+    this.choose(other, other === row ? at : Math.max(0, firstOver(other.starts, row.starts[at]) - 1));
+  }
+
+  firstInView() {
+    const row = this.rows.find((each) => each.starts?.length);
+    return { row, at: row ? Math.min(firstOver(row.ends, this.range[0]), row.starts.length - 1) : 0 };
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const [more, less] = [() => this.enlarge(1.5), () => this.enlarge(1 / 1.5)];
+    const acts = {
+      w: more, "+": more, "=": more, s: less, "-": less, a: () => this.move(-0.2), d: () => this.move(0.2),
+      ArrowLeft: () => this.chooseBeside(-1), ArrowRight: () => this.chooseBeside(1), ArrowUp: () => this.chooseRow(-1), ArrowDown: () => this.chooseRow(1),
+      Enter: () => this.focused && this.open(this.focused.row, this.focused.at), 0: () => this.show([0, this.length]),
+    };
+    if (!this.isWhole()) acts.Escape = acts[0];
+    if (!Object.hasOwn(acts, event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    acts[event.key]();
+  }
+}

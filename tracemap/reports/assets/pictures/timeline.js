@@ -1,0 +1,207 @@
+// The timeline: single calls of the function, one alone, two above each other, or all that the page has of a run.
+const timeline = data.timeline;
+const spanItems = timeline ? allUnpacked("TimelineItem", timeline.items) : [];
+const functionCalls = timeline ? allUnpacked("TimelineCall", timeline.calls) : [];
+const callKey = (call) => call.run + "-" + (call.invocation ?? "");
+const callsByKey = new Map(functionCalls.map((call, number) => [callKey(call), number]));
+const severalRuns = timeline?.begins.length > 1;
+const callName = (call) => (severalRuns ? "run " + call.run + ", " : "") + (isKnown(call.invocation) ? "call " + call.invocation : "all events");
+const ALL = "-all"; // behind the number of a run
+let spansDrawn = null;
+
+// Times from the beginning of a run's axis, where the page has the time between spans.
+function placed(track) {
+  const count = track.gaps.length;
+  const [starts, ends] = [new Float64Array(count), new Float64Array(count)];
+  let end = 0;
+  for (let at = 0; at < count; at++) {
+    starts[at] = end + track.gaps[at];
+    end = ends[at] = starts[at] + track.durations[at];
+  }
+  return { ...track, starts, ends };
+}
+const spanTracks = timeline ? timeline.tracks.map(placed) : [];
+
+function rowsOfRun(run) {
+  return spanTracks.filter((track) => track.run === run).map(({ name, starts, ends, items, calls }) => ({ name, starts, ends, items, callAt: (at) => calls[at] }));
+}
+
+// The spans of one call, from its beginning.
+function rowsOfCall(number) {
+  const call = functionCalls[number];
+  const rows = [];
+  for (const track of spanTracks) {
+    if (track.run !== call.run - 1) continue;
+    const of = [];
+    for (let at = 0; at < track.calls.length; at++) if (track.calls[at] === number) of.push(at);
+    if (!of.length) continue;
+    const from = (times) => Float64Array.from(of, (at) => times[at] - call.begin_ns);
+    rows.push({ name: track.name, starts: from(track.starts), ends: from(track.ends), items: of.map((at) => track.items[at]), callAt: () => number });
+  }
+  return rows;
+}
+
+const lengthOfCall = (number) => functionCalls[number].end_ns - functionCalls[number].begin_ns;
+const runOf = (key) => Number(key.slice(0, -ALL.length)) - 1;
+
+// What is drawn: rows, and how long they are in all.
+function rowsShown({ call, beside }) {
+  if (call.endsWith(ALL)) {
+    const rows = rowsOfRun(runOf(call));
+    return { rows, length: Math.max(...rows.map(({ ends }) => ends.at(-1) ?? 0)) };
+  }
+  const number = callsByKey.get(call);
+  if (!callsByKey.has(beside)) return { rows: rowsOfCall(number), length: lengthOfCall(number) };
+  const both = [number, callsByKey.get(beside)];
+  const titled = (each) => [{ title: callName(functionCalls[each]) + ", " + quantity(lengthOfCall(each), "ns") }, ...rowsOfCall(each)];
+  return { rows: both.flatMap(titled), length: Math.max(...both.map(lengthOfCall)) };
+}
+
+const firstCall = timeline ? callKey(functionCalls[timeline.first]) : "";
+const chosenSpans = { call: firstCall, beside: "", paint: timeline?.scopes.length ? "scope" : "kind" };
+
+// Colours and words
+
+const QUIET = { execute: "span-queue", copy: "span-transfer", fill: "span-transfer", update: "span-transfer" };
+function styleOfItem(item) {
+  if (item.kind !== "dispatch") return QUIET[item.kind] ?? "span-memory";
+  if (chosenSpans.paint === "kind") return item.family ? "kind-" + item.family : "no-op";
+  return item.scope < 0 ? "no-op" : "scope-" + Math.min(item.scope, 7);
+}
+
+const styleOfSpan = (row, at) => spanStyles[row.items[at]];
+let spanStyles = [];
+
+function labelOfSpan(row, at) {
+  const item = spanItems[row.items[at]];
+  const site = sites.get(item.sites[0]);
+  return site ? site.id + " " + (rootName(site).replace(/^[^.]*\./, "") || site.kernel) : item.label;
+}
+
+// The ops of a site, those with the largest share first.
+function sharesOfSite(site) {
+  const cost = (member) => (measured ? ofMetric(member.attributed) ?? 0 : 0);
+  const all = site.members.reduce((sum, member) => sum + cost(member), 0);
+  const ranked = [...site.members].sort((a, b) => cost(b) - cost(a));
+  return ranked.map((member) => member.op + " " + (ops.get(member.op)?.name ?? "") + (all ? " " + share(cost(member), all) : ""));
+}
+
+function describeSpan(row, at) {
+  const item = spanItems[row.items[at]];
+  const parts = [quantity(row.ends[at] - row.starts[at], "ns") + " at " + quantity(row.starts[at], "ns") + " of " + callName(functionCalls[row.callAt(at)])];
+  const of = item.sites.map((id) => sites.get(id)).filter(Boolean);
+  const named = of.length > 3 ? "one of " + of.length + " sites" : of.map((site) => site.id).join(" or ");
+  const found = of.length === 1 ? sharesOfSite(of[0]) : item.ops.map((id) => id + " " + (ops.get(id)?.name ?? ""));
+  if (found.length) parts.push((of.length && measured ? "shares of " + chosenMetric().name + ": " : "") + found.slice(0, 4).join(", ") + (found.length > 4 ? " and " + (found.length - 4) + " more" : ""));
+  return [named, item.label, ...parts].filter(Boolean).join(" · ");
+}
+
+function openSpan(row, at) {
+  const item = spanItems[row.items[at]];
+  const target = item.sites[0] ?? item.ops[0];
+  if (target) go(target);
+}
+
+// Choices
+
+function drawTimeline(range) {
+  if (!timeline) return;
+  spansDrawn ??= new Spans(byId("spans"), byId("spans-said"), {
+    styleOf: styleOfSpan, labelOf: labelOfSpan, describe: describeSpan, open: openSpan,
+    onRange: (shown) => keep("range", shown ? shown.map(Math.round).join("-") : ""),
+  });
+  spanStyles = spanItems.map(styleOfItem);
+  const { rows, length } = rowsShown(chosenSpans);
+  spansDrawn.set(rows, length, range);
+  byId("call").value = chosenSpans.call;
+  byId("beside").value = callsByKey.has(chosenSpans.beside) ? chosenSpans.beside : "";
+  byId("beside").disabled = chosenSpans.call.endsWith(ALL);
+  for (const button of document.querySelectorAll("[data-spans]")) button.setAttribute("aria-pressed", String(button.dataset.spans === chosenSpans.paint));
+  legend("spans-legend", legendOfSpans());
+}
+
+function legendOfSpans() {
+  const used = new Set(spanStyles);
+  const scopes = timeline.scopes.map((name, number) => ["scope-" + Math.min(number, 7), name]);
+  const none = chosenSpans.paint === "kind" ? "no op" : "no scope";
+  const quiet = [["no-op", none], ["span-queue", "submission"], ["span-transfer", "transfer"], ["span-memory", "memory"]];
+  const entries = [...(chosenSpans.paint === "kind" ? FAMILIES.map((name) => ["kind-" + name, name]) : scopes), ...quiet];
+  return entries.filter(([style]) => used.has(style));
+}
+
+const isCall = (key) => callsByKey.has(key) || timeline.begins.some((_, run) => key === run + 1 + ALL);
+
+function chooseCall(key) {
+  if (isCall(key)) chosenSpans.call = key;
+  drawTimeline();
+  return chosenSpans.call;
+}
+
+function chooseBeside(key) {
+  chosenSpans.beside = callsByKey.has(key) ? key : "";
+  drawTimeline();
+  return chosenSpans.beside;
+}
+
+function choosePaint(name) {
+  if (name === "scope" || name === "kind") chosenSpans.paint = name;
+  drawTimeline(spansDrawn?.range);
+  return chosenSpans.paint;
+}
+
+function chooseRange(text) {
+  const found = /^(\d{1,18})-(\d{1,18})$/.exec(text);
+  const range = found && Number(found[1]) < Number(found[2]) ? [Number(found[1]), Number(found[2])] : undefined;
+  drawTimeline(range);
+  return range ? text : "";
+}
+
+// What a card says beside one of a site's slowest calls: a way to it, or that it is not here.
+function wayToSpan(call, site) {
+  if (!timeline) return null;
+  const number = callsByKey.get(callKey(call));
+  if (number === undefined) return make("small", "", "not in the timeline");
+  return makeButton("timeline", () => showSpan(number, site, call.start_ns));
+}
+
+function showSpan(number, site, start_ns) {
+  keep("call", chooseCall(callKey(functionCalls[number])));
+  keep("beside", chooseBeside(""));
+  const { run, begin_ns } = functionCalls[number];
+  const began = start_ns - timeline.begins[run - 1] - begin_ns;
+  let best = null;
+  for (const row of spansDrawn.rows) {
+    row.starts.forEach((start, at) => {
+      if (!spanItems[row.items[at]].sites.includes(site.id)) return;
+      if (!best || Math.abs(start - began) < Math.abs(best.row.starts[best.at] - began)) best = { row, at };
+    });
+  }
+  go("timeline");
+  if (!best) return;
+  const [start, end] = [best.row.starts[best.at], best.row.ends[best.at]];
+  spansDrawn.range = spansDrawn.within([start - 2 * (end - start), end + 2 * (end - start)]);
+  spansDrawn.resized();
+  spansDrawn.choose(best.row, best.at);
+}
+
+function listenToTimeline() {
+  const median = (number) => (number === timeline.first && functionCalls.length > 1 ? " (median)" : "");
+  const options = functionCalls.map((call, number) => [callKey(call), callName(call) + ": " + quantity(lengthOfCall(number), "ns") + median(number)]);
+  const every = timeline.begins.map((_, run) => [run + 1 + ALL, (severalRuns ? "run " + (run + 1) + ", " : "") + "all, as they ran"]);
+  const add = (id, entries) => byId(id).append(...entries.map(([value, words]) => {
+    const option = make("option", "", words);
+    option.value = value;
+    return option;
+  }));
+  add("call", [...(functionCalls.length > 1 ? every : []), ...options]);
+  add("beside", [["", "nothing"], ...options]);
+  setting("call", chosenSpans.call, chooseCall);
+  setting("beside", "", chooseBeside);
+  setting("spans", chosenSpans.paint, choosePaint);
+  setting("range", "", chooseRange);
+  byId("call").addEventListener("change", (event) => keep("call", chooseCall(event.target.value)));
+  byId("beside").addEventListener("change", (event) => keep("beside", chooseBeside(event.target.value)));
+  for (const button of document.querySelectorAll("[data-spans]")) button.addEventListener("click", () => keep("spans", choosePaint(button.dataset.spans)));
+  drawTimeline();
+}
+if (timeline) listenToTimeline();
