@@ -17,7 +17,7 @@ from tests.recording import compiled, entry_points, events, request, sample
 from tests.support import ROOT, SAMPLES
 from tracemap.capture import execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, Watch, run_benchmark
-from tracemap.capture.peaks import measure_peaks
+from tracemap.capture.peaks import PeakMeter, measure_peaks
 from tracemap.capture.record import Recorded, record
 from tracemap.codec import pretty
 from tracemap.errors import (
@@ -372,6 +372,22 @@ def test_peaks_are_those_of_a_machine() -> None:
     assert peaks.source == "measured"
     assert 10**8 < peaks.bytes_per_second < 10**13
     assert 10**8 < peaks.operations_per_second < 10**14
+
+
+def test_the_best_of_all_looks_at_the_peaks_counts_and_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program that slows each look down, by another factor, for most of the time."""
+    plain, slower = time.thread_time_ns, [1]
+    monkeypatch.setattr(time, "thread_time_ns", lambda: plain() * slower[0])
+    meter, seen = PeakMeter(), []
+    for slower[0] in (3, 3, 1, 3):
+        seen.append(meter.look())
+    assert seen[2].operations_per_second > 2 * seen[1].operations_per_second
+    assert seen[2].bytes_per_second > 2 * seen[1].bytes_per_second
+    assert seen[3] == seen[2]
+    assert "the machine was busy: a matrix product took up to " in meter.doubt
+    quiet = PeakMeter()
+    quiet.look()
+    assert quiet.doubt == ""
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,18 +48,18 @@ _COLD_CACHES: Final = 2
 class BenchRequest:
     """What to run: kernels of a bundle by name, in the order in which they are told; none: all.
 
-    `extent`: of the program's arguments; `peaks` are what the machine can do now; `application` what the sites' calls
-    took in a run, none without one; `record_again` records the application on one worker, as is done where a kernel
-    takes another time alone.
+    `extent`: of the program's arguments; `look` measures what the machine can do, and returns the best so far;
+    `application` says what the sites' calls took in a run, beside such peaks, nothing without one; `record_again`
+    records the application on one worker, as is done where a kernel takes another time alone.
     """
 
     bundle: Bundle
     options: BenchOptions
     kernels: tuple[str, ...]
     extent: Extent
-    peaks: Peaks
+    look: Callable[[], Peaks]
     cache_bytes: int
-    application: Application = field(default_factory=Application)
+    application: Callable[[Peaks], Application] = lambda _: Application()
     record_again: Callable[[], Application] = Application
     reference: bytes = b""
     """A configured module whose kernels of the same names say what is right; empty: the bundle's own."""
@@ -97,6 +97,8 @@ class _Benching:
         self._options, self._flags = request.options, request.bundle.graph.module.flags
         self._parser = MlirParser()
         self._run_of_application = self._again = Recorded(Application())
+        self._peaks = request.look()
+        self._application = request.application(self._peaks)
 
     def run(self) -> tuple[KernelBench, ...]:
         self._progress("reading the kernels")
@@ -109,8 +111,12 @@ class _Benching:
             text = wrapped(self._configured(), [case.dispatch for case in runnable])
             module = compile_wrapped(text, self._flags, self._folder)
             same = same_code(self._request.bundle.module_path, module)
+            # Peaks are measured between what is run, and far apart: none of it is disturbed, and a busy moment passes.
+            self._request.look()
             outcomes = self._outcomes(runnable, module)
+            self._request.look()
             outcomes = self._with_cold(runnable, module, outcomes)
+            self._peaks = self._request.look()
             self._look_at_application(runnable, outcomes)
         numbers = {id(case): number for number, case in enumerate(runnable)}
         results = []
@@ -168,7 +174,7 @@ class _Benching:
 
     def _look_at_application(self, cases: Sequence[Case], outcomes: Mapping[int, _Outcome]) -> None:
         """What the run tells, and a recording made now where it differs."""
-        application, again = self._request.application, Application()
+        application, again = self._request.application(self._peaks), Application()
         if any(self._differs(cases[number], outcome) for number, outcome in outcomes.items()):
             self._progress("recording the application on one worker")
             again = self._request.record_again()
@@ -178,7 +184,7 @@ class _Benching:
     def _differs(self, case: Case, outcome: _Outcome) -> bool:
         if not outcome.answer.warm.call_ns:
             return False
-        warm_ns, known = statistics.median(outcome.answer.warm.call_ns), self._request.application.sites
+        warm_ns, known = statistics.median(outcome.answer.warm.call_ns), self._application.sites
         seen = [known[site.id].median_ns for site in case.sites if site.id in known]
         return any(not alike(median_ns, warm_ns) for median_ns in seen)
 
@@ -222,8 +228,7 @@ class _Benching:
         verification = _not_verified(case.obstacle) if outcome is None else outcome.verification
         operations, moved = self._work(case)
         seconds = warm.median / 1e9 if warm else 0.0
-        peaks = self._request.peaks
-        attainable_s = _attainable_s(operations, moved, peaks)
+        attainable_s = _attainable_s(operations, moved, self._peaks)
         return KernelBench(
             kernel=case.kernel,
             sites=tuple(site.id for site in case.sites),
@@ -260,7 +265,7 @@ class _Benching:
     def _in_application(self, case: Case, warm: Spread | None, cold: Spread | None) -> tuple[InApplication, ...]:
         if warm is None:
             return ()
-        seen = [site.id for site in case.sites if site.id in self._request.application.sites]
+        seen = [site.id for site in case.sites if site.id in self._application.sites]
         alone = Alone(warm.median, cold.median if cold else 0.0, (warm.q3 - warm.q1) / warm.median)
         return tuple(explained(site, self._run_of_application, self._again, alone) for site in seen)
 

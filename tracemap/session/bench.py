@@ -47,7 +47,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
         UsageInvalid: the dearest kernels are asked for, and there is no run.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.capture.peaks import measure_peaks
+    from tracemap.capture.peaks import PeakMeter
     from tracemap.experiments.bench import BenchRequest
     from tracemap.experiments.bench import bench as run_kernels
     from tracemap.measurements.model import UNTOLD_HEADER
@@ -57,15 +57,15 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     if not bundle.graph.kernels:
         return _written(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, kernels=()), options)
     check_top(bundle, options.top, run)
-    peaks = measure_peaks()
+    meter = PeakMeter()
     costs = None if run is None else _attribution(bundle, run, progress)
     kernels = _chosen(bundle.graph, options, costs)
     again = _Again(bundle, options, UNKNOWN if costs is None else costs.run.function)
     again.check()
     run_of = UNTOLD_HEADER if costs is None else costs.run
     extent = extents(bundle, options, run_of.function, run_of.inputs)
-    beside = _application(costs, peaks)
-    request = BenchRequest(bundle, options, kernels, extent, peaks, _cache_bytes(), beside, again.application)
+    beside = partial(_application, costs)
+    request = BenchRequest(bundle, options, kernels, extent, meter.look, _cache_bytes(), beside, again.application)
     with damage_named(bundle):
         found = run_kernels(request, progress)
     return _written(
@@ -74,7 +74,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
             run=UNKNOWN if run is None else run.name,
             device=_DEVICE,
             kernels=found,
-            diagnostics=tuple(again.diagnostics),
+            diagnostics=(*again.diagnostics, *([Diagnostic("peaks-doubtful", meter.doubt)] if meter.doubt else ())),
         ),
         options,
     )
@@ -171,11 +171,11 @@ def bench_kernels(
     Raises:
         TracemapError: as `experiments.bench.bench` does.
     """
-    from tracemap.capture.peaks import measure_peaks
+    from tracemap.capture.peaks import PeakMeter
     from tracemap.experiments.bench import BenchRequest, bench
 
-    extent, peaks = extents(bundle, options), measure_peaks()
-    request = BenchRequest(bundle, options, kernels, extent, peaks, _cache_bytes(), reference=reference)
+    extent, look = extents(bundle, options), PeakMeter().look
+    request = BenchRequest(bundle, options, kernels, extent, look, _cache_bytes(), reference=reference)
     with damage_named(bundle):
         return bench(request, progress)
 
