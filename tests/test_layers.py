@@ -85,7 +85,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "attribution": (
         frozenset({"model", "join"}),
         frozenset({"weights", "scan"}),
-        frozenset({"steps"}),
+        frozenset({"lengths", "steps"}),
         frozenset({"result"}),
         frozenset({"attribute", "timeline"}),
     ),

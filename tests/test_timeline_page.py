@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import tracemap
 from tests.builders import graph, op, site
@@ -14,6 +15,7 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tests.test_export import rows_of
 from tests.timelines import events, layers, page_of_run, written
+from tracemap.attribution.lengths import BINS_OF_OCTAVE
 from tracemap.attribution.timeline import Span, excerpt
 from tracemap.graph.query import scope_of
 from tracemap.measurements.runfile import read_run
@@ -22,7 +24,7 @@ from tracemap.reports.page.build import page_of
 from tracemap.reports.page.kernels_tab import NO_KERNELS
 from tracemap.reports.page.pictures import Timeline
 from tracemap.reports.page.render import render_page
-from tracemap.reports.page.timeline_tab import timeline_of
+from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
 from tracemap.reports.tracks import tracks_of
 from tracemap.units import UNKNOWN
 
@@ -125,6 +127,34 @@ def test_both_commands_write_the_same_timeline(built: Built, recorded: Recorded,
     check_cli("attribute", recorded(MODEL), "--map", built(MODEL), "--html", second)
     assert first.read_bytes() == second.read_bytes()
     assert 'id="timeline"' in first.read_text(encoding="utf-8")
+
+
+def test_lengths_of_calls_are_counted_once_in_their_bins(built: Built, recorded: Recorded) -> None:
+    bundle, run = tracemap.load(built(MODEL)), recorded(MODEL)
+    costed = CostedMap(bundle.graph, tracemap.attribute([run], built(MODEL)))
+    found = lengths_of(costed, [excerpt(bundle.graph, read_run(run), 20_000)] * 2)
+    by_kernel: Counter[tuple[str, int]] = Counter()
+    for place, (none, first, counts) in ((place, structs.astuple(each)) for place, each in found.items()):
+        kernel = bundle.graph.site_by_id[place].kernel
+        by_kernel.update({(kernel, first + at): count for at, count in enumerate(counts) if count})
+        assert none == 0
+        assert sum(counts) == 2 * costed.site_results[place].calls
+    expected: Counter[tuple[str, int]] = Counter()
+    for kernel, time in rows_of(f"SELECT kernel, duration_ns FROM '{run}' WHERE NOT warmup AND kind = 'dispatch'"):
+        expected[kernel, (time**BINS_OF_OCTAVE).bit_length() - 1] += 2
+    assert by_kernel == expected
+
+
+def test_calls_without_a_start_and_of_no_time_are_counted(tmp_path: Path) -> None:
+    table = tmp_path / "run.csv"
+    times = (0, 0, 1, 2, 4, 1023, 1024)
+    table.write_text("kernel,duration_ns\n" + "".join(f"kernel3,{time}\n" for time in times))
+    page = page_of_run(layers(), table)
+    assert page.timeline is None
+    assert set(page.lengths) == {"site3"}
+    none, first, counts = structs.astuple(page.lengths["site3"])
+    assert (none, first) == (2, 0)
+    assert {at: count for at, count in enumerate(counts) if count} == {0: 1, 16: 1, 32: 1, 159: 1, 160: 1}
 
 
 def span(start: int, duration: int, thread: str) -> Span:

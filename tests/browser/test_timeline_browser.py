@@ -16,7 +16,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser.conftest import Open, settle, unfold
 from tests.browser.test_reports_browser import EVIL, find, go, press, texts, view
-from tests.timelines import events, layers, page_of_run, written
+from tests.timelines import SITES, events, layers, page_of_run, written
+from tracemap.attribution.model import MOST_SLOWEST
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page.render import render_page
 from tracemap.units import format_ns
@@ -197,6 +198,19 @@ def longest_start(number: int) -> str:
     return format_ns(slowest[5] - began)
 
 
+def test_the_histogram_of_a_site_leads_to_its_slowest_calls(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#site3")
+    titles = [str(bar.get_property("textContent")) for bar in browser.find_elements(By.CSS_SELECTOR, ".lengths rect")]
+    counts = [int(re.search(r": ([\d,]+) calls?$", title)[1].replace(",", "")) for title in titles]  # type: ignore[index]
+    assert sum(counts) == CALLS * SPANS // SITES
+    marks = browser.find_elements(By.CSS_SELECTOR, "#inspector .card.selected .slow.linked")
+    assert len(marks) == MOST_SLOWEST
+    marks[0].send_keys(Keys.ENTER)
+    assert view(browser) == "timeline"
+    assert said(browser).startswith("site3 · kernel3 · ")
+    assert f"at {longest_start(3)}" in said(browser)
+
+
 def test_what_is_not_in_the_timeline_is_not_linked(open_page: Open, tmp_path: Path) -> None:
     page = page_of_run(layers(), written(tmp_path / "run.csv", CALLS, SPANS), most=SPANS + 1)
     write_page(render_page(page), tmp_path / "page.html", force=False)
@@ -204,6 +218,7 @@ def test_what_is_not_in_the_timeline_is_not_linked(open_page: Open, tmp_path: Pa
     row = find(browser, "#inspector details tr")
     assert f"invocation {LONGEST}" in row.text
     assert "not in the timeline" in row.text
+    assert browser.find_elements(By.CSS_SELECTOR, ".slow.linked") == []
     assert row.find_elements(By.TAG_NAME, "button") == []
     go(browser, "timeline")
     assert f"1 of {CALLS} calls are here" in find(browser, "#timeline").text
@@ -218,6 +233,9 @@ def test_hostile_names_and_addresses_are_inert(open_page: Open, tmp_path: Path) 
     press(browser, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
     assert EVIL in said(browser)
     assert drawn(browser)
+    go(browser, "site3")
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".card.selected .lengths rect")) == 2  # on a short axis
+    assert "of all sites" not in find(browser, ".card.selected").text
     for anchor in ("#timeline?range=5-3", "#timeline?range=0-99999999999999999", "#timeline?call=1-99&beside=7-all"):
         go(browser, anchor)
         assert drawn(browser)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracemap.attribution.join.run import TRANSFER, UNMATCHED, Join, Targets
+from tracemap.attribution.lengths import Lengths, lengths
 from tracemap.attribution.scan.lookups import Lookup, Source, lookups
 from tracemap.attribution.scan.rows import first_of, joined
 from tracemap.attribution.scan.submissions import submission_lookups
@@ -64,7 +65,7 @@ class Excerpt:
     """Whole calls of a run, as many as there is room for: the median one, then those whose events take longest.
 
     `invocations`: which they are, the median one first; none where rows do not tell calls apart. `calls` and `events`:
-    how many the run has, `events_of_median` of which are the median call's.
+    how many the run has, `events_of_median` of which are the median call's. `lengths`: of all calls of sites.
     """
 
     spans: tuple[Span, ...]
@@ -72,6 +73,7 @@ class Excerpt:
     calls: int
     events: int
     events_of_median: int
+    lengths: Lengths
 
 
 def timeline(
@@ -97,11 +99,12 @@ def timeline(
         if not calls:
             raise UsageInvalid(f"{run.table}: its rows do not say when they began (start_ns, duration_ns)")
         which = _TIMED if every else f"{_TIMED} AND {_chosen(run, calls, invocations)}"
-        return _spans(source, which)
+        of_events, _ = lookups(source, submission_lookups(source))
+        return _spans(source, of_events, which)
 
 
 def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excerpt:
-    """At most so many timed events of a run, of whole calls; nothing of a run that does not say when events began.
+    """At most so many timed events of a run, of whole calls; none of a run that does not say when events began.
 
     Of a call that has more by itself, and of a run that does not tell calls apart, they are the first ones.
 
@@ -110,16 +113,17 @@ def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excer
     """
     with open_tables([run], memory_mb) as tables:
         source = Source(run, Join(graph, run.header), tables, Targets())
-        calls = _calls(source)
+        of_events, _ = lookups(source, submission_lookups(source))
+        calls, of_sites = _calls(source), lengths(source, of_events)
         if not calls:
-            return Excerpt((), (), 0, 0, 0)
+            return Excerpt((), (), 0, 0, 0, of_sites)
         ranked = _ranked(calls)
         median, kept = _fitting(ranked, most)
         numbers = tuple(call.number for call in kept)
         which = f"{_TIMED} AND {_of_calls(numbers)}" if numbers else _TIMED
-        spans = _spans(source, which, most)
+        spans = _spans(source, of_events, which, most)
         events = sum(call.events for call in calls)
-        return Excerpt(spans, numbers, len(ranked), events, median.events if median else 0)
+        return Excerpt(spans, numbers, len(ranked), events, median.events if median else 0, of_sites)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +181,8 @@ def _of_calls(numbers: Sequence[int]) -> str:
     return f"invocation IN ({', '.join(map(str, numbers))})"
 
 
-def _spans(source: Source, which: str, most: int = 0) -> tuple[Span, ...]:
+def _spans(source: Source, of_events: Sequence[Lookup], which: str, most: int = 0) -> tuple[Span, ...]:
     """The events for which a condition holds; not more than `most`, if it is not 0."""
-    of_events, _ = lookups(source, submission_lookups(source))
     rows = source.tables.query(_query(source, of_events, which, f"\nLIMIT {most}" if most else ""))
     places = [target.places for target in source.targets]
     return tuple(_span(row, places) for row in rows)

@@ -15,7 +15,7 @@ from tracemap.reports.page.overview_tab import balance, calls, coverage, elapsed
 from tracemap.reports.page.roofline import roofline_of
 from tracemap.reports.page.source_tabs import source_page
 from tracemap.reports.page.table_tabs import op_rows, scope_rows, site_rows
-from tracemap.reports.page.timeline_tab import timeline_of
+from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
 from tracemap.reports.page.tree import trees_of
 
 
@@ -74,4 +74,5 @@ def page_of(
         trees=trees_of(costed),
         roofline=roofline_of(costed),
         timeline=timeline_of(costed, excerpts),
+        lengths=lengths_of(costed, excerpts),
     )

@@ -62,6 +62,17 @@ class Roofline(Record, frozen=True):
     unknown: int
 
 
+class CallLengths(Record, frozen=True, array_like=True):
+    """How many calls of a site, of all runs, took how long: counts of bins from the number `first` on, 16 an octave.
+
+    Bin b begins with 2^(b/16) nanoseconds. `none`: how many took no whole nanosecond.
+    """
+
+    none: int
+    first: int
+    counts: tuple[int, ...]
+
+
 class TimelineCall(Record, frozen=True, array_like=True):
     """A call of the function on the page: the number of its run, from 1, its own, and its time on the run's axis.
 

@@ -67,6 +67,7 @@ _KIND = Kind(
         "pictures/icicle.js",
         "pictures/roofline.js",
         "pictures/overview.js",
+        "pictures/histogram.js",
         "pictures/spans.js",
         "pictures/timeline.js",
         "page/start.js",
@@ -103,6 +104,7 @@ def page_json(page: PageData) -> dict[str, object]:
         "trees": page.trees,
         "roofline": page.roofline,
         "timeline": page.timeline,
+        "lengths": page.lengths,
     }
 
 

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tracemap.attribution.lengths import NO_TIME
 from tracemap.attribution.timeline import Excerpt, Span
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Site
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.escaping import as_shown
 from tracemap.reports.page.families import Family, families_of
-from tracemap.reports.page.pictures import Timeline, TimelineCall, TimelineItem, TimelineTrack
+from tracemap.reports.page.pictures import CallLengths, Timeline, TimelineCall, TimelineItem, TimelineTrack
 from tracemap.reports.tracks import Track, span_name, tracks_of
 from tracemap.units import Integer, format_count, plural
 
@@ -42,6 +43,20 @@ def timeline_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Timeline | No
     ]
     scopes, made = items.coloured()
     return Timeline(begins, calls.rows(begins), made, tuple(tracks), calls.median(excerpts), scopes, _note(excerpts))
+
+
+def lengths_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, CallLengths]:
+    """By site how long its calls took, in all runs together; sites without calls are left out."""
+    found = {}
+    for site in costed.graph.sites:
+        bins: Counter[int] = Counter()
+        for excerpt in excerpts:
+            bins.update(excerpt.lengths.get(site.id, {}))
+        none = bins.pop(NO_TIME, 0)
+        if bins or none:
+            first, last = min(bins, default=0), max(bins, default=-1)
+            found[site.id] = CallLengths(none, first, tuple(bins[number] for number in range(first, last + 1)))
+    return found
 
 
 def _track(run: int, track: Track, begin: int, items: _Items, calls: _Calls) -> TimelineTrack:

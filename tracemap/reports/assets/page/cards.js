@@ -75,8 +75,10 @@ function siteCard(site, selected, mark) {
   if (isKnown(tilesOf(site))) facts.append(" · " + quantity(tilesOf(site), "count") + " tiles per call");
   if (isKnown(site.imbalance_percent)) facts.append(" · imbalance " + imbalanceText(site));
   card.append(facts);
-  if (site.slowest_calls.length) {
-    const rows = allUnpacked("SlowCallRow", site.slowest_calls).map((call) => slowRow(call, site));
+  const slow = allUnpacked("SlowCallRow", site.slowest_calls);
+  if (data.lengths[site.id]) card.append(histogramOfCalls(site, slow));
+  if (slow.length) {
+    const rows = slow.map((call) => slowRow(call, site));
     const slowest = make("details", "facts", make("summary", "", "slowest calls, as they were measured"), table(...rows));
     card.append(slowest);
   }

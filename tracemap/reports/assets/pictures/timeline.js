@@ -156,12 +156,13 @@ function chooseRange(text) {
   return range ? text : "";
 }
 
+const isInTimeline = (call) => callsByKey.has(callKey(call));
+
 // What a card says beside one of a site's slowest calls: a way to it, or that it is not here.
 function wayToSpan(call, site) {
   if (!timeline) return null;
-  const number = callsByKey.get(callKey(call));
-  if (number === undefined) return make("small", "", "not in the timeline");
-  return makeButton("timeline", () => showSpan(number, site, call.start_ns));
+  if (!isInTimeline(call)) return make("small", "", "not in the timeline");
+  return makeButton("timeline", () => showSpan(callsByKey.get(callKey(call)), site, call.start_ns));
 }
 
 function showSpan(number, site, start_ns) {
