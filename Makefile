@@ -27,7 +27,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas assets bench corpus reproducers accuracy mutations fuzz knocks compat dist release clean
+.PHONY: help venv demo test browser lint format schemas assets gallery bench corpus reproducers accuracy mutations fuzz knocks compat dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -71,6 +71,9 @@ schemas: $(READY) ## write the JSON Schemas anew from the types of what is store
 
 assets: ## make the script that pages draw with anew from its locked libraries (needs npm)
 	cd tools/charts && npm ci --no-audit --no-fund && node build.mjs
+
+gallery: $(READY) browser ## take the screenshots of the documentation anew, from the samples
+	$(BIN)/python -m tests.browser.gallery
 
 bench: $(READY) ## measure tracemap itself: tables of medians, quartiles, ratios, and of elapsed time below CORPUS
 	CORPUS=$(CORPUS) $(BIN)/python -m benchmarks

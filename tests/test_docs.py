@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.browser.gallery import GALLERY, VIEWS
 from tests.documents import DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import ResidualReason
@@ -155,3 +156,8 @@ def test_module_runs_as_the_program_does() -> None:
     arguments = command_line("--version")
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("tracemap, version ")
+
+
+def test_pictures_of_the_documents_are_those_of_the_gallery() -> None:
+    shown = set(re.findall(r"gallery/([\w-]+)\.png", EVERYTHING))
+    assert shown == set(VIEWS) == {path.stem for path in GALLERY.iterdir()}
