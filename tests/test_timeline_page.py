@@ -15,10 +15,12 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tests.test_export import rows_of
 from tests.timelines import events, layers, page_of_run, written
+from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.lengths import BINS_OF_OCTAVE
 from tracemap.attribution.timeline import Span, excerpt
 from tracemap.graph.query import scope_of
 from tracemap.measurements.runfile import read_run
+from tracemap.options.attribute import Rule
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.page.build import page_of
 from tracemap.reports.page.kernels_tab import NO_KERNELS
@@ -26,6 +28,7 @@ from tracemap.reports.page.pictures import Timeline
 from tracemap.reports.page.render import render_page
 from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
 from tracemap.reports.tracks import tracks_of
+from tracemap.session.runs import excerpts
 from tracemap.units import UNKNOWN
 
 MODEL = "jax_gpt2_4l"
@@ -109,6 +112,26 @@ def test_a_run_that_tells_no_calls_apart_is_shown_as_one(tmp_path: Path) -> None
     assert timeline is not None
     assert spans_of(timeline) == [(1, UNKNOWN, "dispatch", f"kernel{n}", n * 10, 7) for n in range(4)]
     assert timeline.note == "The run does not tell calls apart. Its first 4 of 9 events are here."
+
+
+def test_runs_share_the_room_and_each_has_its_own_axis(tmp_path: Path) -> None:
+    map_ = layers()
+    runs = [read_run(written(tmp_path / f"{number}.csv", 5 - number, 30)) for number in range(2)]
+    costed = CostedMap(map_, attribute(Request(map_, "cd" * 32, runs, Rule.EQUAL)))
+    shown = excerpts(map_, runs, 0)
+    timeline = timeline_of(costed, shown)
+    assert timeline is not None
+    expected = [
+        (run, call, kind, kernel or kind, start, duration)
+        for run, calls in ((1, 5), (2, 4))
+        for kind, kernel, _, call, _, start, duration, _ in events(calls, 30)
+    ]
+    assert Counter(spans_of(timeline)) == Counter(expected)
+    assert (
+        timeline.note
+        == "Run 1: All 5 calls that were measured are here. Run 2: All 4 calls that were measured are here."
+    )
+    assert sum(sum(each.counts) for each in lengths_of(costed, shown).values()) == 9 * 30
 
 
 def test_runs_without_times_have_no_tab(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // Spans on rows over time. What is drawn is bounded by pixels, not by spans: only those in view are looked at, found by
 // binary search, and those narrower than a pixel become blocks, in the colour of what took most of the block. All spans
 // of a colour are one path; which one is meant is found by time and row, not by elements.
-const SPAN_ROW = { height: 22, bar: 18, top: 24, left: 132, right: 10, header: 24 };
+const SPAN_ROW = { least: 22, most: 34, gap: 4, top: 24, left: 132, right: 26, header: 24 };
 const LEAST_VIEW = 50; // nanoseconds over the whole width
 
 // The first entry of rising numbers that is over a value.
@@ -45,18 +45,26 @@ class Spans {
   // `rows`: names with rising `starts` and `ends` (nanoseconds) of spans that do not overlap, and their `items`; or a
   // `title` alone. `length`: what all of them lie within.
   set(rows, length, range) {
-    let y = SPAN_ROW.top;
-    this.rows = rows.map((row) => {
-      const placed = { ...row, y };
-      y += row.starts ? SPAN_ROW.height : SPAN_ROW.header;
-      return placed;
-    });
-    this.height = y + 6;
+    this.rows = rows.map((row) => ({ ...row }));
     this.length = Math.max(1, length);
     this.focused = null;
     this.pointed = null;
     this.range = this.within(range ?? [0, this.length]);
     this.resized();
+  }
+
+  // Rows are as high as there is room for, within limits; those that do not fit are scrolled to.
+  place() {
+    const headers = this.rows.filter((row) => !row.starts).length * SPAN_ROW.header;
+    const room = (this.box.clientHeight - SPAN_ROW.top - headers - 6) / Math.max(1, this.rows.filter((row) => row.starts).length);
+    this.rowHeight = Math.floor(Math.min(SPAN_ROW.most, Math.max(SPAN_ROW.least, room)));
+    let y = SPAN_ROW.top;
+    for (const row of this.rows) {
+      row.y = y;
+      row.height = row.starts ? this.rowHeight : SPAN_ROW.header;
+      y += row.height;
+    }
+    this.height = y + 6;
   }
 
   get width() {
@@ -70,7 +78,8 @@ class Spans {
   }
 
   resized() {
-    if (!this.width || !this.height) return;
+    if (!this.width || !this.rows.length) return;
+    this.place();
     const right = Math.max(SPAN_ROW.left + 50, this.width - SPAN_ROW.right);
     this.base = charts.scaleLinear([0, this.length], [SPAN_ROW.left, right]);
     const corners = [[SPAN_ROW.left, 0], [right, this.height]];
@@ -112,15 +121,15 @@ class Spans {
     if (!this.width || !this.base) return;
     const scale = charts.scaleLinear(this.range, this.base.range());
     this.scale = scale;
-    const visible = this.rows.filter(({ y }) => y + SPAN_ROW.height > this.box.scrollTop && y < this.box.scrollTop + this.box.clientHeight + SPAN_ROW.height);
+    const visible = this.rows.filter(({ y, height }) => y + height > this.box.scrollTop && y < this.box.scrollTop + this.box.clientHeight);
     const paths = new Map();
     const labels = [];
     for (const row of visible) if (row.starts) this.drawRow(row, paths, labels);
     this.paths.selectAll("path").data([...paths], ([style]) => style).join("path").attr("class", ([style]) => "span " + style).attr("d", ([, parts]) => parts.join(""));
-    this.labels.selectAll("text").data(labels).join("text").attr("x", ({ x }) => x.toFixed(1)).attr("y", ({ y }) => y + 13).text(({ text }) => text);
-    this.names.selectAll("text").data(visible).join("text").attr("class", ({ title }) => (title ? "title" : "")).attr("y", ({ y }) => y + 14)
+    this.labels.selectAll("text").data(labels).join("text").attr("x", ({ x }) => x.toFixed(1)).attr("y", ({ y }) => y + this.rowHeight / 2 + 2).text(({ text }) => text);
+    this.names.selectAll("text").data(visible).join("text").attr("class", ({ title }) => (title ? "title" : "")).attr("y", ({ y, height }) => y + height / 2 + 2)
       .attr("x", 4).text(({ title, name }) => this.shortened(title ?? name, title ? 999 : SPAN_ROW.left - 8)).append("title").text(({ title, name }) => title ?? name);
-    this.lines.attr("d", visible.map(({ y, starts }) => "M0," + (y + (starts ? SPAN_ROW.height : SPAN_ROW.header) - 1.5) + "H" + this.width).join(""));
+    this.lines.attr("d", visible.map(({ y, height }) => "M0," + (y + height - 1.5) + "H" + this.width).join(""));
     this.axis.attr("transform", "translate(0," + (SPAN_ROW.top - 4) + ")").call(charts.axisTop(scale).ticks(Math.max(2, this.width / 130)).tickFormat((value) => this.timeText(value)));
     this.drawMarks();
   }
@@ -143,7 +152,7 @@ class Spans {
     const pixel = (to - from) / (right - left);
     const put = (style, x, width) => {
       if (!paths.has(style)) paths.set(style, []);
-      paths.get(style).push(rectangle(x, y, width, SPAN_ROW.bar));
+      paths.get(style).push(rectangle(x, y, width, this.rowHeight - SPAN_ROW.gap));
     };
     for (let at = firstOver(ends, from); at < starts.length && starts[at] <= to;) {
       const x = Math.max(left, this.scale(starts[at]));
@@ -184,7 +193,7 @@ class Spans {
     const isInView = ({ row, at }) => row.ends[at] >= this.range[0] && row.starts[at] <= this.range[1];
     const marked = [["pointed", this.pointed], ["focused", this.focused]].filter(([, place]) => place && isInView(place));
     this.marks.selectAll("rect").data(marked, ([style]) => style).join("rect").attr("class", ([style]) => "mark " + style)
-      .attr("x", ([, place]) => ends(place)[0] - 1).attr("y", ([, { row }]) => row.y - 1).attr("height", SPAN_ROW.bar + 2)
+      .attr("x", ([, place]) => ends(place)[0] - 1).attr("y", ([, { row }]) => row.y - 1).attr("height", this.rowHeight - SPAN_ROW.gap + 2)
       .attr("width", ([, place]) => Math.max(2, ends(place)[1] - ends(place)[0]) + 1);
     const named = this.pointed ?? this.focused;
     this.said.textContent = named ? this.describe(named.row, named.at) : "";
@@ -194,7 +203,7 @@ class Spans {
   spanAt(event) {
     const bounds = this.svg.node().getBoundingClientRect();
     const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
-    const row = this.rows.find((each) => each.starts && y >= each.y && y < each.y + SPAN_ROW.height);
+    const row = this.rows.find((each) => each.starts && y >= each.y && y < each.y + each.height);
     if (!row || !this.scale || x < SPAN_ROW.left) return null;
     const time = this.scale.invert(x);
     const distance = (at) => Math.max(row.starts[at] - time, time - row.ends[at], 0);
@@ -254,7 +263,7 @@ class Spans {
     const room = Math.max(to - from, (end - start) * 1.2);
     if (start < from || end > to) this.show([(start + end - room) / 2, (start + end + room) / 2]);
     const { scrollTop, clientHeight } = this.box;
-    if (row.y < scrollTop + SPAN_ROW.top || row.y + SPAN_ROW.height > scrollTop + clientHeight) this.box.scrollTop = row.y - clientHeight / 2;
+    if (row.y < scrollTop + SPAN_ROW.top || row.y + row.height > scrollTop + clientHeight) this.box.scrollTop = row.y - clientHeight / 2;
     this.schedule();
   }
 
