@@ -151,6 +151,26 @@ def test_arrows_choose_spans_and_enter_leads_to_the_site(open_page: Open, timed:
     assert view(browser) == "timeline"
 
 
+def test_choosing_spans_moves_no_farther_than_it_must(open_page: Open, timed: Path) -> None:
+    browser = open_page(timed, "#timeline")
+    width = max(drawn(browser)["span-queue"])
+    browser.execute_script("document.querySelector('#spans svg').focus()")
+    press(browser, "w", "w")
+    ticks = axis(browser)
+    press(browser, Keys.ARROW_RIGHT)  # the submission, which is longer than what is in view
+    assert axis(browser) == ticks
+    press(browser, Keys.ARROW_DOWN)  # the kernel that ran at the beginning of what is in view
+    assert axis(browser)[1:-1] == ticks[1:-1]
+    for _ in range(150):
+        browser.execute_script(
+            "document.querySelector('#spans svg').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))"
+        )
+    moved = axis(browser)
+    assert moved != ticks
+    (mark,) = browser.find_elements(By.CSS_SELECTOR, "#spans .mark.focused")
+    assert 0 < float(str(mark.get_attribute("x"))) < width + 200
+
+
 def test_a_click_leads_to_the_site_under_it(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     for _ in range(12):

@@ -260,8 +260,13 @@ class Spans {
     this.pointed = null;
     const [from, to] = this.range;
     const [start, end] = [row.starts[at], row.ends[at]];
-    const room = Math.max(to - from, (end - start) * 1.2);
-    if (start < from || end > to) this.show([(start + end - room) / 2, (start + end + room) / 2]);
+    const room = to - from;
+    const fits = end - start <= room; // of one that is longer than what is in view, its beginning is brought there
+    if (end < from || start > to || (fits && (start < from || end > to))) {
+      const isNear = end > from - room && start < to + room;
+      const begin = !fits ? start - 0.1 * room : !isNear ? (start + end - room) / 2 : start < from ? start : end - room;
+      this.show([begin, begin + room]);
+    }
     const { scrollTop, clientHeight } = this.box;
     if (row.y < scrollTop + SPAN_ROW.top || row.y + row.height > scrollTop + clientHeight) this.box.scrollTop = row.y - clientHeight / 2;
     this.schedule();
@@ -278,7 +283,7 @@ class Spans {
     const rows = this.rows.filter((each) => each.starts?.length);
     const other = this.focused ? rows[rows.indexOf(row) + by] : row;
     if (!other) return;
-    this.choose(other, other === row ? at : Math.max(0, firstOver(other.starts, row.starts[at]) - 1));
+    this.choose(other, other === row ? at : Math.max(0, firstOver(other.starts, Math.max(row.starts[at], this.range[0])) - 1));
   }
 
   firstInView() {
