@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,3 +145,14 @@ def test_sources_without_text_say_so() -> None:
     assert TEXTS["model.mlir"]
     text = render_page(build_page(GRAPH, None, lambda _: ""))
     assert text.count("holds no text of this file") == 2
+
+
+def test_parts_of_a_script_declare_a_name_once() -> None:
+    """They stand in one function: a name that is declared again stops the whole page."""
+    declared = re.findall(r"^(?:const|let|function|class|async function) (\w+)", script_of_page(), re.MULTILINE)
+    assert len(declared) > 100
+    assert [name for name, count in Counter(declared).items() if count > 1] == []
+
+
+def script_of_page() -> str:
+    return render_page(page_of(GRAPH, None)).rpartition("<script>")[2]
