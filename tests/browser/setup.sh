@@ -6,7 +6,7 @@ here=$(dirname "$0")
 
 install_axe() {
   [ -f "$here/axe/node_modules/axe-core/axe.min.js" ] && return
-  command -v npm >/dev/null 2>&1 && (cd "$here/axe" && npm ci --silent >/dev/null 2>&1) && return
+  command -v npm >/dev/null 2>&1 && (cd "$here/axe" && npm ci --silent --fetch-retries=1 --fetch-timeout=20000 >/dev/null 2>&1) && return
   echo "axe-core cannot be installed from here (npm): the accessibility of pages will not be checked" >&2
 }
 
