@@ -4,7 +4,7 @@ const natural = new Intl.Collator("en", { numeric: true });
 const TABLE_ROW = 23; // pixels, as in look.css
 const CELL_PADDING = 18; // pixels, with the line between cells
 const WINDOW = 12; // rows before and behind those in view
-const ALL_DRAWN = 150; // rows of a table that is drawn as a whole
+const ALL_DRAWN = 50; // rows of a table that is drawn as a whole
 const WORDS_AT_ONCE = 4000; // rows of which the words are made in one go
 
 class Table {
