@@ -103,14 +103,22 @@ class Table {
     return this.order.rows;
   }
 
+  // Who types on narrows what was found: only that is looked at again.
+  matching(text) {
+    const ordered = this.ordered();
+    const before = this.matched?.of === ordered && text.startsWith(this.matched.text) ? this.shown : ordered;
+    this.matched = { of: ordered, text };
+    const wanted = text.split(/\s+/).filter(Boolean);
+    return wanted.length ? before.filter((row) => wanted.every((word) => this.words(row).includes(word))) : ordered;
+  }
+
   draw() {
     const state = [metric, whole, this.filter.value, this.sorted, this.falling].join("|");
     if (this.panel.hidden) return;
     if (state === this.drawn) return this.paint();
     if (!this.drawn) this.begin();
     this.drawn = state;
-    const wanted = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    this.shown = wanted.length ? this.ordered().filter((row) => wanted.every((word) => this.words(row).includes(word))) : this.ordered();
+    this.shown = this.matching(this.filter.value.toLowerCase());
     this.count.textContent = this.countWords();
     this.basis.textContent = measured ? basisOf(chosenMetric()) : "";
     this.table.setAttribute("aria-rowcount", this.shown.length + 1);
@@ -130,7 +138,8 @@ class Table {
     const more = words + ", " + hidden + " filtered out";
     if (!measured || !this.work) return more;
     const sum = (rows) => rows.reduce((total, row) => total + (this.work(row) ?? 0), 0);
-    return more + ", with " + share(sum(this.rows) - sum(this.shown), chosenMetric().work) + " of the work";
+    if (this.whole?.of !== metric) this.whole = { of: metric, sum: sum(this.rows) };
+    return more + ", with " + share(this.whole.sum - sum(this.shown), chosenMetric().work) + " of the work";
   }
 
   // Draw the rows near the view, unless they are there.
