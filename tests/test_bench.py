@@ -19,10 +19,10 @@ from tests.conftest import Built, Recorded
 from tests.support import Json, check_cli, json_cli, run_cli
 from tracemap.experiments.amounts import amounts
 from tracemap.experiments.cases import find_cases
-from tracemap.experiments.job import Answer, Job
+from tracemap.experiments.job import Answer, Call, Job
 from tracemap.experiments.running import Ended, run_job
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
-from tracemap.graph.bundle import load
+from tracemap.graph.bundle import Bundle, load
 from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.parsing import MlirParser
 
@@ -260,14 +260,18 @@ def test_text_names_kernels_and_what_was_verified(built: Built) -> None:
     assert "mlp_dispatch_0_matmul_32x256x784_f32" in text
 
 
+def first_kernel(bundle: Bundle, folder: Path) -> tuple[Call, Path]:
+    """The call of the first site of a bundle whose sizes are known, and the module that is compiled for it alone."""
+    parser = MlirParser()
+    module = parser.parse(bundle.configured())
+    case = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 1))[0]
+    text = wrapped(parser.parse(bundle.configured()), [case.dispatch])
+    return case.call(0), compile_wrapped(text, bundle.graph.module.flags, folder)
+
+
 def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_path: Path) -> None:
     """The same kernel is said to write less than it does: each time the first byte that is too much is found."""
-    bundle, parser = load(built("hand_mlp")), MlirParser()
-    module = parser.parse(bundle.configured())
-    case = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 64))[0]
-    text = wrapped(parser.parse(bundle.configured()), [case.dispatch])
-    compiled = compile_wrapped(text, bundle.graph.module.flags, tmp_path)
-    call = case.call(0)
+    call, compiled = first_kernel(load(built("hand_mlp")), tmp_path)
     (place,) = (place for place, buffer in enumerate(call.buffers) if buffer.written)
     result = call.buffers[place]
     row = (result.end - result.begin) // 32
@@ -310,12 +314,7 @@ def test_what_is_counted_in_a_kernel_is_what_the_map_counts_where_it_knows_sizes
 
 
 def test_a_call_that_has_no_memory_is_told_from_one_that_fails(built: Built, tmp_path: Path) -> None:
-    bundle, parser = load(built("hand_mlp")), MlirParser()
-    module = parser.parse(bundle.configured())
-    case = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 1))[0]
-    text = wrapped(parser.parse(bundle.configured()), [case.dispatch])
-    compiled = compile_wrapped(text, bundle.graph.module.flags, tmp_path)
-    call = case.call(0)
+    call, compiled = first_kernel(load(built("hand_mlp")), tmp_path)
     huge = structs.replace(call, buffers=(structs.replace(call.buffers[0], length=1 << 60), *call.buffers[1:]))
     absent = structs.replace(call, function="absent")
     job = Job((str(compiled),), "local-sync", (huge, absent), "", 0, 1, 0)

@@ -23,6 +23,7 @@ from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.page.build import page_of
+from tracemap.reports.page.families import families_of
 from tracemap.reports.page.kernels_tab import NO_KERNELS
 from tracemap.reports.page.pictures import Timeline
 from tracemap.reports.page.render import render_page
@@ -54,7 +55,7 @@ def spans_of(timeline: Timeline) -> list[tuple[Any, ...]]:
 def test_a_timeline_has_each_row_of_a_run_once(built: Built, recorded: Recorded) -> None:
     bundle, run = tracemap.load(built(MODEL)), recorded(MODEL)
     costed = CostedMap(bundle.graph, tracemap.attribute([run], built(MODEL)))
-    timeline = timeline_of(costed, [excerpt(bundle.graph, read_run(run), 20_000)])
+    timeline = timeline_of(costed, [excerpt(bundle.graph, read_run(run), 20_000)], families_of(bundle.graph))
     assert timeline is not None
     columns = "1, invocation, kind, coalesce(kernel, kind), start_ns, duration_ns"
     rows = rows_of(f"SELECT {columns} FROM '{run}' WHERE NOT warmup AND kind <> 'step'")
@@ -121,7 +122,7 @@ def test_runs_share_the_room_and_each_has_its_own_axis(tmp_path: Path) -> None:
     runs = [read_run(written(tmp_path / f"{number}.csv", 5 - number, 30)) for number in range(2)]
     costed = CostedMap(map_, attribute(Request(map_, "cd" * 32, runs, Rule.EQUAL)))
     shown = excerpts(map_, runs, 0)
-    timeline = timeline_of(costed, shown)
+    timeline = timeline_of(costed, shown, families_of(costed.graph))
     assert timeline is not None
     expected = [
         (run, call, kind, kernel or kind, start, duration)

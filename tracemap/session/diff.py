@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import ToolMissing, UsageInvalid
-from tracemap.options.attribute import AttributeOptions
 from tracemap.options.diff import DiffOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.damage import damage_named
@@ -71,13 +70,7 @@ def _joined(
 
     attribution = None
     if run is not None:
-        attribute = AttributeOptions(
-            rule=options.rule,
-            keep_disturbed=options.keep_disturbed,
-            allow_mismatch=options.allow_mismatch,
-            memory=options.memory,
-        )
-        made = joined([run], loaded, attribute, progress)
+        made = joined([run], loaded, options, progress)
         loaded, attribution = made.bundle, made.attribution
     if loaded is None:
         raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import UsageInvalid
-from tracemap.options.attribute import AttributeOptions
 from tracemap.options.remarks import RemarksOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.runs import joined, newest_run
@@ -45,7 +44,7 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
             raise UsageInvalid(f"--metric {options.metric}: there is no run; record one, or leave it out")
         found = _in_order(kept)
     else:
-        costed = joined([path], bundle, _joining(options), progress).costed
+        costed = joined([path], bundle, options, progress).costed
         found = ranked(kept, costed, _metric(costed, options.metric), path.name)
     if options.output is not None:
         write_shown(partial(show_remarks, found, bundle, options), options.output)
@@ -58,15 +57,6 @@ def _in_order(kept: Remarks) -> Remarks:
     from tracemap.reports.remarks import in_order
 
     return structs.replace(kept, remarks=in_order(kept.remarks))
-
-
-def _joining(options: RemarksOptions) -> AttributeOptions:
-    return AttributeOptions(
-        rule=options.rule,
-        keep_disturbed=options.keep_disturbed,
-        allow_mismatch=options.allow_mismatch,
-        memory=options.memory,
-    )
 
 
 def _metric(costed: CostedMap, wanted: str | None) -> MetricTotal:

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tracemap.errors import BundleMissing, UsageInvalid
-from tracemap.options.attribute import AttributeOptions
-from tracemap.options.export import ExportOptions
-from tracemap.options.report import ReportOptions
+from tracemap.options.attribute import Rule
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
@@ -42,10 +40,30 @@ class Attributed:
         return CostedMap(self.bundle.graph, self.attribution)
 
 
+class JoinOptions(Protocol):
+    """How runs are joined: what the options of every command say that does so."""
+
+    @property
+    def rule(self) -> Rule | None:
+        """How a site's cost is split over its members; None: what the runs allow."""
+
+    @property
+    def keep_disturbed(self) -> bool:
+        """Whether what calls take beyond their fence is split, too."""
+
+    @property
+    def allow_mismatch(self) -> bool:
+        """Whether a run of another module is joined."""
+
+    @property
+    def memory(self) -> int:
+        """Megabytes for the rows of runs; 0: what the machine can spare."""
+
+
 def joined(
     runs: Sequence[Path],
     bundle: Bundle | None,
-    options: AttributeOptions | ReportOptions | ExportOptions,
+    options: JoinOptions,
     progress: Progress,
 ) -> Attributed:
     """Join runs onto a bundle, as the options say; without one it is found from the first run.
@@ -61,7 +79,7 @@ def joined(
 def joined_open(
     runs: Sequence[Path],
     bundle: Bundle | None,
-    options: AttributeOptions | ReportOptions | ExportOptions,
+    options: JoinOptions,
     progress: Progress,
 ) -> Iterator[tuple[Attributed, Sequence[Run]]]:
     """The same, and the runs, for as long as they are open: one that came through a pipe cannot be read again."""

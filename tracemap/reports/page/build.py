@@ -9,6 +9,7 @@ from tracemap.attribution.timeline import Excerpt
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.reports.costed import CostedMap, default_metric
 from tracemap.reports.labels import short_name
+from tracemap.reports.page.families import families_of
 from tracemap.reports.page.kernels_tab import NO_KERNELS, KernelSources, kernel_pages
 from tracemap.reports.page.model import PageData
 from tracemap.reports.page.overview_tab import balance, calls, coverage, elapsed_parts, facts, residual
@@ -54,6 +55,7 @@ def page_of(
     sources = tuple(
         source_page(costed, index, source, source_text(source)) for index, source in enumerate(graph.sources)
     )
+    families = families_of(graph) if attribution else {}
     return PageData(
         title=short_name(graph.sources[0].name) if graph.sources else graph.module.name,
         rule=attribution.rule if attribution else None,
@@ -71,8 +73,8 @@ def page_of(
         scopes=scope_rows(costed),
         kernels=kernel_pages(graph, attribution, kernels),
         elapsed=elapsed_parts(costed),
-        trees=trees_of(costed),
+        trees=trees_of(costed, families),
         roofline=roofline_of(costed),
-        timeline=timeline_of(costed, excerpts),
+        timeline=timeline_of(costed, excerpts, families),
         lengths=lengths_of(costed, excerpts),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tracemap.attribution.lengths import BINS_OF_OCTAVE
 from tracemap.attribution.timeline import Excerpt
 from tracemap.graph.bundle import Bundle
 from tracemap.reports.costed import CostedMap
@@ -105,6 +106,7 @@ def page_json(page: PageData) -> dict[str, object]:
         "roofline": page.roofline,
         "timeline": page.timeline,
         "lengths": page.lengths,
+        "bins_of_octave": BINS_OF_OCTAVE,
     }
 
 

@@ -16,7 +16,7 @@ from tracemap.graph.ops import OpId
 from tracemap.graph.program import Site
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.escaping import as_shown
-from tracemap.reports.page.families import Family, families_of
+from tracemap.reports.page.families import Family
 from tracemap.reports.page.pictures import CallLengths, Timeline, TimelineCall, TimelineItem, TimelineTrack
 from tracemap.reports.tracks import Track, span_name, tracks_of
 from tracemap.units import Integer, format_count, plural
@@ -29,7 +29,7 @@ _MOST_SCOPES: Final = 7
 Scope = tuple[str, ...]
 
 
-def timeline_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Timeline | None:
+def timeline_of(costed: CostedMap, excerpts: Sequence[Excerpt], families: Mapping[OpId, Family]) -> Timeline | None:
     """The timeline of a page, with what is there of each run; None where no run says when its events began."""
     if not any(each.spans for each in excerpts):
         return None
@@ -41,7 +41,7 @@ def timeline_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Timeline | No
         for run, each in enumerate(excerpts)
         for track in tracks_of(each.spans)
     ]
-    scopes, made = items.coloured()
+    scopes, made = items.coloured(families)
     return Timeline(begins, calls.rows(begins), made, tuple(tracks), calls.median(excerpts), scopes, _note(excerpts))
 
 
@@ -116,7 +116,7 @@ class _Items:
         self.times[key] += span.duration_ns
         return self.numbers.setdefault(key, len(self.numbers))
 
-    def coloured(self) -> tuple[tuple[str, ...], tuple[TimelineItem, ...]]:
+    def coloured(self, families: Mapping[OpId, Family]) -> tuple[tuple[str, ...], tuple[TimelineItem, ...]]:
         """The scopes that get a colour, and the items with theirs."""
         roots = {key: self._root(key) for key in self.numbers}
         of_root = {(each.work, each.op.id): each.scope for each in self.costed.reached}
@@ -127,7 +127,6 @@ class _Items:
                 times[scope] += self.times[key]
         depth = _telling_depth(times)
         chosen = self._in_order(_at_depth(times, depth), depth)
-        families = families_of(self.costed.graph)
         items = []
         for key, scope in scopes.items():
             number = chosen.get(scope[:depth], len(chosen)) if scope else -1

@@ -17,7 +17,7 @@ from tracemap.graph.ops import OpId
 from tracemap.reports.costed import NOTHING, CostedMap, Reached
 from tracemap.reports.escaping import as_shown
 from tracemap.reports.labels import file_line, short_name
-from tracemap.reports.page.families import Family, families_of
+from tracemap.reports.page.families import Family
 from tracemap.reports.page.model import amounts
 from tracemap.reports.page.pictures import Tree, TreeNode
 from tracemap.reports.page.source_tabs import kept_frames
@@ -66,11 +66,10 @@ def _added(sums: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(add, sums, values)) if sums else values
 
 
-def trees_of(costed: CostedMap) -> tuple[Tree, ...]:
+def trees_of(costed: CostedMap, families: Mapping[OpId, Family]) -> tuple[Tree, ...]:
     """The trees of a page with a run: by scope where ops have scopes, and by source; none without a run."""
     if not costed.metrics:
         return ()
-    families = families_of(costed.graph)
     ways: dict[str, Way] = {"source": partial(_source_way, costed)}
     if any(each.scope for each in costed.reached):
         ways = {"scope": _scope_way, **ways}

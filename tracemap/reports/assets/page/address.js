@@ -37,3 +37,15 @@ function restoreSettings() {
     if (value !== entry.value) entry.value = entry.apply(value);
   }
 }
+
+// What buttons choose: each has its value in `data-KEY`, and the one that is chosen is pressed.
+const choiceButtons = (key) => document.querySelectorAll("[data-" + key + "]");
+
+function choice(key, initial, apply) {
+  setting(key, initial, apply);
+  for (const button of choiceButtons(key)) button.addEventListener("click", () => keep(key, apply(button.dataset[key])));
+}
+
+function pressChoice(key, value) {
+  for (const button of choiceButtons(key)) button.setAttribute("aria-pressed", String(button.dataset[key] === value));
+}

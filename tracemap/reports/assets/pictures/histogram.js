@@ -1,8 +1,8 @@
 // How long the calls of a site took: a histogram on a logarithmic axis, in whose bins the engine has counted them. Above
 // it are marks of the slowest calls, which lead to the timeline.
-const LENGTHS = { width: 360, height: 84, top: 14, base: 66, left: 4, right: 4, bins: 16, none: 14 };
-const binOf = (time) => LENGTHS.bins * Math.log2(time);
-const edgeOf = (bin) => 2 ** (bin / LENGTHS.bins);
+const LENGTHS = { width: 360, height: 84, top: 14, base: 66, left: 4, right: 4, none: 14 };
+const binOf = (time) => data.bins_of_octave * Math.log2(time);
+const edgeOf = (bin) => 2 ** (bin / data.bins_of_octave);
 
 // Round times between two, not more than there is room for.
 function roundTimes(from, to) {

@@ -5,8 +5,10 @@ const roofOfOp = new Map(roofPoints.filter((point) => point.kind === "op").map((
 const attainedPart = (point) => point.attainable_ns / point.time_ns;
 const FAMILIES = ["contraction", "reduction", "movement", "elementwise", "other"];
 
+const legendKey = ([style, words]) => make("span", "key", make("i", style), words);
+
 function legend(box, entries) {
-  byId(box).replaceChildren(...entries.map(([style, words]) => make("span", "key", make("i", style), words)));
+  byId(box).replaceChildren(...entries.map(legendKey));
 }
 
 // The bar of elapsed time: its parts have their widths by flex, and their words beside or below.
@@ -14,14 +16,14 @@ function drawElapsed() {
   const box = byId("elapsed");
   if (!box) return;
   const whole = data.elapsed.reduce((sum, part) => sum + part.ns, 0);
-  const bars = data.elapsed.map((part) => {
-    const piece = make("i", "part part-" + part.name.replace(" ", "-"));
-    piece.style.flexGrow = String(part.ns);
-    piece.title = part.name + " " + share(part.ns, whole);
+  const entries = data.elapsed.map((part) => ["part-" + part.name.replace(" ", "-"), part.name + " " + share(part.ns, whole)]);
+  const bars = entries.map(([style, words], at) => {
+    const piece = make("i", style);
+    piece.style.flexGrow = String(data.elapsed[at].ns);
+    piece.title = words;
     return piece;
   });
-  const words = data.elapsed.map((part) => make("span", "key", make("i", "part-" + part.name.replace(" ", "-")), part.name + " " + share(part.ns, whole)));
-  box.replaceChildren(make("div", "stack", ...bars), make("div", "legend", ...words));
+  box.replaceChildren(make("div", "stack", ...bars), make("div", "legend", ...entries.map(legendKey)));
 }
 
 // The icicle
@@ -48,8 +50,8 @@ function drawIcicle(zoomed) {
     onZoom: (number) => keep("zoom", number ? drawn.tree + "-" + number : "", true),
   });
   icicle.set(nodesOf.get(drawn.tree), zoomed);
-  for (const button of document.querySelectorAll("[data-tree]")) button.setAttribute("aria-pressed", String(button.dataset.tree === drawn.tree));
-  for (const button of document.querySelectorAll("[data-colour]")) button.setAttribute("aria-pressed", String(button.dataset.colour === drawn.colour));
+  pressChoice("tree", drawn.tree);
+  pressChoice("colour", drawn.colour);
   legend("icicle-legend", drawn.colour === "kind" ? [...FAMILIES.map((name) => ["kind-" + name, name]), ["no-op", "no op"]] : [...ATTAINED, ["no-op", "no op"]]);
 }
 
@@ -121,7 +123,7 @@ function drawWorth() {
     return cell;
   }));
   target.replaceChildren(rows.length ? make("table", "plain bars", make("thead", "", head), make("tbody", "", ...rows)) : make("p", "facts", "Nothing takes longer than the peaks allow."));
-  for (const button of document.querySelectorAll("[data-roof]")) button.setAttribute("aria-pressed", String(button.dataset.roof === roofKind));
+  pressChoice("roof", roofKind);
   legend("roofline-legend", ATTAINED.slice(0, -1));
   drawRoofline(byId("roofline"), data.roofline, points, pointWords, anchorOfPoint);
 }
@@ -141,13 +143,9 @@ function drawOverview() {
 }
 
 function listenToOverview() {
-  const choices = [["tree", chooseTree, drawn.tree], ["colour", chooseColour, "kind"], ["roof", chooseRoof, "op"]];
-  for (const [key, apply, initial] of choices) {
-    setting(key, initial, apply);
-    for (const button of document.querySelectorAll("[data-" + key + "]")) {
-      button.addEventListener("click", () => keep(key, apply(button.dataset[key])));
-    }
-  }
+  choice("tree", drawn.tree, chooseTree);
+  choice("colour", drawn.colour, chooseColour);
+  choice("roof", roofKind, chooseRoof);
   setting("zoom", "", zoomTo);
   if (byId("roofline")) new ResizeObserver(drawWorth).observe(byId("roofline"));
 }

@@ -116,7 +116,7 @@ function drawTimeline(range) {
   byId("call").value = chosenSpans.call;
   byId("beside").value = callsByKey.has(chosenSpans.beside) ? chosenSpans.beside : "";
   byId("beside").disabled = chosenSpans.call.endsWith(ALL);
-  for (const button of document.querySelectorAll("[data-spans]")) button.setAttribute("aria-pressed", String(button.dataset.spans === chosenSpans.paint));
+  pressChoice("spans", chosenSpans.paint);
   legend("spans-legend", legendOfSpans());
 }
 
@@ -198,11 +198,10 @@ function listenToTimeline() {
   add("beside", [["", "nothing"], ...options]);
   setting("call", chosenSpans.call, chooseCall);
   setting("beside", "", chooseBeside);
-  setting("spans", chosenSpans.paint, choosePaint);
+  choice("spans", chosenSpans.paint, choosePaint);
   setting("range", "", chooseRange);
   byId("call").addEventListener("change", (event) => keep("call", chooseCall(event.target.value)));
   byId("beside").addEventListener("change", (event) => keep("beside", chooseBeside(event.target.value)));
-  for (const button of document.querySelectorAll("[data-spans]")) button.addEventListener("click", () => keep("spans", choosePaint(button.dataset.spans)));
   drawTimeline();
 }
 if (timeline) listenToTimeline();
