@@ -86,6 +86,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"model", "join"}),
         frozenset({"weights", "scan"}),
         frozenset({"lengths", "steps"}),
+        frozenset({"together"}),
         frozenset({"result"}),
         frozenset({"attribute", "timeline"}),
     ),

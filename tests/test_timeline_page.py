@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -18,6 +19,7 @@ from tests.timelines import events, layers, page_of_run, written
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.lengths import BINS_OF_OCTAVE
 from tracemap.attribution.timeline import Span, excerpt
+from tracemap.attribution.together import LEAST_CALLS, QUANTILES
 from tracemap.graph.query import scope_of
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
@@ -169,6 +171,43 @@ def test_lengths_of_calls_are_counted_once_in_their_bins(built: Built, recorded:
     for kernel, time in rows_of(f"SELECT kernel, duration_ns FROM '{run}' WHERE NOT warmup AND kind = 'dispatch'"):
         expected[kernel, (time**BINS_OF_OCTAVE).bit_length() - 1] += 2
     assert by_kernel == expected
+
+
+def test_what_was_measured_of_a_sites_calls_goes_together(tmp_path: Path) -> None:
+    """Where misses grow with times, quantiles agree; where they are dealt out alike, all are as probable."""
+    table = tmp_path / "run.csv"
+    grow = [f"kernel3,{1000 + call},{3 * call},{(37 * call) % 64 // 8}" for call in range(64)]
+    few = [f"kernel2,{call},{call},{call}" for call in range(LEAST_CALLS - 1)]
+    table.write_text("\n".join(["kernel,duration_ns,misses,dealt", *grow, *few]) + "\n")
+    page = page_of_run(layers(), table)
+    assert set(page.together) == {"site3"}
+    run, calls, one_of, series, pairs = structs.astuple(page.together["site3"])
+    assert (run, calls, one_of) == (1, 64, 1)
+    names = [page.metrics[number].name for number, _ in series]
+    assert names == ["duration_ns", "misses", "dealt"]
+    # Eight quantiles of eight calls each; the means of whole numbers in a row.
+    assert [round(mean - 1003.5) for mean in series[0][1]] == [8 * number for number in range(QUANTILES)]
+    tables = {(names[pair.of], names[pair.given]): np.reshape(pair.table, (QUANTILES, QUANTILES)) for pair in pairs}
+    assert np.array_equal(tables["duration_ns", "misses"], 10_000 * np.eye(QUANTILES))
+    # Equal values fall to the lower quantile, as in IREE's hook: of dealt, 0 and 1 are in the first, and 7 in the last
+    # but one; in the same way the first quantile of times has nine of them.
+    counted = Counter((max(0, call - 1) // 8, max(0, (37 * call) % 64 // 8 - 1)) for call in range(64))
+    of_dealt = Counter({number: sum(counted[row, number] for row in range(QUANTILES)) for number in range(QUANTILES)})
+    for (row, column), parts in np.ndenumerate(tables["duration_ns", "dealt"]):
+        assert parts == round(10_000 * counted[row, column] / max(1, of_dealt[column]))
+    correlations = {(names[pair.of], names[pair.given]): pair.correlation for pair in pairs}
+    dealt = np.corrcoef([3 * call for call in range(64)], [(37 * call) % 64 // 8 for call in range(64)])[0, 1]
+    assert correlations["duration_ns", "misses"] == 100
+    assert correlations["misses", "dealt"] == round(100 * dealt)
+
+
+def test_of_many_calls_every_so_many_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracemap.attribution.together.MOST_CALLS", 100)
+    table = tmp_path / "run.csv"
+    calls = [f"kernel3,{call},{call},{call}" for call in range(350)]
+    table.write_text("\n".join(["kernel,invocation,duration_ns,misses", *calls]) + "\n")
+    together = page_of_run(layers(), table).together["site3"]
+    assert (together.calls, together.one_of) == (len(range(0, 350, 4)), 4)
 
 
 def test_calls_without_a_start_and_of_no_time_are_counted(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tracemap.attribution.scan.lookups import Lookup, Source, lookups
 from tracemap.attribution.scan.rows import first_of, joined
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.tables import Row, open_tables
+from tracemap.attribution.together import Together, together
 from tracemap.errors import UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Run
@@ -65,7 +66,8 @@ class Excerpt:
     """Whole calls of a run, as many as there is room for: the median one, then those whose events take longest.
 
     `invocations`: which they are, the median one first; none where rows do not tell calls apart. `calls` and `events`:
-    how many the run has, `events_of_median` of which are the median call's. `lengths`: of all calls of sites.
+    how many the run has, `events_of_median` of which are the median call's. `lengths`: of all calls of sites;
+    `together`: how what was measured of them goes together.
     """
 
     spans: tuple[Span, ...]
@@ -74,6 +76,7 @@ class Excerpt:
     events: int
     events_of_median: int
     lengths: Lengths
+    together: Together
 
 
 def timeline(
@@ -115,15 +118,16 @@ def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excer
         source = Source(run, Join(graph, run.header), tables, Targets())
         of_events, _ = lookups(source, submission_lookups(source))
         calls, of_sites = _calls(source), lengths(source, of_events)
+        measures = together(source, of_events, of_sites)
         if not calls:
-            return Excerpt((), (), 0, 0, 0, of_sites)
+            return Excerpt((), (), 0, 0, 0, of_sites, measures)
         ranked = _ranked(calls)
         median, kept = _fitting(ranked, most)
         numbers = tuple(call.number for call in kept)
         which = f"{_TIMED} AND {_of_calls(numbers)}" if numbers else _TIMED
         spans = _spans(source, of_events, which, most)
         events = sum(call.events for call in calls)
-        return Excerpt(spans, numbers, len(ranked), events, median.events if median else 0, of_sites)
+        return Excerpt(spans, numbers, len(ranked), events, median.events if median else 0, of_sites, measures)
 
 
 @dataclass(frozen=True, slots=True)

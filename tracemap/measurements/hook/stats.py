@@ -219,23 +219,32 @@ def thread_stats(calls: ThreadCalls, buckets: int, *, tables: bool = True) -> Th
     import numpy as np
 
     cpus, counts = np.unique(calls.cpus, return_counts=True)
-    split = [_buckets(values, buckets) for values in calls.series]
-    series = [
-        SeriesStats(name, _mean(values), means)
-        for name, values, (means, _) in zip(calls.names, calls.series, split, strict=True)
-    ]
-    pairs = [
+    series, pairs = series_stats(calls.names, calls.series, buckets, tables=tables)
+    by_cpu = tuple((int(cpu), int(count)) for cpu, count in zip(cpus, counts, strict=True))
+    return ThreadStats(calls.thread, len(calls.cpus), by_cpu, series, pairs)
+
+
+def series_stats(
+    names: Sequence[str], values: Sequence[Floats], buckets: int, *, tables: bool = True
+) -> tuple[tuple[SeriesStats, ...], tuple[PairStats, ...]]:
+    """The statistics of series that are as long as one another, at least one value, and of each with every earlier."""
+    import numpy as np
+
+    split = [_buckets(each, buckets) for each in values]
+    series = tuple(
+        SeriesStats(name, _mean(each), means) for name, each, (means, _) in zip(names, values, split, strict=True)
+    )
+    pairs = tuple(
         PairStats(
-            calls.names[of],
-            calls.names[given],
-            _correlation(calls.series[of], calls.series[given]),
+            names[of],
+            names[given],
+            _correlation(values[of], values[given]),
             _conditional(split[given][1], split[of][1], buckets) if tables else np.zeros((0, 0), dtype=np.float32),
         )
         for given in range(len(series))
         for of in range(given)
-    ]
-    by_cpu = tuple((int(cpu), int(count)) for cpu, count in zip(cpus, counts, strict=True))
-    return ThreadStats(calls.thread, len(calls.cpus), by_cpu, tuple(series), tuple(pairs))
+    )
+    return series, pairs
 
 
 def _mean(values: Floats) -> float:

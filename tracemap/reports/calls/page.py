@@ -13,9 +13,10 @@ from tracemap.errors import UsageInvalid
 from tracemap.measurements.histograms import histogram
 from tracemap.measurements.hook.stats import DURATION, CallSet, PairStats, SeriesStats, ThreadCalls, ThreadStats
 from tracemap.options.stats import StatsOptions
-from tracemap.reports.calls.plots import BASE, HEIGHT, SHADES, WIDTH, Plot, describe, plot, shade_level
+from tracemap.reports.calls.plots import BASE, HEIGHT, WIDTH, Plot, describe, plot
 from tracemap.reports.escaping import for_hook_text
 from tracemap.reports.html.document import Kind, render
+from tracemap.reports.html.shades import TINTS, shade_level, tints
 from tracemap.units import format_average, format_count, format_ns
 
 if TYPE_CHECKING:
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
 
 _KIND = Kind(
     template="stats/stats.html.j2",
-    styles=("stats/stats.css",),
+    styles=("shared/heat.css", "stats/stats.css"),
     scripts=("shared/views.js", "shared/keys.js", "stats/stats.js"),
 )
 MOST_CELLS: Final = 500_000
 """Of all heat maps of a page: browsers take seconds to show more."""
-_TINTS = 10
 
 
 class SeriesPanel(Record, frozen=True):
@@ -163,14 +163,14 @@ def _pair_anchor(thread: str, of: int, given: int) -> str:
 
 def _correlation(thread: str, row: int, column: int, pairs: dict[tuple[int, int], PairStats]) -> CorrelationCell:
     if row == column:
-        return CorrelationCell("1", _TINTS, "")
+        return CorrelationCell("1", TINTS, "")
     # The matrix is symmetric, but each pair is kept once, the earlier series first.
     of, given = sorted((row, column))
     pair = pairs[of, given]
     anchor = _pair_anchor(thread, of, given) if pair.table.size else ""
     if not math.isfinite(pair.correlation):
         return CorrelationCell("–", 0, anchor)
-    return CorrelationCell(f"{pair.correlation:.2g}", round(pair.correlation * _TINTS), anchor)
+    return CorrelationCell(f"{pair.correlation:.2g}", round(pair.correlation * TINTS), anchor)
 
 
 def _heat_map(anchor: str, of: SeriesPanel, given: SeriesPanel, pair: PairStats, gamma: float) -> HeatMap:
@@ -189,11 +189,4 @@ def _cell(gamma: float, probability: float, filled: bool) -> HeatCell:
 
 def render_stats_page(page: StatsPage) -> str:
     """The whole HTML text of the page; the same statistics give the same bytes."""
-    return render(_KIND, page, sizes=_tints(), width=WIDTH, height=HEIGHT, base=BASE)
-
-
-def _tints() -> str:
-    """The strength of each shade and tint, in percent; style attributes are against the policy."""
-    shades = [f".q{level} {{ --p: {round(100 * level / (len(SHADES) - 1))}% }}\n" for level in range(len(SHADES))]
-    tints = [f".r{level} {{ --p: {6 * level}% }}\n" for level in range(_TINTS + 1)]
-    return "".join(shades + tints)
+    return render(_KIND, page, sizes=tints(), width=WIDTH, height=HEIGHT, base=BASE)

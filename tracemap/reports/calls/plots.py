@@ -1,7 +1,4 @@
-"""Histograms as pictures: bars, ticks and marks in the units of an SVG's view box; templates only loop over them.
-
-And probabilities as shades, which text and page have alike.
-"""
+"""Histograms as pictures: bars, ticks and marks in the units of an SVG's view box; templates only loop over them."""
 
 from __future__ import annotations
 
@@ -29,12 +26,6 @@ _LEAST_HEIGHT = 1.5
 
 AmountText = Callable[[float], str]
 """How a value of the axis is written."""
-
-SHADES: Final = (
-    *("  ", "_ ", "__", "▁_", "▁▁", "▂▁", "▂▂", "▃▂", "▃▃"),
-    *("▄▃", "▄▄", "▅▄", "▅▅", "▆▅", "▆▆", "▇▆", "▇▇", "█▇", "██"),
-)
-"""From probability 0 to 1."""
 
 
 class Bar(Record, frozen=True):
@@ -171,8 +162,3 @@ def describe(shown: Plot) -> str:
     """A picture in one sentence, for those who hear it."""
     peak = max(shown.bars, key=lambda bar: bar.count)
     return f"{len(shown.bars)} bars on a {shown.scale} axis; the highest, {format_count(peak.count)}, at {peak.span}"
-
-
-def shade_level(probability: float, gamma: float) -> int:
-    """Which of `SHADES` a probability has."""
-    return min(len(SHADES) - 1, math.floor(math.pow(probability, gamma) * len(SHADES)))

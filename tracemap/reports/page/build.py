@@ -17,6 +17,7 @@ from tracemap.reports.page.roofline import roofline_of
 from tracemap.reports.page.source_tabs import source_page
 from tracemap.reports.page.table_tabs import op_rows, scope_rows, site_rows
 from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
+from tracemap.reports.page.together import together_of
 from tracemap.reports.page.tree import trees_of
 
 
@@ -77,4 +78,5 @@ def page_of(
         roofline=roofline_of(costed),
         timeline=timeline_of(costed, excerpts, families),
         lengths=lengths_of(costed, excerpts),
+        together=together_of(costed, excerpts),
     )

@@ -19,7 +19,7 @@ from tracemap.codec import Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.options.attribute import Rule
 from tracemap.reports.highlight.colours import Coloured
-from tracemap.reports.page.pictures import CallLengths, ElapsedPart, Roofline, Timeline, Tree
+from tracemap.reports.page.pictures import CallLengths, CallsTogether, ElapsedPart, Roofline, Timeline, Tree
 from tracemap.units import UNKNOWN, Integer, format_mean
 
 
@@ -278,7 +278,8 @@ class PageData(Record, frozen=True):
 
     `facts` are label and value; `metric` is the number of the one shown first, -1 without a run; `totals` whether sums
     are shown first. `calls`: what numbers of calls and events are divided by, as `MetricBalance.shown`. `elapsed` is
-    empty where the parts are not known. `lengths`: by site how long its calls took.
+    empty where the parts are not known. `lengths`: by site how long its calls took;
+    `together`: how what was measured of them goes together.
     """
 
     title: str
@@ -301,6 +302,7 @@ class PageData(Record, frozen=True):
     roofline: Roofline | None = None
     timeline: Timeline | None = None
     lengths: Mapping[str, CallLengths] = {}
+    together: Mapping[str, CallsTogether] = {}
 
 
 def amount_text(value: int, metric: MetricBalance, *, totals: bool) -> str:

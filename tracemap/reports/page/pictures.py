@@ -73,6 +73,31 @@ class CallLengths(Record, frozen=True, array_like=True):
     counts: tuple[int, ...]
 
 
+class Pair(Record, frozen=True, array_like=True):
+    """Two of the series: their numbers, Pearson's correlation in hundredths (None: one is constant), and probabilities.
+
+    `table`: of the calls in a quantile of `given`, a column, how many of 10,000 are in each of `of`, a row; row by row.
+    """
+
+    of: int
+    given: int
+    correlation: int | None
+    table: tuple[int, ...]
+
+
+class CallsTogether(Record, frozen=True, array_like=True):
+    """How what was measured of a site's calls goes together: of how many calls of which run, one of so many taken.
+
+    `series`: the number of each metric on the page, and the means of its quantiles, the lowest first (None: no call).
+    """
+
+    run: int
+    calls: int
+    one_of: int
+    series: tuple[tuple[int, tuple[int | None, ...]], ...]
+    pairs: tuple[Pair, ...]
+
+
 class TimelineCall(Record, frozen=True, array_like=True):
     """A call of the function on the page: the number of its run, from 1, its own, and its time on the run's axis.
 

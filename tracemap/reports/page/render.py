@@ -13,6 +13,7 @@ from tracemap.reports.costed import CostedMap
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
 from tracemap.reports.html.document import Kind, render, write_page
+from tracemap.reports.html.shades import SHADES, TINTS, tints
 from tracemap.reports.page.build import page_of
 from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.reports.page.model import (
@@ -41,6 +42,7 @@ _KIND = Kind(
     styles=(
         "shared/source.css",
         "shared/details.css",
+        "shared/heat.css",
         "page/page.css",
         "pictures/pictures.css",
         "pictures/timeline.css",
@@ -69,6 +71,7 @@ _KIND = Kind(
         "pictures/roofline.js",
         "pictures/overview.js",
         "pictures/histogram.js",
+        "pictures/together.js",
         "pictures/spans.js",
         "pictures/timeline.js",
         "page/start.js",
@@ -106,7 +109,10 @@ def page_json(page: PageData) -> dict[str, object]:
         "roofline": page.roofline,
         "timeline": page.timeline,
         "lengths": page.lengths,
+        "together": page.together,
         "bins_of_octave": BINS_OF_OCTAVE,
+        "shades": len(SHADES),
+        "tints": TINTS,
     }
 
 
@@ -148,7 +154,8 @@ def render_page(page: PageData) -> str:
     return render(
         _KIND,
         page,
-        sizes=block_sizes({f"F{source.index}": (source.columns, len(source.text)) for source in page.sources}),
+        sizes=tints()
+        + block_sizes({f"F{source.index}": (source.columns, len(source.text)) for source in page.sources}),
         data=page_json(page),
         markup_of_lines=markup_of_lines,
         hottest=hottest_ops(page),

@@ -82,6 +82,7 @@ function siteCard(site, selected, mark) {
     const slowest = make("details", "facts", make("summary", "", "slowest calls, as they were measured"), table(...rows));
     card.append(slowest);
   }
+  if (data.together[site.id]) card.append(measuresTogether(site));
   for (const remark of site.remarks) card.append(make("div", "warn", remark));
   if (site.members.length) card.append(table(...site.members.map((member) => memberRow(member, mark))));
   return card;

@@ -1,0 +1,112 @@
+"""How what was measured of single calls goes together: of the calls with the most misses, how many are the longest?
+
+Figures are those of `tracemap stats` (`measurements.hook.stats`), here by site instead of by thread. They are of as
+many calls as are enough for shares in percent; which these are depends on nothing but the run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tracemap.attribution.join.run import UNMATCHED
+from tracemap.attribution.lengths import Lengths
+from tracemap.attribution.scan.lookups import Lookup, Source
+from tracemap.attribution.scan.metrics import common_metrics, value_column, value_of
+from tracemap.attribution.scan.rows import first_of, joined
+from tracemap.measurements.hook.stats import PairStats, SeriesStats, series_stats
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    _Values = npt.NDArray[np.float64]
+
+QUANTILES: Final = 8
+MOST_CALLS: Final = 100_000
+"""Of a run, of all its sites together; of more, every n-th call of the function is taken."""
+MOST_SERIES: Final = 8
+"""The first of a run: pairs grow with their square."""
+LEAST_CALLS: Final = 4 * QUANTILES
+"""Of a site: with fewer a quantile has no share to speak of."""
+
+_CALLS: Final = """
+SELECT CAST({dispatch} AS INTEGER) AS target, {values}
+FROM (SELECT * FROM {events} WHERE NOT warmup AND kind = 'dispatch'{chosen}) AS event {joins}
+ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTogether:
+    """Of the calls of a site that were taken: each series, and each pair of them."""
+
+    calls: int
+    series: tuple[SeriesStats, ...]
+    pairs: tuple[PairStats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """By site, where two metrics or more were measured of enough calls; of every `one_of` calls of the function one."""
+
+    sites: Mapping[str, SiteTogether]
+    one_of: int
+
+
+NOTHING: Final = Together({}, 1)
+
+
+def together(source: Source, of_events: Sequence[Lookup], lengths: Lengths) -> Together:
+    """How the metrics of a run's single calls go together, by site.
+
+    Calls that lack a value are left out, and so are those that may be of several sites: their kernel alone is known.
+
+    Args:
+        source: the run.
+        of_events: how its events find their sites.
+        lengths: how many calls its sites have.
+
+    Raises:
+        RunInvalid: a cell is not what its column says.
+    """
+    metrics = common_metrics([source.run])[:MOST_SERIES]
+    calls = sum(sum(bins.values()) for bins in lengths.values())
+    one_of = -(-calls // MOST_CALLS) or 1
+    if len(metrics) < 2 or not calls or (one_of > 1 and "invocation" not in source.columns):
+        return NOTHING
+    query = _CALLS.format(
+        dispatch=first_of((lookup.of_dispatch for lookup in of_events), UNMATCHED),
+        values=", ".join(f"{value_of(each, source.run)} AS {value_column(n)}" for n, each in enumerate(metrics)),
+        events=source.events,
+        chosen=f" AND invocation % {one_of} = 0" if one_of > 1 else "",
+        joins=joined(of_events),
+    )
+    names = [metric.name for metric in metrics]
+    found = {site: _site(names, values) for site, values in _by_site(source, query).items()}
+    return Together(found, one_of)
+
+
+def _by_site(source: Source, query: str) -> Mapping[str, _Values]:
+    """Of each site with enough calls a row for each, a column for each metric."""
+    import numpy as np
+
+    rows: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for target, *values in source.tables.query(query):
+        if target >= 0 and None not in values:
+            rows[target].append(tuple(values))
+    targets = list(source.targets)
+    return {
+        targets[target].places[0]: np.array(values, dtype=np.float64)
+        for target, values in rows.items()
+        if len(values) >= LEAST_CALLS and len(targets[target].places) == 1
+    }
+
+
+def _site(names: Sequence[str], values: _Values) -> SiteTogether:
+    import numpy as np
+
+    series, pairs = series_stats(names, [column.astype(np.float32) for column in values.T], QUANTILES)
+    return SiteTogether(len(values), series, pairs)
