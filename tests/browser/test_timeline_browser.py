@@ -233,6 +233,23 @@ def test_the_histogram_of_a_site_leads_to_its_slowest_calls(open_page: Open, tim
     assert f"at {longest_start(3)}" in said(browser)
 
 
+def test_how_measures_of_a_sites_calls_go_together(open_page: Open, tmp_path: Path) -> None:
+    table = tmp_path / "run.csv"
+    rows = [f"kernel3,{1000 + call},{3 * call},{call % 2}" for call in range(64)]
+    table.write_text("\n".join([f"kernel,duration_ns,misses,{EVIL}", *rows]) + "\n")
+    write_page(render_page(page_of_run(layers(), table)), tmp_path / "page.html", force=False)
+    browser = unfold(open_page(tmp_path / "page.html", "#site3"))
+    matrix = browser.find_elements(By.CSS_SELECTOR, ".card.selected .matrix tbody tr")
+    assert [row.text for row in matrix] == ["duration_ns 1 1.00 0.03", "misses 1.00 1 0.03", f"{EVIL} 0.03 0.03 1"]
+    heat = [row.text for row in browser.find_elements(By.CSS_SELECTOR, ".card.selected .heat tbody tr")]
+    assert heat == [" ".join([str(row), *("100" if row == column else "0" for column in range(8))]) for row in range(8)]
+    # Of two values each, all quantiles of the one are in the first of the other: the second value is in the last edge.
+    find(browser, ".matrix tbody tr:nth-child(3) button").click()
+    assert f"given {EVIL} quantile" in find(browser, ".card.selected .together").text
+    columns = browser.find_elements(By.CSS_SELECTOR, ".card.selected .heat tbody tr:first-child td")
+    assert len(columns) == 8
+
+
 def test_what_is_not_in_the_timeline_is_not_linked(open_page: Open, tmp_path: Path) -> None:
     page = page_of_run(layers(), written(tmp_path / "run.csv", CALLS, SPANS), most=SPANS + 1)
     write_page(render_page(page), tmp_path / "page.html", force=False)

@@ -72,7 +72,7 @@ function siteCard(site, selected, mark) {
     facts.append(" · through ");
     site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));
   }
-  if (isKnown(tilesOf(site))) facts.append(" · " + quantity(tilesOf(site), "count") + " tiles per call");
+  if (isKnown(tilesOf(site))) facts.append(" · " + quantity(tilesOf(site), "count") + (tilesOf(site) === 1 ? " tile per call" : " tiles per call"));
   if (isKnown(site.imbalance_percent)) facts.append(" · imbalance " + imbalanceText(site));
   card.append(facts);
   const slow = allUnpacked("SlowCallRow", site.slowest_calls);

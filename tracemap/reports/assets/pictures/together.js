@@ -19,7 +19,7 @@ function measuresTogether(site) {
   part.addEventListener("toggle", () => {
     if (!part.open || part.childElementCount > 1) return;
     const names = series.map(([number]) => data.metrics[number].name);
-    const of = plural(calls, "call") + (oneOf > 1 ? ", of every " + oneOf + "th call of the function" : "") + (run > 1 ? ", of run " + run : "");
+    const of = quantity(calls, "count") + " calls" + (oneOf > 1 ? ", of every " + oneOf + "th call of the function" : "") + (run > 1 ? ", of run " + run : "");
     const map = make("div", "");
     const choose = (pair) => map.replaceChildren(heatMap(pair, series, names));
     part.append(make("p", "", "Correlations (Pearson's) of " + of + "; – where a metric is constant. Press one for its heat map."));
