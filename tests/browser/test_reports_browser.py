@@ -412,5 +412,10 @@ def test_long_tables_have_the_rows_in_view(open_page: Open, tmp_path: Path) -> N
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert numbers[0] == pytest.approx(min(part * count, count - len(numbers)), abs=4)
         assert len(browser.find_elements(By.CSS_SELECTOR, "#ops tbody tr")) < 200
+    # On paper all rows are, and in the view behind it as few as before.
+    seen = "document.querySelectorAll('#ops tbody tr:not(.space)').length"
+    browser.execute_script(f"addEventListener('beforeprint', () => {{ window.printed = {seen} }})")
+    browser.execute_cdp_cmd("Page.printToPDF", {"pageRanges": "1"})
+    assert browser.execute_script(f"return [window.printed, {seen} < 200]") == [count, True]
     press(browser, "/", "name2999")
     assert first_cells(browser, "ops") == ["op2999"]

@@ -5,6 +5,7 @@ const TABLE_ROW = 23; // pixels, as in look.css
 const CELL_PADDING = 18; // pixels, with the line between cells
 const WINDOW = 12; // rows before and behind those in view
 const ALL_DRAWN = 50; // rows of a table that is drawn as a whole
+const MOST_PRINTED = 5000; // rows: of more nobody reads the paper
 const WORDS_AT_ONCE = 4000; // rows of which the words are made in one go
 
 class Table {
@@ -34,6 +35,8 @@ class Table {
     panel.addEventListener("show", () => this.draw());
     panel.addEventListener("scroll", () => this.paint(), { passive: true });
     new ResizeObserver(() => this.paint()).observe(panel);
+    addEventListener("beforeprint", () => this.paintForPrint());
+    addEventListener("afterprint", () => this.draw(true));
     panel.append(make("div", "filter", this.filter, this.count, this.basis), this.table);
     setting(this.key + ".filter", "", (words) => this.filterBy(words));
     setting(this.key + ".sort", this.sortText(), (text) => this.sortBy(text));
@@ -112,10 +115,10 @@ class Table {
     return wanted.length ? before.filter((row) => wanted.every((word) => this.words(row).includes(word))) : ordered;
   }
 
-  draw() {
+  draw(again = false) {
     const state = [metric, whole, this.filter.value, this.sorted, this.falling].join("|");
     if (this.panel.hidden) return;
-    if (state === this.drawn) return this.paint();
+    if (state === this.drawn && !again) return this.paint();
     if (!this.drawn) this.begin();
     this.drawn = state;
     this.shown = this.matching(this.filter.value.toLowerCase());
@@ -150,10 +153,21 @@ class Table {
     const end = Math.min(Math.ceil((top + height) / TABLE_ROW), this.shown.length);
     if (this.first >= 0 && this.first <= begin && this.last >= end) return;
     const spare = this.shown.length <= ALL_DRAWN ? ALL_DRAWN : WINDOW;
-    this.first = Math.max(0, begin - spare);
-    this.last = Math.min(this.shown.length, end + spare);
-    const rows = this.shown.slice(this.first, this.last).map((row, at) => this.drawRow(row, this.first + at));
-    this.body.replaceChildren(...this.space(this.first), ...rows, ...this.space(this.shown.length - this.last));
+    this.drawRows(Math.max(0, begin - spare), Math.min(this.shown.length, end + spare));
+    this.body.prepend(...this.space(this.first));
+    this.body.append(...this.space(this.shown.length - this.last));
+  }
+
+  drawRows(first, last) {
+    [this.first, this.last] = [first, last];
+    this.body.replaceChildren(...this.shown.slice(first, last).map((row, at) => this.drawRow(row, first + at)));
+  }
+
+  // On paper nothing is out of view.
+  paintForPrint() {
+    if (this.panel.hidden || !this.drawn) return;
+    this.drawRows(0, Math.min(this.shown.length, MOST_PRINTED));
+    if (this.last < this.shown.length) this.count.textContent = this.countWords() + "; the first " + MOST_PRINTED + " are printed";
   }
 
   drawRow(row, at) {
