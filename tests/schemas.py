@@ -14,6 +14,7 @@ from tests.support import ROOT
 from tracemap.codec import Document, pretty
 from tracemap.comparison.model import Comparison
 from tracemap.experiments.model import Bench, Swapped, Tune
+from tracemap.graph.compiled import CompileTimes
 from tracemap.graph.remarks import Remarks
 from tracemap.graph.stored import StoredMap
 from tracemap.measurements.model import RunHeader
@@ -32,6 +33,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "lowering": (ShownLowering, "tracemap lower"),
     "attribution": (ShownAttribution, "tracemap attribute"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
+    "compiled": (CompileTimes, "compiled.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
     "stats": (ShownStats, "tracemap stats"),
     "bench": (Bench, "tracemap bench"),

@@ -20,7 +20,7 @@ from tests.support import check_cli, run_cli
 from tracemap.comparison.costs import scaled_to
 from tracemap.comparison.findings import NO_DRIFT, Measured, Spread, beyond, drift_of, findings
 from tracemap.comparison.matching import match_flows
-from tracemap.comparison.model import BASIS, Amount, Comparison, How, Unbalanced
+from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Unbalanced
 from tracemap.mapping.model.flow import Flows
 from tracemap.units import UNKNOWN
 
@@ -154,6 +154,32 @@ def test_what_does_not_add_up_is_refused(built: Built, recorded: Recorded) -> No
     fields = {name: getattr(made, name) for name in Comparison.__struct_fields__}
     with pytest.raises(Unbalanced, match=metric.name):
         Comparison(**{**fields, "metrics": (wrong,)})
+
+
+def test_kernels_of_other_code_and_the_time_of_the_compiler_are_told(fixed: Built, built: Built) -> None:
+    one, two = fixed("hand_attention"), built("hand_convnet")
+    made = tracemap.diff(one, two)
+    taken = json.loads((one / "compiled.json").read_text())
+    assert made.before.compile_ns == taken["elapsed_ns"] > 0
+    assert made.before.compile_cpu_ns == taken["cpu_ns"] > 0
+    by_name = {kernel.before: kernel for kernel in made.kernels}
+    product = next(kernel for name, kernel in by_name.items() if isinstance(name, str) and "matmul" in name)
+    assert product.code_before.vector_bits == 256
+    assert isinstance(product.code_before.instructions, int)
+    assert product.code_before.instructions > 100
+    gone = next(kernel for kernel in made.kernels if kernel.after is UNKNOWN)
+    assert gone.code_after == KernelCode()
+    text = check_cli("diff", one, two)
+    assert "compile time: " in text
+    assert f"{product.code_before.instructions} → " in text
+
+
+def test_a_bundle_may_not_tell_how_long_the_compiler_took(built: Built, tmp_path: Path) -> None:
+    shutil.copytree(built("hand_mlp"), tmp_path / "a.tracemap")
+    (tmp_path / "a.tracemap" / "compiled.json").unlink()
+    made = tracemap.diff(tmp_path / "a.tracemap", tmp_path / "a.tracemap")
+    assert made.before.compile_ns is UNKNOWN
+    assert "compile time" not in check_cli("diff", tmp_path / "a.tracemap", tmp_path / "a.tracemap")
 
 
 def test_bundles_without_runs_are_compared_by_their_maps(built: Built, tmp_path: Path) -> None:

@@ -237,4 +237,4 @@ def test_leaving_a_compilation_ends_its_second_stage(tmp_path: Path) -> None:
     with Compilation(compiler, bytecode, tmp_path, constants=False) as compilation:
         waited_for(lambda: compilation._second is not None)
     assert compilation._second is not None
-    assert compilation._second.process.returncode == -signal.SIGKILL
+    assert compilation._second.status == -signal.SIGKILL

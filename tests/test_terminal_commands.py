@@ -34,6 +34,7 @@ from tracemap.comparison.model import (
     Comparison,
     Drift,
     Finding,
+    KernelCode,
     KernelDifference,
     MetricDifference,
     OpDifference,
@@ -386,7 +387,10 @@ COMPARISON = Comparison(
             OpId("op6"), OpId("op7"), "linalg.matmul", (OpId("op2"),), (OpId("op3"),), ("a_matmul",), ("b_softmax",)
         ),
     ),
-    kernels=(KernelDifference("a_matmul", "b_softmax", 214, 394), KernelDifference("gone", UNKNOWN, UNKNOWN, UNKNOWN)),
+    kernels=(
+        KernelDifference("a_matmul", "b_softmax", KernelCode(214, 3, 512, 0), KernelCode(394, 3, 256, 11)),
+        KernelDifference("gone", UNKNOWN, KernelCode(), KernelCode()),
+    ),
     diagnostics=(Diagnostic("settings-differ", "the runs are of another number of workers: 1 before, 4 after"),),
 )
 

@@ -84,6 +84,11 @@ def _read_remarks(folder: Path, dice: random.Random) -> None:
     run_command(*dice.choice(commands))
 
 
+def _read_compiled(folder: Path, dice: random.Random) -> None:
+    bundle = folder / inputs.BUNDLE
+    run_command("diff", bundle, bundle, "--format", dice.choice(("text", "json")))
+
+
 def _read_run(name: str, folder: Path, dice: random.Random) -> None:
     # A run may name its own bundle; what it names then comes from the damaged file.
     named = ("--map", folder / inputs.BUNDLE) if dice.random() < 0.8 else ()
@@ -283,6 +288,7 @@ READERS: dict[str, Reader] = {
     for reader in (
         Reader("map", ((f"{inputs.BUNDLE}/map.json", changed_json),), _read_bundle),
         Reader("remarks", ((f"{inputs.BUNDLE}/remarks.json", changed_json),), _read_remarks),
+        Reader("compiled", ((f"{inputs.BUNDLE}/compiled.json", changed_json),), _read_compiled),
         Reader(
             "bundle",
             (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from tracemap.comparison.model import KernelDifference, Match, Regrouped
+from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regrouped
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
@@ -42,19 +42,14 @@ def kernel_differences(before: Compared, after: Compared, matches: Sequence[Matc
     partner = _counterparts(before, after, matches)
     for kernel in after.graph.kernels:
         one = partner.get(kernel.name)
-        code = after.code(kernel.name)
         if one is None:
-            yield KernelDifference(UNKNOWN, kernel.name, UNKNOWN, _length(code))
-        elif before.code(one) != code:
-            yield KernelDifference(one, kernel.name, _length(before.code(one)), _length(code))
+            yield KernelDifference(UNKNOWN, kernel.name, KernelCode(), after.figures(kernel.name))
+        elif before.code(one) != after.code(kernel.name):
+            yield KernelDifference(one, kernel.name, before.figures(one), after.figures(kernel.name))
     taken = set(partner.values())
     for kernel in before.graph.kernels:
         if kernel.name not in taken:
-            yield KernelDifference(kernel.name, UNKNOWN, _length(before.code(kernel.name)), UNKNOWN)
-
-
-def _length(code: tuple[str, ...]) -> Integer:
-    return len(code) or UNKNOWN
+            yield KernelDifference(kernel.name, UNKNOWN, before.figures(kernel.name), KernelCode())
 
 
 def _counterparts(before: Compared, after: Compared, matches: Sequence[Match]) -> dict[str, str]:

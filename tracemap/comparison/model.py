@@ -14,7 +14,7 @@ from msgspec import Meta, field
 from tracemap.codec import Count, Document, Positive, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
-from tracemap.units import Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text
 
 COMPARISON_VERSION: Final = 1
 """Version of the JSON. 1: first."""
@@ -54,6 +54,8 @@ class ComparedSide(Record, frozen=True):
     iterations: Integer
     invocation_ns: Annotated[Integer, Meta(description="How long a call took as a whole: the median.")]
     ops: Count
+    compile_ns: Annotated[Integer, Meta(description="How long iree-compile took, on the wall.")] = UNKNOWN
+    compile_cpu_ns: Annotated[Integer, Meta(description="The time of processors that iree-compile took.")] = UNKNOWN
 
 
 class Amount(Record, frozen=True):
@@ -162,13 +164,27 @@ class Regrouped(Record, frozen=True):
     kernels_after: tuple[str, ...]
 
 
+class KernelCode(Record, frozen=True):
+    """What a kernel's machine code amounts to; all unknown where there is no such kernel, or it cannot be read.
+
+    `loops`: natural ones, nested ones too. `vector_bits`: of the widest registers whose elements are computed with
+    together, 0 where there are none; unknown where the processor decides. `spills`: instructions that put a register's
+    value on the stack to free the register.
+    """
+
+    instructions: Integer = UNKNOWN
+    loops: Integer = UNKNOWN
+    vector_bits: Integer = UNKNOWN
+    spills: Integer = UNKNOWN
+
+
 class KernelDifference(Record, frozen=True):
-    """A kernel that is other code than before, or has no counterpart; unknown is what is not there or not read."""
+    """A kernel that is other code than before, or has no counterpart; unknown is what is not there."""
 
     before: Text
     after: Text
-    instructions_before: Integer
-    instructions_after: Integer
+    code_before: KernelCode
+    code_after: KernelCode
 
 
 class RemarkDifference(Record, frozen=True):

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tracemap.attribution.model import Attribution
-from tracemap.comparison.model import ComparedSide
+from tracemap.comparison.model import ComparedSide, KernelCode
 from tracemap.errors import ModuleInvalid
+from tracemap.graph.compiled import NOT_KEPT, CompileTimes
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.remarks import Remarks
+from tracemap.machine.figures import figures_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.machine.sameness import placeless
 from tracemap.units import UNKNOWN, Text
@@ -21,7 +23,7 @@ from tracemap.units import UNKNOWN, Text
 class Compared:
     """One of two bundles: its name, its map and, maybe, what a run of it costs; `images` reads its machine code.
 
-    `remarks`: the compiler's, where the bundle keeps them.
+    `remarks`: the compiler's, where the bundle keeps them; `compiled`: how long the compiler took.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Compared:
     attribution: Attribution | None
     images: Callable[[], Sequence[Image]]
     remarks: Remarks | None = None
+    compiled: CompileTimes = NOT_KEPT
 
     @cached_property
     def said(self) -> ComparedSide:
@@ -44,6 +47,8 @@ class Compared:
             iterations=run.iterations if run else UNKNOWN,
             invocation_ns=run.invocation.median_ns if run else UNKNOWN,
             ops=len(self.graph.ops),
+            compile_ns=self.compiled.elapsed_ns,
+            compile_cpu_ns=self.compiled.cpu_ns,
         )
 
     @cached_property
@@ -78,6 +83,17 @@ class Compared:
             except ModuleInvalid:
                 self._codes[kernel] = ()
         return self._codes[kernel]
+
+    def figures(self, kernel: str) -> KernelCode:
+        """What the code of a kernel amounts to."""
+        found = kernel_images(self._images, kernel)
+        try:
+            counted = figures_of(*found[0]) if found else None
+        except ModuleInvalid:
+            counted = None
+        if counted is None:
+            return KernelCode()
+        return KernelCode(counted.instructions, counted.loops, counted.vector_bits, counted.spills)
 
     @cached_property
     def _codes(self) -> dict[str, tuple[str, ...]]:

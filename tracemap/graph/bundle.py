@@ -4,6 +4,7 @@
     module.vmfb    the compiled module
     source/        the model, and the Python files that its frames name
     kernels/       the final IR of each kernel, one op a line; and all of them, to be compiled again
+    compiled.json  how long the compiler took
     remarks.json   what the compiler said of its code, where it was asked to
     literals/      what long literals of these texts hold, such as weights, by the names that stand for them there
     runs/          runs that were recorded without another target
@@ -15,13 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from tracemap.codec import OtherVersion, decode_document, storable
+from tracemap.codec import Document, OtherVersion, decode_document, storable
 from tracemap.codec import encode as encode_record
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
+from tracemap.graph.compiled import NOT_KEPT, CompileTimes
 from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
@@ -36,11 +39,14 @@ from tracemap.units import UNKNOWN
 SUFFIX = ".tracemap"
 MAP_NAME = "map.json"
 MODULE_NAME = "module.vmfb"
+COMPILED_NAME = "compiled.json"
 REMARKS_NAME = "remarks.json"
 SOURCE_FOLDER = "source"
 KERNELS_FOLDER = "kernels"
 CONFIGURED_NAME = "configured.mlir"
 RUNS_FOLDER = "runs"
+
+_D = TypeVar("_D", bound=Document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +126,27 @@ class Bundle:
             BundleInvalid: it was not asked for, or what is kept of it is damaged.
             BundleVersion: it was written in another format version.
         """
-        file = self.path / REMARKS_NAME
         if not self.has_remarks:
             raise BundleInvalid(
                 f"{self.path}: keeps no remarks of the compiler; build it with `tracemap build --remarks`"
             )
+        return self._document(REMARKS_NAME, Remarks, lambda found: check_named(found, self.graph))
+
+    def compile_times(self) -> CompileTimes:
+        """How long the compiler took for it; unknown where that is not kept, as of one made from dumps.
+
+        Raises:
+            BundleInvalid: what is kept of it is damaged.
+            BundleVersion: it was written in another format version.
+        """
+        return self._document(COMPILED_NAME, CompileTimes) if (self.path / COMPILED_NAME).exists() else NOT_KEPT
+
+    def _document(self, name: str, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
+        """What lies beside the map under this name; `check` raises ValueError where it does not fit the map."""
+        file = self.path / name
         try:
-            found = decode_document(stored_bytes(file, BundleInvalid), Remarks)
-            check_named(found, self.graph)
+            found = decode_document(stored_bytes(file, BundleInvalid), kind)
+            check(found)
         except OtherVersion as error:
             raise BundleVersion(f"{file}: is of version {error.version}, not 1; build the bundle again") from error
         except ValueError as error:
@@ -168,14 +187,14 @@ class Files:
     """What goes into a bundle beside its map; `module` and `configured` are moved into it.
 
     `sources`: texts by their path below `source/`; `kernels`: texts by their name in `kernels/`; `configured`: the
-    kernels as bytecode, where there is one; `remarks`: the compiler's, where it was asked for them.
+    kernels as bytecode, where there is one; `documents`: what else lies beside the map, by name.
     """
 
     module: Path
     sources: Mapping[str, str]
     kernels: Mapping[str, str] = field(default_factory=dict)
     configured: tuple[Path, ...] = ()
-    remarks: tuple[Remarks, ...] = ()
+    documents: Mapping[str, Document] = field(default_factory=dict)
 
 
 def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
@@ -193,8 +212,8 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             (folder / MAP_NAME).write_bytes(encoded)
             shutil.move(files.module, folder / MODULE_NAME)
             _write_texts(folder, graph, files)
-            for remarks in files.remarks:
-                (folder / REMARKS_NAME).write_bytes(encode_record(remarks))
+            for name, document in files.documents.items():
+                (folder / name).write_bytes(encode_record(document))
             with moved_away(place) as old:
                 folder.rename(place)
                 if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it

@@ -91,7 +91,7 @@ def _instruction(decoded: Decoded, line: int, function: CodeFunction, machine: s
         operands=decoded.op_str,
         line=line,
         targets=tuple(target for target in told if function.low <= target < function.high),
-        falls_through=not ends and not (is_jump and decoded.mnemonic in _ALWAYS),
+        falls_through=not ends and not (is_jump and decoded.mnemonic in ALWAYS),
         hundredths=hundredths_of_cycle(
             machine, decoded.mnemonic, decoded.op_str, loads=values.loads, stores=values.stores
         ),
@@ -99,7 +99,7 @@ def _instruction(decoded: Decoded, line: int, function: CodeFunction, machine: s
     )
 
 
-_ALWAYS = ("jmp", "b", "br")
+ALWAYS = ("jmp", "b", "br")
 """Jumps that are always taken."""
 
 

@@ -5,7 +5,6 @@ The compiler runs in a process of its own; while it generates code, the model an
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 
 from msgspec import structs
 
+from tracemap.codec import Document
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.graph import bundle
@@ -74,9 +74,10 @@ class _Build:
             graph, texts = self._graph(parsed, tags, compilation)
             self._hear(compilation.wait())
             self._progress("writing the bundle")
-            files = _files(compilation, texts, self._request.opaque_kernels)
+            documents: dict[str, Document] = {bundle.COMPILED_NAME: compilation.took()}
             if remarks:
-                files = dataclasses.replace(files, remarks=(self._remarks(compilation, bytecode, graph),))
+                documents[bundle.REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
+            files = _files(compilation, texts, self._request.opaque_kernels, documents)
             return bundle.store(self._request.target, graph, files, force=self._request.options.force)
 
     def _parsed(self) -> ParsedModel:
@@ -166,11 +167,13 @@ def _without_text(kernel: Kernel) -> Kernel:
     return structs.replace(kernel, steps=(), text=UNKNOWN)
 
 
-def _files(compilation: Compilation, sources: Mapping[str, str], opaque: Set[str]) -> bundle.Files:
+def _files(
+    compilation: Compilation, sources: Mapping[str, str], opaque: Set[str], documents: Mapping[str, Document]
+) -> bundle.Files:
     texts = compilation.kernels()
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in opaque}
     configured = (compilation.configured,) if texts else ()
-    return bundle.Files(compilation.module, sources, kernels, configured)
+    return bundle.Files(compilation.module, sources, kernels, configured, documents)
 
 
 _LONGEST_NAME: Final = 200

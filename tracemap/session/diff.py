@@ -77,7 +77,8 @@ def _joined(
     name = UNKNOWN if run is None else run.name
     images = partial(read_images, loaded.module_path)
     remarks = loaded.remarks() if loaded.has_remarks else None
-    return loaded, Compared(loaded.path.name, loaded.map_sha256, loaded.graph, name, attribution, images, remarks)
+    known = remarks, loaded.compile_times()
+    return loaded, Compared(loaded.path.name, loaded.map_sha256, loaded.graph, name, attribution, images, *known)
 
 
 def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tuple[bool, Sequence[Match]]:

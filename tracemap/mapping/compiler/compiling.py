@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Protocol
 
 from tracemap.errors import ModelInvalid, UsageInvalid
+from tracemap.graph.compiled import CompileTimes
 from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText, line_kernels
 from tracemap.ir.parsing import MlirParser
 from tracemap.mapping.compiler.messages import failure, not_loaded
 from tracemap.mapping.compiler.remarks import IN_ORDER, REMARK_FLAGS, SaidRemark, read_remarks
-from tracemap.owned.children import end, start
+from tracemap.mapping.compiler.running import Run
 from tracemap.toolchain import find_tool, run_tool
+from tracemap.units import sum_of
 
 _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
 """The numbers of the phases in the names of their dumps; what lies between stream and hal is not read."""
@@ -109,40 +111,6 @@ class Phases(Protocol):
         """The texts of the kernels, whose lines are the debug lines of the machine code; none where they are not."""
 
 
-class _Run:
-    """One run of iree-compile; `dumps`: its phases go into a folder, without large constants."""
-
-    def __init__(
-        self, compiler: Compiler, source: Path, target: Path, folder: Path, more: Sequence[str], *, dumps: bool = True
-    ) -> None:
-        self.phases = folder / f"phases-{target.name}"
-        self.stderr = folder / f"stderr-{target.name}.txt"
-        dumping = (*compiler.with_printing(), f"--dump-compilation-phases-to={self.phases}")
-        arguments: list[str | Path] = [
-            compiler.program,
-            source,
-            *(dumping if dumps else compiler.flags),
-            *more,
-            "-o",
-            target,
-        ]
-        with self.stderr.open("wb") as stderr:
-            self.process = start(arguments, stdout=stderr, stderr=stderr)
-
-    def dump(self, number: int) -> Path | None:
-        """Where a phase is dumped, once that has begun."""
-        return next(iter(sorted(self.phases.glob(f"*.{number}.*.mlir"))), None)
-
-    @property
-    def said(self) -> str:
-        """What the compiler has printed."""
-        return self.stderr.read_text(encoding="utf-8", errors="replace").strip()
-
-    def end(self) -> None:
-        """Kill it where it still runs."""
-        end(self.process)
-
-
 _CONFIGURE = (f"--compile-to={CONFIGURED}",)
 _GENERATE = (f"--compile-from={CONFIGURED}",)
 _BYTECODE = ("--emit-mlir-bytecode",)
@@ -183,30 +151,43 @@ class Compilation:
         self._kernels: tuple[KernelText, ...] = ()
         self._left = False
         self._starting = threading.Lock()
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
         self._first = self._run(bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE))
-        self._complete: _Run | None = self._with_constants() if constants else None
-        self._second: _Run | None = None
+        self._complete: Run | None = self._with_constants() if constants else None
+        self._second: Run | None = None
         self._wants_remarks = remarks
-        self._remarks: _Run | None = None
+        self._remarks: Run | None = None
         self._trouble: BaseException | None = None
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
 
-    def _with_constants(self) -> _Run:
+    def _with_constants(self) -> Run:
         more = (*_CONFIGURE, *(flag for flag in _TEXT if not _names(self._compiler.flags, flag)))
         return self._run(self._bytecode, "configured.mlir", more, dumps=False)
 
     def _run(
         self, source: Path, target: str, more: Sequence[str], *, dumps: bool = True, compiler: Compiler | None = None
-    ) -> _Run:
+    ) -> Run:
         """Start the compiler, unless whoever waits for it has left."""
         with self._starting:
             if self._left:
                 raise _Left
-            run = _Run(compiler or self._compiler, source, self._folder / target, self._folder, more, dumps=dumps)
+            phases = self._folder / f"phases-{target}"
+            run = Run(
+                self._arguments(compiler or self._compiler, source, phases, more, dumps=dumps),
+                self._folder / target,
+                phases,
+            )
             self._runs.append(run)
             return run
+
+    @staticmethod
+    def _arguments(
+        compiler: Compiler, source: Path, phases: Path, more: Sequence[str], *, dumps: bool
+    ) -> list[str | Path]:
+        """Of a run; `dumps`: its phases go into a folder, without large constants."""
+        dumping = (*compiler.with_printing(), f"--dump-compilation-phases-to={phases}")
+        return [compiler.program, source, *(dumping if dumps else compiler.flags), *more]
 
     def __enter__(self) -> Compilation:
         return self
@@ -221,16 +202,16 @@ class Compilation:
     def _go_on(self) -> None:
         """What the thread does: wait for the first run, line the kernels, start the second, wait for it."""
         try:
-            if self._first.process.wait() == 0:
+            if self._first.wait() == 0:
                 self._second = self._generate()
-                if self._second.process.wait() != 0 and not self.no_kernels:
+                if self._second.wait() != 0 and not self.no_kernels:
                     self.no_kernels = "iree-compile could not go on from its own kernels"
                     self._second = self._whole()
-                    self._second.process.wait()
+                    self._second.wait()
         except BaseException as error:  # handed on to whoever waits
             self._trouble = error
 
-    def _generate(self) -> _Run:
+    def _generate(self) -> Run:
         parser = MlirParser()
         try:
             module = parser.parse(self._configured())
@@ -261,11 +242,11 @@ class Compilation:
             self._complete = self._with_constants()
         if self._complete is None:
             return plain
-        if self._complete.process.wait() != 0:
-            raise ModelInvalid(failure(self._complete.process.returncode, self._complete.said))
+        if self._complete.wait() != 0:
+            raise ModelInvalid(failure(self._complete.status, self._complete.said))
         return (self._folder / "configured.mlir").read_bytes()
 
-    def _whole(self) -> _Run:
+    def _whole(self) -> Run:
         self._kernels = ()
         return self._run(self._bytecode, self.module.name, ())
 
@@ -287,10 +268,18 @@ class Compilation:
         self.wait()
         if self._remarks is None or self.no_kernels:
             raise ModelInvalid(self.no_kernels or "there are no kernels")
-        if self._remarks.process.wait() != 0:
-            raise ModelInvalid(failure(self._remarks.process.returncode, self._remarks.said))
+        if self._remarks.wait() != 0:
+            raise ModelInvalid(failure(self._remarks.status, self._remarks.said))
         with self._remarks.stderr.open(encoding="utf-8", errors="replace", newline="\n") as said:
             yield from read_remarks(line.rstrip("\n") for line in said)
+
+    def took(self) -> CompileTimes:
+        """How long the runs that made the module took together, once they have ended."""
+        self.wait()
+        runs = [run for run in (self._first, self._second) if run is not None]
+        return CompileTimes(
+            elapsed_ns=sum_of(run.elapsed_ns for run in runs), cpu_ns=sum_of(run.cpu_ns for run in runs)
+        )
 
     def wait_for(self, phase: str) -> str:
         """The text of a phase's dump, once it is complete: once the next phase's has begun, or the run ended.
@@ -304,7 +293,7 @@ class Compilation:
             time.sleep(pause_s)
             pause_s = min(1.1 * pause_s, _LONGEST_POLL_S)  # what takes long is not asked after as often
         # Where the compiler failed, its own words are worth more than that a dump is missing.
-        if self._first.process.poll() or not self._thread.is_alive():
+        if self._first.poll() or not self._thread.is_alive():
             self.wait()
         run = self._first if number <= _LAST_OF_FIRST else self._second
         path = None if run is None else run.dump(number)
@@ -315,7 +304,7 @@ class Compilation:
     def _is_complete(self, number: int) -> bool:
         """Whether nothing more is written to a phase's dump: the next one has begun, or no run will write any."""
         if number <= _LAST_OF_FIRST:
-            return self._first.process.poll() is not None or self._first.dump(number + 1) is not None
+            return self._first.poll() is not None or self._first.dump(number + 1) is not None
         return not self._thread.is_alive() or (self._second is not None and self._second.dump(number + 1) is not None)
 
     def wait(self) -> str:
@@ -329,8 +318,8 @@ class Compilation:
             raise self._trouble
         runs = [run for run in (self._first, self._second) if run is not None]
         for run in runs:
-            if run.process.returncode != 0:
-                raise ModelInvalid(failure(run.process.returncode, run.said))
+            if run.status != 0:
+                raise ModelInvalid(failure(run.status, run.said))
             if lost := not_loaded(run.said):
                 raise ModelInvalid(lost)
         return "\n".join(dict.fromkeys(run.said for run in runs if run.said))

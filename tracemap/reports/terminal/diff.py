@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
+from msgspec import structs
+
 from tracemap.comparison.model import (
     Amount,
     Comparison,
@@ -56,6 +58,8 @@ def _print_head(to: Console, made: Comparison) -> None:
         calls = "" if isinstance(side.iterations, Unknown) else f", {plural(side.iterations, 'invocation')}"
         time = "" if isinstance(side.invocation_ns, Unknown) else f" of {format_ns(side.invocation_ns)}"
         say(to, f"{word}: {side.bundle}, {run}{calls}{time}, {plural(side.ops, 'op')}")
+    if said := compile_times(made):
+        say(to, f"compile time: {said}")
     if made.same_model:
         say(to, "same model: ops are matched by identity")
         return
@@ -67,6 +71,15 @@ def _print_head(to: Console, made: Comparison) -> None:
         to,
         f"{made.matched_percent:.1f} % of ops are matched: {said or 'none'}; {edited} edited, {gone} gone, {new} new",
     )
+
+
+def compile_times(made: Comparison) -> str:
+    """What the compiler took before and after; "" where a bundle does not tell."""
+    times = [(side.compile_ns, side.compile_cpu_ns) for side in (made.before, made.after)]
+    if any(isinstance(each, Unknown) for each, _ in times):
+        return ""
+    wall, cpu = (" → ".join(map(format_ns, each)) for each in zip(*times, strict=True))
+    return f"{wall}, of processors {cpu}"
 
 
 # ---- findings
@@ -219,13 +232,16 @@ def _print_kernels(to: Console, kernels: Sequence[KernelDifference], options: Di
     headings = (
         Heading("kernel before", least=16),
         Heading("kernel after", least=16),
-        number("instructions before"),
-        number("instructions after"),
+        *(number(name) for name in ("instructions", "loops", "vector bits", "spills")),
     )
-    cells = [
-        [*map(or_dash, (each.before, each.after, each.instructions_before, each.instructions_after))] for each in shown
-    ]
+    cells = [[or_dash(each.before), or_dash(each.after), *changed_code(each)] for each in shown]
     print_table(to, "Kernels that are other code" + _more(kernels, shown), headings, cells)
+
+
+def changed_code(each: KernelDifference) -> Iterator[str]:
+    """Instructions, loops, bits of vectors and spills of a kernel, before and after: `812 → 640`, one where equal."""
+    for one, two in zip(structs.astuple(each.code_before), structs.astuple(each.code_after), strict=True):
+        yield or_dash(one) if one == two else f"{or_dash(one)} → {or_dash(two)}"
 
 
 def _print_remarks(to: Console, remarks: Sequence[RemarkDifference], options: DiffOptions) -> None:
