@@ -7,7 +7,7 @@ from typing import Final
 
 from tracemap.comparison.anchors import RINGS, Numbers, Side, alone_in_both, downwards, ringed, upwards
 from tracemap.comparison.model import How, Match
-from tracemap.comparison.neighbours import Pairs, spread
+from tracemap.comparison.neighbours import Pairs, along, spread
 from tracemap.comparison.ordering import in_order
 from tracemap.graph.flow import Flow
 from tracemap.graph.ops import OpId
@@ -15,6 +15,9 @@ from tracemap.units import Unknown
 
 _ROUNDS: Final = 4
 """How often order and neighbours take turns."""
+_ALIKE: Final = 3
+"""Neighbours of what is matched that have the same so many steps around them are looked at no further."""
+_Rings = Sequence[Sequence[int]]
 
 
 def match_flows(before: Flow, after: Flow) -> tuple[Match, ...]:
@@ -27,11 +30,15 @@ def match_flows(before: Flow, after: Flow) -> tuple[Match, ...]:
         how.update({one: by for one, _ in noted})
         return noted
 
-    known = note(_added(pairs, _anchors(pairs)), How.STRUCTURE)
+    rings = ringed(pairs.before), ringed(pairs.after)
+    known = note(_added(pairs, _anchors(pairs, rings)), How.STRUCTURE)
+    known += note(along(pairs, known, (rings[0][_ALIKE], rings[1][_ALIKE])), How.NEIGHBOURS)
     note(spread(pairs, known), How.NEIGHBOURS)
     known = note(_added(pairs, _loose_anchors(pairs)), How.STRUCTURE)
     note(spread(pairs, known), How.NEIGHBOURS)
     for number in range(_ROUNDS):
+        if not pairs.is_left:
+            break
         found = note(_likely(pairs, in_order(pairs, loose=number % 2 == 1)), How.ORDER)
         note(spread(pairs, found), How.NEIGHBOURS)
     return tuple(_matches(pairs, how))
@@ -49,13 +56,11 @@ def _likely(pairs: Pairs, proposed: Iterable[tuple[int, int]]) -> Iterator[tuple
             yield one, two
 
 
-def _anchors(pairs: Pairs) -> Iterator[tuple[int, int]]:
+def _anchors(pairs: Pairs, rings: tuple[_Rings, _Rings]) -> Iterator[tuple[int, int]]:
     """What has the same in front of it and behind it; then in front; then behind; then around it."""
     yield from _by_cones(pairs, loose=False)
-    sides, numbers = (pairs.before, pairs.after), Numbers()
     for steps in RINGS:
-        rings = [ringed(side, side.labels(loose=False), numbers, steps) for side in sides]
-        yield from alone_in_both(*(_told(side, ring) for side, ring in zip(sides, rings, strict=True)))
+        yield from alone_in_both(_told(pairs.before, rings[0][steps]), _told(pairs.after, rings[1][steps]))
 
 
 def _loose_anchors(pairs: Pairs) -> Iterator[tuple[int, int]]:
@@ -64,10 +69,10 @@ def _loose_anchors(pairs: Pairs) -> Iterator[tuple[int, int]]:
 
 
 def _by_cones(pairs: Pairs, *, loose: bool, only_both: bool = False) -> Iterator[tuple[int, int]]:
-    sides, numbers = (pairs.before, pairs.after), Numbers()
+    sides, up, down = (pairs.before, pairs.after), Numbers(), Numbers()
     labels = [side.labels(loose=loose) for side in sides]
-    ups = [upwards(side, own, numbers) for side, own in zip(sides, labels, strict=True)]
-    downs = [downwards(side, own, numbers) for side, own in zip(sides, labels, strict=True)]
+    ups = [upwards(side, own, up) for side, own in zip(sides, labels, strict=True)]
+    downs = [downwards(side, own, down) for side, own in zip(sides, labels, strict=True)]
     both: list[Sequence[Hashable]] = [list(zip(*each, strict=True)) for each in zip(ups, downs, strict=True)]
     for keys in (both,) if only_both else (both, ups, downs):
         yield from alone_in_both(*(_told(side, own) for side, own in zip(sides, keys, strict=True)))

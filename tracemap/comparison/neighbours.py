@@ -8,7 +8,8 @@ readers. What is found is evidence for its own neighbours.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tracemap.comparison.anchors import Side
@@ -44,6 +45,11 @@ class Pairs:
         """Whether two nodes are of one kind."""
         first, second = self.before.flow[one], self.after.flow[two]
         return first.name == second.name and first.passes_on == second.passes_on
+
+    @property
+    def is_left(self) -> bool:
+        """Whether both models have nodes without a partner."""
+        return min(self.to_after, default=0) < 0 and min(self.to_before, default=0) < 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return ((one, two) for one, two in enumerate(self.to_after) if two >= 0)
@@ -87,6 +93,52 @@ class Pairs:
 def _reads(side: Side, reader: int, number: int, maker: int) -> bool:
     reads = side.flow[reader].reads
     return number < len(reads) and maker in reads[number]
+
+
+def along(
+    pairs: Pairs, known: Iterable[tuple[int, int]], rings: tuple[Sequence[int], Sequence[int]]
+) -> list[tuple[int, int]]:
+    """Match neighbours of these pairs, and theirs, that have the same around them and are alone in that; in one pass.
+
+    What is left has more than one neighbour like it, or stands where something was changed.
+    """
+    waiting = deque(known)
+    found = []
+    while waiting:
+        one, two = waiting.popleft()
+        for ones, twos in _beside(pairs, one, two):
+            theirs = _alone([(number, rings[1][place], place) for place, number in twos])
+            for key, first in _alone([(number, rings[0][place], place) for place, number in ones]).items():
+                if key in theirs and pairs.add(first, theirs[key]):
+                    found.append((first, theirs[key]))
+                    waiting.append(found[-1])
+    return found
+
+
+_Numbered = list[tuple[int, int]]
+
+
+def _beside(pairs: Pairs, one: int, two: int) -> Iterator[tuple[_Numbered, _Numbered]]:
+    """What a pair reads, then who reads it, each with the number of the operand, on both sides; some is unmatched."""
+    before, after = pairs.before, pairs.after
+    for ones, twos in (
+        (_makers(before, one), _makers(after, two)),
+        (before.readers[one][:_MOST_NEIGHBOURS], after.readers[two][:_MOST_NEIGHBOURS]),
+    ):
+        if any(pairs.to_after[place] < 0 for place, _ in ones):
+            yield ones, twos
+
+
+def _makers(side: Side, place: int) -> _Numbered:
+    return [(maker, number) for number, makers in enumerate(side.flow[place].reads) for maker in makers]
+
+
+def _alone(keyed: list[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
+    """The places that have their key alone."""
+    found: dict[tuple[int, int], int] = {}
+    for number, ring, place in keyed:
+        found[number, ring] = -1 if (number, ring) in found else place
+    return {key: place for key, place in found.items() if place >= 0}
 
 
 def spread(pairs: Pairs, known: Iterable[tuple[int, int]], least: int = ENOUGH) -> list[tuple[int, int]]:

@@ -24,11 +24,13 @@ def in_order(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
 def _gaps(pairs: Pairs) -> Iterator[tuple[list[int], list[int]]]:
     """The unmatched places between matched ones that stand in the same order in both models."""
     ends = [*_rising(list(pairs)), (len(pairs.to_after), len(pairs.to_before))]
-    begin = (0, 0)
-    for one, two in ends:
-        ones = [place for place in range(begin[0], one) if pairs.to_after[place] < 0]
-        yield ones, [place for place in range(begin[1], two) if pairs.to_before[place] < 0]
-        begin = (one, two)
+    left = [[place for place, other in enumerate(to) if other < 0] for to in (pairs.to_after, pairs.to_before)]
+    begin = [0, 0]
+    for matched in ends:
+        places = [bisect_left(*each) for each in zip(left, matched, strict=True)]
+        ones, twos = (own[first:end] for own, first, end in zip(left, begin, places, strict=True))
+        yield ones, twos
+        begin = places
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -7,8 +7,8 @@ from typing import Final
 
 from tracemap.graph.flow import Flow, FlowNode
 from tracemap.graph.ops import OpId
-from tracemap.ir.parsing import MlirParser, Operation, walk
-from tracemap.ir.reading import describe, parse_model
+from tracemap.ir.parsing import MlirParser, Operation
+from tracemap.ir.reading import describe_bare
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_return
@@ -34,9 +34,7 @@ class Flows:
         Raises:
             ModelInvalid: it does not parse.
         """
-        parsed = parse_model(self._parser, model)
-        attributes = [self._attributes(operation) for operation in walk(parsed.module.operation)]
-        return _Walk(describe(self._parser, parsed), attributes, self._number).flow()
+        return _Walk(describe_bare(self._parser, model, self._attributes), self._number).flow()
 
     def _attributes(self, operation: Operation) -> int:
         attributes = operation.attributes
@@ -54,11 +52,10 @@ class Flows:
 
 
 class _Walk:
-    """Makes the flow of one model."""
+    """Makes the flow of one model, whose operations have the numbers of their attributes as signatures."""
 
-    def __init__(self, model: SourceModel, attributes: list[int], number: _Numbering) -> None:
-        self._model, self._operations = model, model.operations
-        self._attributes, self._number = attributes, number
+    def __init__(self, model: SourceModel, number: _Numbering) -> None:
+        self._model, self._operations, self._number = model, model.operations, number
         self._calls, self._scopes = Calls(model), scopes_of(model)
         self._parts: dict[int, list[SourceOperation]] = {}
         self._returns: dict[int, SourceOperation] = {}
@@ -110,13 +107,13 @@ class _Walk:
         inside = tuple(
             (
                 part.name,
-                self._attributes[part.index],
+                part.signature,
                 part.results,
                 tuple(self._inside(operation.index, each) for each in part.operands),
             )
             for part in parts
         )
-        own = (operation.name, self._attributes[operation.index], operation.results)
+        own = (operation.name, operation.signature, operation.results)
         return self._number((own, inside, operation.symbol if public else ""))
 
     def _inside(self, owner: int, definition: Definition) -> Hashable:
