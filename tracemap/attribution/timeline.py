@@ -32,7 +32,8 @@ ORDER BY event.start_ns, event.duration_ns DESC, event.kind, event.submission_id
          event.thread, event.cpu_ns, event.invocation{limit}
 """
 _OF_CALLS: Final = """
-SELECT invocation, sum(duration_ns), count(*) FROM {events} WHERE {timed} GROUP BY ALL ORDER BY ALL
+SELECT invocation, max(start_ns + duration_ns) - min(start_ns), count(*)
+FROM {events} WHERE {timed} GROUP BY ALL ORDER BY ALL
 """
 
 
@@ -63,7 +64,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Whole calls of a run, as many as there is room for: the median one, then those whose events take longest.
+    """Whole calls of a run, as many as there is room for: the median one, then those that take longest.
 
     `invocations`: which they are, the median one first; none where rows do not tell calls apart. `calls` and `events`:
     how many the run has, `events_of_median` of which are the median call's. `lengths`: of all calls of sites;
@@ -87,8 +88,8 @@ def timeline(
     Args:
         graph: the map that the run is of.
         run: an opened run.
-        invocations: which calls, as its rows count them, warm-up included; none: the one whose events take as long as
-            those of the median call. Of a run that does not tell calls apart all of its events are taken.
+        invocations: which calls, as its rows count them, warm-up included; none: the one that takes the median time
+            from its first event to its last. Of a run that does not tell calls apart all of its events are taken.
         every: all measured calls instead.
         memory_mb: what rows may hold of the memory; 0: what the machine can spare.
 
@@ -132,21 +133,21 @@ def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excer
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of the function, -1 of rows that are of none: how long its events take together, and how many it has."""
+    """A call of the function, -1 of rows that are of none: how long from its first event to its last, and how many."""
 
     number: int
-    total_ns: int
+    extent_ns: int
     events: int
 
 
 def _calls(source: Source) -> list[_Call]:
     rows = source.tables.query(_OF_CALLS.format(events=source.events, timed=_TIMED))
-    return [_Call(-1 if call is None else int(call), int(total), int(events)) for call, total, events in rows]
+    return [_Call(-1 if call is None else int(call), int(extent), int(events)) for call, extent, events in rows]
 
 
 def _ranked(calls: Sequence[_Call]) -> list[_Call]:
     """The calls that rows tell apart, the slowest last."""
-    return sorted((call for call in calls if call.number >= 0), key=lambda call: (call.total_ns, call.number))
+    return sorted((call for call in calls if call.number >= 0), key=lambda call: (call.extent_ns, call.number))
 
 
 def _median(ranked: Sequence[_Call]) -> _Call | None:

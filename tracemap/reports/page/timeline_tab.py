@@ -201,10 +201,10 @@ def _said(excerpt: Excerpt) -> str:
         return f"The run does not tell calls apart. {found}"
     if excerpt.events_of_median > here:
         cut = f"the first {format_count(here)} of its {format_count(excerpt.events_of_median)} events"
-        return f"Of {plural(excerpt.calls, 'call')} the median one is here, by the time of its events: {cut}."
+        return f"Of {plural(excerpt.calls, 'call')} the median one is here, from its first event to its last: {cut}."
     if shown == excerpt.calls:
         return f"All {plural(shown, 'call')} that were measured are here." if shown > 1 else "The only call is here."
     others = f" and the {plural(shown - 1, 'slowest one')}" if shown > 1 else ""
     begin = f"{format_count(shown)} of {format_count(excerpt.calls)} calls are here: the median one{others}"
     left = f"{plural(excerpt.calls - shown, 'call')} with {plural(excerpt.events - here, 'event')} are left out"
-    return f"{begin}, by the time of their events. {left}."
+    return f"{begin}, from their first event to their last. {left}."
