@@ -510,7 +510,7 @@ def test_without_any_weight_members_have_the_same(rule: Rule | None, tmp_path: P
 
 
 @settings(
-    max_examples=15,
+    max_examples=8,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
         HealthCheck.differing_executors,
