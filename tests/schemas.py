@@ -23,6 +23,7 @@ from tracemap.reports.json.audit import ShownAudit
 from tracemap.reports.json.lowering import ShownLowering
 from tracemap.reports.json.show import ShownMap
 from tracemap.reports.json.stats import ShownStats
+from tracemap.session.doctor import Findings
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
@@ -36,6 +37,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
     "stats": (ShownStats, "tracemap stats"),
+    "doctor": (Findings, "tracemap doctor"),
     "bench": (Bench, "tracemap bench"),
     "swap": (Swapped, "tracemap swap"),
     "tune": (Tune, "tracemap tune"),

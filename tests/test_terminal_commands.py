@@ -25,6 +25,7 @@ from tests.test_hook_stats import calls_file
 from tests.test_lower import AFFINE, AFFINE_FUSION, PROGRAMS
 from tracemap.capture.counters.choosing import Availability
 from tracemap.capture.counters.events import find_event
+from tracemap.cli.doctor import print_findings
 from tracemap.cli.events import print_events
 from tracemap.cli.help import HelpContext
 from tracemap.cli.main import group
@@ -68,6 +69,7 @@ from tracemap.reports.terminal.diff import print_diff
 from tracemap.reports.terminal.swap import print_swap
 from tracemap.reports.terminal.tune import print_tune
 from tracemap.reports.views.chosen import VIEWS
+from tracemap.session.doctor import Ability, Findings, State
 from tracemap.units import UNKNOWN
 
 Masks = tuple[tuple[re.Pattern[str], str], ...]
@@ -95,6 +97,7 @@ OUTPUTS = {
     "swap": ["swap"],
     "tune": ["tune"],
     "sweep": [],
+    "doctor": ["doctor"],
     "events": ["events"],
     "stats": ["stats"],
     "hook": [],
@@ -281,6 +284,23 @@ def test_events_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytes
         Availability(find_event("r00c0"), opens=False, reason=none),
     ]
     check_gold("events", lambda out: print_events(found, out), monkeypatch, request)
+
+
+def test_doctor_looks_as_it_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Of a machine that has most things, some of them in part."""
+    bare = Ability("browser", State.MISSING, "none is registered", "to look at pages", "set BROWSER to its command")
+    found = Findings(
+        tracemap="0.1.0",
+        python="3.12.4",
+        platform="Linux 6.1, x86_64",
+        ok=True,
+        abilities=(
+            Ability("compiler", State.WORKS, "iree-base-compiler 3.13.0, /a/b/iree-compile", "build", needed=True),
+            Ability("valgrind", State.PARTLY, "valgrind 3.19.0", "record --cache-sim", "3.24 and newer run them"),
+            bare,
+        ),
+    )
+    check_gold("doctor", lambda out: print_findings(found, out), monkeypatch, request)
 
 
 SPREAD = Spread(84_912.4, 81_002.0, 90_417.5, 10, 240, 1)

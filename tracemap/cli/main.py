@@ -11,7 +11,6 @@ from contextlib import suppress
 
 import click
 
-from tracemap._version import __version__
 from tracemap.cli.help import WIDEST, HelpContext
 from tracemap.cli.streams import flush_output, give_up_output, open_streams, tell
 from tracemap.errors import TracemapError, UsageInvalid
@@ -36,6 +35,7 @@ COMMANDS = {
     "swap": "Replace kernels by edited ones, and say what that changes.",
     "tune": "Look for better tiles and vector sizes of kernels, and write them as a tuning spec.",
     "sweep": "Compile, verify and time generated operations over sizes, types and configurations.",
+    "doctor": "Say what works on this machine, and what to install or allow for the rest.",
     "events": "List what can be counted on this machine: page faults, cache misses, cycles.",
     "stats": "Print statistics of recorded calls, per thread, as IREE's own hook does.",
     "hook": "Print what to preload to record calls in programs of your own.",
@@ -66,8 +66,23 @@ class CommandGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from tracemap.session.doctor import versions
+
+        click.echo(f"{_NAME}, version {versions()}")
+        context.exit()
+
+
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST})
-@click.version_option(__version__, prog_name=_NAME)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version, and those of IREE's packages, and exit.",
+)
 def group() -> None:
     """Which of my operations, on which line of my model, costs this time and these cache misses?
 

@@ -1,0 +1,52 @@
+"""`tracemap doctor`: what works on this machine."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from tracemap.cli.options import options_command
+from tracemap.cli.streams import tell
+from tracemap.options.doctor import DoctorOptions
+
+if TYPE_CHECKING:
+    from tracemap.session.doctor import Findings
+
+
+@options_command("doctor", DoctorOptions)
+def command(options: DoctorOptions) -> None:
+    """Say what works on this machine, and what to install or allow for the rest.
+
+    Each thing that tracemap builds on is tried: compiler, runtime, devices, profiles, the hook, events of the
+    processor, valgrind, a browser, packages of single formats, the folder of temporary files. The status is 1 where
+    nothing can be built or recorded.
+
+    \b
+    Example:
+      tracemap doctor
+      tracemap doctor --format json
+    """
+    from tracemap.outputs import show_as
+    from tracemap.session.doctor import doctor
+
+    found = doctor()
+    show_as(options.format, sys.stdout, partial(print_findings, found), lambda: found)
+    if not found.ok:
+        tell("without what is missing above, nothing can be built or recorded")
+        click.get_current_context().exit(1)
+
+
+def print_findings(found: Findings, out: TextIO) -> None:
+    """Print what was found, a row for each ability; below, what would help."""
+    from tracemap.reports.terminal.tables import Heading, console, print_table, say
+
+    to = console(out)
+    say(to, f"tracemap {found.tracemap}, Python {found.python}, {found.platform}")
+    state, told = Heading("state"), Heading("what there is", words=True, least=24)
+    rows = [(each.name, each.state.value, each.found, each.used_by) for each in found.abilities]
+    print_table(to, "", (Heading(""), state, told, Heading("used by", words=True, leave=10, least=16)), rows)
+    if helping := [(each.name, each.remedy) for each in found.abilities if each.remedy]:
+        print_table(to, "What would help", (Heading(""), Heading("", words=True, least=30)), helping)
