@@ -27,7 +27,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format schemas assets gallery bench corpus reproducers accuracy mutations fuzz knocks compat dist release clean
+.PHONY: help venv demo test browser lint format docs schemas assets gallery bench corpus reproducers accuracy mutations fuzz knocks compat dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -57,14 +57,19 @@ test: $(READY) browser ## run all tests
 browser: # the page's tests run in a real Chromium; where it can be neither found nor installed they skip and say so
 	@sh tests/browser/setup.sh
 
-lint: $(READY) ## check style and types
+lint: $(READY) ## check style, types and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 format: $(READY) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(READY) ## write the documentation as pages and as a manual page into build/docs
+	$(BIN)/sphinx-build -q -E -W -b html docs build/docs/html
+	$(BIN)/sphinx-build -q -E -W -b man docs build/docs/man
 
 schemas: $(READY) ## write the JSON Schemas anew from the types of what is stored and printed
 	$(BIN)/python -m tests.schemas

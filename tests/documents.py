@@ -1,7 +1,8 @@
 """The parts of the documents that are made from the code: `python -m tests.documents` writes them anew.
 
-The tables of errors, residual reasons and columns of calls come from the package, the loops from `tracemap lower`, the
-worked example from `demo/table.txt`, which `make demo` leaves. Each part stands between two comments that name it.
+The sections of errors, the tables of residual reasons and columns of calls come from the package, the loops from
+`tracemap lower`, the worked example from `demo/table.txt`, which `make demo` leaves. Each part stands between two
+comments that name it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,16 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 DOCUMENTS = (README, *sorted(DOCS.glob("*.md")))
 """All that is written for users."""
+BLOCK = re.compile(r"^```(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+"""The language of a block of code, and its text; what Sphinx is told has a language in braces."""
 DEMO_TABLE = ROOT / "demo" / "table.txt"
 
 
-def error_table() -> str:
-    """Each kind of error with cause and remedy."""
-    rows = [f"| `{kind.slug}` | {cause_of(kind)} | {kind.remedy} |" for kind in TracemapError.__subclasses__()]
-    return "\n".join(["| error | cause | remedy |", "|---|---|---|", *rows])
-
-
-def cause_of(kind: type[TracemapError]) -> str:
-    """The sentence of its docstring, as a part of a sentence."""
-    sentence = str(kind.__doc__)
-    return sentence[0].lower() + sentence[1:].removesuffix(".")
+def error_sections() -> str:
+    """A section for each kind of error, whose anchor is what stands in brackets behind a message: cause and remedy."""
+    return "\n".join(
+        f"## {kind.slug}\n\n{kind.__doc__}\n\nWhat helps: {kind.remedy}.\n" for kind in TracemapError.__subclasses__()
+    )
 
 
 def residual_table() -> str:
@@ -66,7 +64,7 @@ def lower_example() -> str:
 
 
 PARTS: dict[str, tuple[Path, Callable[[], str]]] = {
-    "errors": (DOCS / "errors.md", error_table),
+    "errors": (DOCS / "errors.md", error_sections),
     "residual": (DOCS / "attribution.md", residual_table),
     "calls": (DOCS / "hook.md", call_table),
     "lower": (DOCS / "compiler.md", lower_example),

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from tests.browser.gallery import GALLERY, VIEWS
-from tests.documents import DOCUMENTS
+from tests.documents import BLOCK, DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import ResidualReason
 from tracemap.cli.main import COMMANDS
@@ -60,7 +60,7 @@ def test_command_is_in_the_readme(name: str) -> None:
 
 @functools.cache
 def code_blocks() -> str:
-    return "\n".join(re.findall(r"^```\w*\n(.*?)^```", EVERYTHING, re.MULTILINE | re.DOTALL))
+    return "\n".join(text for language, text in BLOCK.findall(EVERYTHING) if not language.startswith("{"))
 
 
 def test_commands_of_the_documents_exist_and_take_their_options() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import DOCUMENTS, README
+from tests.documents import BLOCK, DOCUMENTS, README
 from tests.support import ROOT, check_cli, run_cli
 
 PROGRAMS = ROOT / "tests" / "programs" / "documents"
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PRINTED = "text"
-"""The language of blocks that show what a command prints."""
+SHOWN = ("text", "{toctree}", "{eval-rst}")
+"""The languages of blocks that are not run: what a command prints, and what Sphinx is told."""
 SETS_UP = ("pip install",)
 """Commands that change the environment in which these tests themselves run."""
 NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults"}
@@ -34,7 +32,7 @@ class Block:
 
 def blocks(document: Path) -> list[Block]:
     found = [Block(language or "bash", text) for language, text in BLOCK.findall(document.read_text(encoding="utf-8"))]
-    return [block for block in found if block.language != PRINTED and not block.text.startswith(SETS_UP)]
+    return [block for block in found if block.language not in SHOWN and not block.text.startswith(SETS_UP)]
 
 
 def missing_here() -> set[str]:

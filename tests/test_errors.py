@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.documents import cause_of, is_current
+from tests.documents import is_current
 from tracemap.errors import TracemapError
 
 KINDS = TracemapError.__subclasses__()
@@ -18,7 +18,8 @@ def test_kind_is_documented(kind: type[TracemapError]) -> None:
     for attribute in ("slug", "remedy"):
         assert attribute in vars(kind), f"{kind.__name__} inherits its {attribute}"
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind.slug)
-    assert re.fullmatch(r"[a-z`].*\w", cause_of(kind)), f"the docstring of {kind.__name__} is not one sentence"
+    assert re.fullmatch(r"[A-Za-z`].*\w\.", str(kind.__doc__)), f"the docstring of {kind.__name__} is not one sentence"
+    assert re.fullmatch(r"[a-z`].*[\w)`]", kind.remedy), f"the remedy of {kind.__name__} is a sentence's end"
     assert kind.exit_code in (1, 2)
 
 
