@@ -9,7 +9,7 @@ import click
 
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
+from tracemap.cli.streams import warn_of
 from tracemap.options.diff import DiffOptions
 
 
@@ -36,5 +36,5 @@ def command(before: Path, after: Path, options: DiffOptions) -> None:
         show_diff(made, options, sys.stdout)
     if found := failing(made, options):
         for line in found:
-            tell(f"over {options.fail_over:g} %: {line}")
+            warn_of(f"over {options.fail_over:g} %: {line}")
         sys.exit(1)

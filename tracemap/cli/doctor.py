@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.cli.options import options_command
-from tracemap.cli.streams import tell
+from tracemap.cli.streams import warn_of
 from tracemap.options.doctor import DoctorOptions
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def command(options: DoctorOptions) -> None:
     found = doctor()
     show_as(options.format, sys.stdout, partial(print_findings, found), lambda: found)
     if not found.ok:
-        tell("without what is missing above, nothing can be built or recorded")
+        warn_of("without what is missing above, nothing can be built or recorded")
         click.get_current_context().exit(1)
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import click
 
 from tracemap.cli.help import WIDEST, HelpContext
-from tracemap.cli.streams import flush_output, give_up_output, open_streams, tell
+from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_of
 from tracemap.errors import TracemapError, UsageInvalid
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
 
@@ -115,7 +115,7 @@ def _run() -> int:
             status = group.main(prog_name=_NAME, standalone_mode=False)
             flush_output()
         except click.exceptions.NoArgsIsHelpError as error:
-            tell(error.format_message())
+            warn_of(error.format_message())
             return error.exit_code
         except click.ClickException as error:
             raise _invalid(error) from error
@@ -166,4 +166,4 @@ def _notes_of(error: BaseException | None) -> list[str]:
 
 def _say(sentence: str, notes: Sequence[str], slug: str = "") -> None:
     """A line of what happened."""
-    tell(f"tracemap: {'; '.join([sentence, *notes])}{slug}")
+    warn_of(f"tracemap: {'; '.join([sentence, *notes])}{slug}")

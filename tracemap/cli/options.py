@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from tracemap.cli.help import HelpContext
+from tracemap.cli.progress import be_verbose
+from tracemap.cli.streams import be_quiet
 from tracemap.options.option import BEHIND_DASHES, AnyOptions, DeclaredOption, declared_options
 from tracemap.units import UNKNOWN
 
@@ -32,9 +34,31 @@ def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[...
         assert isinstance(made, _OptionsCommand)
         made.kind, made.behind = kind, behind
         made.params += [_click_option(option) for option in declared_options(kind) if option is not behind]
+        made.params += _how_loud()
         return made
 
     return decorate
+
+
+def _how_loud() -> list[click.Option]:
+    """The options of all commands: how much is said on standard error."""
+
+    def quiet(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            be_quiet()
+
+    def verbose(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            be_verbose()
+
+    made = (
+        ("-q", "--quiet", quiet, "Say nothing on standard error but warnings and errors."),
+        ("-v", "--verbose", verbose, "Say how long each phase takes, and which programs are started."),
+    )
+    return [
+        click.Option([short, long], is_flag=True, expose_value=False, callback=callback, help=text)
+        for short, long, callback, text in made
+    ]
 
 
 class _OptionsCommand(click.Command):

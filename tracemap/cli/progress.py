@@ -1,13 +1,19 @@
-"""Shows the phase of work that takes over a second; silent when standard error is not a terminal."""
+"""Shows the phase of work that takes over a second; silent when standard error is not a terminal.
+
+Who wants it verbose gets a line for each phase with its time, and one for each program that is started.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tracemap.cli.streams import is_quiet, tell
 from tracemap.toolchain import Progress, no_progress
 
 _DELAY_S = 1.0
@@ -16,7 +22,10 @@ _DELAY_S = 1.0
 @contextmanager
 def phases_shown(title: str) -> Iterator[Progress]:
     """A `Progress` that shows `title: phase` with a spinner and the elapsed time, once a second has passed."""
-    if not sys.stderr.isatty():
+    if _State.verbose:
+        yield from _phases_told(title)
+        return
+    if is_quiet() or not sys.stderr.isatty():
         yield no_progress
         return
     display = _Display(title)
@@ -28,6 +37,42 @@ def phases_shown(title: str) -> Iterator[Progress]:
     finally:
         timer.cancel()
         display.stop()
+
+
+class _State:
+    verbose = False
+
+
+class _Told(logging.Handler):
+    """Says what is logged in the way of all that is said."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(f"tracemap: {record.getMessage()}")
+
+
+def be_verbose() -> None:
+    """Say each phase with its time from now on, and each program that is started."""
+    if not _State.verbose:
+        _State.verbose = True
+        logger = logging.getLogger("tracemap")
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(_Told())
+
+
+def _phases_told(title: str) -> Iterator[Progress]:
+    begun, phase = time.monotonic(), ""
+
+    def told(following: str) -> None:
+        nonlocal begun, phase
+        now = time.monotonic()
+        if phase:
+            tell(f"tracemap: {title}: {phase}: {now - begun:.2f} s")
+        begun, phase = now, following
+
+    try:
+        yield told
+    finally:
+        told("")
 
 
 class _Display:

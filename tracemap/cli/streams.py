@@ -96,8 +96,29 @@ def give_up_output() -> None:
         os.close(nowhere)
 
 
+class _State:
+    quiet = False
+    """What is neither a warning nor an error is not said."""
+
+
+def be_quiet() -> None:
+    """Say nothing to people from now on but warnings and errors."""
+    _State.quiet = True
+
+
+def is_quiet() -> bool:
+    """Whether nothing is said but warnings and errors."""
+    return _State.quiet
+
+
 def tell(text: str) -> None:
-    """Say something to people, on standard error."""
+    """Say something to people, on standard error, unless they want it quiet."""
+    if not _State.quiet:
+        warn_of(text)
+
+
+def warn_of(text: str) -> None:
+    """Say what people have to know: a warning or an error."""
     with suppress(OSError, RuntimeError, ValueError):  # full, closed, or just being written to
         sys.stderr.write(lines_for_terminal(text) + "\n")
         sys.stderr.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tracemap.cli.streams import tell
+from tracemap.cli.streams import warn_of
 
 if TYPE_CHECKING:
     from tracemap.diagnostics import Diagnostic
@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 def warn(diagnostics: Iterable[Diagnostic]) -> None:
     """Say what a reader must know before trusting the result: a line each, with its slug."""
     for item in diagnostics:
-        tell(f"tracemap: warning: {item.message} [{item.slug}]")
+        warn_of(f"tracemap: warning: {item.message} [{item.slug}]")

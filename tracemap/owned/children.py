@@ -6,7 +6,9 @@ files go to this process's folder.
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -25,6 +27,7 @@ Stream = int | IO[bytes] | None
 
 Child = subprocess.Popen[bytes]
 
+_LOG = logging.getLogger("tracemap")
 _LEAST_DELAY_S, _MOST_DELAY_S = 0.0005, 0.05
 
 
@@ -73,6 +76,7 @@ def start(
     words = [str(word) for word in arguments]
     if broken := next((word for word in words if "\0" in word), ""):
         raise UsageInvalid(f"{broken!r}: holds a zero byte, which no program can be given; leave it out")
+    _LOG.debug("$ %s", shlex.join(words))
     with undisturbed(), _State.starting:
         if _State.closed:
             raise Ended(signal.SIGTERM)
