@@ -140,7 +140,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"tracks"}),
         frozenset({"remarks"}),
         frozenset({"calls", "lowering", "page", "views"}),
-        frozenset({"csv", "json", "terminal"}),
+        frozenset({"csv", "diff", "json", "terminal"}),
         frozenset({"exports"}),
     ),
 }

@@ -187,7 +187,7 @@ def format_quantity(value: Integer, unit: str) -> str:
 def format_mean(total: int, count: int, unit: str) -> str:
     """A mean for people: in three digits, or as a quantity where it is whole.
 
-    The page's script writes means by the same rules (`assets/page/amounts.js`).
+    The page's script writes means by the same rules (`assets/shared/amounts.js`).
 
     >>> format_mean(4_009_734_919, 338, "ns")
     '11.9 ms'

@@ -177,7 +177,7 @@ def test_the_script_writes_amounts_as_the_markup_has_them(browser: Chrome) -> No
     means += [(1023 * 1024 + 512, 1), (999_499, 1), (999_999_500, 1000), (1, 338), (1, 100_000), (-3, 2), (-5, 100_000)]
     means += [(int(10 ** chance.uniform(0, 15)), chance.randint(1, 5000)) for _ in range(3000)]
     asked = [(total, count, unit) for total, count in means for unit in ("ns", "bytes", "count", "Ir")]
-    script = "const data = { totals: false };" + asset("page/amounts.js")
+    script = "const data = { totals: false };" + asset("shared/amounts.js")
     browser.get("about:blank")
     shown = browser.execute_script(script + "return arguments[0].map(([t, c, unit]) => quantity(t / c, unit))", asked)
     for (total, count, unit), text in zip(asked, shown, strict=True):

@@ -91,14 +91,18 @@ def _finding(op: Measured, metric: str, threshold: float, drift: Drift, least: f
         return
     if min(op.one.low, op.two.low) <= 0 or abs(op.two.median / drift.ratio - op.one.median) < least:
         return
-    low, middle, high = (
-        two / one / drift.ratio
-        for one, two in ((op.one.high, op.two.low), (op.one.median, op.two.median), (op.one.low, op.two.high))
-    )
+    middle, low, high = ratios(op.one, op.two, drift)
     limit = 1 + threshold / 100
     if max(middle, 1 / middle) > drift.spread and (low > limit or high < 1 / limit):
         medians = op.one.median, op.two.median
         yield _made("slower" if low > limit else "faster", op, metric, medians, (middle, low, high))
+
+
+def ratios(one: Spread, two: Spread, drift: Drift) -> tuple[float, float, float]:
+    """How many times as much something costs, without the machine's part: by the medians, at least, and at most."""
+    ends = (one.median, two.median), (one.high, two.low), (one.low, two.high)
+    middle, low, high = (after / before / drift.ratio for before, after in ends)
+    return middle, low, high
 
 
 def _alone(op: Measured, metric: str, enough: float) -> Iterator[Finding]:

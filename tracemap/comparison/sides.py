@@ -58,6 +58,15 @@ class Compared:
         return {op: tuple(sorted({kernel_of[site] for site in sites})) for op, sites in self.graph.sites_of_op.items()}
 
     @cached_property
+    def ops_of_kernel(self) -> Mapping[str, tuple[OpId, ...]]:
+        """The ops that work in each kernel, by its name."""
+        found: dict[str, list[OpId]] = {}
+        for op, kernels in self.kernels_of.items():
+            for kernel in kernels:
+                found.setdefault(kernel, []).append(op)
+        return {kernel: tuple(ops) for kernel, ops in found.items()}
+
+    @cached_property
     def partners_of(self) -> Mapping[OpId, frozenset[OpId]]:
         """The ops that each op shares a site with."""
         found: dict[OpId, set[OpId]] = {}

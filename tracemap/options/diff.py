@@ -33,6 +33,7 @@ class DiffOptions(Options):
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
+    html: Path | None = option(None, "Write a page too: both sources side by side.", metavar="PAGE")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace the output if it exists.")

@@ -21,7 +21,12 @@ def known_invocations(metric: MetricTotal) -> int:
 
 def shown_unit(metric: MetricTotal) -> tuple[str, int]:
     """The unit that a metric is shown in, and how many of its own make one of it."""
-    return ("count", 1_000_000) if metric.unit == "millionths" else (metric.unit, 1)
+    return scaled_unit(metric.unit)
+
+
+def scaled_unit(unit: str) -> tuple[str, int]:
+    """The unit in which amounts of a unit are shown, and how many make one of it."""
+    return ("count", 1_000_000) if unit == "millionths" else (unit, 1)
 
 
 def basis(metrics: Sequence[MetricTotal], *, totals: bool) -> str:

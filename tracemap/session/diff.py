@@ -33,7 +33,7 @@ def diff(before: Path, after: Path, options: DiffOptions, progress: Progress = n
     """
     from tracemap.comparison.comparing import compare
 
-    check_files(options.output, force=options.force, inputs=(before, after))
+    check_files(options.output, options.html, force=options.force, inputs=(before, after))
     named = (_named(before, options.map_a), _named(after, options.map_b))
     with_runs = all(run is not None for _, run in named)
     sides = [_joined(bundle, run if with_runs else None, options, progress) for bundle, run in named]
@@ -45,6 +45,11 @@ def diff(before: Path, after: Path, options: DiffOptions, progress: Progress = n
     if options.metric is not None and options.metric not in [metric.name for metric in made.metrics]:
         there = ", ".join(metric.name for metric in made.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: not both have it; the metrics that both have are: {there}")
+    if options.html is not None:
+        from tracemap.reports.diff.render import write_diff_page
+
+        progress("writing the page")
+        write_diff_page(made, (one, first), (two, second), options.html, force=options.force)
     if options.output is not None:
         write_shown(partial(show_diff, made, options), options.output)
     return made

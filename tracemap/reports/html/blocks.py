@@ -32,17 +32,22 @@ def block_sizes(texts: Mapping[str, tuple[int, int]]) -> str:
     return "".join(widths + [f".n{length} {{ --lines: {length} }}\n" for length in lengths])
 
 
-def markup_of_lines(lines: Sequence[str], anchor: str) -> str:
-    """The elements of a text's lines: those of the text `F0` have the ids `F0L1`, `F0L2` and so on."""
+def markup_of_lines(lines: Sequence[str | None], anchor: str) -> str:
+    """The elements of a text's lines: those of the text `F0` have the ids `F0L1`, `F0L2` and so on; None is a gap."""
     return "".join(_markup(lines, anchor))
 
 
-def _markup(lines: Sequence[str], anchor: str) -> Iterator[str]:
+def _markup(lines: Sequence[str | None], anchor: str) -> Iterator[str]:
     number = 0
     for block in in_blocks(lines):
         yield f'<div class="chunk n{len(block)}">\n'
         # Escaping takes no time to speak of, but by the line it would.
-        for text in for_markup("\n".join(block)).split("\n"):
+        there = iter(for_markup("\n".join(line for line in block if line is not None)).split("\n"))
+        for line in block:
+            if line is None:
+                yield '<div class="l gap"></div>\n'
+                continue
             number += 1
+            text = next(there)
             yield f'<div class="l" id="{anchor}L{number}"><code>{text}</code></div>\n'
         yield "</div>\n"

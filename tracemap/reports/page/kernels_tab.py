@@ -17,7 +17,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.remarks import FIGURES, Remark
 from tracemap.machine.images import Image, read_images
-from tracemap.reports.kernels import KernelView, view_kernel
+from tracemap.reports.kernels import view_kernel
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import KernelPage, LoopRow
 from tracemap.reports.remarks import in_order
@@ -65,9 +65,9 @@ def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: Ke
         if not text:
             continue
         wanted = kernel.name in results and left > 0
-        view = view_kernel(kernel, text, images if wanted else ())
-        left -= len(view.instructions)
-        page = _page(view, results.get(kernel.name), wanted=wanted)
+        no_code = "" if wanted else "not read: the run saw nothing in it, or hotter kernels fill the page"
+        page = kernel_page(kernel, text, images if wanted else (), results.get(kernel.name), no_code=no_code)
+        left -= len(page.code)
         pages.append(structs.replace(page, remarks=tuple(_remark_rows(remarks.get(kernel.name, ())))))
     return tuple(pages)
 
@@ -85,8 +85,11 @@ def _heat(result: KernelResult) -> int:
     return sum(next(iter(values.values()), 0) for values in result.lines.values())
 
 
-def _page(view: KernelView, result: KernelResult | None, *, wanted: bool) -> KernelPage:
-    no_code = view.no_code if wanted else "not read: the run saw nothing in it, or hotter kernels fill the page"
+def kernel_page(
+    kernel: Kernel, text: str, images: Sequence[Image], result: KernelResult | None = None, *, no_code: str = ""
+) -> KernelPage:
+    """A kernel as pages have it; `no_code`: why its machine code is not read, "" where it is."""
+    view = view_kernel(kernel, text, images)
     number_of = {each.address: number for number, each in enumerate(view.instructions)}
     seen_at = {number_of[at]: seen for at, seen in result.addresses.items() if at in number_of} if result else {}
     return KernelPage(
@@ -103,7 +106,7 @@ def _page(view: KernelView, result: KernelResult | None, *, wanted: bool) -> Ker
             LoopRow(loop.parent, number_of[loop.address], loop.instructions, loop.ops, loop.lines)
             for loop in view.loops
         ),
-        no_code=no_code if not view.instructions else "",
+        no_code=(no_code or view.no_code) if not view.instructions else "",
     )
 
 

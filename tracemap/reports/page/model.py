@@ -2,7 +2,7 @@
 
 Amounts of a metric are exact integers in its unit, as the engine has them: sums over the run, but for what is said to
 be of single calls or invocations. They are divided, and made texts, where they are shown: by `amount_text` for the
-markup, and by the same rules in the page's script (`assets/page/amounts.js`), which shows them per invocation or as
+markup, and by the same rules in the page's script (`assets/shared/amounts.js`), which shows them per invocation or as
 sums. What is there per metric stands in the order of the page's metrics; it is empty in a page without a run, and for
 what was not measured.
 

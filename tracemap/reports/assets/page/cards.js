@@ -100,5 +100,3 @@ function cards(ids, table, card) {
   if (found.length > LIMIT) shown.push(make("p", "facts", "and " + (found.length - LIMIT) + " more, see the table"));
   return shown;
 }
-
-const plural = (count, word) => count + " " + word + (count === 1 ? "" : "s");

@@ -1,5 +1,4 @@
 // Selecting a line, an op or a site: its lines are marked, its details shown.
-const showPanel = (id) => show(panels.findIndex((panel) => panel.id === id), false);
 let selectedLine = "";
 
 function closeDetails() {
@@ -71,9 +70,4 @@ function follow() {
   else if (/^kernel\d/.test(name)) showPanel("kernels");
   else if (ops.has(name)) selectOp(name);
   else if (sites.has(name)) selectSite(name);
-}
-
-function go(name) {
-  if (location.hash === "#" + name) follow();
-  else location.hash = name;
 }

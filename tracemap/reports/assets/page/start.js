@@ -12,6 +12,19 @@ function showWhole(run) {
   keep("amounts", run ? "run" : "invocation");
 }
 
+// What stands in the markup: sums with the number of their metric, numbers of calls, and of what the numbers are.
+function paintAmounts() {
+  for (const cell of document.querySelectorAll("[data-sum]")) {
+    cell.textContent = amount(Number(cell.dataset.sum), data.metrics[cell.dataset.metric]);
+  }
+  for (const cell of document.querySelectorAll("[data-calls]")) cell.textContent = callsText(Number(cell.dataset.calls));
+  for (const note of document.querySelectorAll("[data-basis]")) {
+    note.textContent = note.dataset.basis ? data.metrics[note.dataset.basis].shown[whole][1] : basisOf(chosenMetric());
+  }
+  byId("basis").disabled = !chosenMetric().known_invocations;
+  byId("basis").value = byId("basis").disabled ? "1" : String(whole);
+}
+
 function repaint() {
   paintAmounts();
   paintLines();
@@ -58,12 +71,7 @@ listenToKeys(
     Escape: closeDetails,
     ...Object.fromEntries(views),
   },
-  {
-    ArrowRight: () => show(view + 1, true),
-    ArrowLeft: () => show(view - 1, true),
-    Home: () => show(0, true),
-    End: () => show(-1, true),
-  },
+  keysOfTabs,
 );
 
 for (const panel of document.querySelectorAll(".source")) {

@@ -1,13 +1,4 @@
-// What the other parts work on: rows by id, and the metric that is chosen. Rows come as lists of their fields.
-function unpacked(kind, values) {
-  const row = {};
-  const names = data.fields[kind];
-  for (let at = 0; at < names.length; at++) row[names[at]] = values[at];
-  return row;
-}
-
-const allUnpacked = (kind, rows) => rows.map((values) => unpacked(kind, values));
-
+// What the other parts work on: rows by id, and the metric that is chosen.
 data.ops = allUnpacked("OpRow", data.ops);
 data.sites = allUnpacked("SiteRow", data.sites);
 for (const site of data.sites) site.members = allUnpacked("MemberRow", site.members);
@@ -26,7 +17,6 @@ function costOf(row) {
   if (!Array.isArray(cost)) return cost;
   return (row.costs[metric] = unpacked(row.members ? "SiteCostRow" : "OpCostRow", cost));
 }
-const isKnown = (value) => value !== null && value !== undefined;
 
 // A share of all work in twentieths of the bar; whatever is not nothing shows.
 function barSteps(sum) {

@@ -14,3 +14,19 @@ function show(number, focus) {
   if (focus) tabs[view].focus();
   panels[view].dispatchEvent(new Event("show"));
 }
+
+const showPanel = (id) => show(panels.findIndex((panel) => panel.id === id), false);
+
+// To what a name of the page's addresses names; `follow` is the page's own.
+function go(name) {
+  if (location.hash === "#" + name) follow();
+  else location.hash = name;
+}
+
+// While a tab has the focus.
+const keysOfTabs = {
+  ArrowRight: () => show(view + 1, true),
+  ArrowLeft: () => show(view - 1, true),
+  Home: () => show(0, true),
+  End: () => show(-1, true),
+};

@@ -1,36 +1,8 @@
-// One search over all that has a name: ops, sites, kernels, scopes and files, and lines as `file:12`.
+// One search over all that has a name: what that is a page says in `allNamed` and, of lines as `file:12`, `linesNamed`.
 const MOST_FOUND = 50;
 let searched = null; // made when it is first asked for
 let found = [];
 let marked = 0;
-
-function allNamed() {
-  const entry = (kind, label, about, open) => ({ kind, label, about, open, text: (label + " " + about).toLowerCase() });
-  const rows = [
-    ...data.ops.map((op) => entry("op", op.id, [op.name, op.line[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
-    ...data.sites.map((site) => entry("site", site.id, site.kernel, () => go(site.id))),
-    ...data.kernels.map((kernel, index) => entry("kernel", kernel.name, "", () => go("kernel" + index))),
-    ...data.scopes.filter((scope) => scope.path.length).map((scope) => entry("scope", scope.path.join("/"), "", () => openScope(scope))),
-    ...data.sources.map((source, index) => entry("file", source.label, "", () => go("F" + index))),
-  ];
-  return rows;
-}
-
-function openScope(scope) {
-  tables.get("scopes").filterBy(scope.path.join("/"));
-  keep("scopes.filter", scope.path.join("/"));
-  go("scopes");
-}
-
-// `net.py:12`, whichever files are called so.
-function linesNamed(text) {
-  const match = /^(.*):(\d+)$/.exec(text);
-  if (!match) return [];
-  const matching = data.sources.map((source, index) => [source, "F" + index + "L" + match[2]]);
-  return matching
-    .filter(([source, key]) => source.label.toLowerCase().includes(match[1]) && byId(key))
-    .map(([source, key]) => ({ kind: "line", label: source.label + ":" + match[2], about: "", open: () => go(key) }));
-}
 
 // What is called so comes first, then what begins so, then all else; each in the order of the program.
 function search(text) {

@@ -64,15 +64,4 @@ function singleCell(value) {
 
 const shareCell = (sum) => make("td", "num", isKnown(sum) ? share(sum, chosenMetric().work) : "–");
 
-// What stands in the markup: sums with the number of their metric, numbers of calls, and of what the numbers are.
-function paintAmounts() {
-  for (const cell of document.querySelectorAll("[data-sum]")) {
-    cell.textContent = amount(Number(cell.dataset.sum), data.metrics[cell.dataset.metric]);
-  }
-  for (const cell of document.querySelectorAll("[data-calls]")) cell.textContent = callsText(Number(cell.dataset.calls));
-  for (const note of document.querySelectorAll("[data-basis]")) {
-    note.textContent = note.dataset.basis ? data.metrics[note.dataset.basis].shown[whole][1] : basisOf(chosenMetric());
-  }
-  byId("basis").disabled = !chosenMetric().known_invocations;
-  byId("basis").value = byId("basis").disabled ? "1" : String(whole);
-}
+const plural = (count, word) => count + " " + word + (count === 1 ? "" : "s");

@@ -1,0 +1,25 @@
+// What something cost before and after, of the chosen metric, and how a change is shown: with its sign, and a tint.
+const ofMetric = (amounts) => (metric >= 0 ? amounts[metric] ?? null : null);
+const beforeOf = (row) => ofMetric(row.amounts)?.[0] ?? null;
+const afterOf = (row) => ofMetric(row.amounts)?.[1] ?? null;
+const changeOf = (row) => (ofMetric(row.amounts) ? afterOf(row) - beforeOf(row) : null);
+const bySize = (rows) => rows.filter((row) => changeOf(row)).sort((a, b) => Math.abs(changeOf(b)) - Math.abs(changeOf(a)));
+
+const costText = (sum) => (sum ? amount(sum, chosenMetric()) : "0");
+const changeText = (sum) => (sum > 0 ? "+" : "") + costText(sum);
+const shareText = (sum) => (sum > 0 ? "+" : "") + share(sum, chosenMetric().work);
+const direction = (sum) => (sum > 0 ? "upward" : "downward");
+
+// Five steps each way, by the square root, so that a twentieth of the largest change still shows; 0 for none.
+function tintOf(sum, largest) {
+  if (!sum || !largest) return "";
+  return (sum > 0 ? "up" : "down") + Math.max(1, Math.round(5 * Math.sqrt(Math.abs(sum) / largest)));
+}
+const largestOf = (rows) => rows.reduce((most, row) => Math.max(most, Math.abs(changeOf(row) ?? 0)), 0);
+
+const fateBadge = (fate) => make("span", "fate fate-" + fate, fate);
+const verdict = (word) => make("span", "verdict " + word, word);
+
+function paintBasis() {
+  for (const note of document.querySelectorAll("[data-basis]")) note.textContent = basisOf(chosenMetric());
+}

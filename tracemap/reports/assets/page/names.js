@@ -1,0 +1,28 @@
+// What has a name on this page, for the search.
+function allNamed() {
+  const entry = (kind, label, about, open) => ({ kind, label, about, open, text: (label + " " + about).toLowerCase() });
+  const rows = [
+    ...data.ops.map((op) => entry("op", op.id, [op.name, op.line[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
+    ...data.sites.map((site) => entry("site", site.id, site.kernel, () => go(site.id))),
+    ...data.kernels.map((kernel, index) => entry("kernel", kernel.name, "", () => go("kernel" + index))),
+    ...data.scopes.filter((scope) => scope.path.length).map((scope) => entry("scope", scope.path.join("/"), "", () => openScope(scope))),
+    ...data.sources.map((source, index) => entry("file", source.label, "", () => go("F" + index))),
+  ];
+  return rows;
+}
+
+function openScope(scope) {
+  tables.get("scopes").filterBy(scope.path.join("/"));
+  keep("scopes.filter", scope.path.join("/"));
+  go("scopes");
+}
+
+// `net.py:12`, whichever files are called so.
+function linesNamed(text) {
+  const match = /^(.*):(\d+)$/.exec(text);
+  if (!match) return [];
+  const matching = data.sources.map((source, index) => [source, "F" + index + "L" + match[2]]);
+  return matching
+    .filter(([source, key]) => source.label.toLowerCase().includes(match[1]) && byId(key))
+    .map(([source, key]) => ({ kind: "line", label: source.label + ":" + match[2], about: "", open: () => go(key) }));
+}

@@ -1,0 +1,11 @@
+// Rows come as lists of their fields, whose names are told once.
+function unpacked(kind, values) {
+  const row = {};
+  const names = data.fields[kind];
+  for (let at = 0; at < names.length; at++) row[names[at]] = values[at];
+  return row;
+}
+
+const allUnpacked = (kind, rows) => rows.map((values) => unpacked(kind, values));
+
+const isKnown = (value) => value !== null && value !== undefined;

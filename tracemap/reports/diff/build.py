@@ -1,0 +1,160 @@
+"""Builds the data of the page of a comparison."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tracemap.comparison.model import ComparedSide, Comparison, Finding, MetricDifference
+from tracemap.comparison.sides import Compared
+from tracemap.graph.model import SourceFile
+from tracemap.reports.basis import scaled_unit
+from tracemap.reports.diff.groups import groups_of
+from tracemap.reports.diff.kernels import kernels_of, remarks_of
+from tracemap.reports.diff.model import (
+    DiffFact,
+    DiffMetric,
+    DiffPage,
+    DiffScope,
+    FateChange,
+    FindingRow,
+)
+from tracemap.reports.diff.rows import Rows, anchor_of
+from tracemap.reports.diff.sources import SideTexts, same_models, sources_of
+from tracemap.reports.labels import or_dash
+from tracemap.reports.page.kernels_tab import KernelSources
+from tracemap.reports.page.model import Shown
+from tracemap.units import Unknown, format_count, format_ns, plural
+
+
+@dataclass(frozen=True, slots=True)
+class PageSide:
+    """A side with the texts that the page shows of it."""
+
+    compared: Compared
+    source_text: Callable[[SourceFile], str]
+    kernels: KernelSources
+
+
+def build_diff_page(made: Comparison, before: PageSide, after: PageSide) -> DiffPage:
+    """The data of the page of a comparison."""
+    texts = tuple(SideTexts(side.compared, side.source_text) for side in (before, after))
+    one, two = texts
+    rows = Rows(made, before.compared, after.compared, same_models(texts))
+    metrics = tuple(_metric(each, made) for each in made.metrics)
+    names = [metric.name for metric in metrics]
+    return DiffPage(
+        title=_title(made),
+        matched=matched_words(made),
+        facts=tuple(_facts(before.compared, after.compared)),
+        findings=tuple(_finding(rows, each) for each in made.findings),
+        nothing_found=_nothing_found(made),
+        machine=_machine(made),
+        metric=names.index("cpu_ns") if "cpu_ns" in names else min(0, len(names) - 1),
+        metrics=metrics,
+        ops=rows.ops(),
+        sources=sources_of(rows, (one, two)),
+        groups=groups_of(rows),
+        kernels=kernels_of(rows, before.kernels, after.kernels),
+        remarks=remarks_of(rows),
+        scopes=tuple(
+            DiffScope(group.name, group.ops, tuple(each or (0, 0) for each in rows.of_metrics(group.amounts)))
+            for group in made.scopes
+        ),
+        fates=tuple(_fates(made)),
+        diagnostics=made.diagnostics,
+    )
+
+
+def _title(made: Comparison) -> str:
+    names = [side.bundle.removesuffix(".tracemap") for side in (made.before, made.after)]
+    if names[0] == names[1]:
+        names = [or_dash(side.run) for side in (made.before, made.after)]
+    return " → ".join(names)
+
+
+def _metric(of: MetricDifference, made: Comparison) -> DiffMetric:
+    unit, scale = scaled_unit(of.unit)
+    known = not isinstance(made.invocations, Unknown)
+    divisor, basis = (made.invocations, "per invocation") if known else (1, "sums of the whole runs")
+    assert isinstance(divisor, int)
+    shown = Shown(divisor * scale, basis)
+    return DiffMetric(of.name, of.unit, unit, scale, (shown, shown), known, of.whole.before, of)
+
+
+# ---- words
+
+
+def matched_words(made: Comparison) -> str:
+    """How ops were matched, and how many."""
+    if made.same_model:
+        return f"It is the same model: all {plural(made.after.ops, 'op')} are matched by identity."
+    ways = Counter(str(op.how) for op in made.ops if not isinstance(op.how, Unknown))
+    by_way = ", ".join(f"{format_count(count)} by {way}" for way, count in ways.most_common())
+    gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in made.ops) for end in ("after", "before"))
+    edited = sum(op.edited for op in made.ops)
+    return (
+        f"{made.matched_percent:.1f} % of the ops of both models are matched: {by_way or 'none'}. "
+        f"{format_count(edited)} of them are edited; {format_count(gone)} are gone, {format_count(new)} are new."
+    )
+
+
+def _nothing_found(made: Comparison) -> str:
+    if not made.metrics:
+        return "There is no metric that both have: the maps alone are compared."
+    return f"Nothing changed by more than {made.threshold_percent:g} % beyond chance."
+
+
+def _machine(made: Comparison) -> str:
+    if not made.drift.ops:
+        return ""
+    count = plural(made.drift.ops, "op")
+    return f"{count} with unchanged code took {made.drift.ratio:.2f} times as long: the machine's part, taken away."
+
+
+def _finding(rows: Rows, each: Finding) -> FindingRow:
+    ids = " → ".join(dict.fromkeys(side for side in (each.before, each.after) if not isinstance(side, Unknown)))
+    row = rows.row_before[str(each.before)] if isinstance(each.after, Unknown) else rows.row_after[str(each.after)]
+    return FindingRow(each, anchor_of(rows.made.ops[row]), ids, f"line {or_dash(each.line)}")
+
+
+# ---- what is said of both sides
+
+
+def _facts(before: Compared, after: Compared) -> Iterator[DiffFact]:
+    for (label, one), (_, two) in zip(_facts_of(before), _facts_of(after), strict=True):
+        if one != "–" or two != "–":
+            yield DiffFact(label, one, two)
+
+
+def _facts_of(side: Compared) -> Iterator[tuple[str, str]]:
+    said: ComparedSide = side.said
+    run = side.attribution.run if side.attribution else None
+    yield "bundle", said.bundle
+    yield "run", or_dash(said.run)
+    yield "invocations", "–" if isinstance(said.iterations, Unknown) else format_count(said.iterations)
+    yield "median call", "–" if isinstance(said.invocation_ns, Unknown) else format_ns(said.invocation_ns)
+    yield "device", or_dash(run.device) if run else "–"
+    yield "workers", or_dash(run.workers) if run else "–"
+    yield "ops, sites, kernels", ", ".join(format_count(len(each)) for each in _parts(side))
+    yield "compiler", side.graph.module.iree_compiler
+    yield "flags", " ".join(side.graph.module.flags) or "–"
+    yield "compile time, on the wall", format_ns(said.compile_ns) if isinstance(said.compile_ns, int) else "–"
+    yield "of processors", format_ns(said.compile_cpu_ns) if isinstance(said.compile_cpu_ns, int) else "–"
+    yield "SHA-256 of the module", said.module_sha256
+
+
+def _parts(side: Compared) -> tuple[tuple[object, ...], ...]:
+    return side.graph.ops, side.graph.sites, side.graph.kernels
+
+
+def _fates(made: Comparison) -> Iterator[FateChange]:
+    """Fates that are others than before, those of most ops first."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, op in enumerate(made.ops):
+        one, two = op.fate_before, op.fate_after
+        if isinstance(one, str) and isinstance(two, str) and one != two:
+            found[one, two].append(row)
+    for (one, two), rows in sorted(found.items(), key=lambda each: (-len(each[1]), each[0])):
+        yield FateChange(one, two, tuple(rows))
