@@ -13,7 +13,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser.conftest import find_chrome, is_ready, settle, started_chrome
-from tests.support import ROOT, SAMPLES, Corpus, check_cli
+from tests.support import ROOT, SAMPLES, check_cli
 
 GALLERY: Final = ROOT / "docs" / "gallery"
 SIZE: Final = {"width": 1280, "height": 860, "deviceScaleFactor": 1, "mobile": False}
@@ -21,30 +21,46 @@ SIZE: Final = {"width": 1280, "height": 860, "deviceScaleFactor": 1, "mobile": F
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A screenshot: of the page of which model, at which address, and in which theme."""
+    """A screenshot: of the page of which model, at which address, and in which theme.
+
+    `flags`: of the compiler; with some it is the page that compares the model with what they make of it.
+    """
 
     model: str
     address: str
     scheme: str
+    flags: tuple[str, ...] = ()
 
 
+FUSED: Final = ("--iree-opt-level=O3", "--iree-dispatch-creation-enable-aggressive-fusion")
 VIEWS: Final[Mapping[str, View]] = {
     "overview": View("torch_resnet18_small", "#overview?colour=attainable", "light"),
     "overview-dark": View("jax_gpt2_4l", "#overview?tree=source", "dark"),
     "source": View("jax_gpt2_4l", "#op36", "light"),
     "timeline": View("torch_resnet18_small", "#timeline", "light"),
     "kernel": View("jax_gpt2_4l", "#kernel4", "dark"),
+    "diff": View("jax_gpt2_4l", "#regrouped", "light", FUSED),
 }
 
 
-def make_page(model: str, folder: Path) -> Path:
-    """The page of a sample with a run of its flag file, sampled."""
-    bundle, made, page = folder / f"{model}.tracemap", folder / f"{model}.parquet", folder / f"{model}.html"
-    Corpus(SAMPLES).build(model, bundle)
-    flags = SAMPLES / "flags" / f"{model}.flags"
-    check_cli("record", bundle, "--flagfile", flags, "--seconds", "2", "--sample", "1000", "-o", made, cwd=SAMPLES)
-    check_cli("report", bundle, made, "-o", page)
+def make_page(view: View, folder: Path) -> Path:
+    """The page of a sample with a run of its flag file, sampled; or of two builds of it, with a run of each."""
+    page, one = folder / f"{view.model}{len(view.flags)}.html", _recorded(view.model, (), folder)
+    if view.flags:
+        check_cli("diff", one, _recorded(view.model, view.flags, folder), "--html", page)
+    else:
+        check_cli("report", one, next((one / "runs").glob("run-*")), "-o", page)
     return page
+
+
+def _recorded(model: str, flags: tuple[str, ...], folder: Path) -> Path:
+    """A bundle of a sample with a run of its flag file."""
+    bundle, file = folder / f"{model}{'-fused' if flags else ''}.tracemap", SAMPLES / "models" / f"{model}.mlir"
+    if not bundle.exists():
+        check_cli("build", file, "--source-root", SAMPLES / "sources", "-o", bundle, "--", *flags)
+        asked = SAMPLES / "flags" / f"{model}.flags"
+        check_cli("record", bundle, "--flagfile", asked, "--seconds", "2", "--sample", "1000", cwd=SAMPLES)
+    return bundle
 
 
 def take(browser: Chrome, page: Path, view: View, target: Path) -> None:
@@ -70,10 +86,11 @@ def main() -> None:
         sys.exit("chromium and chromedriver are not installed; tests/browser/setup.sh installs them")
     GALLERY.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as made, tempfile.TemporaryDirectory() as profile:
-        pages = {model: make_page(model, Path(made)) for model in dict.fromkeys(view.model for view in VIEWS.values())}
+        views = {(view.model, view.flags): view for view in VIEWS.values()}
+        pages = {key: make_page(view, Path(made)) for key, view in views.items()}
         with started_chrome(*found, Path(profile)) as browser:
             for name, view in VIEWS.items():
-                take(browser, pages[view.model], view, GALLERY / f"{name}.png")
+                take(browser, pages[view.model, view.flags], view, GALLERY / f"{name}.png")
                 print(GALLERY / f"{name}.png")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from selenium.webdriver import Chrome
 
 from tests.browser.conftest import Open, settle, unfold
 from tests.browser.test_reports_browser import go, prefer, press
+from tests.diffs import REMARK, compared, page_of, write_small_page
 from tests.support import ROOT, SAMPLES
 from tracemap.mapping.lowering.pipelines import lower
 from tracemap.reports.html.document import write_page
@@ -64,5 +66,20 @@ def test_no_stage_of_a_lowering_has_a_serious_finding(open_page: Open, tmp_path:
     prefer(browser, scheme)
     try:
         assert findings(browser, axe) == []
+    finally:
+        prefer(browser, "")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_of_a_comparison_has_a_serious_finding(open_page: Open, tmp_path: Path, axe: str, scheme: str) -> None:
+    made, one, two = compared()
+    page = page_of(structs.replace(made, remarks=(REMARK,)), one, two)
+    browser = open_page(write_small_page(tmp_path / "page.html", page))
+    prefer(browser, scheme)
+    rules = COLOURS if scheme == "dark" else ()
+    try:
+        for anchor in ("overview", "op4", "ops", "regrouped", "remarks"):
+            go(browser, f"#{anchor}")
+            assert findings(browser, axe, *rules) == [], anchor
     finally:
         prefer(browser, "")
