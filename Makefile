@@ -14,6 +14,7 @@ KNOCKS ?= 20
 RELEASES ?= 3.11.0,3.12.0,3.13.0
 MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
+FRONTENDS_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format docs schemas assets gallery bench corpus reproducers accuracy mutations fuzz knocks compat dist release clean
+.PHONY: help venv demo test browser lint format docs schemas assets gallery bench corpus reproducers accuracy mutations fuzz knocks compat frontends dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -111,6 +112,11 @@ knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record
 compat: $(READY) ## what works with which release of IREE: RELEASES=3.11.0,3.12.0,3.13.0, in environments below .compat
 	$(BIN)/python -m tests.compat --releases $(RELEASES)
 
+frontends: browser ## programs of JAX and ONNX, notebooks and tables, in an environment of its own below .frontends
+	@test -x .frontends/bin/pip || $(PYTHON) -m venv .frontends
+	.frontends/bin/python -m pip install --quiet --editable '.[dev,jax,onnx]' 'skl2onnx>=1.19,<2'
+	.frontends/bin/python -m pytest tests/frontends $(FRONTENDS_FLAGS)
+
 dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'
 	rm -rf $(DIST)
@@ -122,5 +128,5 @@ release: dist ## try the wheel where there is no C compiler, run the demo with i
 	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 clean: ## remove what these targets made, the virtual environment too
-	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual .compat
+	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual .compat .frontends
 	find tracemap tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

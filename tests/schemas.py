@@ -15,6 +15,7 @@ from tracemap.codec import Document, pretty
 from tracemap.comparison.model import Comparison
 from tracemap.experiments.model import Bench, Swapped, Tune
 from tracemap.graph.compiled import CompileTimes
+from tracemap.graph.kept import KeptCall
 from tracemap.graph.remarks import Remarks
 from tracemap.graph.stored import StoredMap
 from tracemap.measurements.model import RunHeader
@@ -28,6 +29,7 @@ from tracemap.session.doctor import Findings
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "map": (StoredMap, "map.json of a bundle"),
+    "call": (KeptCall, "call.json of a bundle: the inputs and parameters that it keeps"),
     "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json beside run.csv"),
     "show": (ShownMap, "tracemap show"),
     "audit": (ShownAudit, "tracemap audit"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ SHOWN = ("text", "{toctree}", "{eval-rst}")
 """The languages of blocks that are not run: what a command prints, and what Sphinx is told."""
 SETS_UP = ("pip install",)
 """Commands that change the environment in which these tests themselves run."""
-NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults"}
+NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults", "import jax": "JAX (make frontends)"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def blocks(document: Path) -> list[Block]:
 def missing_here() -> set[str]:
     """What this machine lacks of `NEEDS`."""
     missing = set() if shutil.which("valgrind") else {"--cache-sim"}
+    missing |= set() if importlib.util.find_spec("jax") else {"import jax"}
     return missing if run_cli("events", "page-faults").returncode == 0 else missing | {"page-faults"}
 
 

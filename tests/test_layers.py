@@ -75,9 +75,19 @@ USES: dict[str, frozenset[str]] = {
     "experiments": frozenset({"ir", "graph", "mapping", "measurements"}) | _BELOW,
     "reports": frozenset({"attribution", "comparison", "experiments", "graph", "measurements"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
-    "session": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"comparison", "experiments", "reports"}),
+    "frontends": frozenset({"ir", "graph", "mapping"}) | _BELOW,
+    "session": frozenset({"frontends"})
+    | _MAKING
+    | _MEASURING
+    | _JOINING
+    | _BELOW
+    | frozenset({"comparison", "experiments", "reports"}),
     "model_explorer": frozenset({"errors", "graph", "reports", "session"}),
-    "cli": _MAKING | _MEASURING | _JOINING | _BELOW | frozenset({"comparison", "experiments", "reports", "session"}),
+    "cli": _MAKING
+    | _MEASURING
+    | _JOINING
+    | _BELOW
+    | frozenset({"comparison", "experiments", "frontends", "reports", "session"}),
 }
 
 # Room with sub-rooms -> what lies in it, from the bottom up. What stands on one level does not import one another.
@@ -115,7 +125,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
             }
         ),
         frozenset({"inputs", "open_run", "reserving", "sampling", "simulating", "steady", "watching"}),
-        frozenset({"calling", "counting"}),
+        frozenset({"counting", "kept"}),
+        frozenset({"calling"}),
         frozenset({"expected", "outputs", "plan", "sizes", "timing"}),
         frozenset({"comparing", "execution"}),
         frozenset({"record"}),

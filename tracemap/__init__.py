@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from tracemap._version import __version__
 from tracemap.errors import TracemapError
@@ -76,17 +76,31 @@ __all__ = [
 ]
 
 
+@overload
 def build(
     model: str | Path | bytes, output: str | Path | None = None, options: BuildOptions | None = None, **changes: object
-) -> Bundle:
-    """Compile a model, or read the dumps of a compilation made elsewhere, and write its bundle.
+) -> Bundle: ...
+@overload
+def build(
+    model: object,
+    *arguments: object,
+    output: str | Path | None = None,
+    options: BuildOptions | None = None,
+    keywords: Mapping[str, object] | None = None,
+    **changes: object,
+) -> Bundle: ...
+def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
+    """Compile a model or a program, or read the dumps of a compilation made elsewhere, and write its bundle.
 
     Args:
         model: a file of MLIR text or bytecode; or the content of one, as bytes or as text with a line break or, where
-            no file has that name, a brace; "" with `from_dumps`, where the dumps hold the model.
-        output: the bundle; None: named as the model's file, in the working folder.
-        options: what `tracemap build` can be asked; None: its defaults.
-        changes: options by name, such as `device="vulkan"`.
+            no file has that name, a brace; "" with `from_dumps`, where the dumps hold the model. A file of ONNX. Or a
+            program: `jax.jit(f)`, what is lowered or exported of one, or an `onnx.ModelProto`.
+        arguments: of a model the bundle and the options, as the parameters of these names; of a program what it is
+            called with, which is kept in the bundle for `record` and the like.
+        named: `keywords`: what a program is called with by name; `output`: the bundle, by default named as the model's
+            file or the program, in the working folder; `options`: what `tracemap build` can be asked; and options by
+            name, such as `device="vulkan"`.
 
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.build.build` does.
@@ -95,8 +109,19 @@ def build(
     from tracemap.options.build import BuildOptions
     from tracemap.options.option import chosen
     from tracemap.session.build import build as build_model
+    from tracemap.session.build import build_program
 
-    return build_model(_model(model), chosen(BuildOptions, options, changes, output=output))
+    keywords = named.pop("keywords", None) or {}
+    if not isinstance(model, (str, Path, bytes)):
+        return build_program(model, arguments, keywords, chosen(BuildOptions, named.pop("options", None), named))
+    if len(arguments) > len(_OF_A_MODEL) or keywords:
+        raise TypeError("a model takes its bundle and options alone; what it is called with is for `record`")
+    named = {**dict(zip(_OF_A_MODEL, arguments, strict=False)), **named}
+    return build_model(_model(model), chosen(BuildOptions, named.pop("options", None), named))
+
+
+_OF_A_MODEL = ("output", "options")
+"""What stands behind a model that is no program."""
 
 
 def load(path: str | Path) -> Bundle:

@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.hook import support
 from tests.support import PLAIN_FLAGS, SAMPLES, check_cli
+from tracemap.graph.kept import Keeping
 from tracemap.hook.compiling import HookUnavailable, find_compiler
 from tracemap.toolchain import find_tool
 
@@ -27,6 +28,7 @@ STATS_FOLDER = "stats"
 CALLGRIND = "callgrind.out"
 FLAGS = "model.flags"
 EXPECTED = "expected.npy"
+KEPT = "kept/kept.tracemap"
 SOURCE = "model.mlir"
 DUMPS = "dumps"
 LOCATIONS = "locations.txt"
@@ -68,6 +70,7 @@ def make_inputs(folder: Path) -> None:
     check_cli(*recorded, "-o", folder / CSV)
     _make_flags(folder)
     np.save(folder / EXPECTED, np.arange(6, dtype=np.float32).reshape(2, 3))
+    _make_kept(folder)
     _make_dumps(folder)
     _make_texts(folder)
     _make_profile(folder)
@@ -75,6 +78,17 @@ def make_inputs(folder: Path) -> None:
         _make_calls(folder)
     if shutil.which("valgrind"):
         _make_counts(folder)
+
+
+def _make_kept(folder: Path) -> None:
+    """What a bundle keeps to be called with: inputs of the functions of `_SPECS`' kinds, and parameters."""
+    kept = folder / KEPT
+    shutil.copytree(folder / BUNDLE, kept)
+    parameters = folder / "weights.irpa"
+    parameters.write_bytes(b"IRPA of no use")
+    values = (np.ones((2, 3), np.float32), np.arange(4), np.bool_(True))
+    inputs = tuple((f"x[{number}]", np.asarray(value)) for number, value in enumerate(values))
+    Keeping("mlp", inputs, (("model", parameters), ("", parameters))).store(kept)
 
 
 def _can_compile() -> bool:

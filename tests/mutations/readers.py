@@ -283,12 +283,33 @@ def _colour(folder: Path, dice: random.Random) -> None:
     assert "".join(value for _, value in MlirLexer(stripnl=False, ensurenl=False).get_tokens(text)) is not None
 
 
+def _read_kept(folder: Path, _dice: random.Random) -> None:
+    from tracemap.capture.kept import kept_inputs
+    from tracemap.functions import Argument, Function
+    from tracemap.graph.bundle import load
+    from tracemap.session.programs import kept_of
+
+    types = ("tensor<2x3xf32>", "tensor<4xi64>", "tensor<i1>")
+    kept = kept_of(load(folder / inputs.KEPT))
+    specs = folder / "specs"
+    specs.mkdir(exist_ok=True)
+    function = Function("mlp", tuple(Argument(f"input{at}", kind, loop_bound=False) for at, kind in enumerate(types)))
+    if kept.is_for(function):
+        kept_inputs(function, kept, specs)
+    kept.flags(())
+
+
 READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
         Reader("map", ((f"{inputs.BUNDLE}/map.json", changed_json),), _read_bundle),
         Reader("remarks", ((f"{inputs.BUNDLE}/remarks.json", changed_json),), _read_remarks),
         Reader("compiled", ((f"{inputs.BUNDLE}/compiled.json", changed_json),), _read_compiled),
+        Reader(
+            "kept",
+            ((f"{inputs.KEPT}/call.json", changed_json), (f"{inputs.KEPT}/inputs/*.npy", changed_bytes)),
+            _read_kept,
+        ),
         Reader(
             "bundle",
             (

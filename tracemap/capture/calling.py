@@ -13,6 +13,7 @@ from tracemap.capture.benchmark import SERIAL_FLAG, call_command, check_flags
 from tracemap.capture.declared import Declared, declared_types
 from tracemap.capture.flags import RuntimeFlags, check_calls, check_files, read_flags, sorted_out, with_flag_files
 from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
+from tracemap.capture.kept import NOTHING_KEPT, Kept, kept_inputs
 from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
 from tracemap.inputs import stored_bytes
@@ -30,6 +31,7 @@ class Program:
     functions: tuple[Function, ...]
     device: Text = UNKNOWN
     """Unknown: that of the flags, else local-task."""
+    kept: Kept = NOTHING_KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +163,12 @@ def _made(
     device = flags.device or DEFAULT_DEVICE if program.device is UNKNOWN else str(program.device)
     serial = (SERIAL_FLAG,) if options.serial else ()
     try:
-        inputs = tuple(_inputs(entry, options, flags.inputs, values, folder))
+        inputs = tuple(_inputs(entry, options, flags.inputs, values, (program.kept, folder)))
     except OSError as error:
         text = f"{folder}: inputs cannot be written ({error}); name a folder that has room by TMPDIR"
         raise TargetUnwritable(text) from error
-    return Call(modules, entry, results, device, inputs, (*flags.rest, *serial))
+    rest = (*program.kept.flags(flags.rest), *flags.rest, *serial)
+    return Call(modules, entry, results, device, inputs, rest)
 
 
 def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
@@ -202,8 +205,13 @@ def _entry(program: Program, name: str) -> tuple[Function, tuple[str, ...]]:
 
 
 def _inputs(
-    entry: Function, options: CallOptions, specs: Sequence[str], values: Sequence[object], folder: Path
+    entry: Function, options: CallOptions, specs: Sequence[str], values: Sequence[object], kept_in: tuple[Kept, Path]
 ) -> list[Input]:
+    kept, folder = kept_in
     if values:
         return array_inputs(entry, values, folder)
-    return given_inputs(entry, specs) if specs else made_inputs(entry, options.dim, folder)
+    if specs:
+        return given_inputs(entry, specs)
+    if kept.is_for(entry):
+        return kept_inputs(entry, kept, folder)
+    return made_inputs(entry, options.dim, folder)

@@ -12,6 +12,7 @@ from tracemap.capture.calling import Call, Program, make_call
 from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
 from tracemap.capture.flags import check_undecided
 from tracemap.capture.inputs import Input
+from tracemap.capture.kept import NOTHING_KEPT, Kept
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import UsageInvalid
@@ -46,6 +47,8 @@ class RecordRequest:
     """A simulation of caches in one more execution; None: there is none."""
     values: tuple[object, ...] = ()
     """Inputs as Python has them, in place of those of the options; none: the options decide."""
+    kept: Kept = NOTHING_KEPT
+    """What the module's bundle keeps to call it with, where the options name no inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     options = request.options
     _check_ends(options)
     check_runtime_flags(options)
-    program = Program(request.module, request.functions, request.device)
+    program = Program(request.module, request.functions, request.device, request.kept)
     call = make_call(program, options, BENCHMARK_TOOL, folder, request.values)
     if request.caches is not None:
         check_device(call.device)

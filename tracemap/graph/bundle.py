@@ -8,6 +8,7 @@
     remarks.json   what the compiler said of its code, where it was asked to
     literals/      what long literals of these texts hold, such as weights, by the names that stand for them there
     runs/          runs that were recorded without another target
+    call.json      what it is called with, where a frontend handed that in; with inputs/ and parameters/
 
 A bundle is written to a temporary name beside its target and renamed: it is there whole, or not at all.
 """
@@ -25,6 +26,7 @@ from tracemap.codec import Document, OtherVersion, decode_document, storable
 from tracemap.codec import encode as encode_record
 from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
 from tracemap.graph.compiled import NOT_KEPT, CompileTimes
+from tracemap.graph.kept import CALL_NAME, Keeping, KeptCall
 from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
@@ -153,6 +155,27 @@ class Bundle:
             raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
         return found
 
+    def kept_call(self) -> KeptCall | None:
+        """What it keeps to be called with; None: nothing.
+
+        Raises:
+            BundleInvalid: what is kept of it is damaged.
+            BundleVersion: it was written in another format version.
+        """
+        return self._document(CALL_NAME, KeptCall) if (self.path / CALL_NAME).exists() else None
+
+    def kept_file(self, below: str, name: str) -> Path:
+        """A file in one of the folders of what it keeps to be called with.
+
+        Raises:
+            BundleInvalid: it is missing, or lies outside of the bundle.
+        """
+        path = self._inside(below, name)
+        if path is None:
+            raise BundleInvalid(f"{self.path}: {below}/{name[:80]} is missing; build the bundle again")
+        check_is_file(path, BundleInvalid)
+        return path
+
     def _text(self, below: str, name: str) -> str:
         return self._data(below, name).decode(errors="replace")
 
@@ -195,6 +218,8 @@ class Files:
     kernels: Mapping[str, str] = field(default_factory=dict)
     configured: tuple[Path, ...] = ()
     documents: Mapping[str, Document] = field(default_factory=dict)
+    keeping: Keeping = field(default_factory=Keeping)
+    """What the module is called with, where that was handed in."""
 
 
 def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
@@ -214,6 +239,7 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             _write_texts(folder, graph, files)
             for name, document in files.documents.items():
                 (folder / name).write_bytes(encode_record(document))
+            files.keeping.store(folder)
             with moved_away(place) as old:
                 folder.rename(place)
                 if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it

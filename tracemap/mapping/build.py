@@ -6,7 +6,7 @@ The compiler runs in a process of its own; while it generates code, the model an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +77,7 @@ class _Build:
             documents: dict[str, Document] = {bundle.COMPILED_NAME: compilation.took()}
             if remarks:
                 documents[bundle.REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
-            files = _files(compilation, texts, self._request.opaque_kernels, documents)
+            files = _files(compilation, texts, self._request, documents)
             return bundle.store(self._request.target, graph, files, force=self._request.options.force)
 
     def _parsed(self) -> ParsedModel:
@@ -109,13 +109,13 @@ class _Build:
         request = self._request
         facts = ModelFacts(describe(self._parser, parsed))
         keep = not request.options.no_sources
-        kept = keep_texts(facts.model, request.file_name, request.source_roots, keep=keep)
+        kept = keep_texts(facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of)
         assembly = Assembly(self._parser, facts, compilation, TagIdentity(tags, facts))
         try:
             graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), kept.sources)
         except ModelInvalid as error:
             raise ModelInvalid(self._own_message(str(error))) from error
-        diagnostics = (*graph.diagnostics, *_missing_kernels(compilation))
+        diagnostics = (*request.diagnostics, *graph.diagnostics, *_missing_kernels(compilation))
         kernels = tuple(_without_text(each) if each.name in request.opaque_kernels else each for each in graph.kernels)
         changed = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
         return changed, kept.texts
@@ -168,12 +168,12 @@ def _without_text(kernel: Kernel) -> Kernel:
 
 
 def _files(
-    compilation: Compilation, sources: Mapping[str, str], opaque: Set[str], documents: Mapping[str, Document]
+    compilation: Compilation, sources: Mapping[str, str], request: BuildRequest, documents: Mapping[str, Document]
 ) -> bundle.Files:
     texts = compilation.kernels()
-    kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in opaque}
+    kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in request.opaque_kernels}
     configured = (compilation.configured,) if texts else ()
-    return bundle.Files(compilation.module, sources, kernels, configured, documents)
+    return bundle.Files(compilation.module, sources, kernels, configured, documents, request.keeping)
 
 
 _LONGEST_NAME: Final = 200

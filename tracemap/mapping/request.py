@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tracemap.diagnostics import Diagnostic
+from tracemap.graph.kept import Keeping
 from tracemap.graph.model import LIBRARY
 from tracemap.mapping.compiler.compiling import Compiler
+from tracemap.mapping.texts import no_text
 from tracemap.options.build import BuildOptions
 
 
@@ -27,6 +31,13 @@ class BuildRequest:
 
     opaque_kernels: frozenset[str] = frozenset()
     """Names of kernels whose machine code is not made from their IR: they have no text and no steps."""
+
+    text_of: Callable[[str], str | None] = no_text
+    """The text of a Python file that frames name, where whoever hands in the model knows it; else it is looked for."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """What the module is called with, where that is handed in with the model."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """What is to be said of how the model was made."""
 
     @property
     def source_roots(self) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +22,10 @@ _MAX_BYTES = 4 << 20
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 
 
+def no_text(name: str) -> str | None:
+    """Knows the text of no file."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptTexts:
     """Source files as the map names them, the model first, and their texts by path (none where texts are not kept)."""
@@ -30,13 +34,22 @@ class KeptTexts:
     texts: Mapping[str, str]
 
 
-def keep_texts(model: SourceModel, file_name: str, roots: Sequence[Path], *, keep: bool) -> KeptTexts:
-    """Find what is kept of a model; Python files are looked for below the roots."""
+def keep_texts(
+    model: SourceModel,
+    file_name: str,
+    roots: Sequence[Path],
+    *,
+    keep: bool,
+    text_of: Callable[[str], str | None] = no_text,
+) -> KeptTexts:
+    """Find what is kept of a model; Python files whose text nobody knows (`text_of`) are looked for below the roots."""
     own = SourceFile(file_name, safe_name(file_name), "mlir")
     if not keep:
         return KeptTexts((own,), {})
     named = {frame.place.file for op in model.operations for frame in frames(op.location)}
-    found = _find_python(named, roots)
+    known = {name: text for name in sorted(named) if (text := text_of(name)) is not None}
+    paths = {**known, **_find_python(named - known.keys(), roots)}
+    found = {_python_source(number, name): paths[name] for number, name in enumerate(sorted(paths))}
     return KeptTexts((own, *found), {own.path: model.text, **{each.path: text for each, text in found.items()}})
 
 
@@ -49,18 +62,18 @@ def _safe(name: str) -> str:
     return "".join(character if character.isalnum() or character in "._-" else "_" for character in name)
 
 
-def _find_python(names: Iterable[str], roots: Iterable[Path]) -> dict[SourceFile, str]:
-    """The regular `.py` files below the roots that are named, with their texts, in the order of the names."""
+def _python_source(number: int, name: str) -> SourceFile:
+    return SourceFile(name, f"python/{number}-{safe_name(name)}", "python")
+
+
+def _find_python(names: Iterable[str], roots: Iterable[Path]) -> dict[str, str]:
+    """The texts of the regular `.py` files below the roots that are named."""
     by_basename: dict[str, list[str]] = defaultdict(list)
     for name in names:
         if name.endswith(".py"):
             by_basename[PurePosixPath(name).name].append(name)
-    found: dict[SourceFile, str] = {}
-    for name, path in sorted(_candidates(by_basename, roots).items()) if by_basename else ():
-        text = _read(path)
-        if text is not None:
-            found[SourceFile(name, f"python/{len(found)}-{_safe(path.name)}", "python")] = text
-    return found
+    found = _candidates(by_basename, roots) if by_basename else {}
+    return {name: text for name, path in found.items() if (text := _read(path)) is not None}
 
 
 def _candidates(by_basename: Mapping[str, Sequence[str]], roots: Iterable[Path]) -> dict[str, Path]:

@@ -11,6 +11,7 @@ from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
     from tracemap.capture.calling import Program
+    from tracemap.capture.kept import Kept
     from tracemap.graph.bundle import Bundle
     from tracemap.options.call import CallOptions, FunctionOptions
 
@@ -23,7 +24,25 @@ def program_of(bundle: Bundle, options: CallOptions) -> Program:
     """The bundle's module, with its device where the options name none."""
     from tracemap.capture.calling import Program
 
-    return Program(bundle.module_path, bundle.graph.functions, device_of(bundle, options.runtime_flags))
+    device = device_of(bundle, options.runtime_flags)
+    return Program(bundle.module_path, bundle.graph.functions, device, kept_of(bundle))
+
+
+def kept_of(bundle: Bundle) -> Kept:
+    """What the bundle keeps to call its module with.
+
+    Raises:
+        BundleInvalid, BundleVersion: it is damaged, or was written in another format version.
+    """
+    from tracemap.capture.kept import NOTHING_KEPT, Kept
+    from tracemap.graph.kept import INPUTS_FOLDER, PARAMETERS_FOLDER
+
+    call = bundle.kept_call()
+    if call is None:
+        return NOTHING_KEPT
+    inputs = tuple(bundle.kept_file(INPUTS_FOLDER, each.file) for each in call.inputs)
+    parameters = tuple((each.scope, bundle.kept_file(PARAMETERS_FOLDER, each.file)) for each in call.parameters)
+    return Kept(call.function, tuple(each.name for each in call.inputs), inputs, parameters)
 
 
 def check_call(bundle: Bundle, options: CallOptions) -> None:

@@ -10,7 +10,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
-from tracemap.session.programs import device_of
+from tracemap.session.programs import device_of, kept_of
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def record(
             device=device_of(bundle, options.runtime_flags),
             caches=caches,
             values=tuple(values),
+            kept=kept_of(bundle),
         )
         return record_request(request, progress)
 

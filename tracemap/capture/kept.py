@@ -1,0 +1,95 @@
+"""What a bundle keeps to call its module with: arrays, read and handed on as they were handed in, and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tokenize import TokenError
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.capture.elements import number_type, parsed
+from tracemap.capture.inputs import Input, array_inputs
+from tracemap.errors import InputInvalid
+from tracemap.functions import Function
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_PARAMETERS: Final = "--parameters="
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept for the calls of a function: an array's file for each argument, and parameters by their scopes.
+
+    `names` are what the program calls the arguments.
+    """
+
+    function: str = ""
+    names: tuple[str, ...] = ()
+    inputs: tuple[Path, ...] = ()
+    parameters: tuple[tuple[str, Path], ...] = ()
+
+    def is_for(self, entry: Function) -> bool:
+        """Whether the inputs of a function are kept."""
+        return bool(self.inputs) and self.function == entry.name
+
+    def flags(self, given: Sequence[str]) -> list[str]:
+        """Flags of the runtime for the parameters; none where the flags that are given name parameters themselves."""
+        if any(flag.startswith(_PARAMETERS) for flag in given):
+            return []
+        return [f"{_PARAMETERS}{scope}={path}" if scope else f"{_PARAMETERS}{path}" for scope, path in self.parameters]
+
+
+NOTHING_KEPT: Final = Kept()
+
+
+def kept_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
+    """The arrays that are kept, one per argument; those that IREE takes go to `folder`.
+
+    Raises:
+        InputInvalid: there are more or fewer than the function takes, one is not of its argument's type, or no array.
+    """
+    loaded = [_loaded(file) for file in kept.inputs]
+    types = [argument.type for argument in entry.arguments]
+    values = [_as_declared(array, kind) for array, kind in zip(loaded, types, strict=False)]
+    given = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
+    shapes = [one.said.partition(":")[0] for one in given]
+    return [
+        replace(one, said=f"{shape}: {name}, kept in the bundle")
+        for one, shape, name in zip(given, shapes, kept.names, strict=True)
+    ]
+
+
+def _loaded(file: Path) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    try:
+        # Mapped, so that a damaged header asks for no more memory than the file has bytes.
+        values: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except _NOT_READ as error:
+        raise InputInvalid(f"{file}: the array cannot be read: {error}; build the bundle again") from error
+    return values
+
+
+_NOT_READ: Final = (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError, TokenError)
+"""What numpy raises of a file that is no array, or a damaged one."""
+
+
+def _as_declared(values: np.ndarray[Any, Any], declared: str) -> np.ndarray[Any, Any]:
+    """Values as the type that is declared.
+
+    Numpy's files do not name small floats; and where the compiler makes 32 bits of 64, it does so of arguments, too.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    shaped = parsed(declared)
+    name = number_type(shaped.element) if shaped is not None else ""
+    if not name:
+        return values
+    kind = np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name))
+    if values.dtype.kind == "V" and values.dtype.itemsize == kind.itemsize:
+        return values.view(kind)
+    return values.astype(kind) if values.dtype.kind == kind.kind and values.dtype != kind else values

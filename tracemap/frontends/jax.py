@@ -1,0 +1,236 @@
+"""Functions of JAX: `jax.jit(f)` with its arguments, what is traced or lowered of it, and exported ones.
+
+The model is StableHLO with JAX's locations (Python frames, name scopes). Its arguments are the leaves of the function's
+arguments in JAX's order, without static ones and those that JAX drops as unused; their values are kept, those of
+donated ones too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.errors import InputInvalid, ModelInvalid
+from tracemap.frontends.imported import Imported, as_identifier
+from tracemap.frontends.python_texts import OWN_FOLDER, loaded_text
+from tracemap.graph.kept import Keeping
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Inputs = tuple[tuple[str, "np.ndarray[Any, Any]"], ...]
+"""The name and the value of each."""
+
+_PLATFORM: Final = "cpu"
+"""What JAX lowers for: operations of all devices, rather than calls of one vendor's library."""
+_MAIN: Final = "main"
+_CONSTRAINT: Final = "sdy.sharding_constraint"
+_MESH: Final = "sdy.mesh"
+
+
+def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Imported:  # noqa: ANN401 - one of several classes of JAX
+    """The model of a function of JAX.
+
+    Args:
+        program: `jax.jit(f)`; what its `trace` or `lower` returned; or a `jax.export.Exported`.
+        arguments: what it is called with, static arguments included; of one that is lowered already they may be left
+            out, and then no inputs are kept.
+        keywords: the same, by name.
+
+    Raises:
+        InputInvalid: arguments are missing or of another structure, or an array was given away to an earlier call.
+        ModelInvalid: the module has inputs that are no arguments.
+        Exception: whatever JAX or the function itself raises while it is traced.
+    """
+    _hide_own_frames()
+    if hasattr(program, "mlir_module"):
+        return _exported(program, arguments, keywords)
+    about = _About(program)
+    lowered = _lowered(program, arguments, keywords)
+    module = _Module(lowered)
+    infos = lowered.args_info
+    inputs = _inputs(about, lowered.in_tree, infos, arguments, keywords)
+    lowering = lowered._lowering
+    used = _used(inputs, lowering.compile_args.get("kept_var_idx"), lowering.const_args)
+    module.check_number(used)
+    return Imported(module.name, module.bytecode(), Keeping(module.function, used), loaded_text)
+
+
+def _exported(exported: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Imported:  # noqa: ANN401 - JAX's
+    import jax
+
+    infos = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+    inputs = _inputs(_About(None), exported.in_tree, infos, arguments, keywords)
+    used = _used(inputs, exported.module_kept_var_idx, ())
+    name = as_identifier(exported.fun_name)
+    return Imported(name, exported.mlir_module().encode(), Keeping(_MAIN, used), loaded_text)
+
+
+def _hide_own_frames() -> None:
+    """Have JAX leave tracemap's own functions out of the frames, of which it keeps a few only."""
+    from jax._src import source_info_util
+
+    source_info_util.register_exclusion(str(OWN_FOLDER))
+
+
+def _lowered(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:  # noqa: ANN401 - JAX's
+    traced = program.trace(*arguments, **keywords) if hasattr(program, "trace") else program
+    return traced.lower(lowering_platforms=(_PLATFORM,)) if hasattr(traced, "lower") else traced
+
+
+class _Module:
+    """The module that JAX made, as a copy: its own goes on belonging to it."""
+
+    def __init__(self, lowered: Any) -> None:  # noqa: ANN401 - JAX's
+        from jax.interpreters import mlir as _  # noqa: F401 - JAX registers its dialects
+        from jaxlib.mlir import ir
+
+        made = lowered.compiler_ir("stablehlo")
+        self._ir = ir
+        self._module = made.operation.clone()
+        self._functions = [op for op in self._module.regions[0].blocks[0].operations if "sym_name" in op.attributes]
+        self._main = next(op for op in self._functions if op.attributes["sym_name"].value == _MAIN)
+        self._leave_out_shardings()
+        self.name = as_identifier(str(self._module.attributes["sym_name"].value).removeprefix("jit_"))
+        self.function = self._named()
+
+    def _named(self) -> str:
+        """Call the function as the user does, where nothing else in the module is called so."""
+        if self.name in {op.attributes["sym_name"].value for op in self._functions}:
+            return _MAIN
+        with self._module.context:
+            self._main.attributes["sym_name"] = self._ir.StringAttr.get(self.name)
+        return self.name
+
+    def _leave_out_shardings(self) -> None:
+        """Take out what says on which device what lies, where there is one device: IREE does not know the dialect."""
+        for function in self._functions:
+            for op in _walk(function.operation):
+                if op.name == _CONSTRAINT:
+                    op.results[0].replace_all_uses_with(op.operands[0])
+                    op.erase()
+        for op in self._functions:
+            if op.operation.name == _MESH:
+                op.operation.erase()
+        self._functions = [op for op in self._module.regions[0].blocks[0].operations if "sym_name" in op.attributes]
+
+    def bytecode(self) -> bytes:
+        written = io.BytesIO()
+        self._module.write_bytecode(written)
+        return written.getvalue()
+
+    def check_number(self, inputs: Inputs) -> None:
+        """Refuse inputs of which there is not one for each argument of the module; none at all may be left out."""
+        takes = len(self._main.regions[0].blocks[0].arguments)
+        if inputs and len(inputs) != takes:
+            raise ModelInvalid(
+                f"{self.name}: its module takes {takes} inputs, and {len(inputs)} leaves of its arguments are used; "
+                "effects and sizes that are not known have inputs of their own, which cannot be handed in"
+            )
+
+
+def _walk(op: Any) -> Iterator[Any]:  # noqa: ANN401 - MLIR's
+    """The operations inside of one; each may be erased when it comes."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in list(block.operations):
+                yield from _walk(inner.operation)
+                yield inner.operation
+
+
+class _About:
+    """What a jitted function says of its parameters; of what is lowered already nothing is known."""
+
+    def __init__(self, program: Any) -> None:  # noqa: ANN401 - JAX's
+        self._jitted = program if hasattr(program, "_jit_info") else None
+        about = getattr(program, "_jit_info", None)
+        self._numbers: tuple[int, ...] = getattr(about, "static_argnums", ())
+        self._names: tuple[str, ...] = getattr(about, "static_argnames", ())
+
+    def dynamic(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> tuple[Any, Any]:
+        """The arguments without static ones."""
+        static = _places(self._numbers, len(arguments))
+        positional = tuple(value for number, value in enumerate(arguments) if number not in static)
+        return positional, {name: value for name, value in keywords.items() if name not in self._names}
+
+    @cached_property
+    def parameters(self) -> Sequence[str]:
+        """The names of the positional parameters that are not static."""
+        if self._jitted is None:
+            return []
+        every = inspect.signature(self._jitted).parameters.values()
+        static = _places(self._numbers, len(every))
+        plain = [each.name for each in every if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}]
+        return [name for number, name in enumerate(plain) if number not in static]
+
+
+def _places(numbers: Sequence[int], count: int) -> set[int]:
+    """Places among so many, of which negative ones count from the end."""
+    return {number % count for number in numbers if -count <= number < count}
+
+
+def _inputs(
+    about: _About,
+    tree: Any,  # noqa: ANN401 - JAX's
+    infos: Any,  # noqa: ANN401 - JAX's
+    arguments: Sequence[object],
+    keywords: Mapping[str, object],
+) -> Inputs:
+    """Name and value of each leaf of the arguments; none where not all values are known."""
+    import jax
+
+    if not arguments and not keywords:
+        return ()
+    found, own_tree = jax.tree_util.tree_flatten_with_path(about.dynamic(arguments, keywords))
+    if own_tree != tree:
+        raise InputInvalid(f"the arguments have the structure {own_tree}; the function was lowered for {tree}")
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for _, leaf in found):
+        return ()
+    names = [_name(about.parameters, path) for path, _ in found]
+    leaves = zip(names, (leaf for _, leaf in found), jax.tree.leaves(infos), strict=True)
+    return tuple((name, _value(name, leaf, info)) for name, leaf, info in leaves)
+
+
+def _used(inputs: Inputs, kept: Iterable[int] | None, constants: Sequence[Any]) -> Inputs:
+    """The inputs that the module takes: those that it uses, and before them constants that JAX makes arguments of."""
+    if not inputs:
+        return ()
+    places = range(len(inputs)) if kept is None else sorted(kept)
+    before = tuple((f"constant {number}", _array(value)) for number, value in enumerate(constants))
+    return (*before, *(inputs[place] for place in places))
+
+
+def _name(parameters: Sequence[str], path: Any) -> str:  # noqa: ANN401 - JAX's
+    """What the program calls a leaf of its arguments: `params['w']`."""
+    import jax
+
+    key, inside = path[1], jax.tree_util.keystr(path[2:])
+    if hasattr(key, "key"):
+        return f"{key.key}{inside}"
+    return f"{parameters[key.idx] if key.idx < len(parameters) else f'argument {key.idx}'}{inside}"
+
+
+def _value(name: str, leaf: Any, info: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - JAX's
+    import jax
+    import numpy as np
+
+    if not isinstance(leaf, jax.Array):
+        return np.asarray(leaf, dtype=info.dtype)
+    if leaf.is_deleted():
+        raise InputInvalid(
+            f"{name}: its array was given away (donated) to an earlier call; build before that call, or with a copy"
+        )
+    return _array(leaf)
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - JAX's
+    """An array as numpy has it; of keys of random numbers their data."""
+    import jax
+    import numpy as np
+
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
