@@ -82,6 +82,10 @@ USES: dict[str, frozenset[str]] = {
     | _JOINING
     | _BELOW
     | frozenset({"comparison", "experiments", "reports"}),
+    "results": frozenset(
+        {"attribution", "capture", "experiments", "graph", "measurements", "reports", "session", "units", "errors"}
+    )
+    | frozenset({"options", "owned"}),
     "model_explorer": frozenset({"errors", "graph", "reports", "session"}),
     "cli": _MAKING
     | _MEASURING

@@ -28,13 +28,12 @@ from tracemap._version import __version__
 from tracemap.errors import TracemapError
 
 if TYPE_CHECKING:
-    from tracemap.attribution.model import Attribution
     from tracemap.capture.outputs import Array
     from tracemap.capture.record import Recorded
     from tracemap.capture.timing import FunctionTimes
     from tracemap.comparison.model import Comparison
-    from tracemap.experiments.model import Bench, Swapped, Tune
-    from tracemap.graph.bundle import Bundle
+    from tracemap.experiments.model import Swapped, Tune
+    from tracemap.graph.bundle import Bundle as StoredBundle
     from tracemap.graph.lowering import Lowering
     from tracemap.graph.remarks import Remarks
     from tracemap.options.attribute import AttributeOptions
@@ -51,6 +50,10 @@ if TYPE_CHECKING:
     from tracemap.options.swap import SwapOptions
     from tracemap.options.sweep import SweepOptions
     from tracemap.options.tune import TuneOptions
+    from tracemap.results.attribution import Attribution
+    from tracemap.results.bench import Bench
+    from tracemap.results.bundle import Bundle
+    from tracemap.results.run import Run as RunResult
 
     Run = str | Path | Recorded
     Runs = Run | Sequence[Run]
@@ -108,16 +111,18 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
     """
     from tracemap.options.build import BuildOptions
     from tracemap.options.option import chosen
+    from tracemap.results.bundle import Bundle
     from tracemap.session.build import build as build_model
     from tracemap.session.build import build_program
 
     keywords = named.pop("keywords", None) or {}
     if not isinstance(model, (str, Path, bytes)):
-        return build_program(model, arguments, keywords, chosen(BuildOptions, named.pop("options", None), named))
+        asked = chosen(BuildOptions, named.pop("options", None), named)
+        return Bundle.of(build_program(model, arguments, keywords, asked))
     if len(arguments) > len(_OF_A_MODEL) or keywords:
         raise TypeError("a model takes its bundle and options alone; what it is called with is for `record`")
     named = {**dict(zip(_OF_A_MODEL, arguments, strict=False)), **named}
-    return build_model(_model(model), chosen(BuildOptions, named.pop("options", None), named))
+    return Bundle.of(build_model(_model(model), chosen(BuildOptions, named.pop("options", None), named)))
 
 
 _OF_A_MODEL = ("output", "options")
@@ -132,8 +137,9 @@ def load(path: str | Path) -> Bundle:
         tracemap.errors.BundleVersion: it is of another format version.
     """
     from tracemap.graph import bundle
+    from tracemap.results.bundle import Bundle
 
-    return bundle.load(Path(path))
+    return Bundle.of(bundle.load(Path(path)))
 
 
 def lower(
@@ -162,13 +168,13 @@ def lower(
 
 
 def record(
-    bundle: Bundle | str | Path,
+    bundle: StoredBundle | str | Path,
     output: str | Path | None = None,
     options: RecordOptions | None = None,
     *,
     inputs: Sequence[object] | None = None,
     **changes: object,
-) -> Recorded:
+) -> RunResult:
     """Run a bundle's module and write a run; `.path` of the result is the run.
 
     Args:
@@ -185,15 +191,18 @@ def record(
     """
     from tracemap.options.option import chosen
     from tracemap.options.record import RecordOptions
+    from tracemap.results.bundle import Bundle
+    from tracemap.results.run import Run
     from tracemap.session.record import record as record_bundle
 
     texts, values = _texts_and_values(inputs)
     asked = chosen(RecordOptions, options, changes, output=output, inputs=texts)
-    return record_bundle(_opened(bundle), asked, values=values)
+    opened = _opened(bundle)
+    return Run.of(record_bundle(opened, asked, values=values), Bundle.of(opened))
 
 
 def run(
-    bundle: Bundle | str | Path,
+    bundle: StoredBundle | str | Path,
     options: RunOptions | None = None,
     *,
     inputs: Sequence[object] | None = None,
@@ -224,7 +233,7 @@ def run(
 
 
 def benchmark(
-    bundle: Bundle | str | Path,
+    bundle: StoredBundle | str | Path,
     options: BenchmarkOptions | None = None,
     *,
     inputs: Sequence[object] | None = None,
@@ -253,7 +262,7 @@ def benchmark(
 
 def attribute(
     runs: Runs,
-    bundle: Bundle | str | Path | None = None,
+    bundle: StoredBundle | str | Path | None = None,
     options: AttributeOptions | None = None,
     **changes: object,
 ) -> Attribution:
@@ -272,14 +281,18 @@ def attribute(
     """
     from tracemap.options.attribute import AttributeOptions
     from tracemap.options.option import chosen
+    from tracemap.results.attribution import Attribution
+    from tracemap.results.bundle import Bundle
     from tracemap.session.attribute import attribute as attribute_runs
 
     asked = chosen(AttributeOptions, options, changes)
-    return attribute_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
+    paths = _paths(runs)
+    made = attribute_runs(paths, None if bundle is None else _opened(bundle), asked)
+    return Attribution.of(made.attribution, Bundle.of(made.bundle), tuple(paths))
 
 
 def remarks(
-    bundle: Bundle | str | Path,
+    bundle: StoredBundle | str | Path,
     run: Run | None = None,
     options: RemarksOptions | None = None,
     **changes: object,
@@ -305,8 +318,8 @@ def remarks(
 
 
 def diff(
-    a: Bundle | Recorded | str | Path,
-    b: Bundle | Recorded | str | Path,
+    a: StoredBundle | Recorded | str | Path,
+    b: StoredBundle | Recorded | str | Path,
     options: DiffOptions | None = None,
     **changes: object,
 ) -> Comparison:
@@ -335,7 +348,7 @@ def export(
     runs: Runs,
     to: str,
     output: str | Path,
-    bundle: Bundle | str | Path | None = None,
+    bundle: StoredBundle | str | Path | None = None,
     options: ExportOptions | None = None,
     **changes: object,
 ) -> Attribution:
@@ -355,13 +368,17 @@ def export(
     """
     from tracemap.options.export import ExportOptions
     from tracemap.options.option import chosen
+    from tracemap.results.attribution import Attribution
+    from tracemap.results.bundle import Bundle
     from tracemap.session.export import export as export_runs
 
     asked = chosen(ExportOptions, options, changes, to=to, output=output)
-    return export_runs(_paths(runs), None if bundle is None else _opened(bundle), asked).attribution
+    paths = _paths(runs)
+    made = export_runs(paths, None if bundle is None else _opened(bundle), asked)
+    return Attribution.of(made.attribution, Bundle.of(made.bundle), tuple(paths))
 
 
-def bench(bundle: Bundle | str | Path, options: BenchOptions | None = None, **changes: object) -> Bench:
+def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None, **changes: object) -> Bench:
     """Run the kernels of a bundle alone: how long each takes, and whether it computes what it should.
 
     Args:
@@ -375,13 +392,14 @@ def bench(bundle: Bundle | str | Path, options: BenchOptions | None = None, **ch
     """
     from tracemap.options.bench import BenchOptions
     from tracemap.options.option import chosen
+    from tracemap.results.bench import Bench
     from tracemap.session.bench import bench as bench_bundle
 
-    return bench_bundle(_opened(bundle), chosen(BenchOptions, options, changes))
+    return Bench.of(bench_bundle(_opened(bundle), chosen(BenchOptions, options, changes)))
 
 
 def swap(
-    bundle: Bundle | str | Path,
+    bundle: StoredBundle | str | Path,
     kernels: Mapping[str, str | Path],
     output: str | Path | None = None,
     options: SwapOptions | None = None,
@@ -408,7 +426,7 @@ def swap(
     return swap_kernels(_opened(bundle), {name: Path(file) for name, file in kernels.items()}, asked)
 
 
-def tune(bundle: Bundle | str | Path, options: TuneOptions | None = None, **changes: object) -> Tune:
+def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, **changes: object) -> Tune:
     """Look for better configurations of kernels, write them as a tuning spec, and say what that gains.
 
     Args:
@@ -450,7 +468,7 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
 
 
 def report(
-    bundle: Bundle | str | Path,
+    bundle: StoredBundle | str | Path,
     output: str | Path | None = None,
     runs: Runs = (),
     options: ReportOptions | None = None,
@@ -491,7 +509,7 @@ def _model(model: str | Path | bytes) -> str | bytes:
     return model if isinstance(model, bytes) else str(model)
 
 
-def _opened(bundle: Bundle | str | Path) -> Bundle:
+def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
     return load(bundle) if isinstance(bundle, (str, Path)) else bundle
 
 

@@ -1,0 +1,122 @@
+"""What the API returns can be gone on with: sums of lines and scopes, pictures for notebooks, pages."""
+
+from __future__ import annotations
+
+import importlib.util
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import tracemap
+from tests.conftest import Built, Recorded
+from tests.support import run_cli
+from tracemap.errors import QueryInvalid, TargetExists, ToolMissing
+from tracemap.graph.ops import Frame, Op
+from tracemap.graph.query import frames_of, scope_of
+from tracemap.results.attribution import Attribution
+from tracemap.results.pictures import bar, table
+
+HARMLESS = {"div", "b", "svg", "rect", "title", "br", "small", "span", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+class Elements(HTMLParser):
+    """The elements and texts of a document."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def gpt(built: Built, recorded: Recorded) -> Attribution:
+    return tracemap.attribute(recorded("jax_gpt2_4l"), built("jax_gpt2_4l"))
+
+
+def shares_of(gpt: Attribution) -> list[tuple[Op, tuple[str, ...], tuple[Frame, ...], int]]:
+    """Each share of each site: op, scope and frames by the calls that lead there, and CPU time."""
+    assert gpt.bundle is not None
+    graph, found = gpt.bundle.graph, []
+    for cost in gpt.sites:
+        for share, member in zip(cost.shares, graph.site_by_id[cost.site].members, strict=True):
+            op = graph.op_by_id[member.op]
+            where = scope_of(graph, op, member.path), frames_of(graph, op, member.path)
+            found.append((op, *where, share.attributed["cpu_ns"]))
+    return found
+
+
+def test_costs_of_scopes_and_lines_add_up(gpt: Attribution) -> None:
+    """The other side of each sum is the shares of sites, added up one by one."""
+    assert gpt.bundle is not None
+    shares = shares_of(gpt)
+    (total,) = [metric for metric in gpt.metrics if metric.name == "cpu_ns"]
+    assert sum(share for *_, share in shares) == total.attributed  # no transfer of this model takes CPU time
+    for wanted in (("h1", "ffn"), ("h2",), ("lm_head",)):
+        right = sum(share for _, scope, _, share in shares if scope[: len(wanted)] == wanted)
+        assert gpt.scope("/".join(wanted))["cpu_ns"] == right > 0
+    dearest = max(gpt.ops, key=lambda result: result.metrics["cpu_ns"].attributed)
+    (op,) = gpt.bundle.op(dearest.op)
+    value = dearest.metrics["cpu_ns"].attributed
+    assert gpt.op(f"{op.file}:{op.line}")["cpu_ns"] == gpt.op(op.id)["cpu_ns"] == value
+    assert gpt.op(op.id).share("cpu_ns") == value / total.attributed
+    file, line = op.frames[0].file, op.frames[0].line
+    at_line = [
+        share for _, _, frames, share in shares if any((each.file, each.line) == (file, line) for each in frames)
+    ]
+    assert gpt.op(f"{file}:{line}")["cpu_ns"] == sum(at_line) > value
+
+
+def test_what_nothing_is_called(gpt: Attribution) -> None:
+    with pytest.raises(QueryInvalid):
+        gpt.op("nothing.py:1")
+    with pytest.raises(QueryInvalid):
+        gpt.scope("h0/nothing")
+    assert gpt.bundle is not None
+    assert gpt.bundle.scope("nothing") == ()
+    assert {op.scope[0] for op in gpt.bundle.scope("h2/ffn") if op.scope} >= {"h2"}
+
+
+def test_pictures_are_inert(gpt: Attribution, recorded: Recorded) -> None:
+    del recorded
+    assert gpt.bundle is not None
+    for document in (gpt._repr_html_(), gpt.bundle._repr_html_()):
+        elements = Elements(document)
+        assert {"svg", "table"} <= elements.names <= HARMLESS
+        assert not {name for name in elements.attributes if name.startswith("on") or name in {"href", "src"}}
+    shown = Elements(gpt._repr_html_()).texts
+    (total,) = [metric for metric in gpt.metrics if metric.name == "cpu_ns"]
+    dearest = max(gpt.ops, key=lambda result: result.metrics["cpu_ns"].attributed)
+    assert f"{100 * dearest.metrics['cpu_ns'].attributed / total.attributed:.1f} %" in shown
+    hostile = Elements(bar([("<script>x</script>", 1)], 1) + table(["<img src=x onerror=y>"], [["<b>\u202e"]], 1))
+    assert hostile.names <= HARMLESS
+    assert "<script>x</script>: 100.0 %" in hostile.texts
+
+
+def test_pages_are_those_of_report(gpt: Attribution, tmp_path: Path) -> None:
+    assert gpt.bundle is not None
+    page = gpt.show(tmp_path / "page.html", browser=False)
+    other = tmp_path / "other.html"
+    done = run_cli("report", gpt.bundle.path, gpt.paths[0], "--rule", gpt.rule.value, "-o", other)
+    assert done.returncode == 0, done.stderr
+    assert page.read_bytes() == other.read_bytes()
+    with pytest.raises(TargetExists):
+        gpt.show(page, browser=False)
+    unnamed = gpt.bundle.show(browser=False)
+    assert unnamed.stat().st_size > 10_000
+
+
+def test_a_package_that_is_not_installed_is_named(gpt: Attribution) -> None:
+    if importlib.util.find_spec("pandas"):
+        pytest.skip("pandas is installed here; tests/frontends tries it")
+    with pytest.raises(ToolMissing, match=r"tracemap\[pandas\]"):
+        gpt.to_pandas()

@@ -1,0 +1,87 @@
+"""A bundle to go on with: its ops as a table, those of a line or a scope, its page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracemap.graph import bundle as stored
+from tracemap.graph.ops import Op
+from tracemap.graph.query import named, ops_in_scope
+from tracemap.results.pictures import bar, heading, table
+from tracemap.results.showing import shown
+from tracemap.results.tables import AsTable, Columns, known
+from tracemap.units import format_bytes, plural
+
+_TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle(stored.Bundle, AsTable):
+    """A bundle, as `tracemap.build` and `tracemap.load` return it."""
+
+    @classmethod
+    def of(cls, made: stored.Bundle) -> Bundle:
+        """A bundle with ways to show it."""
+        return cls(made.path, made.graph, made.map_sha256)
+
+    @property
+    def module_bytes(self) -> int:
+        """The size of the compiled module, in bytes."""
+        return self.module_path.stat().st_size
+
+    def op(self, what: str) -> tuple[Op, ...]:
+        """The ops of a place: `model.mlir:31`, `layers.py:40`, `op12`, or a scope and all below it.
+
+        Raises:
+            tracemap.errors.QueryInvalid: the map has nothing of that name.
+        """
+        wanted = set(named(self.graph, what))
+        return tuple(op for op in self.graph.ops if op.id in wanted)
+
+    def scope(self, path: str) -> tuple[Op, ...]:
+        """The ops of a scope such as `h0/attn` and of all below it; none where there is no such scope."""
+        wanted = set(ops_in_scope(self.graph, tuple(filter(None, path.split("/")))))
+        return tuple(op for op in self.graph.ops if op.id in wanted)
+
+    def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
+        """Open the annotated page, without costs; returns its file, which goes with the process unless it is named.
+
+        Raises:
+            tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+        """
+        from tracemap.options.report import ReportOptions
+        from tracemap.session.report import report
+
+        return shown(lambda file: report(self, [], ReportOptions(output=file)), output, browser=browser)
+
+    def _columns(self) -> Columns:
+        """A row for each op of the model."""
+        graph = self.graph
+        ops = graph.ops
+        return {
+            "op": [str(op.id) for op in ops],
+            "name": [op.name for op in ops],
+            "file": [known(op.file) for op in ops],
+            "line": [known(op.line) for op in ops],
+            "column": [known(op.column) for op in ops],
+            "function": [known(op.function) for op in ops],
+            "scope": ["/".join(op.scope) for op in ops],
+            "python": [f"{op.frames[0].file}:{op.frames[0].line}" if op.frames else None for op in ops],
+            "fate": [op.fate.value for op in ops],
+            "reason": [op.reason.text for op in ops],
+            "sites": [len(graph.sites_of_op.get(op.id, ())) for op in ops],
+        }
+
+    def _repr_html_(self) -> str:
+        graph = self.graph
+        counts = ", ".join([plural(len(graph.ops), "op"), plural(len(graph.sites), "site")])
+        said = f"{self.path.name}: {counts}, {plural(len(graph.kernels), 'kernel')}, {format_bytes(self.module_bytes)}"
+        fates: dict[str, int] = {}
+        for op in graph.ops:
+            fates[op.fate.value] = fates.get(op.fate.value, 0) + 1
+        rows = [(kernel.name, str(len(kernel.sites))) for kernel in graph.kernels[:_TOP]]
+        more = len(graph.kernels) - len(rows)
+        rest = heading(f"… {plural(more, 'more kernel')}") if more > 0 else ""
+        ranked = sorted(fates.items(), key=lambda item: -item[1])
+        return heading(said) + bar(ranked, len(graph.ops)) + table(("kernel", "sites"), rows, 1) + rest

@@ -1,0 +1,74 @@
+"""A run to go on with: its events as a table, its figures with their units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from tracemap.capture.record import Recorded
+from tracemap.results.bundle import Bundle
+from tracemap.results.pictures import heading, table
+from tracemap.results.tables import AsTable, Columns
+from tracemap.units import Integer, format_count, format_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Recorded, AsTable):
+    """A run, as `tracemap.record` returns it.
+
+    `bundle`: what was run.
+    """
+
+    bundle: Bundle | None = None
+
+    @classmethod
+    def of(cls, made: Recorded, bundle: Bundle) -> Run:
+        """A run with what was run."""
+        return cls(**{each.name: getattr(made, each.name) for each in fields(made)}, bundle=bundle)
+
+    @property
+    def elapsed_ns(self) -> Integer:
+        """Wall time of the measured calls, in nanoseconds."""
+        return self.header.elapsed_ns
+
+    @property
+    def median_ns(self) -> Integer:
+        """Wall time of the median call, in nanoseconds."""
+        return self.header.invocation.median_ns
+
+    def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
+        """Open the page with its costs; returns its file, which goes with the process unless it is named.
+
+        Raises:
+            tracemap.errors.TracemapError: as `tracemap.report` does.
+        """
+        from tracemap.graph.bundle import load
+        from tracemap.options.report import ReportOptions
+        from tracemap.results.showing import shown
+        from tracemap.session.report import report
+
+        bundle = self.bundle or load(Path(str(self.header.bundle)))
+        return shown(lambda file: report(bundle, [self.path], ReportOptions(output=file)), output, browser=browser)
+
+    def _columns(self) -> Columns:
+        """A row for each event; the columns are those of the run's file."""
+        from tracemap.measurements.sql import open_database
+
+        reader = "read_csv" if self.path.suffix == ".csv" else "read_parquet"
+        with open_database() as connection:
+            found = connection.execute(f"SELECT * FROM {reader}(?)", [str(self.path)])
+            names = [column[0] for column in found.description or ()]
+            rows = found.fetchall()
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+    def _repr_html_(self) -> str:
+        header = self.header
+        rows = [
+            ("function", str(header.function)),
+            ("device", str(header.device)),
+            ("calls", format_count(header.iterations)),
+            ("median call", format_ns(self.median_ns)),
+            ("elapsed", format_ns(self.elapsed_ns)),
+            *((f"input {number}", text) for number, text in enumerate(header.inputs)),
+        ]
+        return heading(self.path.name) + table(("", ""), rows, 2)
