@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tracemap.results.attribution import Attribution
     from tracemap.results.bench import Bench
     from tracemap.results.bundle import Bundle
+    from tracemap.results.recording import Recording
     from tracemap.results.run import Run as RunResult
 
     Run = str | Path | Recorded
@@ -70,6 +71,7 @@ __all__ = [
     "load",
     "lower",
     "record",
+    "recording",
     "remarks",
     "report",
     "run",
@@ -199,6 +201,26 @@ def record(
     asked = chosen(RecordOptions, options, changes, output=output, inputs=texts)
     opened = _opened(bundle)
     return Run.of(record_bundle(opened, asked, values=values), Bundle.of(opened))
+
+
+def recording(bundle: StoredBundle | str | Path, output: str | Path | None = None) -> Recording:
+    """Record what this program itself calls of a bundle's module by `iree.runtime`, in a `with` block.
+
+    Load the module in the block, or behind the first one: what was loaded earlier is not seen.
+
+    Args:
+        bundle: what `build` or `load` returned, or its path; its module is the one that the program calls.
+        output: the run, Parquet or CSV; None: one that goes with the process.
+
+    Raises:
+        tracemap.errors.RunEmpty: no kernel of the bundle was called in the block.
+        tracemap.errors.ToolMissing: there is no hook, or no `iree.runtime` to attach it to.
+        tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the run cannot be written.
+    """
+    from tracemap.results.bundle import Bundle
+    from tracemap.results.recording import Recording
+
+    return Recording(Bundle.of(_opened(bundle)), None if output is None else Path(output))
 
 
 def run(
@@ -493,6 +515,13 @@ def report(
 
     asked = chosen(ReportOptions, options, changes, output=output)
     report_bundle(_opened(bundle), _paths(runs), asked)
+
+
+def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need not be there
+    """Add the magic `%%tracemap BUNDLE` to a notebook: `%load_ext tracemap` calls this."""
+    from tracemap.results.magic import add_magic
+
+    add_magic(shell)
 
 
 def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object] | None, Sequence[object]]:

@@ -14,7 +14,7 @@ from tracemap.results.bundle import Bundle
 from tracemap.results.pictures import bar, heading, table
 from tracemap.results.showing import shown
 from tracemap.results.tables import AsTable, Columns, Value, known
-from tracemap.units import format_ns, format_quantity, format_share
+from tracemap.units import UNKNOWN, format_ns, format_quantity, format_share
 
 if TYPE_CHECKING:
     from tracemap.reports.costed import CostedMap, Reached
@@ -162,10 +162,11 @@ class Attribution(model.Attribution, AsTable):
             name = "/".join(reached.scope) or reached.op.name
             scopes[name] = scopes.get(name, 0) + reached.attributed[metric.name]
         ranked = sorted(scopes.items(), key=lambda item: (-item[1], item[0]))
-        said = (
-            f"{costed.graph.module.name}: {format_quantity(metric.attributed, metric.unit)} of {metric.name} in ops, "
-            f"median call {format_ns(self.run.invocation.median_ns)}, device {known(self.run.device) or 'unknown'}"
-        )
+        run = self.run
+        told = [f"{format_quantity(metric.attributed, metric.unit)} of {metric.name} in ops"]
+        told += [] if run.invocation.median_ns is UNKNOWN else [f"median call {format_ns(run.invocation.median_ns)}"]
+        told += [] if run.device is UNKNOWN else [f"device {run.device}"]
+        said = f"{costed.graph.module.name}: {', '.join(told)}"
         return heading(said) + bar(ranked, metric.attributed) + self._top(costed, metric)
 
     def _top(self, costed: CostedMap, metric: model.MetricTotal) -> str:

@@ -10,14 +10,23 @@ from pathlib import Path
 
 from tracemap.owned.home import temporary_folder
 
-_PAGES = ExitStack()
-"""The folders of pages without a name, which stay for as long as the process runs."""
-atexit.register(_PAGES.close)
+_LASTING = ExitStack()
+"""The folders of files without a name."""
+atexit.register(_LASTING.close)
+
+
+def lasting_folder() -> Path:
+    """A folder of its own that stays for as long as the process runs.
+
+    Raises:
+        TargetUnwritable: there is no room for it.
+    """
+    return _LASTING.enter_context(temporary_folder())
 
 
 def shown(write: Callable[[Path], None], output: Path | str | None, *, browser: bool) -> Path:
     """Write a page and open it in the browser; returns where it lies."""
-    target = Path(output) if output is not None else _PAGES.enter_context(temporary_folder()) / "page.html"
+    target = Path(output) if output is not None else lasting_folder() / "page.html"
     write(target)
     if browser:
         webbrowser.open(target.resolve().as_uri())

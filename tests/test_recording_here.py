@@ -1,0 +1,73 @@
+"""What a program calls itself is recorded in its own process, and attributed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import ROOT
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+
+PROGRAM = """
+import sys
+import numpy as np
+import tracemap
+from tracemap.errors import RunEmpty, UsageInvalid
+
+bundle = tracemap.load(sys.argv[1])
+
+
+def zeros(kind):
+    sizes = [int(size) for size in kind.removeprefix("tensor<").removesuffix("xf32>").split("x")]
+    return np.full(sizes, 0.01, np.float32)
+
+
+(function,) = bundle.graph.functions
+arguments = [zeros(argument.type) for argument in function.arguments]
+recording = tracemap.recording(bundle)
+try:
+    with recording:
+        pass
+except RunEmpty as error:
+    assert "load the module inside" in str(error)
+else:
+    raise AssertionError("nothing was called")
+with tracemap.recording(bundle) as first:
+    try:
+        first.attribute()
+    except UsageInvalid:
+        pass
+    import iree.runtime
+
+    module = iree.runtime.load_vm_flatbuffer_file(str(bundle.module_path), driver="local-sync")
+    call = getattr(module, function.name)
+    for _ in range(3):
+        call(*arguments)
+call(*arguments)  # between the blocks: of neither
+with tracemap.recording(bundle, sys.argv[2]) as second:
+    for _ in range(5):
+        call(*arguments)
+for recorded, calls in ((first, 3), (second, 5)):
+    result = recorded.attribute()
+    assert recorded.executions == calls * len(bundle.graph.sites), (recorded.executions, calls)
+    assert {site.calls for site in result.sites} == {calls}
+    (cpu,) = [metric for metric in result.metrics if metric.name == "cpu_ns"]
+    assert 0 < cpu.attributed == cpu.measured
+    assert "<table>" in recorded._repr_html_()
+"""
+
+
+def test_calls_of_this_process(built: Built, tmp_path: Path) -> None:
+    if not (FOLDER / LIBRARY_NAME).is_file():
+        pytest.skip("the hook was not built")
+    program, run = tmp_path / "program.py", tmp_path / "run.parquet"
+    program.write_text(PROGRAM, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, program, built("hand_mlp"), run], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert run.is_file()
