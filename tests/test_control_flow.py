@@ -7,6 +7,7 @@ label took together must be what its op is given, to the nanosecond.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,11 +119,17 @@ def truth(case: Case, run: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def attributed(program: str, bundle: Path, run: Path) -> tuple[dict[str, tuple[int, int]], Json]:
-    """For each label whose op ran how often and how long, by `tracemap attribute`; and all that it says."""
+@functools.cache
+def labelled(program: str, bundle: Path) -> dict[str, str]:
+    """By op the label that stands at its line."""
     lines = (PROGRAMS / f"{program}.mlir").read_text().splitlines()
     labels = {number: line.partition("// ")[2] for number, line in enumerate(lines, start=1) if line[:1] == " "}
-    ops = {op["id"]: labels.get(op["line"], "") for op in json_cli("show", bundle)["ops"]}
+    return {op["id"]: labels.get(op["line"], "") for op in json_cli("show", bundle)["ops"]}
+
+
+def attributed(program: str, bundle: Path, run: Path) -> tuple[dict[str, tuple[int, int]], Json]:
+    """For each label whose op ran how often and how long, by `tracemap attribute`; and all that it says."""
+    ops = labelled(program, bundle)
     result = json_cli("attribute", run, "--map", bundle, "--keep-disturbed")
     found = {
         ops[each["op"]]: (each["calls"], each["metrics"]["duration_ns"]["attributed"])
