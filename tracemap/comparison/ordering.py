@@ -23,7 +23,7 @@ def in_order(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
 
 def _gaps(pairs: Pairs) -> Iterator[tuple[list[int], list[int]]]:
     """The unmatched places between matched ones that stand in the same order in both models."""
-    ends = [*_rising(list(pairs)), (len(pairs.to_after), len(pairs.to_before))]
+    ends = [*rising(list(pairs)), (len(pairs.to_after), len(pairs.to_before))]
     left = [[place for place, other in enumerate(to) if other < 0] for to in (pairs.to_after, pairs.to_before)]
     begin = [0, 0]
     for matched in ends:
@@ -33,8 +33,8 @@ def _gaps(pairs: Pairs) -> Iterator[tuple[list[int], list[int]]]:
         begin = places
 
 
-def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest rising series of pairs (Fredman 1975): the others have moved."""
+def rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest series of pairs whose second parts rise (Fredman 1975): the others have moved."""
     tails: list[int] = []
     at: list[int] = []
     before: list[int] = []

@@ -23,7 +23,7 @@ from tracemap.reports.diff.model import (
 )
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
-from tracemap.reports.html.document import Kind, render, write_page
+from tracemap.reports.html.document import APPLICATION, Kind, render, write_page
 from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.units import Unknown, format_mean, format_ns, format_share
 
@@ -39,15 +39,7 @@ _KIND: Final = Kind(
     ),
     libraries=("vendor/charts.js",),
     scripts=(
-        "shared/data.js",
-        "shared/highlight.js",
-        "shared/blocks.js",
-        "shared/views.js",
-        "shared/details.js",
-        "shared/keys.js",
-        "shared/address.js",
-        "shared/rows.js",
-        "shared/records.js",
+        *APPLICATION,
         "diff/state.js",
         "shared/amounts.js",
         "diff/changes.js",
@@ -61,6 +53,7 @@ _KIND: Final = Kind(
         "shared/search.js",
         "diff/overview.js",
         "diff/kernels.js",
+        "shared/moving.js",
         "diff/start.js",
     ),
 )

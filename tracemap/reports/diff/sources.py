@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tracemap.comparison.ordering import rising
 from tracemap.comparison.sides import Compared
 from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Op
@@ -48,21 +48,8 @@ def _equal(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, i
 
 
 def _in_order(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest run of pairs that rises on both sides (patience sorting)."""
-    ordered = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
-    tops: list[int] = []
-    piles: list[int] = []
-    behind: list[int] = []
-    for number, (_, after) in enumerate(ordered):
-        pile = bisect_left(tops, after)
-        behind.append(piles[pile - 1] if pile else -1)
-        tops[pile:] = [after, *tops[pile + 1 :]] if pile < len(tops) else [after]
-        piles[pile:] = [number, *piles[pile + 1 :]] if pile < len(piles) else [number]
-    found, number = [], piles[-1] if piles else -1
-    while number >= 0:
-        found.append(ordered[number])
-        number = behind[number]
-    return found[::-1]
+    """The longest run of pairs that rises on both sides."""
+    return rising(sorted(pairs, key=lambda pair: (pair[0], -pair[1])))
 
 
 def _between(

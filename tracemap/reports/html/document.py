@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import Record
 from tracemap.outputs import check_file, write_text
@@ -64,6 +64,20 @@ class Kind(Record, frozen=True):
     styles: Sequence[str]
     scripts: Sequence[str]
     libraries: Sequence[str] = ()
+
+
+APPLICATION: Final = (
+    "shared/data.js",
+    "shared/highlight.js",
+    "shared/blocks.js",
+    "shared/views.js",
+    "shared/details.js",
+    "shared/keys.js",
+    "shared/address.js",
+    "shared/rows.js",
+    "shared/records.js",
+)
+"""The first scripts of pages with sources, tables and a search."""
 
 
 def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **values: object) -> str:

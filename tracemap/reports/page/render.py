@@ -12,7 +12,7 @@ from tracemap.graph.bundle import Bundle
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
-from tracemap.reports.html.document import Kind, render, write_page
+from tracemap.reports.html.document import APPLICATION, Kind, render, write_page
 from tracemap.reports.html.shades import SHADES, TINTS, tints
 from tracemap.reports.page.build import page_of
 from tracemap.reports.page.kernels_tab import kernels_of
@@ -51,15 +51,7 @@ _KIND = Kind(
     ),
     libraries=("vendor/charts.js",),
     scripts=(
-        "shared/data.js",
-        "shared/highlight.js",
-        "shared/blocks.js",
-        "shared/views.js",
-        "shared/details.js",
-        "shared/keys.js",
-        "shared/address.js",
-        "shared/rows.js",
-        "shared/records.js",
+        *APPLICATION,
         "page/state.js",
         "shared/amounts.js",
         "page/lines.js",
@@ -79,6 +71,7 @@ _KIND = Kind(
         "pictures/together.js",
         "pictures/spans.js",
         "pictures/timeline.js",
+        "shared/moving.js",
         "page/start.js",
         "page/kernels.js",
     ),

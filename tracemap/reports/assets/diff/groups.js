@@ -1,12 +1,12 @@
 // Regrouped kernels: boxes of sites with their ops, before on the left, after on the right, a line for each op.
-const GROUP = { row: 16, head: 34, pad: 6, gap: 12, most: 16, letter: 6.7 };
+const GROUP = { row: 16, head: 34, pad: 6, gap: 12, most: 16, boxes: 12, letter: 6.7 };
 const FLOWS = ["kind-contraction", "kind-reduction", "kind-movement", "kind-elementwise", "kind-other"];
 const shortKernel = (name) => name.replace(/^.*?_dispatch_/, "dispatch ");
 
 // Where boxes and their ops stand, from the top: those beyond `most` of a box share a place.
 function laidOut(boxes) {
   let top = 14;
-  return boxes.map((box) => {
+  return boxes.slice(0, GROUP.boxes).map((box) => {
     const shown = box.ops.slice(0, GROUP.most);
     const more = box.ops.length - shown.length;
     const height = GROUP.head + (shown.length + (more ? 1 : 0)) * GROUP.row + GROUP.pad;
@@ -25,20 +25,24 @@ const shortened = (words, width) => {
 function drawGroup(box, number) {
   const width = box.clientWidth;
   if (!width) return;
-  const [before, after] = boxesOf(data.groups[number]).map(laidOut);
-  const bottom = Math.max(...[...before, ...after].map((each) => each.top + each.height), 40);
+  const all = boxesOf(data.groups[number]);
+  const [before, after] = all.map(laidOut);
+  const lowest = Math.max(...[...before, ...after].map((each) => each.top + each.height), 40);
+  const bottom = lowest + (all.some((boxes) => boxes.length > GROUP.boxes) ? GROUP.row : 0);
   const side = Math.floor(width * 0.38);
   const svg = charts.select(document.createElementNS("http://www.w3.org/2000/svg", "svg")).attr("class", "regrouping").attr("role", "group")
-    .attr("aria-label", groupWords(before, after)).attr("width", width).attr("height", bottom + 4).attr("viewBox", "0 0 " + width + " " + (bottom + 4));
+    .attr("aria-label", groupWords(...all)).attr("width", width).attr("height", bottom + 4).attr("viewBox", "0 0 " + width + " " + (bottom + 4));
   svg.append("g").selectAll("path").data(flowsOf(before, after, side, width)).join("path")
     .attr("class", ({ style }) => "flow " + style).attr("d", ({ d }) => d).append("title").text(({ words }) => words);
   drawBoxes(svg, before, 0, side, "before");
   drawBoxes(svg, after, width - side, side, "after");
+  const left = all.map((boxes, at) => ({ more: boxes.length - GROUP.boxes, x: at ? width - side : 0 })).filter(({ more }) => more > 0);
+  svg.append("g").selectAll("text").data(left).join("text").attr("class", "quiet").attr("x", ({ x }) => x + 12).attr("y", bottom).text(({ more }) => "and " + plural(more, "more kernel"));
   box.replaceChildren(svg.node());
 }
 
 const groupWords = (before, after) => {
-  const words = (boxes) => boxes.map((each) => each.site + " (" + plural(each.ops.length, "op") + ")").join(", ") || "no kernel";
+  const words = (boxes) => (boxes.length > GROUP.boxes ? plural(boxes.length, "kernel") + ": " : "") + boxes.slice(0, GROUP.boxes).map((each) => each.site + " (" + plural(each.ops.length, "op") + ")").join(", ") || "no kernel";
   return "Before: " + words(before) + "; after: " + words(after);
 };
 
@@ -54,7 +58,7 @@ function flowsOf(before, after, side, width) {
         const to = other.at.get(row);
         note(row, "", FLOWS[number % FLOWS.length], "M" + side + "," + y + "C" + width / 2 + "," + y + " " + width / 2 + "," + to + " " + end + "," + to);
       }
-      if (!others.length) note(row, ": " + (data.ops[row].after ? data.ops[row].fate_after : "gone"), "stub", "M" + side + "," + y + "h" + Math.floor((end - side) * 0.2));
+      if (!others.length) note(row, ": " + (data.ops[row].after ? data.ops[row].fate_after + " after" : "gone"), "stub", "M" + side + "," + y + "h" + Math.floor((end - side) * 0.2));
     }
   });
   for (const box of after) {
@@ -84,6 +88,7 @@ const kernelAnchor = (side, name) => (kernelNumber[side].has(name) ? "#kernel" +
 
 // Groups of one shape are one card; which of them is drawn can be chosen. It is drawn when it comes into view.
 const MOST_CARDS = 60;
+const MOST_CHOICES = 500;
 const groupCards = new Map();
 
 function groupCard(number) {
@@ -91,7 +96,7 @@ function groupCard(number) {
   const box = make("div", "");
   const choice = make("select");
   choice.setAttribute("aria-label", "Which of the groups of this shape");
-  choice.append(...group.alike.map((each) => new Option(groupName(each), each)));
+  choice.append(...group.alike.slice(0, MOST_CHOICES).map((each) => new Option(groupName(each), each)));
   const cost = make("span", "");
   const card = { box, choice, cost, shown: number, seen: false };
   choice.addEventListener("change", () => showGroup(card, Number(choice.value)));

@@ -1,11 +1,4 @@
 // The metric that is chosen, of one invocation or of all, keys, clicks on lines; then the page begins with what the address names.
-function choose(index) {
-  metric = index;
-  byId("metric").value = String(index);
-  repaint();
-  keep("metric", chosenMetric().name);
-}
-
 function showWhole(run) {
   whole = run;
   repaint();
@@ -36,14 +29,6 @@ function repaint() {
   if (!details.hidden) follow();
 }
 
-function stepAmong(keys, by) {
-  if (!keys.length) return;
-  const at = keys.indexOf(selectedLine);
-  go(keys[at < 0 ? (by > 0 ? 0 : keys.length - 1) : (at + by + keys.length) % keys.length]);
-}
-
-const sourceShown = () => data.sources.findIndex((source, index) => "F" + index === panels[view].id);
-
 function stepHottest(by) {
   if (metric < 0) return;
   let index = sourceShown();
@@ -56,46 +41,21 @@ function stepLine(by) {
   if (data.sources[index]) stepAmong(Object.keys(data.sources[index].lines).map((line) => lineKey(index, line)), by);
 }
 
-const views = panels.slice(0, 9).map((panel, index) => [String(index + 1), () => go(panel.id)]);
-listenToKeys(
-  {
-    n: () => stepHottest(1),
-    p: () => stepHottest(-1),
-    j: () => stepLine(1),
-    k: () => stepLine(-1),
-    m: () => metric >= 0 && choose((metric + 1) % data.metrics.length),
-    i: () => measured && chosenMetric().known_invocations && showWhole(1 - whole),
-    "/": () => (tables.get(panels[view].id) ? tables.get(panels[view].id).filter.focus() : openSearch()),
-    s: openSearch,
-    f: () => measured && toggleFolding(),
-    Escape: closeDetails,
-    ...Object.fromEntries(views),
-  },
-  keysOfTabs,
-);
-
-for (const panel of document.querySelectorAll(".source")) {
-  panel.addEventListener("click", (event) => {
-    const row = event.target.closest(".l:not(.head)");
-    if (!row || event.target.closest("a") || String(getSelection())) return;
-    go(row.id);
-  });
-}
-byId("metric")?.addEventListener("change", (event) => choose(Number(event.target.value)));
-byId("basis")?.addEventListener("change", (event) => showWhole(Number(event.target.value)));
-addEventListener("hashchange", () => {
-  restoreSettings();
-  follow();
+listenToPage({
+  n: () => stepHottest(1),
+  p: () => stepHottest(-1),
+  j: () => stepLine(1),
+  k: () => stepLine(-1),
+  i: () => measured && chosenMetric().known_invocations && showWhole(1 - whole),
+  f: () => measured && toggleFolding(),
 });
+
+byId("basis")?.addEventListener("change", (event) => showWhole(Number(event.target.value)));
 addEventListener("beforeprint", () => texts[sourceShown()]?.dressAll());
 
 show(0, false);
 if (measured) {
-  setting("metric", chosenMetric().name, (name) => {
-    const index = data.metrics.findIndex((each) => each.name === name);
-    if (index >= 0) choose(index);
-    return chosenMetric().name;
-  });
+  listenToMetric();
   setting("amounts", whole ? "run" : "invocation", (text) => {
     if (chosenMetric().known_invocations) showWhole(text === "run" ? 1 : 0);
     return whole ? "run" : "invocation";

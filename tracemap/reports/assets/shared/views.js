@@ -22,11 +22,3 @@ function go(name) {
   if (location.hash === "#" + name) follow();
   else location.hash = name;
 }
-
-// While a tab has the focus.
-const keysOfTabs = {
-  ArrowRight: () => show(view + 1, true),
-  ArrowLeft: () => show(view - 1, true),
-  Home: () => show(0, true),
-  End: () => show(-1, true),
-};
