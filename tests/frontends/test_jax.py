@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import numpy as np
 import pytest
 
 import tracemap
-from tracemap.attribution.model import Attribution
+from tests.frontends.shares import share_on_lines_of
 from tracemap.errors import InputInvalid, UsageInvalid
-from tracemap.graph.bundle import Bundle
-from tracemap.graph.query import frames_of
 from tracemap.session.programs import kept_of
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: make frontends")
@@ -30,19 +27,6 @@ EXAMPLES: dict[str, tuple[Any, Callable[[], tuple[Any, ...]], dict[str, Any]]] =
     "gpt": (programs.gpt, programs.gpt_arguments, {}),
     "picture_class": (programs.classify, programs.classify_arguments, {}),
 }
-
-
-def share_on_lines_of(file: str, result: Attribution, bundle: Bundle) -> float:
-    """How much of the attributed time is on lines of a file: of each op the innermost frame that is no library's."""
-    ours = total = 0
-    graph = bundle.graph
-    for cost in result.sites:
-        for share, member in zip(cost.shares, graph.site_by_id[cost.site].members, strict=True):
-            frames = frames_of(graph, graph.op_by_id[member.op], member.path)
-            own = [frame for frame in frames if not any(fnmatch(frame.file, pattern) for pattern in graph.library)]
-            total += share.attributed["cpu_ns"]
-            ours += share.attributed["cpu_ns"] if own and own[0].file == file else 0
-    return ours / total
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -68,8 +68,13 @@ def import_program(
         from tracemap.frontends.onnx import import_program as import_onnx
 
         return import_onnx(program, arguments, keywords, folder)
+    if "torch" in packages:
+        from tracemap.frontends.torch import import_program as import_torch
+
+        return import_torch(program, arguments, keywords, folder)
     if callable(program) and packages <= {"builtins"}:
         raise UsageInvalid("a plain function has no model: hand in jax.jit(f) with its arguments")
     raise UsageInvalid(
-        f"no model can be made of {type(program).__name__}; hand in a file, MLIR, or jax.jit(f) with its arguments"
+        f"no model can be made of {type(program).__name__}; hand in a file, MLIR, or jax.jit(f) or a module of torch "
+        "with its arguments"
     )

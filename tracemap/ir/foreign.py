@@ -6,13 +6,13 @@ from pathlib import PurePath
 from typing import Final
 
 _IMPORTER: Final = {
-    "an ONNX model": "import it first: iree-import-onnx MODEL.onnx -o MODEL.mlir (pip install "
-    "iree-base-compiler[onnx])",
+    "an ONNX model": "`tracemap build` takes it as MODEL.onnx; else import it: iree-import-onnx MODEL.onnx "
+    "-o MODEL.mlir (pip install iree-base-compiler[onnx])",
     "a TensorFlow Lite model": "import it first: iree-import-tflite MODEL.tflite -o MODEL.mlir (pip install "
     "iree-tools-tflite)",
     "a TensorFlow model": "import it first: iree-import-tf FOLDER -o MODEL.mlir (pip install iree-tools-tf)",
-    "weights or a program of PyTorch": "export it first, by torch-mlir or iree-turbine "
-    "(iree.turbine.aot.export(module, args).save_mlir(…))",
+    "weights or a program of PyTorch": "hand the module to `tracemap.build` in Python, or export it first, by "
+    "torch-mlir or iree-turbine (iree.turbine.aot.export(module, args).save_mlir(…))",
     "weights": "name the program that uses them, as MLIR",
     "compressed": "unpack it first, for example: tracemap build <(zcat MODEL.mlir.gz) -o MODEL.tracemap",
     "a compiled module": "name the model that it was compiled from",
