@@ -30,6 +30,9 @@ _DRIVERS: Final = {
 }
 """Of each of the runtime's drivers what it is for, and what its devices need."""
 _MODULES: Final = {
+    "jax": ("jax", "build of functions of JAX", "pip install 'tracemap[jax]'"),
+    "onnx": ("onnx", "build of models of ONNX", "pip install 'tracemap[onnx]'"),
+    "pandas": ("pandas", "results as data frames", "pip install 'tracemap[pandas]'"),
     "pprof": ("google.protobuf", "export --to pprof", "pip install 'tracemap[pprof]'"),
     "perfetto": ("perfetto", "export --to perfetto", "pip install 'tracemap[perfetto]'"),
 }
