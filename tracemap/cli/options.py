@@ -34,13 +34,13 @@ def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[...
         assert isinstance(made, _OptionsCommand)
         made.kind, made.behind = kind, behind
         made.params += [_click_option(option) for option in declared_options(kind) if option is not behind]
-        made.params += _how_loud()
+        made.params += how_loud()
         return made
 
     return decorate
 
 
-def _how_loud() -> list[click.Option]:
+def how_loud() -> list[click.Option]:
     """The options of all commands: how much is said on standard error."""
 
     def quiet(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
