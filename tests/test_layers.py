@@ -83,7 +83,18 @@ USES: dict[str, frozenset[str]] = {
     | _BELOW
     | frozenset({"comparison", "experiments", "reports"}),
     "results": frozenset(
-        {"attribution", "capture", "experiments", "graph", "measurements", "reports", "session", "units", "errors"}
+        {
+            "attribution",
+            "capture",
+            "comparison",
+            "experiments",
+            "graph",
+            "measurements",
+            "reports",
+            "session",
+            "units",
+            "errors",
+        }
     )
     | frozenset({"options", "owned"}),
     "model_explorer": frozenset({"errors", "graph", "reports", "session"}),

@@ -7,16 +7,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import run_cli
+from tracemap.comparison import model
 from tracemap.errors import QueryInvalid, TargetExists, ToolMissing
 from tracemap.graph.ops import Frame, Op
 from tracemap.graph.query import frames_of, scope_of
 from tracemap.results.attribution import Attribution
 from tracemap.results.pictures import bar, table
+from tracemap.units import UNKNOWN
 
+EVIL = "<script>alert(1)</script>"
 HARMLESS = {"div", "b", "svg", "rect", "title", "br", "small", "span", "table", "thead", "tbody", "tr", "th", "td"}
 
 
@@ -120,3 +124,24 @@ def test_a_package_that_is_not_installed_is_named(gpt: Attribution) -> None:
         pytest.skip("pandas is installed here; tests/frontends tries it")
     with pytest.raises(ToolMissing, match=r"tracemap\[pandas\]"):
         gpt.to_pandas()
+
+
+def test_a_comparison_is_a_table_a_picture_and_a_page(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    runs, maps = (recorded("jax_mlp"), recorded("jax_mlp_train")), (built("jax_mlp"), built("jax_mlp_train"))
+    made = tracemap.diff(*runs, map_a=maps[0], map_b=maps[1])
+    table = made._columns()
+    assert {len(column) for column in table.values()} == {len(made.ops)}
+    for metric in made.metrics:
+        for side in ("before", "after"):
+            whole = sum(value for value in table[f"{metric.name}_{side}"] if isinstance(value, int))
+            assert whole + getattr(metric.residual, side) == getattr(metric.whole, side)
+    assert made.op("op3").after == "op3"
+    with pytest.raises(QueryInvalid, match="no op of either side"):
+        made.op("op99999")
+    assert "jax_mlp.tracemap → jax_mlp_train.tracemap" in made._repr_html_()
+    found = model.Finding("slower", EVIL, EVIL, EVIL, UNKNOWN, "cpu_ns", 10, 20, 2.0, 1.9, 2.1)
+    evil = Elements(structs.replace(made, findings=(found,))._repr_html_())
+    assert evil.names <= HARMLESS
+    assert EVIL in evil.texts
+    page = made.show(tmp_path / "diff.html", browser=False)
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tracemap.capture.outputs import Array
     from tracemap.capture.record import Recorded
     from tracemap.capture.timing import FunctionTimes
-    from tracemap.comparison.model import Comparison
     from tracemap.experiments.model import Swapped, Tune
     from tracemap.graph.bundle import Bundle as StoredBundle
     from tracemap.graph.lowering import Lowering
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from tracemap.results.attribution import Attribution
     from tracemap.results.bench import Bench
     from tracemap.results.bundle import Bundle
+    from tracemap.results.comparison import Comparison
     from tracemap.results.recording import Recording
     from tracemap.results.run import Run as RunResult
 
@@ -352,7 +352,7 @@ def diff(
             run.
         b: the same, after the change.
         options: what `tracemap diff` can be asked; None: its defaults.
-        changes: options by name, such as `threshold=5`.
+        changes: options by name, such as `threshold=5, html="diff.html"`.
 
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.diff.diff` does.
@@ -360,10 +360,12 @@ def diff(
     """
     from tracemap.options.diff import DiffOptions
     from tracemap.options.option import chosen
+    from tracemap.results.comparison import Comparison
     from tracemap.session.diff import diff as diff_paths
 
     before, after = (Path(each) if isinstance(each, (str, Path)) else each.path for each in (a, b))
-    return diff_paths(before, after, chosen(DiffOptions, options, changes))
+    asked = chosen(DiffOptions, options, changes)
+    return Comparison.of(diff_paths(before, after, asked), before, after, asked)
 
 
 def export(

@@ -1,0 +1,105 @@
+"""A comparison to go on with: ops before and after as a table, what is found in notebooks, and the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from tracemap.comparison import model
+from tracemap.errors import QueryInvalid
+from tracemap.options.diff import DiffOptions
+from tracemap.results.pictures import heading, table
+from tracemap.results.showing import shown
+from tracemap.results.tables import AsTable, Columns, Value, known
+from tracemap.units import format_ns
+
+_TOP = 10
+
+
+class Comparison(model.Comparison, AsTable, frozen=True):
+    """What `tracemap.diff` returns; `paths` and `options`: of what it was made."""
+
+    paths: tuple[Path, Path] | None = None
+    options: DiffOptions | None = None
+
+    @classmethod
+    def of(cls, made: model.Comparison, before: Path, after: Path, options: DiffOptions) -> Comparison:
+        """A comparison with what it is of."""
+        fields = {name: getattr(made, name) for name in made.__struct_fields__ if name in _FIELDS}
+        return cls(**fields, paths=(before, after), options=options)
+
+    def op(self, what: str) -> model.OpDifference:
+        """An op by its id after, `op12`, or by that before where there is no such op after.
+
+        Raises:
+            tracemap.errors.QueryInvalid: neither side has it.
+        """
+        for side in ("after", "before"):
+            for each in self.ops:
+                if getattr(each, side) == what:
+                    return each
+        raise QueryInvalid(f"{what}: is no op of either side; ids are such as op12")
+
+    def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
+        """Open the page of it; returns its file, which goes with the process unless it is named.
+
+        Raises:
+            tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+        """
+        if self.paths is None or self.options is None:
+            raise QueryInvalid("this comparison does not know what it is of; get it by tracemap.diff")
+        paths, asked = self.paths, replace(self.options, output=None)
+        return shown(lambda file: _write(paths, replace(asked, html=file)), output, browser=browser)
+
+    def _columns(self) -> Columns:
+        """A row for each op that is there before, after or both; of each metric a column for either."""
+        columns: dict[str, list[Value]] = {
+            name: [known(getattr(op, name)) for op in self.ops]
+            for name in ("before", "after", "how", "edited", "name", "line_before", "line_after")
+        }
+        columns["scope"] = ["/".join(op.scope) for op in self.ops]
+        columns |= {
+            name: [known(getattr(op, name)) for op in self.ops] for name in ("fate_before", "fate_after", "code")
+        }
+        for metric in self.metrics:
+            amounts = [op.amounts.get(metric.name) for op in self.ops]
+            columns[f"{metric.name}_before"] = [each.before if each else None for each in amounts]
+            columns[f"{metric.name}_after"] = [each.after if each else None for each in amounts]
+        return columns
+
+    def _repr_html_(self) -> str:
+        names = f"{self.before.bundle} → {self.after.bundle}"
+        matched = f"{self.matched_percent:.1f} % of ops are matched"
+        if not self.findings:
+            return heading(f"{names}: no finding beyond {self.threshold_percent:g} %; {matched}")
+        rows = [_row(each) for each in self.findings[:_TOP]]
+        more = len(self.findings) - len(rows)
+        said = heading(f"{names}: {len(self.findings)} findings; {matched}")
+        headings = ("what", "op", "name", "line", "times", "before", "after")
+        return said + table(headings, rows, 4) + (heading(f"… {more} more") if more > 0 else "")
+
+
+def _write(paths: tuple[Path, Path], asked: DiffOptions) -> None:
+    from tracemap.session.diff import diff
+
+    diff(*paths, asked)
+
+
+def _row(each: model.Finding) -> tuple[str, ...]:
+    ids = " → ".join(dict.fromkeys(str(known(side)) for side in (each.before, each.after) if known(side)))
+    medians = ["" if known(time) is None else format_ns(time) for time in (each.median_before, each.median_after)]
+    line = known(each.line)
+    return (
+        each.kind,
+        ids,
+        each.name,
+        "" if line is None else str(line),
+        f"{each.ratio:.2f}" * bool(each.ratio),
+        *medians,
+    )
+
+
+_FIELDS = {each.name for each in structs.fields(model.Comparison)}
+"""What `Comparison` has besides what it is of."""
