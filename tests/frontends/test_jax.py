@@ -12,6 +12,7 @@ import pytest
 import tracemap
 from tests.frontends.shares import share_on_lines_of
 from tracemap.errors import InputInvalid, UsageInvalid
+from tracemap.graph.query import scope_of
 from tracemap.session.programs import kept_of
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: make frontends")
@@ -115,11 +116,27 @@ def test_a_lowered_function_still_belongs_to_jax(tmp_path: Path) -> None:
     assert lowered.compile() is not None
 
 
-def test_scopes_are_those_of_the_program(tmp_path: Path) -> None:
-    bundle = tracemap.build(programs.gpt, *programs.gpt_arguments(), output=tmp_path / "gpt.tracemap")
-    assert bundle.graph.sites
-    calls = {"/".join(op.scope) for op in bundle.graph.ops}
-    assert {"attn", "ffn"} <= {scope.rpartition("/")[2] for scope in calls}
+def scopes_of(function: Any, arguments: tuple[Any, ...], target: Path, **keywords: Any) -> set[str]:  # noqa: ANN401
+    graph = tracemap.build(function, *arguments, keywords=keywords, output=target).graph
+    members = [member for site in graph.sites for member in site.members]
+    return {"/".join(scope_of(graph, graph.op_by_id[member.op], member.path)) for member in members}
+
+
+def test_transformations_are_called_as_the_user_calls_them(tmp_path: Path) -> None:
+    blocks = scopes_of(programs.gpt, programs.gpt_arguments(), tmp_path / "gpt.tracemap")
+    assert {"blocks/scan/checkpoint/attn", "blocks/scan/checkpoint/ffn"} <= blocks
+    steps = scopes_of(programs.train_step, programs.train_arguments(), tmp_path / "train.tracemap", rate=0.1)
+    assert {"jvp(layer0)", "transpose(jvp(layer0))", "descend"} <= steps  # reports add both up in layer0
+    pictures = scopes_of(programs.classify, programs.classify_arguments(), tmp_path / "cnn.tracemap")
+    assert {"vmap(conv0)", "vmap(head)"} <= pictures
+
+    def blocks_loss(blocks: Any, x: Any) -> Any:  # noqa: ANN401 - arrays of JAX
+        return (programs.gpt(blocks, x) ** 2).sum()
+
+    slopes = jax.jit(jax.grad(blocks_loss))
+    backward = scopes_of(slopes, programs.gpt_arguments(), tmp_path / "slopes.tracemap")
+    assert any("remat" in scope and scope.endswith("attn") for scope in backward)
+    assert not any("while/body" in scope or "closed_call" in scope for scope in backward), backward
 
 
 def test_arguments_that_do_not_fit(tmp_path: Path) -> None:

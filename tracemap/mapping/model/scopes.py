@@ -1,4 +1,4 @@
-"""The scope of each op: from its name path, else from the names of the parameters that it uses.
+"""The scope of each op: from its name path, in the user's words, else from the names of the parameters that it uses.
 
 Importers of torch and ONNX programs drop the module path, but name the parameters after it: an op that multiplies with
 `encoder.layer.0.attention.query.weight` stands in `encoder/layer/0/attention/query`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracemap.ir.source import SourceModel, SourceOperation
-from tracemap.locations import scope
+from tracemap.mapping.model.jax_names import JaxNames
 from tracemap.mapping.model.kinds import loads_global
 
 _PREFIXES = ("__auto.", "_params.")
@@ -26,8 +26,10 @@ _MAX_STEPS = 6
 
 def scopes_of(model: SourceModel) -> Mapping[int, tuple[str, ...]]:
     """The scope of every op, by index; empty where nothing tells."""
+    names = JaxNames(model.operations)
     return {
-        operation.index: scope(operation.location) or _parameter_scope(model.operations, operation)
+        operation.index: names.scope(operation.location, operation.function)
+        or _parameter_scope(model.operations, operation)
         for operation in model.operations
         if operation.is_op
     }
