@@ -97,6 +97,8 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 	$(BIN)/python -m tests.oracle.shares
 	$(BIN)/python -m tests.oracle.busy
 	$(BIN)/python -m tests.oracle.edits --seeds $(SEEDS)
+	$(BIN)/python -m tests.oracle.compilations
+	$(BIN)/python -m tests.oracle.changes $(ACCURACY_FLAGS)
 
 mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)

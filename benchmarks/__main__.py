@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import (
     build,
+    differences,
     elapsed,
     growth,
     hook,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "large_models": large_models.measure,
     "growth": growth.measure,
     "timeline": timeline.measure,
+    "differences": differences.measure,
 }
 
 

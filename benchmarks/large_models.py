@@ -1,4 +1,4 @@
-"""How tracemap copes with a large model: a decoder of fifty thousand ops, its map, its costs and its page.
+"""How tracemap copes with a large model: a decoder of fifty thousand ops, its map, costs, page and diff.
 
 What making and running the program takes is the compiler's and the runtime's, and left out. A page is interactive when
 its script has run and the source that its address names is drawn, in a Chromium without a window.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from benchmarks import differences
 from benchmarks.decoder import Decoder
 from benchmarks.measure import Figure, print_row, print_title, run, targeted, tracemap
 from benchmarks.pages import browser_of, frames, until_interactive
@@ -38,6 +39,7 @@ def measure(folder: Path) -> list[Figure]:
         targeted("map", [(bundle / "map.json").stat().st_size / ops], "B/op", 300.0),
     ]
     print_row("attribute --html, CPU", [usage.cpu_seconds for usage in usages], "s")
+    figures += differences.of_large(bundle, made, folder)
     return [*figures, *_opened(page, folder / "profile")]
 
 

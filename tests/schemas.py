@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tests.support import ROOT
 from tracemap.codec import Document, pretty
-from tracemap.comparison.model import Comparison
+from tracemap.comparison.model import Comparison, Comparisons
 from tracemap.experiments.model import Bench, Swapped, Tune
 from tracemap.graph.compiled import CompileTimes
 from tracemap.graph.kept import KeptCall
@@ -38,6 +38,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
     "compiled": (CompileTimes, "compiled.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
+    "diffs": (Comparisons, "tracemap diff --baseline"),
     "stats": (ShownStats, "tracemap stats"),
     "doctor": (Findings, "tracemap doctor"),
     "bench": (Bench, "tracemap bench"),

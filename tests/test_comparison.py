@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import shutil
+import statistics
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -18,10 +20,12 @@ from tests.oracle.edits import LEAST_PRECISION, LEAST_RECALL, Score, edited, sco
 from tests.schemas import validator
 from tests.support import check_cli, run_cli
 from tracemap.comparison.costs import scaled_to
-from tracemap.comparison.findings import NO_DRIFT, Measured, Spread, beyond, drift_of, findings
+from tracemap.comparison.findings import NO_DRIFT, STEADY, Measured, beyond, findings, machine_of
+from tracemap.comparison.intervals import Spread, ratio_between, student
 from tracemap.comparison.matching import match_flows
 from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Unbalanced
 from tracemap.mapping.model.flow import Flows
+from tracemap.measurements.order import median_ranks
 from tracemap.units import UNKNOWN
 
 # ---- which op is which
@@ -193,7 +197,7 @@ def test_bundles_without_runs_are_compared_by_their_maps(built: Built, tmp_path:
 
 
 def measured(one: tuple[int, int, int] | None, two: tuple[int, int, int] | None, *, same: bool = False) -> Measured:
-    first, second = (None if each is None else Spread(*each) for each in (one, two))
+    first, second = (() if each is None else (Spread(*each),) for each in (one, two))
     ends = (UNKNOWN if one is None else "op1", UNKNOWN if two is None else "op2")
     return Measured(*ends, "linalg.matmul", 3, first, second, same_code=same)
 
@@ -201,7 +205,7 @@ def measured(one: tuple[int, int, int] | None, two: tuple[int, int, int] | None,
 def test_only_what_clears_the_threshold_is_named() -> None:
     def kinds(op: Measured, threshold: float = 3.0) -> list[str]:
         others = [measured((80_000, 79_000, 81_000), (80_000, 79_000, 81_000), same=True)]
-        return [each.kind for each in findings([op, *others], "cpu_ns", threshold, NO_DRIFT)]
+        return [each.kind for each in findings([op, *others], "cpu_ns", threshold)]
 
     assert kinds(measured((20_000, 19_950, 20_050), (21_000, 20_950, 21_050))) == ["slower"]
     assert kinds(measured((21_000, 20_950, 21_050), (20_000, 19_950, 20_050))) == ["faster"]
@@ -219,19 +223,94 @@ def test_what_the_machine_was_slower_by_is_no_change() -> None:
         measured((10_000 * n, 9_990 * n, 10_010 * n), (11_000 * n, 10_990 * n, 11_010 * n), same=True)
         for n in (1, 2, 3)
     ]
-    drift = drift_of(same)
-    assert (drift.ratio, drift.ops) == (1.1, 3)
+    machine = machine_of(same)
+    assert (machine.drift.ratio, machine.drift.ops) == (1.1, 3)
     changed = measured((50_000, 49_990, 50_010), (55_000, 54_990, 55_010))
-    assert findings([changed, *same], "cpu_ns", 3.0, NO_DRIFT)
-    assert not findings([changed, *same], "cpu_ns", 3.0, drift)
-    assert drift_of(same[:2]) == NO_DRIFT
+    assert findings([changed, *same], "cpu_ns", 3.0, STEADY)
+    assert not findings([changed, *same], "cpu_ns", 3.0, machine)
+    assert machine_of(same[:2]).drift == NO_DRIFT
+
+
+def test_students_t_is_that_of_tables() -> None:
+    """Abramowitz and Stegun, 1964, table 26.10."""
+    known = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 30: 2.042, 120: 1.980}
+    assert {freedom: round(student(freedom), 3) for freedom in known} == known
+
+
+@pytest.mark.parametrize(("ones", "twos"), [(5, 5), (4, 6), (1, 1)])
+def test_intervals_hold_the_truth_as_often_as_they_say(ones: int, twos: int) -> None:
+    """Runs of 30 invocations each, which differ by 3 % from run to run and by 5 % within; something takes 1.1 times."""
+    random = Random(11)
+    apart = 0.03 if ones > 1 else 0.0  # one run tells nothing of others
+
+    def side(count: int, factor: float) -> list[Spread]:
+        found = []
+        for _ in range(count):
+            run = random.lognormvariate(0, apart)
+            values = sorted(1000 * factor * run * random.lognormvariate(0, 0.05) for _ in range(30))
+            low, high = median_ranks(30)
+            found.append(Spread(statistics.median(values), values[low - 1], values[high - 1]))
+        return found
+
+    tries = [ratio_between(side(ones, 1.0), side(twos, 1.1)) for _ in range(800)]
+    held = sum(each.low <= 1.1 <= each.high for each in tries) / len(tries)
+    assert 0.93 <= held <= 0.99
+
+
+def test_what_differs_from_run_to_run_is_not_named() -> None:
+    """Each run is sure of itself, and no two of them agree."""
+    one = Measured(
+        "op1", "op1", "x", 1, _runs(100, 108, 104, 111, 101), _runs(109, 103, 112, 100, 107), same_code=False
+    )
+    assert not findings([one], "cpu_ns", 3.0)
+    first_alone = _first(one, 1)
+    assert [each.kind for each in findings([first_alone], "cpu_ns", 3.0)] == ["slower"]
+    two = Measured("op1", "op1", "x", 1, _runs(100, 101, 99, 100, 102), _runs(110, 111, 110, 109, 112), same_code=False)
+    (found,) = findings([two], "cpu_ns", 3.0)
+    assert (found.kind, found.median_before, found.median_after) == ("slower", 10000, 11000)
+
+
+def _runs(*medians: int) -> tuple[Spread, ...]:
+    return tuple(Spread(100 * each, 100 * each - 10, 100 * each + 10) for each in medians)
+
+
+def _first(op: Measured, runs: int) -> Measured:
+    return replace(op, one=op.one[:runs], two=op.two[:runs])
 
 
 def test_over_a_limit_are_the_slower_ones_by_the_near_end_of_their_interval() -> None:
     op = measured((20_000, 19_950, 20_050), (21_200, 21_100, 21_300))
-    found = findings([op], "cpu_ns", 3.0, NO_DRIFT)
+    found = findings([op], "cpu_ns", 3.0, STEADY)
     assert beyond(found, 5) == list(found)
     assert beyond(found, 5.5) == []
+
+
+# ---- several runs
+
+
+def test_recordings_in_turn_are_found_by_their_bundles(built: Built, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.tracemap", tmp_path / "two.tracemap"
+    for each in (one, two):
+        shutil.copytree(built("hand_mlp"), each)
+        shutil.rmtree(each / "runs", ignore_errors=True)
+        (each / "runs").mkdir()
+        (each / "runs" / "run-001-9.parquet").touch()
+    check_cli("record", one, "--repeat", "2", "--alternate", two, "--iterations", "8")
+    sets = ["run-002-1.parquet", "run-002-2.parquet"]
+    names = [sorted(path.name for path in (each / "runs").glob("*.parquet")) for each in (one, two)]
+    assert names == [["run-001-9.parquet", *sets]] * 2
+    made = tracemap.diff(one, two)
+    assert made.before.runs == made.after.runs == tuple(sets)
+    assert made.before.iterations == 16
+    assert not made.findings
+    runs = [one / "runs" / name for name in sets], [two / "runs" / name for name in sets[:1]]
+    shown = json.loads(check_cli("diff", *runs[0], "vs", *runs[1], "--format", "json"))
+    validator("diff").validate(shown)
+    assert (len(shown["before"]["runs"]), len(shown["after"]["runs"])) == (2, 1)
+    several = json.loads(check_cli("diff", "--baseline", one, two, one / "runs" / sets[0], "--format", "json"))
+    validator("diffs").validate(several)
+    assert [each["after"]["runs"] for each in several["comparisons"]] == [sets, sets[:1]]
+    assert check_cli("diff", "--baseline", one, two, two).count("same model") == 2
 
 
 # ---- refusals
@@ -244,6 +323,12 @@ def test_what_cannot_be_compared_is_refused(built: Built, recorded: Recorded, tm
         ((tmp_path / "nothing.parquet", run), "nothing.parquet"),
         ((bundle, bundle, "--map-a", bundle), "is a bundle itself"),
         ((run, run, "--map-a", bundle, "--map-b", bundle, "--metric", "teeth"), "not both have it"),
+        ((run,), "name two sides"),
+        ((run, run, run), "name two sides"),
+        (("vs", run), "name two sides"),
+        ((run, "vs", bundle, run), "is a bundle, beside others"),
+        ((run, "vs", run, "--baseline", bundle), "leave vs out"),
+        ((run, "--baseline", bundle, "--format", "csv"), "a table is of one comparison"),
     ):
         done = run_cli("diff", *arguments)
         assert done.returncode == 2, arguments

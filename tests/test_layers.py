@@ -155,7 +155,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "measurements": (
         frozenset({"model", "order", "sql", "callgrind", "histograms"}),
-        frozenset({"columns", "events", "medians"}),
+        frozenset({"columns", "drift", "events", "medians"}),
         frozenset({"elapsed"}),
         frozenset({"hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),

@@ -86,7 +86,8 @@ def _remove_if_empty(folder: Path) -> str:
 
 def _next_claim(folder: Path) -> _Claim:
     names = [path.name for path in folder.iterdir() if path.suffix != PROFILE_SUFFIX]
-    taken = {name.partition(".")[0] for name in names}
+    # Runs of a recording that is repeated are called `run-004-1` and so on.
+    taken = {"-".join(name.partition(".")[0].split("-")[:2]) for name in names}
     free = (number for number in itertools.count(1) if f"run-{number:03}" not in taken)
     claims = (_claimed(folder / f"run-{number:03}.parquet", force=False) for number in free)
     return next(claim for claim in claims if claim is not None)

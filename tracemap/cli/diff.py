@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,31 +11,78 @@ import click
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import warn_of
+from tracemap.errors import UsageInvalid
 from tracemap.options.diff import DiffOptions
 
 
 @options_command("diff", DiffOptions)
-@click.argument("before", metavar="A", type=PATH)
-@click.argument("after", metavar="B", type=PATH)
-def command(before: Path, after: Path, options: DiffOptions) -> None:
+@click.argument("sides", metavar="A [vs] B", type=PATH, nargs=-1, required=True)
+def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
     """Say what a change did: which ops cost more or less in B than in A, which are fused with others, which are new.
 
-    A and B are runs or bundles; a bundle stands for its newest run, and where one has none the maps alone are compared.
-    Ops are matched by what they compute, whatever they are called and wherever they stand. With --fail-over ends with
-    status 1 where something costs more.
+    A and B are runs or bundles; a bundle stands for its newest run, or for those of its newest record --repeat, and
+    where one has none the maps alone are compared. Several runs on a side, with the word vs between the sides, tell
+    what differs from run to run. Ops are matched by what they compute, whatever they are called and wherever they
+    stand. With --fail-over ends with status 1 where something costs more.
 
     \b
     Example:
       tracemap diff old.tracemap new.tracemap
       tracemap diff old.parquet new.parquet --by scope --fail-over 5
+      tracemap diff a1.parquet a2.parquet a3.parquet vs b1.parquet b2.parquet
+      tracemap diff --baseline O0.tracemap O2.tracemap O3.tracemap
     """
-    from tracemap.session.diff import diff, failing, show_diff
+    from tracemap.session.diff import diff, diffs, failing, show_diff, show_diffs
 
     with phases_shown("diff") as progress:
-        made = diff(before, after, options, progress)
+        if options.baseline is not None:
+            several = diffs(options.baseline, _others(sides, options), options, progress)
+            found = several.comparisons
+        else:
+            found = (diff(*_two_sides(sides), options, progress),)
     if options.output is None:
-        show_diff(made, options, sys.stdout)
-    if found := failing(made, options):
-        for line in found:
+        if options.baseline is not None:
+            show_diffs(several, options, sys.stdout)
+        else:
+            show_diff(found[0], options, sys.stdout)
+    if slower := [line for made in found for line in failing(made, options)]:
+        for line in slower:
             warn_of(f"over {options.fail_over:g} %: {line}")
         sys.exit(1)
+
+
+_BETWEEN = Path("vs")
+"""What stands between two sides; a file of that name is `./vs`."""
+
+
+def _two_sides(words: tuple[Path, ...]) -> tuple[Sequence[Path], Sequence[Path]]:
+    """What stands before and behind `vs`; two paths do without it.
+
+    Raises:
+        UsageInvalid: they are not two sides.
+    """
+    if _BETWEEN not in words and len(words) == 2:
+        return words[:1], words[1:]
+    before, after = words[: (place := _place(words))], words[place + 1 :]
+    if not before or not after or _BETWEEN in after:
+        raise UsageInvalid("name two sides: A B, or several runs on a side as A1 A2 vs B1 B2; or one with --baseline")
+    return before, after
+
+
+def _place(words: tuple[Path, ...]) -> int:
+    return words.index(_BETWEEN) if _BETWEEN in words else len(words)
+
+
+def _others(words: tuple[Path, ...], options: DiffOptions) -> Sequence[Path]:
+    """What is compared with the baseline.
+
+    Raises:
+        UsageInvalid: sides are named as well; a format that holds one comparison only.
+    """
+    if _BETWEEN in words:
+        raise UsageInvalid("vs: with --baseline each of the others is compared with it; leave vs out")
+    if options.html is not None:
+        raise UsageInvalid(f"{options.html}: a page is of one comparison; leave --baseline or --html out")
+    if options.format == "csv":
+        raise UsageInvalid("--format csv: a table is of one comparison; leave --baseline, or choose text or json")
+    return words

@@ -36,14 +36,26 @@ def command(bundle: Path, options: RecordOptions) -> None:
       tracemap record model.tracemap --counters page-faults,context-switches
       tracemap record model.tracemap --sample --seconds 10
       tracemap record model.tracemap --cache-sim --cache-geometry LL=8388608,16,64
+      tracemap record old.tracemap --repeat 5 --alternate new.tracemap
       tracemap record model.tracemap --flagfile d.flags -- --device=local-sync
     """
     from tracemap.graph.bundle import load
     from tracemap.session.record import record
+    from tracemap.session.turns import record_repeatedly
 
     opened = load(bundle)
+    if options.repeat > 1 or options.alternate is not None:
+        bundles = [opened] if options.alternate is None else [opened, load(options.alternate)]
+        with phases_shown("record") as progress:
+            for recorded in record_repeatedly(bundles, options, progress):
+                _tell(recorded)
+        return
     with phases_shown("record") as progress:
         recorded = record(opened, options, progress)
+    _tell(recorded)
+
+
+def _tell(recorded: Recorded) -> None:
     tell(_summary(recorded))
     for line in _further(recorded):
         tell(line)

@@ -14,6 +14,8 @@ from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 def regrouped(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[Regrouped]:
     """Ops that share sites with others than before, or with ones that were not there."""
+    if before.map_sha256 == after.map_sha256:
+        return
     to_after: Mapping[OpId, OpId] = {match.before: match.after for match in matches}
     to_before = {two: one for one, two in to_after.items()}
     for match in matches:

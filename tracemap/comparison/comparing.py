@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from tracemap.attribution.model import OpCost, OpResult
 from tracemap.comparison.changes import kernel_differences, regrouped, settings_differ
 from tracemap.comparison.costs import Costs, amount, are_per_invocation, common_metrics, costs
-from tracemap.comparison.findings import NO_DRIFT, Measured, drift_of, findings, spread_of
+from tracemap.comparison.findings import NO_DRIFT, Measured, findings, machine_of
 from tracemap.comparison.model import (
     BASIS,
     Amount,
@@ -29,14 +28,13 @@ from tracemap.comparison.model import (
 from tracemap.comparison.remarks import remark_differences
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.ops import Op, OpId
+from tracemap.graph.ops import Op
 from tracemap.graph.query import users_first
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.units import UNKNOWN, Text, Unknown
 
 SAME: Final = "same"
 CHANGED: Final = "changed"
-_NO_OPS: Final = Amount(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +211,9 @@ class _Comparing:
                 members[key(pair)].append(difference)
         names = [name for name, _ in self.metrics]
         return tuple(
-            Group(group, len(ops), {name: total([op.amounts.get(name, _NO_OPS) for op in ops]) for name in names})
+            Group(
+                group, len(ops), {name: total([op.amounts[name] for op in ops if name in op.amounts]) for name in names}
+            )
             for group, ops in sorted(members.items())
         )
 
@@ -225,41 +225,36 @@ class _Comparing:
         metric = next((name for name in TIME_METRICS if name in names), "")
         if not metric:
             return NO_DRIFT, ()
-        one, two = (_results(side) for side in (self.before, self.after))
+        # Where runs were made otherwise, code that is the same is no reason to cost the same.
+        comparable = not any(settings_differ(self.before, self.after))
+        one, two = (side.spreads(metric) for side in (self.before, self.after))
         measured = [
-            self._measured(pair, difference.code == SAME, metric, one, two)
+            Measured(
+                difference.before,
+                difference.after,
+                difference.name,
+                pair.shown.line,
+                one.get(difference.before, ()),
+                two.get(difference.after, ()),
+                same_code=comparable and difference.code == SAME,
+            )
             for pair, difference in zip(self.pairs, self.differences, strict=True)
         ]
-        if any(settings_differ(self.before, self.after)):
-            # Then code that is the same is no reason to cost the same.
-            measured = [replace(each, same_code=False) for each in measured]
-        drift = drift_of(measured)
-        return drift, findings(measured, metric, self.threshold, drift)
-
-    def _measured(
-        self, pair: Pair, same: bool, metric: str, one: Mapping[OpId, OpResult], two: Mapping[OpId, OpResult]
-    ) -> Measured:
-        first = spread_of(_cost(one.get(pair.before.id) if pair.before else None, metric))
-        second = spread_of(_cost(two.get(pair.after.id) if pair.after else None, metric))
-        ids = (pair.before.id if pair.before else UNKNOWN, pair.after.id if pair.after else UNKNOWN)
-        return Measured(*ids, pair.shown.name, pair.shown.line, first, second, same)
+        machine = machine_of(measured)
+        return machine.drift, findings(measured, metric, self.threshold, machine)
 
     def _diagnostics(self) -> Iterator[Diagnostic]:
         for side, word in ((self.before, "before"), (self.after, "after")):
+            found: dict[str, list[str]] = defaultdict(list)
             for each in side.attribution.diagnostics if side.attribution else ():
-                yield Diagnostic(each.slug, f"{word}: {each.message}")
+                found[each.slug].append(each.message)
+            for slug, messages in found.items():
+                more = f" (the first of {len(messages)} such notes)" if len(messages) > 1 else ""
+                yield Diagnostic(slug, f"{word}: {messages[0]}{more}")
         yield from settings_differ(self.before, self.after)
         if self.metrics and not self._per_invocation:
             text = "a run does not tell of how many invocations it is: amounts are of the whole runs"
             yield Diagnostic("invocations-unknown", text)
-
-
-def _results(side: Compared) -> Mapping[OpId, OpResult]:
-    return {result.op: result for result in side.attribution.ops} if side.attribution else {}
-
-
-def _cost(result: OpResult | None, metric: str) -> OpCost | None:
-    return result.metrics.get(metric) if result else None
 
 
 def _scope(pair: Pair) -> str:

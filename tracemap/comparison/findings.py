@@ -1,124 +1,165 @@
-"""Which changes are more than chance: by intervals of medians over the invocations of each run.
+"""Which changes are more than chance: by intervals over invocations, and over runs (`comparison.intervals`).
 
-The median of what an op costs in an invocation lies, with 95 %, between two of the ordered values (order statistics;
-David and Nagaraja, 2003, section 7.1; `measurements.order`). Where the intervals of the two runs, laid against one
-another in the worst way, leave a ratio beyond the threshold, the change is named. Runs also differ as wholes: the
-machine is faster or slower from one to the next. Ops whose machine code is the same tell by how much, and all are
-corrected by that; they tell, too, by how much ops differ that nothing was done to, and what differs by less is not
-named. Such ops themselves are never named: what they cost more or less is of the machine, or of what ran before them.
+Where the interval of the ratio lies beyond the threshold, the change is named. Runs also differ as wholes: the machine
+is faster or slower from one to the next. Ops whose machine code is the same tell by how much, and all are corrected by
+that; they tell, too, by how much ops differ that nothing was done to, and what differs by less is not named. Such ops
+themselves are never named: what they cost more or less is of the machine, or of what ran before them.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tracemap.attribution.model import OpCost
+from tracemap.comparison.intervals import Spread, ratio_between
 from tracemap.comparison.model import Drift, Finding, Kind
+from tracemap.measurements.drift import slower_by
 from tracemap.measurements.order import weighted_quantile
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 LEAST_SHARE: Final = 0.005
 """Of an invocation: what changes it by less is not named."""
-_LEAST_OPS: Final = 3
-"""Of fewer ops no drift of the machine can be told."""
 NO_DRIFT: Final = Drift(1.0, 1.0, 0)
 _MOST_OF_COST: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """A median with its interval."""
-
-    median: int
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
-    """An op with what it costs in an invocation before and after (None: it is not there); `same_code`: see `Drift`."""
+    """An op with what it costs in an invocation before and after; `same_code`: see `Drift`.
+
+    `one`, `two`: for each run of the side; none where the op is not there, or not all runs tell.
+    """
 
     before: Text
     after: Text
     name: str
     line: Integer
-    one: Spread | None
-    two: Spread | None
+    one: tuple[Spread, ...]
+    two: tuple[Spread, ...]
     same_code: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How many times as slow the machine was for each run as for the first one before, and what that rests on."""
+
+    one: tuple[float, ...]
+    two: tuple[float, ...]
+    drift: Drift
+
+    def ratio_of(self, op: Measured) -> Spread:
+        """How many times as much an op costs after, with the machine's part taken away."""
+        return ratio_between(_corrected(op.one, self.one), _corrected(op.two, self.two))
+
+
+STEADY: Final = Machine((), (), NO_DRIFT)
+"""Nothing tells that the machine was slower for one run than for another."""
+
+
+def _corrected(runs: Sequence[Spread], factors: Sequence[float]) -> Sequence[Spread]:
+    if not factors:
+        return runs
+    return [run.times(1 / factor) for run, factor in zip(runs, factors, strict=True)]
 
 
 def spread_of(cost: OpCost | None) -> Spread | None:
     """The interval of an op's median; None where the run does not tell."""
     if cost is None:
         return None
-    median, low, high = (getattr(cost.per_invocation, name) for name in ("median", "median_low", "median_high"))
-    known = all(isinstance(each, int) for each in (median, low, high))
-    return Spread(median, low, high) if known else None
+    each = cost.per_invocation
+    median, low, high = each.median, each.median_low, each.median_high
+    if isinstance(median, Unknown) or isinstance(low, Unknown) or isinstance(high, Unknown):
+        return None
+    return Spread(median, low, high)
 
 
-def drift_of(ops: Sequence[Measured]) -> Drift:
-    """The median of the ratios of ops with unchanged code, each counted by its cost, and how far they lie from it."""
-    ratios = [
-        (op.two.median / op.one.median, op.one.median)
-        for op in ops
-        if op.same_code and op.one and op.two and op.one.median and op.two.median
-    ]
-    if len(ratios) < _LEAST_OPS:
-        return NO_DRIFT
-    middle = weighted_quantile(ratios, 0.5)
-    apart = [(max(ratio / middle, middle / ratio), weight) for ratio, weight in ratios]
-    return Drift(round(middle, 4), round(weighted_quantile(apart, _MOST_OF_COST), 4), len(ratios))
+def machine_of(ops: Sequence[Measured]) -> Machine:
+    """What ops with unchanged code tell of the machine, and how far they lie from that."""
+    on_both = [op for op in ops if op.one and op.two]
+    unchanged = [op for op in on_both if op.same_code and all(run.median > 0 for run in (*op.one, *op.two))]
+    if not unchanged:
+        return STEADY
+    ones = _factors([op.one for op in unchanged], [op.one for op in ops if op.one], unchanged)
+    twos = _factors([op.two for op in unchanged], [op.two for op in ops if op.two], unchanged)
+    if not ones or not twos:
+        return STEADY
+    machine = Machine(ones, twos, NO_DRIFT)
+    apart = [(math.exp(abs(math.log(machine.ratio_of(op).median))), op.one[0].median) for op in unchanged]
+    ratio = math.exp(_mean_log(twos) - _mean_log(ones))
+    return Machine(
+        ones, twos, Drift(round(ratio, 4), round(weighted_quantile(apart, _MOST_OF_COST), 4), len(unchanged))
+    )
 
 
-def findings(ops: Sequence[Measured], metric: str, threshold: float, drift: Drift) -> tuple[Finding, ...]:
+def _factors(
+    unchanged: Sequence[tuple[Spread, ...]], everything: Sequence[tuple[Spread, ...]], ops: Sequence[Measured]
+) -> tuple[float, ...]:
+    """How many times as slow the machine was for each run of a side as for the first one before; none where untold."""
+    found = []
+    for number in range(len(unchanged[0])):
+        pairs = [(op.one[0].median, runs[number].median) for op, runs in zip(ops, unchanged, strict=True)]
+        whole = sum(runs[number].median for runs in everything)
+        factor = slower_by(pairs, (0.0, whole))
+        if isinstance(factor, Unknown):
+            return ()
+        found.append(factor)
+    return tuple(found)
+
+
+def _mean_log(factors: Sequence[float]) -> float:
+    return statistics.fmean(map(math.log, factors))
+
+
+def findings(ops: Sequence[Measured], metric: str, threshold: float, machine: Machine = STEADY) -> tuple[Finding, ...]:
     """The changes beyond the threshold, in percent; the largest first."""
-    least = LEAST_SHARE * sum(op.one.median for op in ops if op.one)
-    found = [made for op in ops if not op.same_code for made in _finding(op, metric, threshold, drift, least)]
+    least = LEAST_SHARE * sum(_median(op.one) for op in ops)
+    found = [made for op in ops if not op.same_code for made in _finding(op, metric, threshold, machine, least)]
     found.sort(key=lambda each: -abs(_known(each.median_after) - _known(each.median_before)))
     return tuple(found)
+
+
+def _median(runs: Sequence[Spread]) -> float:
+    return statistics.median([run.median for run in runs]) if runs else 0.0
 
 
 def _known(value: Integer) -> int:
     return 0 if isinstance(value, Unknown) else value
 
 
-def _finding(op: Measured, metric: str, threshold: float, drift: Drift, least: float) -> Iterator[Finding]:
-    if op.one is None or op.two is None:
+def _finding(op: Measured, metric: str, threshold: float, machine: Machine, least: float) -> Iterator[Finding]:
+    if not op.one or not op.two:
         # What is there on one side only is named where its cost alone is beyond the threshold of an invocation.
         yield from _alone(op, metric, least / LEAST_SHARE * threshold / 100)
         return
-    if min(op.one.low, op.two.low) <= 0 or abs(op.two.median / drift.ratio - op.one.median) < least:
+    if min(run.low for run in (*op.one, *op.two)) <= 0:
         return
-    middle, low, high = ratios(op.one, op.two, drift)
-    limit = 1 + threshold / 100
-    if max(middle, 1 / middle) > drift.spread and (low > limit or high < 1 / limit):
-        medians = op.one.median, op.two.median
-        yield _made("slower" if low > limit else "faster", op, metric, medians, (middle, low, high))
+    ratio, limit = machine.ratio_of(op), 1 + threshold / 100
+    if abs(ratio.median - 1) * _median(op.one) < least:
+        return
+    if max(ratio.median, 1 / ratio.median) > machine.drift.spread and (ratio.low > limit or ratio.high < 1 / limit):
+        yield _made("slower" if ratio.low > limit else "faster", op, metric, ratio)
 
 
-def ratios(one: Spread, two: Spread, drift: Drift) -> tuple[float, float, float]:
-    """How many times as much something costs, without the machine's part: by the medians, at least, and at most."""
-    ends = (one.median, two.median), (one.high, two.low), (one.low, two.high)
-    middle, low, high = (after / before / drift.ratio for before, after in ends)
-    return middle, low, high
+def ratios(ones: Sequence[Spread], twos: Sequence[Spread], drift: Drift) -> Spread:
+    """How many times as much something costs, without the machine's part."""
+    return ratio_between(ones, twos).times(1 / drift.ratio)
 
 
 def _alone(op: Measured, metric: str, enough: float) -> Iterator[Finding]:
-    cost = op.one or op.two
-    if cost is None or cost.low <= enough or (op.before is UNKNOWN) == (op.after is UNKNOWN):
+    runs = op.one or op.two
+    if not runs or min(run.low for run in runs) <= enough or (op.before is UNKNOWN) == (op.after is UNKNOWN):
         return
-    if op.after is UNKNOWN:
-        yield _made("gone", op, metric, (cost.median, UNKNOWN), (0.0, 0.0, 0.0))
-    else:
-        yield _made("new", op, metric, (UNKNOWN, cost.median), (0.0, 0.0, 0.0))
+    yield _made("gone" if op.after is UNKNOWN else "new", op, metric, _NO_RATIO)
 
 
-def _made(
-    kind: Kind, op: Measured, metric: str, medians: tuple[Integer, Integer], ratios: tuple[float, float, float]
-) -> Finding:
-    middle, low, high = (round(each, 4) for each in ratios)
+_NO_RATIO: Final = Spread(0.0, 0.0, 0.0)
+
+
+def _made(kind: Kind, op: Measured, metric: str, ratio: Spread) -> Finding:
     return Finding(
         kind=kind,
         before=op.before,
@@ -126,11 +167,11 @@ def _made(
         name=op.name,
         line=op.line,
         metric=metric,
-        median_before=medians[0],
-        median_after=medians[1],
-        ratio=middle,
-        ratio_low=low,
-        ratio_high=high,
+        median_before=round(_median(op.one)) if op.one else UNKNOWN,
+        median_after=round(_median(op.two)) if op.two else UNKNOWN,
+        ratio=round(ratio.median, 4),
+        ratio_low=round(ratio.low, 4),
+        ratio_high=round(ratio.high, 4),
     )
 
 

@@ -45,17 +45,18 @@ class Match(Record, frozen=True):
 
 
 class ComparedSide(Record, frozen=True):
-    """One of the two that are compared: a bundle and, maybe, a run of it."""
+    """One of the two that are compared: a bundle and, maybe, runs of it."""
 
     bundle: str
     map_sha256: str
     module_sha256: str
-    run: Annotated[Text, Meta(description="Null: the map alone.")]
+    run: Annotated[Text, Meta(description="Its name, of several the first; null: the map alone.")]
     iterations: Integer
     invocation_ns: Annotated[Integer, Meta(description="How long a call took as a whole: the median.")]
     ops: Count
     compile_ns: Annotated[Integer, Meta(description="How long iree-compile took, on the wall.")] = UNKNOWN
     compile_cpu_ns: Annotated[Integer, Meta(description="The time of processors that iree-compile took.")] = UNKNOWN
+    runs: Annotated[tuple[str, ...], Meta(description="The names of all of them.")] = ()
 
 
 class Amount(Record, frozen=True):
@@ -249,8 +250,15 @@ class Comparison(Document, frozen=True, kw_only=True):
         yield from self.residual
 
 
+class Comparisons(Document, frozen=True, kw_only=True):
+    """Several bundles, each compared with the same one."""
+
+    schema_version: Literal[1] = COMPARISON_VERSION
+    kind: Literal["diffs"] = "diffs"
+    comparisons: tuple[Comparison, ...]
+
+
 def total(amounts: list[Amount] | tuple[Amount, ...]) -> Amount:
     """The sum of amounts."""
-    return Amount(
-        sum(each.before for each in amounts), sum(each.after for each in amounts), sum(each.change for each in amounts)
-    )
+    before, after = sum([each.before for each in amounts]), sum([each.after for each in amounts])
+    return Amount(before, after, sum([each.change for each in amounts]))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tracemap.attribution.model import Attribution
+from tracemap.comparison.findings import spread_of
+from tracemap.comparison.intervals import Spread
 from tracemap.comparison.model import ComparedSide, KernelCode
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.compiled import NOT_KEPT, CompileTimes
@@ -21,16 +23,18 @@ from tracemap.units import UNKNOWN, Text
 
 @dataclass(frozen=True)
 class Compared:
-    """One of two bundles: its name, its map and, maybe, what a run of it costs; `images` reads its machine code.
+    """One of two bundles: its name, its map and, maybe, what runs of it cost; `images` reads its machine code.
 
-    `remarks`: the compiler's, where the bundle keeps them; `compiled`: how long the compiler took.
+    `runs`: their names; `attribution`: of all of them; `each_run`: of each by itself; `remarks`: the compiler's, where
+    the bundle keeps them; `compiled`: how long the compiler took.
     """
 
     name: str
     map_sha256: str
     graph: TraceGraph
-    run: Text
+    runs: tuple[str, ...]
     attribution: Attribution | None
+    each_run: tuple[Attribution, ...]
     images: Callable[[], Sequence[Image]]
     remarks: Remarks | None = None
     compiled: CompileTimes = NOT_KEPT
@@ -43,13 +47,31 @@ class Compared:
             bundle=self.name,
             map_sha256=self.map_sha256,
             module_sha256=self.graph.module.sha256,
-            run=self.run,
+            run=self._run,
+            runs=self.runs,
             iterations=run.iterations if run else UNKNOWN,
             invocation_ns=run.invocation.median_ns if run else UNKNOWN,
             ops=len(self.graph.ops),
             compile_ns=self.compiled.elapsed_ns,
             compile_cpu_ns=self.compiled.cpu_ns,
         )
+
+    @property
+    def _run(self) -> Text:
+        """The only run, or the first and how many more."""
+        if not self.runs:
+            return UNKNOWN
+        return self.runs[0] + (f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else "")
+
+    def spreads(self, metric: str) -> Mapping[Text, tuple[Spread, ...]]:
+        """What each op costs in an invocation, for each run; without those that not all runs tell of."""
+        runs = [{op.op: spread_of(op.metrics.get(metric)) for op in run.ops} for run in self.each_run]
+        found: dict[Text, tuple[Spread, ...]] = {}
+        for op in runs[0] if runs else ():
+            spreads = tuple([spread for run in runs if (spread := run.get(op)) is not None])
+            if len(spreads) == len(runs):
+                found[op] = spreads
+        return found
 
     @cached_property
     def kernels_of(self) -> Mapping[OpId, tuple[str, ...]]:

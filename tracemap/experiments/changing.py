@@ -17,17 +17,14 @@ from tracemap.experiments.model import OpChange, Ratio
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
 from tracemap.machine.sameness import same_code
-from tracemap.measurements.order import weighted_quantile
+from tracemap.measurements.drift import slower_by
+from tracemap.units import Unknown
 
 Costs = Mapping[str, float]
 """What an op costs per invocation, by its id, in ns."""
 
 _LEAST_SHARE: Final = 0.01
 """Of an invocation, the longer of the two: what changes it by less is not named."""
-_MOST_OF: Final = 3
-"""Of fewer ops no drift of the machine can be told."""
-_ENOUGH_UNTOUCHED: Final = 0.25
-"""Of both invocations: beside a kernel that takes fifty times as long, others find their data gone from caches."""
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
@@ -40,7 +37,7 @@ def ratio_of(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
 
 def whole_of(before: Sequence[Costs], after: Sequence[Costs]) -> Ratio | None:
     """The change of all ops together; None without recordings."""
-    return ratio_of([sum(each.values()) for each in before], [sum(each.values()) for each in after])
+    return ratio_of(list(map(_sum, before)), list(map(_sum, after)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ def changes(
     inside = {name for name in common if touched.kernels & _kernels_of(graph, graph.op_by_id[name])}
     outside = [name for name in common if name not in inside]
     drifts = [_drift(one, two, outside) for one, two in zip(before, after, strict=True)]
-    sides = [statistics.median([sum(each.values()) for each in side]) for side in (before, after) if side]
+    sides = [statistics.median(map(_sum, side)) for side in (before, after) if side]
     least_ns = _LEAST_SHARE * max(sides, default=0.0)
     found = []
     for name in common:
@@ -106,10 +103,11 @@ def _is_clear(ratio: Ratio, threshold: float) -> bool:
 def _drift(before: Costs, after: Costs, untouched: Sequence[str]) -> float:
     """How many times as slow the machine was for the second recording of a pair, by the ops that nothing was done to.
 
-    The median of their ratios, each counted by its cost: what one of them does by itself does not move it. 1 where they
-    are too few, or too little of the work, to tell.
+    1 where these are too few, or too little of the work, to tell.
     """
-    if any(sum(side[name] for name in untouched) < _ENOUGH_UNTOUCHED * sum(side.values()) for side in (before, after)):
-        return 1.0
-    ratios = [(after[name] / before[name], before[name]) for name in untouched if before[name] and after[name]]
-    return 1.0 if len(ratios) < _MOST_OF else weighted_quantile(ratios, 0.5)
+    found = slower_by([(before[name], after[name]) for name in untouched], (_sum(before), _sum(after)))
+    return 1.0 if isinstance(found, Unknown) else found
+
+
+def _sum(costs: Costs) -> float:
+    return sum(costs.values())

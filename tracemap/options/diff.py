@@ -15,6 +15,9 @@ from tracemap.units import UNKNOWN, Unknown
 class DiffOptions(Options):
     """How to compare two runs or bundles, and where the result goes."""
 
+    baseline: Path | None = option(
+        None, "Compare each of the others with this bundle or run; text or JSON only.", metavar="BASE"
+    )
     map_a: Path | None = option(None, "The bundle of A.", metavar="BUNDLE")
     map_b: Path | None = option(None, "The bundle of B.", metavar="BUNDLE")
     threshold: float = option(

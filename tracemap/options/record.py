@@ -41,6 +41,16 @@ class RecordOptions(CallOptions):
         metavar="N",
         at_least=0,
     )
+    repeat: int = option(
+        1,
+        "Record so often, each in a process of its own, as runs/run-NNN-I.parquet: what tracemap diff compares.",
+        metavar="N",
+        at_least=1,
+        at_most=1000,
+    )
+    alternate: Path | None = option(
+        None, "Record this bundle as well, in turn with BUNDLE, with the same options.", metavar="OTHER"
+    )
     compare_devices: tuple[str, ...] = option(
         (),
         "Time the same calls on these devices and on the run's own, without the profiler: local-sync,local-task.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -10,20 +11,24 @@ from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.options.diff import DiffOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.damage import damage_named
-from tracemap.session.runs import joined, newest_run
+from tracemap.session.runs import joined, newest_runs
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracemap.comparison.model import Comparison, Match
+    from tracemap.comparison.model import Comparison, Comparisons, Match
     from tracemap.comparison.sides import Compared
     from tracemap.graph.bundle import Bundle
 
+Sides = Sequence[Path]
+"""A bundle, or runs of one."""
 
-def diff(before: Path, after: Path, options: DiffOptions, progress: Progress = no_progress) -> Comparison:
-    """Compare two runs or bundles; a bundle stands for its newest run, two of which one has none for their maps.
+
+def diff(
+    before: Path | Sides, after: Path | Sides, options: DiffOptions, progress: Progress = no_progress
+) -> Comparison:
+    """Compare two bundles, or runs of them, of which each side may have several.
+
+    A bundle stands for its newest run, or those of its newest `record --repeat`; where one has none, maps are compared.
 
     Raises:
         TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
@@ -31,12 +36,39 @@ def diff(before: Path, after: Path, options: DiffOptions, progress: Progress = n
         ToolMissing: models differ, and the compiler, which parses them, is not installed.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
+    sides = _paths(before), _paths(after)
+    check_files(options.output, options.html, force=options.force, inputs=(*sides[0], *sides[1]))
+    made = _compared(*sides, options, progress)
+    if options.output is not None:
+        write_shown(partial(show_diff, made, options), options.output)
+    return made
+
+
+def diffs(base: Path, others: Sequence[Path], options: DiffOptions, progress: Progress = no_progress) -> Comparisons:
+    """Compare each of several with one, before.
+
+    Raises:
+        TracemapError: as `diff` does.
+    """
+    from tracemap.comparison.model import Comparisons
+
+    check_files(options.output, force=options.force, inputs=(base, *others))
+    made = Comparisons(comparisons=tuple(_compared([base], [each], options, progress) for each in others))
+    if options.output is not None:
+        write_shown(partial(show_diffs, made, options), options.output)
+    return made
+
+
+def _paths(side: Path | Sides) -> Sides:
+    return [side] if isinstance(side, Path) else side
+
+
+def _compared(before: Sides, after: Sides, options: DiffOptions, progress: Progress) -> Comparison:
     from tracemap.comparison.comparing import compare
 
-    check_files(options.output, options.html, force=options.force, inputs=(before, after))
     named = (_named(before, options.map_a), _named(after, options.map_b))
-    with_runs = all(run is not None for _, run in named)
-    sides = [_joined(bundle, run if with_runs else None, options, progress) for bundle, run in named]
+    with_runs = all(runs for _, runs in named)
+    sides = [_joined(bundle, runs if with_runs else [], options, progress) for bundle, runs in named]
     (one, first), (two, second) = sides
     progress("matching ops")
     same, matches = _matched(one, two, first, second)
@@ -50,40 +82,43 @@ def diff(before: Path, after: Path, options: DiffOptions, progress: Progress = n
 
         progress("writing the page")
         write_diff_page(made, (one, first), (two, second), options.html, force=options.force)
-    if options.output is not None:
-        write_shown(partial(show_diff, made, options), options.output)
     return made
 
 
-def _named(path: Path, bundle: Path | None) -> tuple[Bundle | None, Path | None]:
-    """The bundle that is named, if any, and the run, if any, of what was given."""
+def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:
+    """The bundle that is named, if any, and the runs, if any, of what was given."""
     from tracemap.graph.bundle import load
 
-    if not path.is_dir():
-        return None if bundle is None else load(bundle), path
+    folder = next((path for path in paths if path.is_dir()), None)
+    if folder is None:
+        return None if bundle is None else load(bundle), paths
+    if len(paths) > 1:
+        raise UsageInvalid(f"{folder}: is a bundle, beside others; a side is one bundle, or several runs of one")
     if bundle is not None:
-        raise UsageInvalid(f"{path}: is a bundle itself; leave --map-a and --map-b to runs")
-    loaded = load(path)
-    return loaded, newest_run(loaded)
+        raise UsageInvalid(f"{folder}: is a bundle itself; leave --map-a and --map-b to runs")
+    loaded = load(folder)
+    return loaded, newest_runs(loaded)
 
 
-def _joined(
-    loaded: Bundle | None, run: Path | None, options: DiffOptions, progress: Progress
-) -> tuple[Bundle, Compared]:
+def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: Progress) -> tuple[Bundle, Compared]:
     from tracemap.comparison.sides import Compared
     from tracemap.machine.images import read_images
 
-    attribution = None
-    if run is not None:
-        made = joined([run], loaded, options, progress)
+    attribution, each_run = None, []
+    if runs:
+        made = joined(runs, loaded, options, progress)
         loaded, attribution = made.bundle, made.attribution
+        several = runs if len(runs) > 1 else ()
+        each_run = [joined([run], loaded, options, progress).attribution for run in several] or [attribution]
     if loaded is None:
         raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")
-    name = UNKNOWN if run is None else run.name
+    names = tuple(run.name for run in runs)
     images = partial(read_images, loaded.module_path)
     remarks = loaded.remarks() if loaded.has_remarks else None
     known = remarks, loaded.compile_times()
-    return loaded, Compared(loaded.path.name, loaded.map_sha256, loaded.graph, name, attribution, images, *known)
+    return loaded, Compared(
+        loaded.path.name, loaded.map_sha256, loaded.graph, names, attribution, tuple(each_run), images, *known
+    )
 
 
 def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tuple[bool, Sequence[Match]]:
@@ -122,6 +157,17 @@ def show_diff(made: Comparison, options: DiffOptions, out: TextIO) -> None:
             from tracemap.reports.terminal.diff import print_diff
 
             print_diff(made, stream, options)
+
+    show_as(options.format, out, text, lambda: made)
+
+
+def show_diffs(made: Comparisons, options: DiffOptions, out: TextIO) -> None:
+    """Write several comparisons to a stream: one after the other as text, or as one JSON document."""
+
+    def text(stream: TextIO) -> None:
+        for number, each in enumerate(made.comparisons):
+            stream.write("\n" if number else "")
+            show_diff(each, options, stream)
 
     show_as(options.format, out, text, lambda: made)
 

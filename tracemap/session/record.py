@@ -28,8 +28,11 @@ def record(
     `values`: inputs that no text can hold, such as arrays, one per argument; none: the options' inputs.
 
     Raises:
+        UsageInvalid: it is to be recorded repeatedly, which `session.turns.record_repeatedly` does.
         TracemapError: as `capture.record.record` does.
     """
+    if options.repeat > 1 or options.alternate is not None:
+        raise UsageInvalid("one run is recorded here: leave repeat and alternate to the command, or record in a loop")
     from tracemap.capture.plan import RecordRequest
     from tracemap.capture.record import record as record_request
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tracemap.errors import BundleMissing, UsageInvalid
 from tracemap.options.attribute import Rule
@@ -146,8 +147,24 @@ def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
 
 def newest_run(bundle: Bundle) -> Path | None:
     """The run of a bundle that was written last; None for a bundle without any."""
-    files = [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
-    return max(files, key=lambda path: path.name, default=None)
+    return max(_runs_of(bundle), key=lambda path: path.name, default=None)
+
+
+def newest_runs(bundle: Bundle) -> list[Path]:
+    """The run of a bundle that was written last, with all that were made by the same `record --repeat`, in order."""
+    newest = newest_run(bundle)
+    if newest is None:
+        return []
+    same = [path for path in _runs_of(bundle) if path.name.split("-")[:2] == newest.name.split("-")[:2]]
+    return sorted(same, key=lambda path: path.name) if REPEATED.fullmatch(newest.stem) else [newest]
+
+
+REPEATED: Final = re.compile(r"run-\d+-\d+")
+"""What a run of `record --repeat` is called in a bundle: the number of the recording, then its own."""
+
+
+def _runs_of(bundle: Bundle) -> list[Path]:
+    return [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
 
 
 def find_bundle(run: Run, path: Path) -> Path:

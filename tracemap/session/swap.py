@@ -19,6 +19,7 @@ from tracemap.owned.home import temporary_folder
 from tracemap.session.comparing import compared_with, references
 from tracemap.session.damage import damage_named
 from tracemap.session.programs import asks_for_call, check_call
+from tracemap.session.turns import turns
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
 
@@ -193,16 +194,13 @@ def recorded_in_turn(
     Raises:
         TracemapError: as `session.record.record` does.
     """
-    before: list[Costs] = []
-    after: list[Costs] = []
+    bundles = bundle, new
+    costs: tuple[list[Costs], list[Costs]] = [], []
     with temporary_folder() as folder:
-        for pair in range(pairs):
+        for pair, side in turns(pairs, len(bundles)):
             progress(f"recording both, {pair + 1} of {pairs}")
-            # Every other pair begins with the new one: what comes second may be slower or faster for that.
-            for side, costs in (("a", before), ("b", after))[:: 1 if pair % 2 == 0 else -1]:
-                run = folder / f"{side}-{pair}.parquet"
-                costs.append(_costs(bundle if side == "a" else new, run, call, seconds))
-    return before, after
+            costs[side].append(_costs(bundles[side], folder / f"{side}-{pair}.parquet", call, seconds))
+    return costs
 
 
 def _costs(bundle: Bundle, run: Path, call: CallOptions, seconds: float) -> Costs:

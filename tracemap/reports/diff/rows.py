@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.attribution.model import OpCost
-from tracemap.comparison.findings import ratios, spread_of
+from tracemap.comparison.findings import ratios
+from tracemap.comparison.intervals import Spread
 from tracemap.comparison.model import Amount, Comparison, OpDifference, total
 from tracemap.comparison.sides import Compared
-from tracemap.graph.ops import Op, OpId
+from tracemap.graph.ops import Op
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.diff.model import BeforeAfter, DiffOp
 from tracemap.reports.labels import file_line
@@ -96,20 +96,19 @@ class Rows:
         """Of the medians of the time in an invocation, and its bounds."""
         if one is None or two is None or not self._time:
             return None
-        first, second = (spread_of(costs.get(op.id)) for op, costs in zip((one, two), self._costs, strict=True))
-        if first is None or second is None or min(first.low, second.low) <= 0:
+        first, second = (runs.get(op.id, ()) for op, runs in zip((one, two), self._spreads, strict=True))
+        if not first or not second or min(run.low for run in (*first, *second)) <= 0:
             return None
-        middle, low, high = ratios(first, second, self.made.drift)
-        return round(middle, 4), round(low, 4), round(high, 4)
+        ratio = ratios(first, second, self.made.drift)
+        return round(ratio.median, 4), round(ratio.low, 4), round(ratio.high, 4)
 
     @cached_property
     def _time(self) -> str:
         return next((name for name in TIME_METRICS if name in self.names), "")
 
     @cached_property
-    def _costs(self) -> Sequence[Mapping[OpId, OpCost]]:
-        results = [side.attribution.ops if side.attribution else () for side in (self.before, self.after)]
-        return [{op.op: op.metrics[self._time] for op in ops if self._time in op.metrics} for ops in results]
+    def _spreads(self) -> Sequence[Mapping[Text, tuple[Spread, ...]]]:
+        return [side.spreads(self._time) for side in (self.before, self.after)]
 
 
 def anchor_of(op: OpDifference) -> str:

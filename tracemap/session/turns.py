@@ -1,0 +1,59 @@
+"""Bundles recorded in turn: what changes on the machine from one recording to the next changes all of them alike."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracemap.errors import UsageInvalid
+from tracemap.options.record import RecordOptions
+from tracemap.toolchain import Progress, no_progress
+
+if TYPE_CHECKING:
+    from tracemap.capture.record import Recorded
+    from tracemap.graph.bundle import Bundle
+
+_NUMBER = re.compile(r"run-(\d+)")
+
+
+def turns(rounds: int, sides: int) -> Iterator[tuple[int, int]]:
+    """The rounds, and in each all sides; every other round backwards: what comes second may be slower for that."""
+    for number in range(rounds):
+        for side in range(sides)[:: -1 if number % 2 else 1]:
+            yield number, side
+
+
+def record_repeatedly(
+    bundles: Sequence[Bundle], options: RecordOptions, progress: Progress = no_progress
+) -> Iterator[Recorded]:
+    """Record bundles `options.repeat` times in turn, each into its own runs, under one number for each bundle.
+
+    Raises:
+        UsageInvalid: the runs are to go elsewhere; a bundle is named twice.
+        TracemapError: as `session.record.record` does.
+    """
+    from tracemap.session.record import record
+
+    if options.output is not None:
+        raise UsageInvalid(f"{options.output}: --repeat and --alternate write into the bundles; leave -o out")
+    places = [bundle.path.resolve() for bundle in bundles]
+    if len(set(places)) < len(places):
+        raise UsageInvalid(f"{bundles[0].path}: is recorded in turn with itself; name another bundle with --alternate")
+    stems = [_free(bundle.runs_path) for bundle in bundles]
+    width = len(str(options.repeat))
+    for number, side in turns(options.repeat, len(bundles)):
+        progress(f"recording {bundles[side].path.name}, {number + 1} of {options.repeat}")
+        bundles[side].runs_path.mkdir(exist_ok=True)
+        run = stems[side].with_name(f"{stems[side].name}-{number + 1:0{width}}.parquet")
+        yield record(bundles[side], replace(options, output=run, repeat=1, alternate=None), progress)
+
+
+def _free(folder: Path) -> Path:
+    """The next number in a folder of runs that none begins with."""
+    found = (_NUMBER.match(path.name) for path in (folder.iterdir() if folder.is_dir() else ()))
+    taken = {int(match[1]) for match in found if match}
+    return folder / f"run-{next(number for number in itertools.count(1) if number not in taken):03}"
