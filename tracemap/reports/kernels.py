@@ -10,7 +10,8 @@ from tracemap.errors import ModuleInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel
-from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, instructions_of, loops_of
+from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
+from tracemap.machine.figures import outline_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.reports.labels import lines_of, op_line
 
@@ -73,7 +74,7 @@ def _code(kernel: Kernel, images: Sequence[Image]) -> tuple[tuple[Instruction, .
         return (), "the module has no machine code with debug lines for it"
     # Code that cannot be read leaves out a part of the view; the final IR is shown all the same.
     try:
-        return instructions_of(*found[0]), ""
+        return tuple(outline_of(*found[0])), ""
     except ModuleInvalid as error:
         return (), str(error)
 
