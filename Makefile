@@ -115,7 +115,7 @@ knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record
 compat: $(READY) ## what works with which release of IREE: RELEASES=3.11.0,3.12.0,3.13.0, in environments below .compat
 	$(BIN)/python -m tests.compat --releases $(RELEASES)
 
-frontends: browser ## programs of JAX and ONNX, notebooks and tables, in an environment of its own; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
+frontends: ## programs of JAX and ONNX, notebooks and tables, in an environment of its own; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
 	@test -x .frontends/bin/pip || $(PYTHON) -m venv .frontends
 	.frontends/bin/python -m pip install --quiet --editable '.[dev,$(FRONTENDS)]' 'skl2onnx>=1.19,<2'
 	.frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py $(FRONTENDS_FLAGS)

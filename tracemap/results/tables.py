@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import ToolMissing
 from tracemap.units import Unknown
@@ -32,11 +33,8 @@ class AsTable:
         Raises:
             tracemap.errors.ToolMissing: pyarrow is not installed.
         """
-        try:
-            import pyarrow
-        except ImportError as error:
-            raise _missing("pyarrow") from error
-        return pyarrow.table(dict(self._columns()))
+        table: pyarrow.Table = _package("pyarrow").table(dict(self._columns()))
+        return table
 
     def to_pandas(self) -> pandas.DataFrame:
         """The table of pandas, with a row for each op, event or kernel; names of columns carry the units.
@@ -44,11 +42,8 @@ class AsTable:
         Raises:
             tracemap.errors.ToolMissing: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise _missing("pandas") from error
-        return pandas.DataFrame(dict(self._columns()))
+        frame: pandas.DataFrame = _package("pandas").DataFrame(dict(self._columns()))
+        return frame
 
 
 def known(value: object) -> Value:
@@ -58,5 +53,8 @@ def known(value: object) -> Value:
     return value if isinstance(value, (int, float, str)) else str(value)
 
 
-def _missing(package: str) -> ToolMissing:
-    return ToolMissing(f"{package} is not installed; install it with: pip install 'tracemap[pandas]'")
+def _package(name: str) -> Any:  # noqa: ANN401 - a module
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ToolMissing(f"{name} is not installed; install it with: pip install 'tracemap[pandas]'") from error
