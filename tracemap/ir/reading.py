@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from tracemap.errors import ModelInvalid
 from tracemap.ir.blanking import blank_locations
@@ -138,6 +138,14 @@ class _Around(NamedTuple):
 _OUTSIDE = _Around(-1, -1, UNKNOWN, 0)
 
 
+class _Computed(TypedDict):
+    """What is said of what an operation computes: fields of `SourceOperation`."""
+
+    signature: int
+    constant: Integer
+    direction: str
+
+
 class _Describer:
     """Walks a module once, in pre-order, and records its operations: what is used was recorded before its use."""
 
@@ -193,18 +201,26 @@ class _Describer:
             parent=around.parent,
             name=_own_name(operation, name),
             function=symbol if name in FUNCTIONS else around.function,
-            parsed_location=self._locations[index],
+            parsed_location=self._location(operation, index),
             made_up=self._is_made_up(index),
             line=line,
             column=column,
             operands=tuple([self._definition(operand) for operand in operation.operands]),
             results=results,
             symbol=symbol,
-            signature=self._signatures.of(operation, name, results),
             block=around.block,
-            constant=UNKNOWN if operation.operands else constant_of(operation),
-            direction=direction_of(operation),
+            **self._computed(operation, name, results),
         )
+
+    def _location(self, operation: Operation, index: int) -> Location:
+        return self._locations[index]
+
+    def _computed(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computed:
+        return {
+            "signature": self._signatures.of(operation, name, results),
+            "constant": UNKNOWN if operation.operands else constant_of(operation),
+            "direction": direction_of(operation),
+        }
 
     def _is_made_up(self, index: int) -> bool:
         """Whether the location is the place at which the parser is, or would be without locations in the text."""
@@ -237,25 +253,17 @@ class _BareDescriber(_Describer):
         super().__init__(parser, "", [], [])
         self._number_of = number_of
 
-    def _record(self, operation: Operation, around: _Around) -> SourceOperation:
-        index, name, symbol = len(self.operations), operation.name, _symbol(operation)
-        self._index_of[operation] = index
-        return SourceOperation(
-            index=index,
-            owner=index if around.owner < 0 else around.owner,
-            parent=around.parent,
-            name=_own_name(operation, name),
-            function=symbol if name in FUNCTIONS else around.function,
-            parsed_location=self._parser.location(operation),
-            made_up=False,
-            line=UNKNOWN,
-            column=UNKNOWN,
-            operands=tuple([self._definition(operand) for operand in operation.operands]),
-            results=tuple([self._parser.text_of(result.type) for result in operation.results]),
-            symbol=symbol,
-            signature=self._number_of(operation),
-            block=around.block,
-        )
+    def _location(self, operation: Operation, index: int) -> Location:
+        return self._parser.location(operation)
+
+    def _is_made_up(self, index: int) -> bool:
+        return False
+
+    def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
+        return UNKNOWN, UNKNOWN
+
+    def _computed(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computed:
+        return {"signature": self._number_of(operation), "constant": UNKNOWN, "direction": ""}
 
 
 def _own_name(operation: Operation, name: str) -> str:
