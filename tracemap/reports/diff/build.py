@@ -96,7 +96,7 @@ def matched_words(made: Comparison) -> str:
     edited = sum(op.edited for op in made.ops)
     return (
         f"{made.matched_percent:.1f} % of the ops of both models are matched: {by_way or 'none'}. "
-        f"{format_count(edited)} of them are edited; {format_count(gone)} are gone, {format_count(new)} are new."
+        f"Edited: {format_count(edited)}; gone: {format_count(gone)}; new: {format_count(new)}."
     )
 
 
@@ -132,7 +132,7 @@ def _facts_of(side: Compared) -> Iterator[tuple[str, str]]:
     said: ComparedSide = side.said
     run = side.attribution.run if side.attribution else None
     yield "bundle", said.bundle
-    yield "run", or_dash(said.run)
+    yield "runs" if len(said.runs) > 1 else "run", ", ".join(said.runs) or or_dash(said.run)
     yield "invocations", "–" if isinstance(said.iterations, Unknown) else format_count(said.iterations)
     yield "median call", "–" if isinstance(said.invocation_ns, Unknown) else format_ns(said.invocation_ns)
     yield "device", or_dash(run.device) if run else "–"
