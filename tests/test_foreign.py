@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,6 @@ def zipped() -> bytes:
 
 ONNX = b"\x08\x07\x12\x07pytorch\x1a\x051.9.0:\x10" + b"\x0a\x00" * 40
 FILES = {
-    "model.onnx": (ONNX, "an ONNX model", "iree-import-onnx"),
     "model.tflite": (b"\x1c\0\0\0TFL3" + b"\0" * 64, "a TensorFlow Lite model", "iree-import-tflite"),
     "saved_model.pb": (b"\x08\x01\x12\x80\0", "a TensorFlow model", "iree-import-tf "),
     "model.pt": (zipped(), "weights or a program of PyTorch", "iree-turbine"),
@@ -54,6 +54,16 @@ def test_a_file_of_another_kind_is_named_with_what_helps(name: str, tmp_path: Pa
     assert helps in done.stderr
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.skipif(find_spec("onnx") is not None, reason="onnx is installed: make frontends tries what reads models")
+def test_a_model_of_onnx_names_what_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(ONNX)
+    done = run_cli("build", "model.onnx", "-o", "m.tracemap", cwd=tmp_path)
+    assert "pip install 'tracemap[onnx]'" in done.stderr
+    assert done.stderr.endswith("[tool-missing]\n")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 def test_other_commands_say_the_same(tmp_path: Path) -> None:

@@ -115,6 +115,9 @@ def test_what_is_no_model_of_onnx(tmp_path: Path) -> None:
         tracemap.build(file, target)
     with pytest.raises(ModelUnreadable):
         tracemap.build(tmp_path / "none.onnx", target)
+    file.write_bytes(b"\x08\x07\x12\x07pytorch\x1a\x051.9.0:\x10" + b"\x0a\x00" * 40)
+    with pytest.raises(ModelInvalid, match="shapes of the model's values cannot be told"):
+        tracemap.build(file, target)
     model, inputs = perceptron()
     with pytest.raises(InputInvalid, match="takes the inputs x"):
         tracemap.build(model, keywords={"z": inputs["x"]}, output=target)

@@ -127,7 +127,7 @@ def _upgraded(model: Any) -> tuple[Any, tuple[Diagnostic, ...]]:  # noqa: ANN401
         return model, ()
     try:
         made = version_converter.convert_version(model, _OPSET)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, version_converter.ConvertError) as error:
         text = f"the model's operators are of opset {version}, and cannot be made those of {_OPSET}: {error}"
         return model, (Diagnostic("opset-kept", text),)
     text = f"the model's operators are of opset {version}; IREE's importer needs {_OPSET} or later, and it was upgraded"
@@ -160,7 +160,7 @@ def _with_shapes(model: Any) -> Any:  # noqa: ANN401 - onnx.ModelProtos
 
     try:
         return shape_inference.infer_shapes(model, data_prop=True)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, shape_inference.InferenceError) as error:
         raise ModelInvalid(f"the shapes of the model's values cannot be told: {error}") from error
 
 
