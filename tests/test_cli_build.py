@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import SAMPLES, interruptible
 from tests.test_cli_record import DEADLINE_S, waited_for
+from tracemap.mapping.compiler.compiling import Compiler
 
 MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
 
@@ -45,3 +46,13 @@ def test_ctrl_c_ends_the_compiler_and_leaves_nothing(
     assert compilers(str(tmp_path)) == []
     assert list(temporary.iterdir()) == []
     assert list(target.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--iree-codegen-tuning-spec-path=spec.mlir", "--iree-opt-level=O1"])
+def test_tuning_specs_are_read_by_one_thread(flag: str) -> None:
+    """Several that read the same spec may wait for one another for ever (IREE 3.13)."""
+    one = "--mlir-disable-threading"
+    compiler = Compiler(Path("iree-compile"), (flag,))
+    assert (one in compiler.with_printing()) == (one in compiler.flags_to_run) == ("spec" in flag)
+    assert Compiler(Path("iree-compile"), (flag, one)).flags_to_run.count(one) == 1
+    assert compiler.flags == (flag,)

@@ -40,6 +40,7 @@ _DEVICE_FLAGS = {
 }
 
 _OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
+_TUNING_SPEC = "--iree-codegen-tuning-spec-path"
 _PRINTING = (
     "--mlir-print-debuginfo",
     "--mlir-elide-elementsattrs-if-larger=16",
@@ -92,10 +93,20 @@ class Compiler:
         wanted = (*REMARK_FLAGS, IN_ORDER)
         return Compiler(self.program, (*own, *(flag for flag in wanted if not _names(own, flag.split("=", 1)[0]))))
 
+    @property
+    def flags_to_run(self) -> tuple[str, ...]:
+        """The flags, and the one without which the compiler may stop for ever.
+
+        Where it reads a tuning spec for several kernels at once, a thread that holds the lock of the spec (IREE 3.13:
+        `IREECodegenDialect::getOrLoadTransformLibraryModule`) waits by doing other work, which may want that very lock.
+        """
+        endangered = _names(self.flags, _TUNING_SPEC) and not _names(self.flags, IN_ORDER)
+        return (*self.flags, IN_ORDER) if endangered else self.flags
+
     def with_printing(self) -> tuple[str, ...]:
-        """The flags, and those that make dumps complete and small, unless they are given already."""
+        """The flags to run it with, and those that make dumps complete and small, unless they are given already."""
         own = [flag for flag in _PRINTING if not _names(self.flags, flag.split("=", 1)[0])]
-        return (*self.flags, *own)
+        return (*self.flags_to_run, *own)
 
 
 class Phases(Protocol):
@@ -187,7 +198,7 @@ class Compilation:
     ) -> list[str | Path]:
         """Of a run; `dumps`: its phases go into a folder, without large constants."""
         dumping = (*compiler.with_printing(), f"--dump-compilation-phases-to={phases}")
-        return [compiler.program, source, *(dumping if dumps else compiler.flags), *more]
+        return [compiler.program, source, *(dumping if dumps else compiler.flags_to_run), *more]
 
     def __enter__(self) -> Compilation:
         return self
@@ -327,5 +338,5 @@ class Compilation:
 
 def compilers_own_message(compiler: Compiler, model: Path, output: Path) -> str:
     """What iree-compile itself says of a model that it does not accept, with line and caret; "" if it accepts it."""
-    done = run_tool([compiler.program, model, *compiler.flags, "-o", output])
+    done = run_tool([compiler.program, model, *compiler.flags_to_run, "-o", output])
     return "" if done.returncode == 0 else failure(done.returncode, done.stderr)
