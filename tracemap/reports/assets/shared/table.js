@@ -3,7 +3,7 @@
 const natural = new Intl.Collator("en", { numeric: true });
 const TABLE_ROW = 23; // pixels, as in look.css
 const CELL_PADDING = 18; // pixels, with the line between cells
-const WINDOW = 12; // rows before and behind those in view
+const WINDOW = 8; // rows before and behind those in view
 const ALL_DRAWN = 50; // rows of a table that is drawn as a whole
 const MOST_PRINTED = 5000; // rows: of more nobody reads the paper
 const WORDS_AT_ONCE = 4000; // rows of which the words are made in one go
@@ -112,7 +112,10 @@ class Table {
     const before = this.matched?.of === ordered && text.startsWith(this.matched.text) ? this.shown : ordered;
     this.matched = { of: ordered, text };
     const wanted = text.split(/\s+/).filter(Boolean);
-    return wanted.length ? before.filter((row) => wanted.every((word) => this.words(row).includes(word))) : ordered;
+    if (!wanted.length) return ordered;
+    if (!this.prepared) this.rows.forEach((row) => this.words(row));
+    this.prepared = true;
+    return wanted.reduce((rows, word) => rows.filter((row) => row.words.includes(word)), before);
   }
 
   draw(again = false) {
