@@ -58,8 +58,13 @@ def check_runtime() -> None:
     Raises:
         ToolMissing: it is not installed.
     """
-    if not _package_folders("iree.runtime"):
+    if not is_installed("iree.runtime"):
         raise ToolMissing(f"IREE's runtime is not installed; {_RUNTIME[2]}")
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package of Python is there, without importing it."""
+    return bool(_package_folders(package))
 
 
 def _package_folders(module: str) -> list[Path]:

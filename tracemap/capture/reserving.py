@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,11 +87,28 @@ def _remove_if_empty(folder: Path) -> str:
 
 def _next_claim(folder: Path) -> _Claim:
     names = [path.name for path in folder.iterdir() if path.suffix != PROFILE_SUFFIX]
-    # Runs of a recording that is repeated are called `run-004-1` and so on.
-    taken = {"-".join(name.partition(".")[0].split("-")[:2]) for name in names}
-    free = (number for number in itertools.count(1) if f"run-{number:03}" not in taken)
-    claims = (_claimed(folder / f"run-{number:03}.parquet", force=False) for number in free)
+    claims = (_claimed(folder / f"{recording}.parquet", force=False) for recording in free_recordings(names))
     return next(claim for claim in claims if claim is not None)
+
+
+def recording_of(name: str) -> str:
+    """The recording that a file in a bundle's folder of runs is of; empty where it is of none.
+
+    >>> recording_of("run-004.parquet"), recording_of("run-004-1.csv"), recording_of("notes.txt")
+    ('run-004', 'run-004', '')
+    """
+    found = _RECORDING.match(name)
+    return found[0] if found else ""
+
+
+def free_recordings(names: Iterable[str]) -> Iterator[str]:
+    """What recordings may be called that no file of these names is of, the lowest numbers first."""
+    taken = {recording_of(name) for name in names}
+    return (name for number in itertools.count(1) if (name := f"run-{number:03}") not in taken)
+
+
+_RECORDING = re.compile(r"run-\d+(?=[-.]|$)")
+"""Several runs are of one recording where it is repeated: `run-004-1` and so on."""
 
 
 @contextmanager

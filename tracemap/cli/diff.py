@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -37,14 +38,12 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
     with phases_shown("diff") as progress:
         if options.baseline is not None:
             several = diffs(options.baseline, _others(sides, options), options, progress)
-            found = several.comparisons
+            found, show = several.comparisons, partial(show_diffs, several)
         else:
-            found = (diff(*_two_sides(sides), options, progress),)
+            one = diff(*_two_sides(sides), options, progress)
+            found, show = (one,), partial(show_diff, one)
     if options.output is None:
-        if options.baseline is not None:
-            show_diffs(several, options, sys.stdout)
-        else:
-            show_diff(found[0], options, sys.stdout)
+        show(options, sys.stdout)
     if slower := [line for made in found for line in failing(made, options)]:
         for line in slower:
             warn_of(f"over {options.fail_over:g} %: {line}")

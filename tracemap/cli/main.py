@@ -12,7 +12,7 @@ from contextlib import suppress
 import click
 
 from tracemap.cli.help import WIDEST, HelpContext
-from tracemap.cli.options import how_loud
+from tracemap.cli.loudness import how_loud
 from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_of
 from tracemap.errors import TracemapError, UsageInvalid
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end

@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from tracemap.cli.help import HelpContext
-from tracemap.cli.progress import be_verbose
-from tracemap.cli.streams import be_quiet
+from tracemap.cli.loudness import how_loud
 from tracemap.options.option import BEHIND_DASHES, AnyOptions, DeclaredOption, declared_options
 from tracemap.units import UNKNOWN
 
@@ -38,27 +37,6 @@ def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[...
         return made
 
     return decorate
-
-
-def how_loud() -> list[click.Option]:
-    """The options of all commands: how much is said on standard error."""
-
-    def quiet(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-        if wanted:
-            be_quiet()
-
-    def verbose(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-        if wanted:
-            be_verbose()
-
-    made = (
-        ("-q", "--quiet", quiet, "Say nothing on standard error but warnings and errors."),
-        ("-v", "--verbose", verbose, "Say how long each phase takes, and which programs are started."),
-    )
-    return [
-        click.Option([short, long], is_flag=True, expose_value=False, callback=callback, help=text)
-        for short, long, callback, text in made
-    ]
 
 
 class _OptionsCommand(click.Command):

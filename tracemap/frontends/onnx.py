@@ -17,6 +17,7 @@ from tracemap.frontends.imported import Imported, as_identifier
 from tracemap.graph.kept import Keeping
 from tracemap.inputs import check_is_file
 from tracemap.ir.onnx import import_graph
+from tracemap.toolchain import is_installed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,9 +80,7 @@ def import_program(
 
 
 def _check_installed() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("onnx") is None:
+    if not is_installed("onnx"):
         raise ToolMissing("models of ONNX are read by the package onnx; install it with: pip install 'tracemap[onnx]'")
 
 

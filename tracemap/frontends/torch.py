@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from tracemap.errors import InputInvalid, ModelInvalid, ToolMissing
 from tracemap.frontends.imported import Imported, as_identifier
 from tracemap.frontends.python_texts import loaded_text
 from tracemap.graph.kept import Keeping
+from tracemap.toolchain import is_installed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,7 @@ def import_program(
         ToolMissing: iree-turbine is not installed.
         Exception: whatever torch or the module itself raises while it is exported.
     """
-    if find_spec("iree.turbine") is None:
+    if not is_installed("iree.turbine"):
         raise ToolMissing(
             "programs of torch are imported by iree-turbine; install it with: pip install 'tracemap[torch]', or hand "
             "in the MLIR that iree.turbine.aot.export(module, *arguments).save_mlir(FILE) writes elsewhere"

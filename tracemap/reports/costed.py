@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteResult, TransferResult
 from tracemap.codec import Record
@@ -20,6 +20,9 @@ from tracemap.measurements.model import UNKNOWN_PARTS
 from tracemap.reports.labels import or_dash
 from tracemap.units import Text, Unknown, format_share
 
+if TYPE_CHECKING:
+    from tracemap.comparison.model import MetricDifference
+
 DEFAULT_METRIC = "cpu_ns"
 """The metric shown first where a run has it: summed over workers, so it adds up."""
 
@@ -29,7 +32,7 @@ AT_LOAD = "runs once, at load: not measured"
 NO_MEMBERS = "the compiler made this work up: no op of the model is a member"
 
 
-def default_metric(metrics: Sequence[MetricTotal]) -> int:
+def default_metric(metrics: Sequence[MetricTotal | MetricDifference]) -> int:
     """The number of the metric that is shown first: `cpu_ns` where it is there, else the first; -1 where none is."""
     names = [metric.name for metric in metrics]
     return names.index(DEFAULT_METRIC) if DEFAULT_METRIC in names else min(0, len(names) - 1)

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,7 +16,7 @@ from tracemap._version import __version__
 from tracemap.codec import Document, Record
 from tracemap.errors import TracemapError
 from tracemap.memory import free_memory
-from tracemap.toolchain import check_tool, find_tool
+from tracemap.toolchain import check_tool, find_tool, is_installed
 from tracemap.units import format_bytes
 
 _COMPILER, _RUNTIME = "iree-base-compiler", "iree-base-runtime"
@@ -113,42 +112,42 @@ def _abilities() -> Iterator[Ability]:
     yield _machine()
 
 
-def _tried(name: str, used_by: str, try_it: Callable[[], str], *, needed: bool = False) -> Ability:
-    """What trying it says: what it found, or why it does not work and what helps; errors of ours say both."""
+def _tried(
+    name: str, used_by: str, try_it: Callable[[], tuple[str, str]], *, needed: bool = False, otherwise: str = ""
+) -> Ability:
+    """What trying it says: what it found, and what would help where that is not all.
+
+    Where it does not work, errors of ours say why and what helps; `otherwise` does where one says nothing of it.
+    """
     from tracemap.hook import HookUnavailable
 
     try:
-        return Ability(name, State.WORKS, try_it(), used_by, needed=needed)
+        found, remedy = try_it()
+        return Ability(name, State.PARTLY if remedy else State.WORKS, found, used_by, remedy, needed)
     except (TracemapError, HookUnavailable, OSError) as error:
         reason, _, remedy = str(error).partition("; ")
-        return Ability(name, State.MISSING, reason, used_by, remedy, needed)
+        return Ability(name, State.MISSING, reason, used_by, remedy or otherwise, needed)
 
 
 def _compiler() -> Ability:
-    def found() -> str:
+    def found() -> tuple[str, str]:
         program = find_tool("iree-compile")
         check_tool([program, "--version"])
-        return f"{_COMPILER} {_version(_COMPILER)}, {program}"
+        return f"{_COMPILER} {_version(_COMPILER)}, {program}", ""
 
     return _tried("compiler", "build, audit, lower, diff of models, swap, tune, sweep", found, needed=True)
 
 
 def _runtime() -> Ability:
-    def found() -> str:
-        return f"{_RUNTIME} {_version(_RUNTIME)}, {find_tool('iree-benchmark-module')}"
+    def found() -> tuple[str, str]:
+        program = find_tool("iree-benchmark-module")
+        ours, theirs = _version(_RUNTIME), _version(_COMPILER)
+        if "not installed" in (ours, theirs) or _release(ours) == _release(theirs):
+            return f"{_RUNTIME} {ours}, {program}", ""
+        remedy = "install both in the same version: a runtime may refuse modules of another compiler"
+        return f"{_RUNTIME} {ours} beside {_COMPILER} {theirs}", remedy
 
-    tried = _tried("runtime", "record, run, benchmark, bench, swap, tune, sweep", found, needed=True)
-    ours, theirs = _version(_RUNTIME), _version(_COMPILER)
-    if tried.state is State.MISSING or "not installed" in (ours, theirs) or _release(ours) == _release(theirs):
-        return tried
-    return Ability(
-        tried.name,
-        State.PARTLY,
-        f"{_RUNTIME} {ours} beside {_COMPILER} {theirs}",
-        tried.used_by,
-        "install both in the same version: a runtime may refuse modules of another compiler",
-        needed=True,
-    )
+    return _tried("runtime", "record, run, benchmark, bench, swap, tune, sweep", found, needed=True)
 
 
 def _release(of: str) -> list[str]:
@@ -156,11 +155,11 @@ def _release(of: str) -> list[str]:
 
 
 def _profiles() -> Ability:
-    def found() -> str:
+    def found() -> tuple[str, str]:
         from tracemap.capture.benchmark import check_profiles
 
         check_profiles()
-        return f"written by iree-benchmark-module, read by {find_tool('iree-profile')}"
+        return f"written by iree-benchmark-module, read by {find_tool('iree-profile')}", ""
 
     return _tried("HAL profiles", "record", found)
 
@@ -187,10 +186,10 @@ def _devices() -> Iterator[Ability]:
 
 
 def _hook() -> Ability:
-    def found() -> str:
+    def found() -> tuple[str, str]:
         from tracemap.hook import library_path
 
-        return str(library_path())
+        return str(library_path()), ""
 
     return _tried("hook", "hook, record --sample, record --counters", found)
 
@@ -209,13 +208,14 @@ def _events() -> Ability:
 
 
 def _simulation() -> Ability:
-    from tracemap.capture.simulating import find_valgrind
+    def found() -> tuple[str, str]:
+        from tracemap.capture.simulating import find_valgrind
 
-    tried = _tried("valgrind", "record --cache-sim", lambda: f"valgrind {find_valgrind().version}")
-    if tried.state is State.MISSING or find_valgrind().runs_fused:
-        return tried
-    remedy = "kernels are compiled without fused multiply-adds for it; 3.24 and newer run them as they are"
-    return Ability(tried.name, State.PARTLY, tried.found, tried.used_by, remedy)
+        valgrind = find_valgrind()
+        remedy = "kernels are compiled without fused multiply-adds for it; 3.24 and newer run them as they are"
+        return f"valgrind {valgrind.version}", "" if valgrind.runs_fused else remedy
+
+    return _tried("valgrind", "record --cache-sim", found)
 
 
 def _browser() -> Ability:
@@ -230,27 +230,21 @@ def _browser() -> Ability:
 
 def _module(extra: str, about: tuple[str, str, str]) -> Ability:
     module, used_by, remedy = about
-    try:
-        there = find_spec(module) is not None
-    except ModuleNotFoundError:
-        there = False
-    if there:
+    if is_installed(module):
         return Ability(extra, State.WORKS, f"{module} is installed", used_by)
     return Ability(extra, State.MISSING, f"{module} is not installed", used_by, remedy)
 
 
 def _temporary() -> Ability:
-    def found() -> str:
+    def found() -> tuple[str, str]:
         folder = Path(tempfile.gettempdir())
         with tempfile.TemporaryFile(dir=folder):
-            return f"{folder}, {format_bytes(shutil.disk_usage(folder).free)} free"
+            free = shutil.disk_usage(folder).free
+        remedy = "set TMPDIR to a folder with more room"
+        return f"{folder}, {format_bytes(free)} free", remedy if free < _LEAST_FREE else ""
 
-    tried = _tried("temporary files", "build, record, and attribute where rows exceed the memory", found, needed=True)
-    if tried.state is State.MISSING:
-        return Ability(tried.name, tried.state, tried.found, tried.used_by, "set TMPDIR to a folder with room", True)
-    if shutil.disk_usage(tempfile.gettempdir()).free < _LEAST_FREE:
-        return Ability(tried.name, State.PARTLY, tried.found, tried.used_by, "set TMPDIR to a folder with more room")
-    return tried
+    used_by, otherwise = "build, record, and attribute where rows exceed the memory", "set TMPDIR to a folder with room"
+    return _tried("temporary files", used_by, found, needed=True, otherwise=otherwise)
 
 
 def _machine() -> Ability:

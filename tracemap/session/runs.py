@@ -152,10 +152,12 @@ def newest_run(bundle: Bundle) -> Path | None:
 
 def newest_runs(bundle: Bundle) -> list[Path]:
     """The run of a bundle that was written last, with all that were made by the same `record --repeat`, in order."""
+    from tracemap.capture.reserving import recording_of
+
     newest = newest_run(bundle)
     if newest is None:
         return []
-    same = [path for path in _runs_of(bundle) if path.name.split("-")[:2] == newest.name.split("-")[:2]]
+    same = [path for path in _runs_of(bundle) if recording_of(path.name) == recording_of(newest.name)]
     return sorted(same, key=lambda path: path.name) if REPEATED.fullmatch(newest.stem) else [newest]
 
 

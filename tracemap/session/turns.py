@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +14,6 @@ from tracemap.toolchain import Progress, no_progress
 if TYPE_CHECKING:
     from tracemap.capture.record import Recorded
     from tracemap.graph.bundle import Bundle
-
-_NUMBER = re.compile(r"run-(\d+)")
 
 
 def turns(rounds: int, sides: int) -> Iterator[tuple[int, int]]:
@@ -54,6 +50,6 @@ def record_repeatedly(
 
 def _free(folder: Path) -> Path:
     """The next number in a folder of runs that none begins with."""
-    found = (_NUMBER.match(path.name) for path in (folder.iterdir() if folder.is_dir() else ()))
-    taken = {int(match[1]) for match in found if match}
-    return folder / f"run-{next(number for number in itertools.count(1) if number not in taken):03}"
+    from tracemap.capture.reserving import free_recordings
+
+    return folder / next(free_recordings(path.name for path in (folder.iterdir() if folder.is_dir() else ())))

@@ -10,6 +10,7 @@ from tracemap.comparison.model import ComparedSide, Comparison, Finding, MetricD
 from tracemap.comparison.sides import Compared
 from tracemap.graph.model import SourceFile
 from tracemap.reports.basis import scaled_unit
+from tracemap.reports.costed import default_metric
 from tracemap.reports.diff.groups import groups_of
 from tracemap.reports.diff.kernels import kernels_of, remarks_of
 from tracemap.reports.diff.model import (
@@ -43,7 +44,6 @@ def build_diff_page(made: Comparison, before: PageSide, after: PageSide) -> Diff
     one, two = texts
     rows = Rows(made, before.compared, after.compared, same_models(texts))
     metrics = tuple(_metric(each, made) for each in made.metrics)
-    names = [metric.name for metric in metrics]
     return DiffPage(
         title=_title(made),
         matched=matched_words(made),
@@ -51,7 +51,7 @@ def build_diff_page(made: Comparison, before: PageSide, after: PageSide) -> Diff
         findings=tuple(_finding(rows, each) for each in made.findings),
         nothing_found=_nothing_found(made),
         machine=_machine(made),
-        metric=names.index("cpu_ns") if "cpu_ns" in names else min(0, len(names) - 1),
+        metric=default_metric(made.metrics),
         metrics=metrics,
         ops=rows.ops(),
         sources=sources_of(rows, (one, two)),
