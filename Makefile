@@ -118,7 +118,7 @@ compat: $(READY) ## what works with which release of IREE: RELEASES=3.11.0,3.12.
 frontends: ## programs of JAX and ONNX, notebooks and tables, in an environment of its own; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
 	@test -x .frontends/bin/pip || $(PYTHON) -m venv .frontends
 	.frontends/bin/python -m pip install --quiet --editable '.[dev,$(FRONTENDS)]' 'skl2onnx>=1.19,<2'
-	.frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py $(FRONTENDS_FLAGS)
+	.frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py tests/test_examples.py $(FRONTENDS_FLAGS)
 
 dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'

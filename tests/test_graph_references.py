@@ -12,12 +12,13 @@ from msgspec import structs
 
 from tests.builders import graph, op, site
 from tracemap.errors import BundleInvalid
-from tracemap.graph.bundle import Files, load, store
+from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Step, Submission, Transfer
 from tracemap.graph.references import check_references
 from tracemap.graph.stored import decode, encode
+from tracemap.graph.storing import Files, store
 from tracemap.units import UNKNOWN
 
 DISPATCH = Command("dispatch", "k0", "site0", (1, 1, UNKNOWN), merged=("site1",))

@@ -12,7 +12,10 @@ be given as text, a model as its file, its MLIR text or its bytes, inputs as arr
     for op in result.ops:
         print(op.name, op.line, op.metrics["cpu_ns"].attributed)
 
-All raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not exist.
+The examples of single functions are of such a `model.mlir` as well, of its bundle `model.tracemap`, which keeps the
+compiler's remarks, of runs of it (`run.parquet`, `again.parquet`), and of `edited.mlir`, the configuration of its first
+kernel as `tracemap swap --dump` writes it. All functions raise kinds of `tracemap.errors.TracemapError`, and TypeError
+for an option that does not exist.
 
 Long because: it has a function for each command, and all of them are to be found in one place.
 """
@@ -110,6 +113,11 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.build.build` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> bundle = tracemap.build("model.mlir", "new.tracemap")
+        >>> len(bundle.graph.ops), [function.name for function in bundle.graph.functions]
+        (10, ['main'])
     """
     from tracemap.options.build import BuildOptions
     from tracemap.options.option import chosen
@@ -137,6 +145,11 @@ def load(path: str | Path) -> Bundle:
     Raises:
         tracemap.errors.BundleInvalid: it is not a bundle, or damaged.
         tracemap.errors.BundleVersion: it is of another format version.
+
+    Example:
+        >>> bundle = tracemap.load("model.tracemap")
+        >>> [site.kernel for site in bundle.graph.sites][:2]
+        ['main_dispatch_0_matmul_24x16x16_f32', 'main_dispatch_1_matmul_24x16x16_f32']
     """
     from tracemap.graph import bundle
     from tracemap.results.bundle import Bundle
@@ -161,6 +174,11 @@ def lower(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.lower.lower` does.
         TypeError: there is no such option, or there are no pipelines.
+
+    Example:
+        >>> lowering = tracemap.lower("model.mlir", ["builtin.module(func.func(cse))"])
+        >>> [stage.pipeline for stage in lowering.stages]
+        ['', 'builtin.module(func.func(cse))']
     """
     from tracemap.options.lower import LowerOptions
     from tracemap.options.option import chosen
@@ -190,6 +208,13 @@ def record(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.record.record` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> import numpy as np
+        >>> x, weights = np.ones((24, 16), np.float32), np.eye(16, dtype=np.float32)
+        >>> run = tracemap.record("model.tracemap", "new.parquet", inputs=[x, weights], iterations=5)
+        >>> run.header.iterations, len(run.header.inputs)
+        (5, 2)
     """
     from tracemap.options.option import chosen
     from tracemap.options.record import RecordOptions
@@ -216,6 +241,16 @@ def recording(bundle: StoredBundle | str | Path, output: str | Path | None = Non
         tracemap.errors.RunEmpty: no kernel of the bundle was called in the block.
         tracemap.errors.ToolMissing: there is no hook, or no `iree.runtime` to attach it to.
         tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the run cannot be written.
+
+    Example:
+        >>> import iree.runtime, numpy as np
+        >>> bundle = tracemap.load("model.tracemap")
+        >>> arrays = np.ones((24, 16), np.float32), np.ones((16, 16), np.float32)
+        >>> with tracemap.recording(bundle) as recorded:
+        ...     module = iree.runtime.load_vm_flatbuffer_file(str(bundle.module_path), driver="local-sync")
+        ...     result = module.main(*arrays)
+        >>> recorded.executions == len(bundle.graph.sites)
+        True
     """
     from tracemap.results.bundle import Bundle
     from tracemap.results.recording import Recording
@@ -242,6 +277,13 @@ def run(
         tracemap.errors.OutputsDiffer: an output is not as expected.
         tracemap.errors.TracemapError: as `tracemap.session.run.run` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> import numpy as np
+        >>> inputs = np.ones((24, 16), np.float32), np.eye(16, dtype=np.float32)
+        >>> (y,) = tracemap.run("model.tracemap", inputs=inputs)
+        >>> y.shape, y.dtype.name
+        ((24, 16), 'float32')
     """
     from tracemap.capture.expected import check_matches
     from tracemap.options.option import chosen
@@ -272,6 +314,11 @@ def benchmark(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.benchmark.benchmark` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> (times,) = tracemap.benchmark("model.tracemap", repetitions=2, iterations=10)
+        >>> times.function, times.calls, min(times.wall_ns) > 0
+        ('main', (10, 10), True)
     """
     from tracemap.options.benchmark import BenchmarkOptions
     from tracemap.options.option import chosen
@@ -300,6 +347,14 @@ def attribute(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.attribute.attribute` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> result = tracemap.attribute("run.parquet", "model.tracemap", html="page.html")
+        >>> cpu = next(metric for metric in result.metrics if metric.name == "cpu_ns")
+        >>> sum(op.metrics["cpu_ns"].attributed for op in result.ops) == cpu.attributed
+        True
+        >>> cpu.attributed + cpu.residual == cpu.measured
+        True
     """
     from tracemap.options.attribute import AttributeOptions
     from tracemap.options.option import chosen
@@ -330,6 +385,11 @@ def remarks(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.remarks.remarks` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> found = tracemap.remarks("model.tracemap", "run.parquet")
+        >>> found.metric, {remark.kind for remark in found.remarks} <= {"missed", "passed", "analysis", "failure"}
+        ('cpu_ns', True)
     """
     from tracemap.options.option import chosen
     from tracemap.options.remarks import RemarksOptions
@@ -357,6 +417,11 @@ def diff(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.diff.diff` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> made = tracemap.diff("run.parquet", "again.parquet", map_a="model.tracemap", map_b="model.tracemap")
+        >>> made.matched_percent, made.op("op5").how
+        (100.0, 'identity')
     """
     from tracemap.options.diff import DiffOptions
     from tracemap.options.option import chosen
@@ -389,6 +454,11 @@ def export(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.export.export` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> result = tracemap.export("run.parquet", "speedscope", "run.speedscope.json", "model.tracemap")
+        >>> len(result.sites)
+        4
     """
     from tracemap.options.export import ExportOptions
     from tracemap.options.option import chosen
@@ -413,6 +483,11 @@ def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.bench.bench` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> made = tracemap.bench("model.tracemap", kernel=["*_0_*"], repetitions=3, min_time=1)
+        >>> [(kernel.operation, kernel.verification.status.value) for kernel in made.kernels]
+        [('matmul_24x16x16_f32', 'SUCCESS')]
     """
     from tracemap.options.bench import BenchOptions
     from tracemap.options.option import chosen
@@ -441,6 +516,11 @@ def swap(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.swap.swap` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> swapped = tracemap.swap("model.tracemap", {"main_dispatch_0": "edited.mlir"}, "new.tracemap", pairs=0)
+        >>> [(kernel.kernel, kernel.verification.status.value) for kernel in swapped.kernels]
+        [('main_dispatch_0_matmul_24x16x16_f32', 'SUCCESS')]
     """
     from tracemap.options.option import chosen
     from tracemap.options.swap import SwapOptions
@@ -461,6 +541,11 @@ def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, 
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.tune.tune` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> tuned = tracemap.tune("model.tracemap", op=["op2"], candidates=1, pairs=0, time_limit=1)
+        >>> [kernel.kernel for kernel in tuned.kernels]
+        ['main_dispatch_0_matmul_24x16x16_f32']
     """
     from tracemap.options.option import chosen
     from tracemap.options.tune import TuneOptions
@@ -483,6 +568,11 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.sweep.sweep` does.
         TypeError: there is no such option.
+
+    Example:
+        >>> table = tracemap.sweep("matmul", size=["M=16", "N=16", "K=16"], repetitions=1, min_time=1)
+        >>> table.splitlines()[1].split(",")[:3]
+        ['matmul_16x16x16_f32', 'IREE Codegen', 'matmul']
     """
     from tracemap.options.option import chosen
     from tracemap.options.sweep import SweepOptions
@@ -510,6 +600,9 @@ def report(
     Raises:
         tracemap.errors.TracemapError: as `tracemap.session.report.report` does.
         TypeError: there is no such option, or no output is named.
+
+    Example:
+        >>> tracemap.report("model.tracemap", "page.html", "run.parquet")
     """
     from tracemap.options.option import chosen
     from tracemap.options.report import ReportOptions

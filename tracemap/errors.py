@@ -15,7 +15,15 @@ from typing import ClassVar
 
 
 class TracemapError(Exception):
-    """Base of all errors that a user can cause or mend; the message is one clear sentence: what, where, what to do."""
+    """Base of all errors that a user can cause or mend; the message is one clear sentence: what, where, what to do.
+
+    Example:
+        >>> try:
+        ...     tracemap.load("missing.tracemap")
+        ... except tracemap.TracemapError as error:
+        ...     print(error.slug, error.exit_code)
+        bundle-invalid 2
+    """
 
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 2

@@ -16,26 +16,22 @@ A bundle is written to a temporary name beside its target and renamed: it is the
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from tracemap.codec import Document, OtherVersion, decode_document, storable
-from tracemap.codec import encode as encode_record
-from tracemap.errors import BundleInvalid, BundleVersion, TargetExists, TargetUnwritable
+from tracemap.errors import BundleInvalid, BundleVersion
 from tracemap.graph.compiled import NOT_KEPT, CompileTimes
-from tracemap.graph.kept import CALL_NAME, Keeping, KeptCall
-from tracemap.graph.literals import LITERALS_FOLDER, put_back, taken_out
+from tracemap.graph.kept import CALL_NAME, KeptCall
+from tracemap.graph.literals import LITERALS_FOLDER, put_back
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
 from tracemap.graph.remarks import Remarks, check_named
-from tracemap.graph.stored import READ_VERSIONS, decode, encode
+from tracemap.graph.stored import READ_VERSIONS, decode
 from tracemap.inputs import check_is_file, stored_bytes
-from tracemap.outputs import check_folder_of, end_of_links, is_standard
-from tracemap.owned.home import beside, moved_away
 from tracemap.units import UNKNOWN
 
 SUFFIX = ".tracemap"
@@ -61,12 +57,22 @@ class Bundle:
 
     @property
     def module_path(self) -> Path:
-        """The compiled module."""
+        """The compiled module.
+
+        Example:
+            >>> tracemap.load("model.tracemap").module_path.name
+            'module.vmfb'
+        """
         return self.path / MODULE_NAME
 
     @property
     def runs_path(self) -> Path:
-        """Where runs go that were given no other target."""
+        """Where runs go that were given no other target.
+
+        Example:
+            >>> tracemap.load("model.tracemap").runs_path.name
+            'runs'
+        """
         return self.path / RUNS_FOLDER
 
     def configured(self) -> bytes:
@@ -74,6 +80,10 @@ class Bundle:
 
         Raises:
             BundleInvalid: the bundle does not keep it, or what it names is missing, or its program has no kernels.
+
+        Example:
+            >>> len(tracemap.load("model.tracemap").configured()) > 1000
+            True
         """
         if not self.graph.kernels:
             raise BundleInvalid(f"{self.path}: the program has no kernels; what it does is done without any")
@@ -90,6 +100,11 @@ class Bundle:
 
         Raises:
             BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
+
+        Example:
+            >>> bundle = tracemap.load("model.tracemap")
+            >>> bundle.source_text(bundle.graph.sources[0]).splitlines()[12]
+            'module @jit_main {'
         """
         return self._text(SOURCE_FOLDER, source.path)
 
@@ -98,6 +113,10 @@ class Bundle:
 
         Raises:
             BundleInvalid: as `source_text`, or a literal is missing.
+
+        Example:
+            >>> tracemap.load("model.tracemap").model().startswith(b"// The model")
+            True
         """
         return self._whole(self._data(SOURCE_FOLDER, self.graph.sources[0].path)) if self.graph.sources else b""
 
@@ -113,12 +132,22 @@ class Bundle:
 
         Raises:
             BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
+
+        Example:
+            >>> bundle = tracemap.load("model.tracemap")
+            >>> bundle.kernel_text(bundle.graph.kernels[0]).partition("(")[0]
+            'func.func @main_dispatch_0_matmul_24x16x16_f32'
         """
         return self._text(KERNELS_FOLDER, str(kernel.text)) if kernel.text is not UNKNOWN else ""
 
     @property
     def has_remarks(self) -> bool:
-        """Whether it was built with the compiler's remarks."""
+        """Whether it was built with the compiler's remarks.
+
+        Example:
+            >>> tracemap.load("model.tracemap").has_remarks
+            True
+        """
         return (self.path / REMARKS_NAME).exists()
 
     def remarks(self) -> Remarks:
@@ -127,6 +156,10 @@ class Bundle:
         Raises:
             BundleInvalid: it was not asked for, or what is kept of it is damaged.
             BundleVersion: it was written in another format version.
+
+        Example:
+            >>> {remark.kind for remark in tracemap.load("model.tracemap").remarks().remarks} >= {"analysis"}
+            True
         """
         if not self.has_remarks:
             raise BundleInvalid(
@@ -140,6 +173,10 @@ class Bundle:
         Raises:
             BundleInvalid: what is kept of it is damaged.
             BundleVersion: it was written in another format version.
+
+        Example:
+            >>> tracemap.load("model.tracemap").compile_times().elapsed_ns > 0
+            True
         """
         return self._document(COMPILED_NAME, CompileTimes) if (self.path / COMPILED_NAME).exists() else NOT_KEPT
 
@@ -161,6 +198,10 @@ class Bundle:
         Raises:
             BundleInvalid: what is kept of it is damaged.
             BundleVersion: it was written in another format version.
+
+        Example:
+            >>> tracemap.load("model.tracemap").kept_call() is None  # a file of MLIR brings no inputs
+            True
         """
         return self._document(CALL_NAME, KeptCall) if (self.path / CALL_NAME).exists() else None
 
@@ -169,6 +210,12 @@ class Bundle:
 
         Raises:
             BundleInvalid: it is missing, or lies outside of the bundle.
+
+        Example:
+            >>> tracemap.load("model.tracemap").kept_file("inputs", "0.npy")
+            Traceback (most recent call last):
+                ...
+            tracemap.errors.BundleInvalid: model.tracemap: inputs/0.npy is missing; build the bundle again
         """
         path = self._inside(below, name)
         if path is None:
@@ -203,109 +250,6 @@ class Bundle:
         if not path.is_relative_to(root / below):
             raise BundleInvalid(f"{self.path}: the text {name[:80]!r} lies outside of the bundle; build it again")
         return path
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What goes into a bundle beside its map; `module` and `configured` are moved into it.
-
-    `sources`: texts by their path below `source/`; `kernels`: texts by their name in `kernels/`; `configured`: the
-    kernels as bytecode, where there is one; `documents`: what else lies beside the map, by name.
-    """
-
-    module: Path
-    sources: Mapping[str, str]
-    kernels: Mapping[str, str] = field(default_factory=dict)
-    configured: tuple[Path, ...] = ()
-    documents: Mapping[str, Document] = field(default_factory=dict)
-    keeping: Keeping = field(default_factory=Keeping)
-    """What the module is called with, where that was handed in."""
-
-
-def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
-    """Write a bundle.
-
-    Raises:
-        TargetExists: there is something at the target already, and `force` is not set (or it is not a bundle).
-        TargetUnwritable: the target's folder cannot be written.
-    """
-    check_target(target, force=force)
-    encoded, place = encode(graph), end_of_links(target)
-    try:
-        with beside(place) as folder:
-            folder.mkdir()
-            (folder / MAP_NAME).write_bytes(encoded)
-            shutil.move(files.module, folder / MODULE_NAME)
-            _write_texts(folder, graph, files)
-            for name, document in files.documents.items():
-                (folder / name).write_bytes(encode_record(document))
-            files.keeping.store(folder)
-            with moved_away(place) as old:
-                folder.rename(place)
-                if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it
-                    (old / RUNS_FOLDER).rename(place / RUNS_FOLDER)
-    except OSError as error:
-        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
-    return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
-
-
-def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a target before any work is done.
-
-    Raises:
-        TargetExists: there is something already; with `force` only a bundle is replaced, never another folder or file.
-        TargetUnwritable: its folder does not exist or may not be written.
-    """
-    if is_standard(target):
-        raise TargetUnwritable(f"{target}: a bundle is a folder; name it with -o")
-    if target.exists() or target.is_symlink():
-        if not force:
-            raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
-        if not is_bundle(target):
-            raise TargetExists(
-                f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
-            )
-    check_folder_of(end_of_links(target))
-
-
-def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:
-    for below in (SOURCE_FOLDER, KERNELS_FOLDER, LITERALS_FOLDER, RUNS_FOLDER):
-        (folder / below).mkdir()
-    for source in graph.sources:
-        if text := files.sources.get(source.path):
-            _write_text(folder, Path(SOURCE_FOLDER, storable(source.path)), text, _last_columns(graph, source))
-    for name, text in files.kernels.items():
-        _write_text(folder, Path(KERNELS_FOLDER, storable(name)), text, {})
-    for configured in files.configured:
-        _move_configured(configured, folder)
-
-
-def _write_text(folder: Path, name: Path, text: str, last_columns: Mapping[int, int]) -> None:
-    """Write a text to its place in the bundle, and its long literals to theirs."""
-    shown, literals = taken_out(text, last_columns)
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(shown.encode(errors="surrogatepass"))
-    for each, content in literals.items():
-        (folder / LITERALS_FOLDER / each).write_bytes(content)
-
-
-def _move_configured(configured: Path, folder: Path) -> None:
-    target = Path(KERNELS_FOLDER, CONFIGURED_NAME)
-    try:
-        text = configured.read_bytes().decode()
-    except UnicodeDecodeError:  # bytecode
-        shutil.move(configured, folder / target)
-    else:
-        _write_text(folder, target, text, {})
-
-
-def _last_columns(graph: TraceGraph, source: SourceFile) -> dict[int, int]:
-    """Of each line of a text with an op where the last one begins."""
-    found: dict[int, int] = {}
-    for op in graph.ops:
-        if op.file == source.name and isinstance(op.line, int) and isinstance(op.column, int):
-            found[op.line] = max(found.get(op.line, 0), op.column)
-    return found
 
 
 def is_bundle(path: Path) -> bool:

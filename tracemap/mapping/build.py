@@ -15,7 +15,8 @@ from msgspec import structs
 from tracemap.codec import Document
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
-from tracemap.graph import bundle
+from tracemap.graph import storing
+from tracemap.graph.bundle import COMPILED_NAME, REMARKS_NAME, Bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.remarks import Remarks
@@ -30,7 +31,7 @@ from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
 
 
-def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> bundle.Bundle:
+def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> Bundle:
     """Compile a model and write its bundle; `hear` is told what the compiler said (warnings).
 
     Raises:
@@ -41,7 +42,7 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
     """
     options = request.options
     compiler = request.compiler or Compiler.installed(compile_flags(options.device, options.flags))
-    bundle.check_target(request.target, force=options.force)
+    storing.check_target(request.target, force=options.force)
     with temporary_folder() as folder:
         return _Build(request, compiler, folder, progress, hear).run()
 
@@ -59,7 +60,7 @@ class _Build:
         self._hear = hear
         self._parser = MlirParser()
 
-    def run(self) -> bundle.Bundle:
+    def run(self) -> Bundle:
         self._progress("reading the model")
         parsed = self._parsed()
         self._check_module_name(string_attribute(parsed.module.operation, "sym_name"))
@@ -74,11 +75,11 @@ class _Build:
             graph, texts = self._graph(parsed, tags, compilation)
             self._hear(compilation.wait())
             self._progress("writing the bundle")
-            documents: dict[str, Document] = {bundle.COMPILED_NAME: compilation.took()}
+            documents: dict[str, Document] = {COMPILED_NAME: compilation.took()}
             if remarks:
-                documents[bundle.REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
+                documents[REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
             files = _files(compilation, texts, self._request, documents)
-            return bundle.store(self._request.target, graph, files, force=self._request.options.force)
+            return storing.store(self._request.target, graph, files, force=self._request.options.force)
 
     def _parsed(self) -> ParsedModel:
         try:
@@ -169,11 +170,11 @@ def _without_text(kernel: Kernel) -> Kernel:
 
 def _files(
     compilation: Compilation, sources: Mapping[str, str], request: BuildRequest, documents: Mapping[str, Document]
-) -> bundle.Files:
+) -> storing.Files:
     texts = compilation.kernels()
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in request.opaque_kernels}
     configured = (compilation.configured,) if texts else ()
-    return bundle.Files(compilation.module, sources, kernels, configured, documents, request.keeping)
+    return storing.Files(compilation.module, sources, kernels, configured, documents, request.keeping)
 
 
 _LONGEST_NAME: Final = 200

@@ -10,9 +10,10 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid, readable
-from tracemap.graph import bundle
+from tracemap.graph.bundle import Bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.graph.ops import Evidence
+from tracemap.graph.storing import Files, check_target, store
 from tracemap.inputs import check_is_file, stored_bytes
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
@@ -30,9 +31,7 @@ from tracemap.units import plural
 _UNKNOWN_COMPILER = "unknown"
 
 
-def build_from_dumps(
-    request: BuildRequest, dumped: Path, compiled: Path, progress: Progress = no_progress
-) -> bundle.Bundle:
+def build_from_dumps(request: BuildRequest, dumped: Path, compiled: Path, progress: Progress = no_progress) -> Bundle:
     """Make a bundle of a compilation that ran elsewhere.
 
     Args:
@@ -46,7 +45,7 @@ def build_from_dumps(
         ModelInvalid: the model, or a dump, does not parse.
         TargetExists, TargetUnwritable: the bundle cannot be written.
     """
-    bundle.check_target(request.target, force=request.options.force)
+    check_target(request.target, force=request.options.force)
     dumps = Dumps(dumped, model_given=bool(request.model))
     progress("reading the dumps")
     parser = MlirParser()
@@ -67,7 +66,7 @@ def build_from_dumps(
     with temporary_folder() as folder:
         copy = folder / "module.vmfb"
         shutil.copyfile(compiled, copy)
-        return bundle.store(request.target, graph, bundle.Files(copy, kept.texts), force=request.options.force)
+        return store(request.target, graph, Files(copy, kept.texts), force=request.options.force)
 
 
 def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:

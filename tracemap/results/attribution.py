@@ -27,6 +27,11 @@ class Cost(Mapping[str, int]):
     """What a part of a program costs, summed over the run: by the names of metrics, which carry their units.
 
     `ops`: the ids of the ops; `work`: what shares are of, by metric.
+
+    Example:
+        >>> cost = tracemap.attribute("run.parquet", "model.tracemap").op("op2")
+        >>> sorted(cost), cost.ops, 0 < cost["cpu_ns"] <= cost.work["cpu_ns"]
+        (['cpu_ns', 'duration_ns'], ('op2',), True)
     """
 
     what: str
@@ -44,7 +49,13 @@ class Cost(Mapping[str, int]):
         return len(self.sums)
 
     def share(self, metric: str) -> float:
-        """The part of all work that this is, from 0 to 1."""
+        """The part of all work that this is, from 0 to 1.
+
+        Example:
+            >>> result = tracemap.attribute("run.parquet", "model.tracemap")
+            >>> round(sum(result.scope(part).share("cpu_ns") for part in ("h0/attn", "h0/ffn")), 9)
+            1.0
+        """
         return self.sums[metric] / self.work[metric] if self.work[metric] else 0.0
 
     def __repr__(self) -> str:
@@ -57,6 +68,11 @@ class Attribution(model.Attribution, AsTable):
     """An attribution, as `tracemap.attribute` returns it.
 
     `bundle`: whose ops they are; `paths`: the runs.
+
+    Example:
+        >>> result = tracemap.attribute("run.parquet", "model.tracemap")
+        >>> [metric.name for metric in result.metrics], len(result.ops), len(result.sites)
+        (['cpu_ns', 'duration_ns'], 8, 4)
     """
 
     bundle: Bundle | None = None
@@ -74,6 +90,11 @@ class Attribution(model.Attribution, AsTable):
 
         Raises:
             tracemap.errors.QueryInvalid: the map has nothing of that name.
+
+        Example:
+            >>> result = tracemap.attribute("run.parquet", "model.tracemap")
+            >>> result.op("model.py:14").ops, result.op("model.mlir:25").ops
+            (('op5', 'op8', 'op9'), ('op5',))
         """
         costed = self._costed()
         wanted = set(named(costed.graph, what))
@@ -92,6 +113,10 @@ class Attribution(model.Attribution, AsTable):
 
         Raises:
             tracemap.errors.QueryInvalid: no op that costs anything is in it.
+
+        Example:
+            >>> tracemap.attribute("run.parquet", "model.tracemap").scope("h0/attn").ops
+            ('op2', 'op4', 'op3')
         """
         wanted, costed = tuple(filter(None, path.split("/"))), self._costed()
         found = self._sum(path, costed, lambda reached: reached.scope[: len(wanted)] == wanted)
@@ -104,6 +129,10 @@ class Attribution(model.Attribution, AsTable):
 
         Raises:
             tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+
+        Example:
+            >>> tracemap.attribute("run.parquet", "model.tracemap").show("page.html", browser=False).name
+            'page.html'
         """
         from tracemap.options.report import ReportOptions
         from tracemap.session.report import report

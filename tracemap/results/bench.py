@@ -13,7 +13,13 @@ _TOP = 10
 
 
 class Bench(model.Bench, AsTable, frozen=True):
-    """What `tracemap.bench` returns."""
+    """What `tracemap.bench` returns.
+
+    Example:
+        >>> made = tracemap.bench("model.tracemap", kernel=["*_2_*"], repetitions=3, min_time=1, no_verify=True)
+        >>> [(kernel.sites, kernel.time_ns.median > 0) for kernel in made.kernels]
+        [(('site2', 'site3'), True)]
+    """
 
     @classmethod
     def of(cls, made: model.Bench) -> Bench:

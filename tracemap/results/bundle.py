@@ -18,7 +18,13 @@ _TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class Bundle(stored.Bundle, AsTable):
-    """A bundle, as `tracemap.build` and `tracemap.load` return it."""
+    """A bundle, as `tracemap.build` and `tracemap.load` return it.
+
+    Example:
+        >>> bundle = tracemap.load("model.tracemap")
+        >>> bundle.path.name, len(bundle.graph.ops), len(bundle.graph.sites), len(bundle.graph.kernels)
+        ('model.tracemap', 10, 4, 3)
+    """
 
     @classmethod
     def of(cls, made: stored.Bundle) -> Bundle:
@@ -27,7 +33,12 @@ class Bundle(stored.Bundle, AsTable):
 
     @property
     def module_bytes(self) -> int:
-        """The size of the compiled module, in bytes."""
+        """The size of the compiled module, in bytes.
+
+        Example:
+            >>> tracemap.load("model.tracemap").module_bytes > 1000
+            True
+        """
         return self.module_path.stat().st_size
 
     def op(self, what: str) -> tuple[Op, ...]:
@@ -35,12 +46,21 @@ class Bundle(stored.Bundle, AsTable):
 
         Raises:
             tracemap.errors.QueryInvalid: the map has nothing of that name.
+
+        Example:
+            >>> [op.name for op in tracemap.load("model.tracemap").op("model.py:11")]
+            ['stablehlo.tanh', 'stablehlo.add']
         """
         wanted = set(named(self.graph, what))
         return tuple(op for op in self.graph.ops if op.id in wanted)
 
     def scope(self, path: str) -> tuple[Op, ...]:
-        """The ops of a scope such as `h0/attn` and of all below it; none where there is no such scope."""
+        """The ops of a scope such as `h0/attn` and of all below it; none where there is no such scope.
+
+        Example:
+            >>> [op.id for op in tracemap.load("model.tracemap").scope("h0/attn")]
+            ['op2', 'op3', 'op4']
+        """
         wanted = set(ops_in_scope(self.graph, tuple(filter(None, path.split("/")))))
         return tuple(op for op in self.graph.ops if op.id in wanted)
 
@@ -49,6 +69,10 @@ class Bundle(stored.Bundle, AsTable):
 
         Raises:
             tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+
+        Example:
+            >>> tracemap.load("model.tracemap").show("page.html", browser=False).name
+            'page.html'
         """
         from tracemap.options.report import ReportOptions
         from tracemap.session.report import report

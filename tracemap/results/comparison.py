@@ -19,7 +19,13 @@ _TOP = 10
 
 
 class Comparison(model.Comparison, AsTable, frozen=True):
-    """What `tracemap.diff` returns; `paths` and `options`: of what it was made."""
+    """What `tracemap.diff` returns; `paths` and `options`: of what it was made.
+
+    Example:
+        >>> made = tracemap.diff("model.tracemap", "model.tracemap")
+        >>> made.findings, made.regrouped, len(made.ops)
+        ((), (), 10)
+    """
 
     paths: tuple[Path, Path] | None = None
     options: DiffOptions | None = None
@@ -35,6 +41,10 @@ class Comparison(model.Comparison, AsTable, frozen=True):
 
         Raises:
             tracemap.errors.QueryInvalid: neither side has it.
+
+        Example:
+            >>> tracemap.diff("model.tracemap", "model.tracemap").op("op2").line_after
+            15
         """
         for side in ("after", "before"):
             for each in self.ops:
@@ -47,6 +57,10 @@ class Comparison(model.Comparison, AsTable, frozen=True):
 
         Raises:
             tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+
+        Example:
+            >>> tracemap.diff("model.tracemap", "model.tracemap").show("page.html", browser=False).name
+            'page.html'
         """
         if self.paths is None or self.options is None:
             raise QueryInvalid("this comparison does not know what it is of; get it by tracemap.diff")

@@ -21,6 +21,14 @@ class Recording:
     """What is called between its beginning and its end; there is something to ask it when it has ended.
 
     `executions`: how many times kernels of the bundle ran; `path`: the run.
+
+    Example:
+        >>> import iree.runtime, numpy as np
+        >>> with tracemap.recording("model.tracemap", "new.parquet") as recorded:
+        ...     module = iree.runtime.load_vm_flatbuffer_file("model.tracemap/module.vmfb", driver="local-sync")
+        ...     result = module.main(np.ones((24, 16), np.float32), np.ones((16, 16), np.float32))
+        >>> recorded.path.name, recorded.executions
+        ('new.parquet', 4)
     """
 
     def __init__(self, bundle: Bundle, output: Path | None) -> None:
@@ -46,6 +54,14 @@ class Recording:
         Raises:
             tracemap.errors.UsageInvalid: it has not ended yet.
             tracemap.errors.TracemapError: as `tracemap.attribute` does.
+
+        Example:
+            >>> import iree.runtime, numpy as np
+            >>> with tracemap.recording("model.tracemap") as recorded:
+            ...     module = iree.runtime.load_vm_flatbuffer_file("model.tracemap/module.vmfb", driver="local-sync")
+            ...     result = module.main(np.ones((24, 16), np.float32), np.ones((16, 16), np.float32))
+            >>> recorded.attribute().scope("h0/ffn")["cpu_ns"] > 0
+            True
         """
         from tracemap.options.attribute import AttributeOptions
         from tracemap.session.attribute import attribute

@@ -17,6 +17,11 @@ class Run(Recorded, AsTable):
     """A run, as `tracemap.record` returns it.
 
     `bundle`: what was run.
+
+    Example:
+        >>> run = tracemap.record("model.tracemap", "new.parquet", iterations=5)
+        >>> run.path.name, run.header.function, run.header.iterations, run.events > 5 * 4
+        ('new.parquet', 'main', 5, True)
     """
 
     bundle: Bundle | None = None
@@ -28,12 +33,23 @@ class Run(Recorded, AsTable):
 
     @property
     def elapsed_ns(self) -> Integer:
-        """Wall time of the measured calls, in nanoseconds."""
+        """Wall time of the measured calls, in nanoseconds.
+
+        Example:
+            >>> run = tracemap.record("model.tracemap", iterations=5)
+            >>> run.elapsed_ns >= run.median_ns
+            True
+        """
         return self.header.elapsed_ns
 
     @property
     def median_ns(self) -> Integer:
-        """Wall time of the median call, in nanoseconds."""
+        """Wall time of the median call, in nanoseconds.
+
+        Example:
+            >>> tracemap.record("model.tracemap", iterations=5).median_ns > 0
+            True
+        """
         return self.header.invocation.median_ns
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
@@ -41,6 +57,10 @@ class Run(Recorded, AsTable):
 
         Raises:
             tracemap.errors.TracemapError: as `tracemap.report` does.
+
+        Example:
+            >>> tracemap.record("model.tracemap", iterations=5).show("page.html", browser=False).name
+            'page.html'
         """
         from tracemap.graph.bundle import load
         from tracemap.options.report import ReportOptions

@@ -32,6 +32,11 @@ class AsTable:
 
         Raises:
             tracemap.errors.ToolMissing: pyarrow is not installed.
+
+        Example:
+            >>> table = tracemap.load("model.tracemap").to_arrow()
+            >>> table.num_rows, table.column_names[:3]
+            (10, ['op', 'name', 'file'])
         """
         table: pyarrow.Table = _package("pyarrow").table(dict(self._columns()))
         return table
@@ -41,6 +46,11 @@ class AsTable:
 
         Raises:
             tracemap.errors.ToolMissing: pandas is not installed.
+
+        Example:
+            >>> frame = tracemap.attribute("run.parquet", "model.tracemap").to_pandas()
+            >>> frame.groupby("scope")["cpu_ns"].sum().idxmax() in {"h0/attn", "h0/ffn"}
+            True
         """
         frame: pandas.DataFrame = _package("pandas").DataFrame(dict(self._columns()))
         return frame
