@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import duckdb
 import numpy as np
@@ -15,12 +16,15 @@ from hypothesis import strategies as st
 from tests.recording import entry_points, events, request, sample
 from tracemap.capture.benchmark import BENCHMARK_TOOL, call_command, counted, profiling_flags, run_benchmark
 from tracemap.capture.record import record
+from tracemap.errors import UsageInvalid
 from tracemap.hook import stops_environment
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements import elapsed
 from tracemap.measurements.elapsed import Span, Stops, added, elapsed_parts, of_host_alone
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.stops import read_stops
 from tracemap.measurements.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
+from tracemap.measurements.sql import fitting, open_database
 from tracemap.units import UNKNOWN
 
 Event = tuple[str, int, int, int]
@@ -102,8 +106,11 @@ def parts(
     count=st.integers(1, 3),
     late=st.integers(0, 9),
     by_stops=st.booleans(),
+    at_a_time=st.integers(1, 20),
 )
-def test_every_moment_is_of_one_part(data: st.DataObject, count: int, late: int, by_stops: bool) -> None:
+def test_every_moment_is_of_one_part(
+    data: st.DataObject, count: int, late: int, by_stops: bool, at_a_time: int
+) -> None:
     """One invocation behind the other; the time that is asked for begins and ends anywhere among them."""
     found: list[Invocation] = []
     for _ in range(count):
@@ -115,7 +122,8 @@ def test_every_moment_is_of_one_part(data: st.DataObject, count: int, late: int,
     owners = [owner(moment, found, by_stops=by_stops) for moment in range(begin, end)]
     pieces = np.array([piece for _, piece in found], dtype=np.int64)
     stops = Stops(pieces[:, 0], pieces[:, 1]) if by_stops else None
-    got = parts([events for events, _ in found], end - begin + late, Span(begin, end), stops)
+    with mock.patch.object(elapsed, "_AT_A_TIME", at_a_time):
+        got = parts([events for events, _ in found], end - begin + late, Span(begin, end), stops)
     expected = {name: owners.count(name) for name in ("kernels", "transfers", "queue", "host", "profiler")}
     assert got == ElapsedParts(
         kernels_ns=expected["kernels"],
@@ -138,6 +146,38 @@ def test_what_is_not_known_is_not_divided() -> None:
     with duckdb.connect() as connection:
         table = EventTable(connection, "events", f"SELECT * FROM (VALUES {', '.join(rows([found]))}) AS e({COLUMNS})")
         assert elapsed_parts(table, UNKNOWN, nowhere, None) == UNKNOWN_PARTS
+
+
+REPEATED = """
+SELECT row + copy * 3 AS row, kind, kernel, copy AS submission_id, command_index,
+    submitted_ns + copy * 100 AS submitted_ns, start_ns + copy * 100 AS start_ns,
+    duration_ns, covered_ns, copy AS invocation, warmup
+FROM (VALUES {values}) AS e({columns}), range({calls}) AS copies(copy)
+"""
+
+
+def test_many_calls_take_little_memory() -> None:
+    """Each call as the one before: so are its parts. The rows alone take more than there is."""
+    one: list[Event] = [("execute", 5, 10, 60), ("dispatch", 5, 20, 30), ("dispatch", 5, 40, 20)]
+    calls = 200_000
+    with open_database(60_000_000) as connection:
+        connection.execute("SET threads = 2")  # each has buffers of its own
+        query = REPEATED.format(values=", ".join(rows([one])), columns=COLUMNS, calls=calls)
+        table = EventTable(connection, "events", query)
+        began = np.arange(calls) * 100
+        got = elapsed_parts(table, calls * 100, Span(0, calls * 100), Stops(began, began + 90))
+    # The last stop has no end.
+    assert got == ElapsedParts(40 * calls, 0, 25 * calls, 25 * calls, 10 * (calls - 1), 10, BY_STOPS)
+
+
+def test_rows_that_do_not_fit_are_one_sentence() -> None:
+    numbers = "SELECT list(i) FROM range(100_000_000) AS numbers(i)"  # lists cannot be on disk
+    with (
+        pytest.raises(UsageInvalid, match="the rows take more memory than is spared for them; free some"),
+        fitting("the rows", "free some"),
+        open_database(20_000_000) as connection,
+    ):
+        connection.execute(numbers)
 
 
 def test_the_profiler_of_one_run_is_not_that_of_several() -> None:

@@ -14,7 +14,7 @@ from tracemap.measurements.ireeprof.profile import NOTHING_KNOWN, KnownCalls, Pr
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_records, is_profile
 from tracemap.measurements.model import UNTOLD_HEADER, Run
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.measurements.sql import open_database, spared_memory
+from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import check_tool, find_tool
 
@@ -52,7 +52,11 @@ def _copied(path: Path, folder: Path) -> Path:
 
 def _convert(profile: Path, table: Path) -> None:
     """Write the run that an `.ireeprof` holds, with all that it tells of how it came about."""
-    with open_database(spared_memory(EXPORT_MEMORY)) as connection:
+    remedy = "free some, or record fewer calls"
+    with (
+        fitting(f"the events of {profile}", remedy),
+        open_database(spared_memory(EXPORT_MEMORY)) as connection,
+    ):
         read = load_profile(profile, connection)
         if read.event_count == 0 and not read.lost_records:
             raise RunEmpty(f"{profile}: the profile holds no event: nothing ran, or host execution was not profiled")

@@ -32,7 +32,7 @@ from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.medians import median_of
 from tracemap.measurements.model import Clock, Disturbance, ElapsedParts, Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
-from tracemap.measurements.sql import open_database, spared_memory
+from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
@@ -91,7 +91,8 @@ def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
 
 def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> Recorded:
     output = plan.request.output
-    with open_database(spared_memory(EXPORT_MEMORY)) as connection:
+    remedy = "record fewer calls with --iterations"
+    with fitting("the events", remedy), open_database(spared_memory(EXPORT_MEMORY)) as connection:
         execution = timed_execution(plan, connection, progress)
         about = list(_about(plan, execution))
         about += _add_what_was_seen(plan, execution, passes, progress)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
@@ -19,6 +20,7 @@ from tracemap.measurements.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
 from tracemap.units import UNKNOWN, Integer, sum_of
 
 if TYPE_CHECKING:
+    import duckdb
     import numpy.typing as npt
 
 
@@ -28,6 +30,18 @@ class Stops:
 
     going_ns: npt.NDArray[Any]
     stopped_ns: npt.NDArray[Any]
+
+    @property
+    def intervals(self) -> dict[str, npt.NDArray[Any]]:
+        """When the clock went, and when it stood between two calls: begin, end, and the number of the part."""
+        import numpy as np
+
+        going, standing = np.full(len(self.going_ns), 4), np.full(max(0, len(self.going_ns) - 1), 3)
+        return {
+            "s": np.concatenate((self.going_ns, self.stopped_ns[:-1])),
+            "e": np.concatenate((self.stopped_ns, self.going_ns[1:])),
+            "part": np.concatenate((going, standing)),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +60,21 @@ SELECT start_ns AS s, start_ns + duration_ns AS e,
 FROM rows UNION ALL
 SELECT least(submitted_ns, start_ns), start_ns + duration_ns, 2 FROM rows WHERE submitted_ns IS NOT NULL
 """
-_BY_STOPS: Final = """
-UNION ALL SELECT going_ns, stopped_ns, 4 FROM program_stops
-UNION ALL SELECT stopped_ns, lead(going_ns) OVER (ORDER BY going_ns), 3 FROM program_stops
-"""
+_BY_STOPS: Final = "UNION ALL SELECT * FROM program_stops"
 _BY_ROWS: Final = """
 UNION ALL SELECT min(coalesce(least(submitted_ns, start_ns), start_ns)), max(start_ns + duration_ns), 4
 FROM rows WHERE invocation IS NOT NULL GROUP BY invocation
 """
-# Between two moments at which something begins or ends, the same goes on all the time.
-_PARTS: Final = """
-WITH rows AS (SELECT invocation, kind, start_ns, duration_ns, submitted_ns FROM {events}
-              WHERE NOT warmup AND kind <> 'step' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL),
-     intervals AS ({intervals}),
-     clipped AS (SELECT greatest(s, {begin}) AS s, least(e, {end}) AS e, part FROM intervals WHERE e IS NOT NULL),
-     moments AS (SELECT s AS moment, part, 1 AS more FROM clipped WHERE s < e
-                 UNION ALL SELECT e, part, -1 FROM clipped WHERE s < e),
-     changes AS (SELECT moment, {changes} FROM moments GROUP BY moment),
-     pieces AS (SELECT lead(moment) OVER by_time - moment AS ns, {running} FROM changes
-                WINDOW by_time AS (ORDER BY moment)),
-     owned AS (SELECT ns, CASE {owners} ELSE -1 END AS part FROM pieces WHERE ns IS NOT NULL)
-SELECT (SELECT count(*) FROM rows), {sums} FROM owned
+_MEASURED: Final = "NOT warmup AND kind <> 'step' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL"
+_INTERVALS: Final = """
+CREATE OR REPLACE TEMP TABLE intervals AS
+WITH rows AS (SELECT invocation, kind, start_ns, duration_ns, submitted_ns FROM {events} WHERE {measured})
+SELECT greatest(s, {begin}) AS s, least(e, {end}) AS e, CAST(part AS TINYINT) AS part FROM ({intervals})
+WHERE e IS NOT NULL AND greatest(s, {begin}) < least(e, {end}) ORDER BY s
 """
+_SOME_INTERVALS: Final = "SELECT s, e, part FROM intervals WHERE rowid >= {first} AND rowid < {first} + {count}"
+_AT_A_TIME: Final = 1 << 20
+"""Intervals that are looked at together, so that memory does not grow with the run."""
 _RANKS: Final = range(5)
 
 
@@ -84,13 +91,15 @@ def elapsed_parts(events: EventTable, elapsed_ns: Integer, span: Span, stops: St
         return UNKNOWN_PARTS
     connection = events.connection
     if stops is not None:
-        connection.register("program_stops", {"going_ns": stops.going_ns, "stopped_ns": stops.stopped_ns})
-    (found,) = connection.execute(_query(events.name, span, by_stops=stops is not None)).fetchall()
+        connection.register("program_stops", stops.intervals)
+    connection.execute(_intervals(events.name, span, by_stops=stops is not None))
     if stops is not None:
         connection.unregister("program_stops")
-    count, kernels, transfers, queue, stopped, host = found
-    rest = elapsed_ns - (kernels + transfers + queue + stopped + host)
-    if not count or rest < 0:
+    kernels, transfers, queue, stopped, host = owned = _owned_ns(connection)
+    connection.execute("DROP TABLE intervals")
+    rest = elapsed_ns - sum(owned)
+    timed = connection.execute(f"SELECT 1 FROM {events.name} WHERE {_MEASURED} LIMIT 1").fetchall()
+    if not timed or rest < 0:
         return UNKNOWN_PARTS
     profiler, found_by = (UNKNOWN, UNKNOWN) if stops is None else (stopped, BY_STOPS)
     return ElapsedParts(kernels, transfers, queue, host, profiler, rest, found_by)
@@ -103,18 +112,36 @@ def of_host_alone(stops: Stops, warmup: int, calls: int) -> ElapsedParts:
     return ElapsedParts(0, 0, 0, host_ns, int(stopped[-1] - going[0]) - host_ns, 0, BY_STOPS)
 
 
-def _query(events: str, span: Span, *, by_stops: bool) -> str:
+def _intervals(events: str, span: Span, *, by_stops: bool) -> str:
+    """What makes the table of all that goes on in the measured calls, in the order in which it begins."""
     begin, end = ("NULL" if at is UNKNOWN else str(at) for at in (span.begin_ns, span.end_ns))  # NULL: no limit
-    return _PARTS.format(
+    return _INTERVALS.format(
         events=events,
+        measured=_MEASURED,
         intervals=_GOING_ON + (_BY_STOPS if by_stops else _BY_ROWS),
         begin=begin,
         end=end,
-        changes=", ".join(f"sum(more) FILTER (part = {rank}) AS more_{rank}" for rank in _RANKS),
-        running=", ".join(f"sum(more_{rank}) OVER by_time AS going_on_{rank}" for rank in _RANKS),
-        owners=" ".join(f"WHEN going_on_{rank} > 0 THEN {rank}" for rank in _RANKS),
-        sums=", ".join(f"CAST(coalesce(sum(ns) FILTER (part = {rank}), 0) AS BIGINT)" for rank in _RANKS),
     )
+
+
+def _owned_ns(connection: duckdb.DuckDBPyConnection) -> list[int]:
+    """The time that each part has of the table: what its intervals and those of the parts before it cover, less these.
+
+    An interval covers what lies beyond the end of all that began before it.
+    """
+    import numpy as np
+
+    covered, reached = [0 for _ in _RANKS], [np.iinfo(np.int64).min for _ in _RANKS]
+    ((count,),) = connection.execute("SELECT count(*) FROM intervals").fetchall()
+    for first in range(0, count, _AT_A_TIME):
+        some = connection.execute(_SOME_INTERVALS.format(first=first, count=_AT_A_TIME)).fetchnumpy()
+        for rank in _RANKS:
+            going_on = some["part"] <= rank
+            begins, ends = some["s"][going_on], some["e"][going_on]
+            latest = np.maximum.accumulate(np.concatenate(([reached[rank]], ends)))
+            covered[rank] += int(np.maximum(0, ends - np.maximum(begins, latest[:-1])).sum())
+            reached[rank] = int(latest[-1])
+    return [both - before for before, both in pairwise([0, *covered])]
 
 
 def added(parts: Sequence[ElapsedParts]) -> ElapsedParts:

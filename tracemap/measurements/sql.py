@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import TargetUnwritable
+from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.inert import IS_FORMULA, inert_cell
 from tracemap.memory import free_memory
 from tracemap.options.attribute import LEAST_MEMORY_MB, MOST_MEMORY_MB
@@ -42,6 +42,19 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute(f"SET memory_limit = '{memory or spared_memory()}B'")
         connection.execute(f"SET temp_directory = {literal(str(folder))}")
         yield connection
+
+
+@contextmanager
+def fitting(what: str, remedy: str) -> Iterator[None]:
+    """Say in one sentence that rows do not fit into the memory of a database, even with all that can be on disk.
+
+    Raises:
+        UsageInvalid: they do not; `remedy` says what helps.
+    """
+    try:
+        yield
+    except out_of_memory() as error:
+        raise UsageInvalid(f"{what} take more memory than is spared for them; {remedy}") from error
 
 
 def spared_memory(memory: int = MOST_MEMORY) -> int:
