@@ -109,15 +109,21 @@ CALLS = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(calls=CALLS, of_sum=st.sampled_from([10**9, 10**8, 1]), kept=st.sampled_from([0, 1]))
+@given(
+    calls=CALLS,
+    of_sum=st.sampled_from([10**9, 10**8, 1]),
+    of_value=st.sampled_from([10**9, 10**8, 1]),
+    kept=st.sampled_from([0, 1]),
+)
 def test_shares_of_invocations_are_those_of_their_rows(
-    tmp_path: Path, calls: list[Call], of_sum: int, kept: int
+    tmp_path: Path, calls: list[Call], of_sum: int, of_value: int, kept: int
 ) -> None:
     """Without fences, whose work is another test's: what is counted has none."""
     invocations = sorted({invocation for _, invocation, _ in calls})
     table = written(tmp_path, calls)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weighted, "_BYTES_OF_SUM", of_sum)
+        patch.setattr(weighted, "_BYTES_OF_VALUE", of_value)
         patch.setattr(ordered, "_KEPT", kept)
         result = attributed(table)
     counted = [(place, invocation, cost % 1000) for place, invocation, cost in calls]

@@ -1,8 +1,9 @@
 """What weighted sums of events are like from invocation to invocation: the share of an op of several sites.
 
 Most ops need no such sum: what a sole target has once in each invocation is known already. For the others the rows of
-their targets are read again, a bounded number of sums at a time: time grows with these rows times the sums that each
-is part of, memory does not.
+their targets are read again, for a bounded number of sums at a time, and of these for a bounded number of invocations:
+time grows with these rows times the sums that each is part of, memory does not. Recordings have their invocations one
+behind the other, so that rows of other invocations are hardly looked at.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ UNIT = 1 << 30
 """A weight of one. Sums are of whole numbers: these come out the same in whatever order they are added up."""
 
 _BYTES_OF_SUM = 200
-"""What each sum that is kept at a time takes of the memory, over all invocations and metrics."""
+"""What a sum of an invocation takes of the memory while it is added up, by metric."""
+_BYTES_OF_VALUE = 32
+"""What it takes while sums of all invocations are put in order."""
 
 _SUMS = """
-SELECT groups.number{columns}
+INSERT INTO weighted SELECT groups.number{columns}
 FROM resolved AS event JOIN (SELECT * FROM weights JOIN groups USING (target)) AS groups ON {same_group}
-GROUP BY groups.number, event.invocation
+WHERE event.invocation BETWEEN {first} AND {last} GROUP BY groups.number, event.invocation
 """
 # In parts of a `UNIT`: the few sums that are told are rounded, as division of 128 bits is slow.
 _SUM = ", coalesce(sum({worked} * groups.weight), 0) AS {value}"
@@ -62,8 +65,7 @@ def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict
     if not untold:
         return found
     rest, kinds = iter(untold), _kinds(tables, len(seen.metrics))
-    most_sums = tables.memory_bytes // _BYTES_OF_SUM
-    at_a_time = max(1, most_sums // (count * len(seen.metrics)))
+    at_a_time = max(1, tables.memory_bytes // (_BYTES_OF_VALUE * count * len(seen.metrics)))
     while some := list(islice(rest, at_a_time)):
         found.update(zip(some, _summed(tables, seen, some, kinds), strict=True))
     return found
@@ -99,13 +101,25 @@ def _summed(
     for number, (value, kind) in enumerate(zip(values, kinds, strict=True)):
         worked = _WORKED.format(value=value, fence=fence_column(number), kind=kind)
         added.append(_SUM.format(worked=worked, value=value))
-    tables.make("weighted", _SUMS.format(columns="".join(added), same_group=seen.same_group))
+    tables.fill("weighted", ", ".join(("number INTEGER", *(f"{value} HUGEINT" for value in values))), ())
+    for some in _parts(tables, seen, len(sums)):
+        limits = {"first": some.start, "last": some.stop - 1}
+        tables.query(_SUMS.format(columns="".join(added), same_group=seen.same_group, **limits))
     tables.query(_NOTHING.format(zeros=", ".join("0" for _ in values), count=seen.invocations.count))
     fractions = ", ".join(map(str, (0.1, 0.5, 0.9, *seen.invocations.interval)))
     in_order = (_IN_ORDER.format(value=value, fractions=fractions) for value in values)
     for _, *cells in tables.query(_ORDERED.format(columns="".join(in_order))):
         pairs = zip(names, cells[::2], cells[1::2], strict=True)
         yield {name: _distribution([*ordered, largest]) for name, ordered, largest in pairs}
+
+
+def _parts(tables: Tables, seen: Scan, sums: int) -> Iterator[range]:
+    """The numbers of invocations, so many at a time that so many sums of each can be added up in the memory."""
+    count, numbers = seen.invocations.count, seen.invocations.numbers
+    assert count is not UNKNOWN
+    parts = -(-count * sums * len(seen.metrics) * _BYTES_OF_SUM // tables.memory_bytes)
+    width = -(-len(numbers) // parts)
+    return (numbers[first : first + width] for first in range(0, len(numbers), width))
 
 
 def _distribution(ordered: Sequence[int]) -> PerInvocation:
