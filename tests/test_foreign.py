@@ -64,12 +64,24 @@ def test_a_model_of_onnx_names_what_reads_it(tmp_path: Path) -> None:
     assert done.stderr.endswith("[tool-missing]\n")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    lowered = run_cli("lower", "model.onnx", "--pipeline", "builtin.module(cse)", cwd=tmp_path)
+    assert (lowered.returncode, lowered.stderr) == (done.returncode, done.stderr)
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed; tests/frontends tries what reads it")
+def test_a_program_of_torch_names_what_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "model.pt2").write_bytes(zipped())
+    for command in (("build", "model.pt2"), ("lower", "model.pt2", "--pipeline", "builtin.module(cse)")):
+        done = run_cli(*command, cwd=tmp_path)
+        assert "pip install 'tracemap[torch]'" in done.stderr
+        assert done.stderr.endswith("[tool-missing]\n")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_other_commands_say_the_same(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(ONNX)
-    done = run_cli("lower", "model.onnx", "--pipeline", "builtin.module(cse)", cwd=tmp_path)
-    assert "iree-import-onnx" in done.stderr
+    (tmp_path / "model.pt").write_bytes(zipped())
+    done = run_cli("lower", "model.pt", "--pipeline", "builtin.module(cse)", cwd=tmp_path)
+    assert "model.pt: is weights or a program of PyTorch, not MLIR; " in done.stderr
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pb", "model", "model.pt"])

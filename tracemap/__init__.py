@@ -102,8 +102,9 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
 
     Args:
         model: a file of MLIR text or bytecode; or the content of one, as bytes or as text with a line break or, where
-            no file has that name, a brace; "" with `from_dumps`, where the dumps hold the model. A file of ONNX. Or a
-            program: `jax.jit(f)`, what is lowered or exported of one, or an `onnx.ModelProto`.
+            no file has that name, a brace; "" with `from_dumps`, where the dumps hold the model. A file of ONNX, or one
+            that `torch.export.save` wrote (`.pt2`). Or a program: `jax.jit(f)`, what is lowered or exported of one, an
+            `onnx.ModelProto`, or a module of torch.
         arguments: of a model the bundle and the options, as the parameters of these names; of a program what it is
             called with, which is kept in the bundle for `record` and the like.
         named: `keywords`: what a program is called with by name; `output`: the bundle, by default named as the model's
@@ -166,7 +167,7 @@ def lower(
     """Run pass pipelines over a model and link its ops to the outermost loops of each stage.
 
     Args:
-        model: as `build` takes it.
+        model: a file or MLIR as `build` takes it.
         pipelines: as iree-opt takes them, `builtin.module(…)`; each goes on from the result of the one before.
         options: what `tracemap lower` can be asked; None: its defaults.
         changes: options by name, such as `html="loops.html"`.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tracemap
-from tests.support import run_cli
+from tests.support import json_cli, run_cli
 from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable
 from tracemap.graph.bundle import Bundle
 
@@ -85,6 +85,19 @@ def test_a_file_with_its_data_beside_it(tmp_path: Path) -> None:
     assert len(bundle.source_text(bundle.graph.sources[0])) < 20_000
     (output,) = tracemap.run(bundle, inputs=[f"@{tmp_path / 'x.npy'}"])
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_file_through_pass_pipelines(tmp_path: Path) -> None:
+    """It is imported as `build` imports it: the same ops, on the same lines of the same text."""
+    onnx.save(perceptron()[0], tmp_path / "mlp.onnx")
+    built = tracemap.build(tmp_path / "mlp.onnx", tmp_path / "mlp.tracemap")
+    (stage, whole) = tracemap.lower(tmp_path / "mlp.onnx", ["builtin.module(func.func(cse))"]).stages
+    assert stage.text == built.source_text(built.graph.sources[0])
+    lowered = json_cli("lower", tmp_path / "mlp.onnx", "--pipeline", "builtin.module(func.func(cse))")
+    assert lowered["model"] == "mlp.mlir"
+    names = [op.name for op in built.graph.ops if op.id in {each["id"] for each in lowered["ops"]}]
+    assert [each["name"] for each in lowered["ops"]] == names
+    assert sum("onnx.Gemm" in line for line in whole.text.splitlines()) == 3
 
 
 def test_old_operators_are_upgraded_and_that_is_said(tmp_path: Path) -> None:

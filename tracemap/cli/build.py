@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def command(context: click.Context, model: str, options: BuildOptions) -> None:
     """Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
 
-    Any dialect that iree-compile takes; its flags go after `--`. A model of ONNX (MODEL.onnx) is imported first.
+    Any dialect that iree-compile takes; its flags go after `--`. A model of ONNX (MODEL.onnx) or a program that
+    torch.export.save wrote (MODEL.pt2) is imported first.
 
     Where a build system calls iree-compile, put `tracemap build --` before the command: it does what it did, and the
     bundle lies beside its output.

@@ -18,6 +18,8 @@ from tracemap.outputs import is_standard
 def command(model: str, options: LowerOptions) -> None:
     """Run pass pipelines over MODEL (MLIR text or bytecode, `-`: standard input) and link its ops to the loops made.
 
+    Files of ONNX and torch are imported first, as `tracemap build` does.
+
     Of each resulting function the outermost loops (affine.for, scf.for, scf.forall, scf.parallel …) are linked to the
     ops that work in them: a fused loop to several, an op that was split to several loops. Pipelines run one after the
     other, and every stage is kept, so that an op can be followed from stage to stage.

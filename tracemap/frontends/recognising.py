@@ -27,6 +27,10 @@ def import_file(path: Path, folder: Path) -> Imported | None:
         from tracemap.frontends.onnx import import_file as import_onnx
 
         return import_onnx(path, folder)
+    if path.suffix.lower() == ".pt2" and not _is_text(path):
+        from tracemap.frontends.torch import import_file as import_torch
+
+        return import_torch(path, folder)
     return None
 
 

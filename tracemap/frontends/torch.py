@@ -1,21 +1,26 @@
 """Programs of torch: an `nn.Module` with its arguments, or what `torch.export.export` made, by way of iree-turbine.
 
-Locations are the Python frames that torch records; parameters and buffers that are saved with a module are external,
-and the bundle keeps them. Scopes are told by the names of the parameters that an op uses.
+Locations are the modules and Python frames that torch records; parameters and buffers that are saved with a module are
+external, and the bundle keeps them.
 """
 
 from __future__ import annotations
 
 import io
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import InputInvalid, ModelInvalid, ToolMissing
+from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing
 from tracemap.frontends.imported import Imported, as_identifier
 from tracemap.frontends.python_texts import loaded_text
+from tracemap.frontends.torch_nodes import as_importable
 from tracemap.graph.kept import Keeping
+from tracemap.inputs import check_is_file
+from tracemap.ir.torch import set_locations
 from tracemap.toolchain import is_installed
 
 if TYPE_CHECKING:
@@ -46,21 +51,71 @@ def import_program(
         ToolMissing: iree-turbine is not installed.
         Exception: whatever torch or the module itself raises while it is exported.
     """
-    if not is_installed("iree.turbine"):
-        raise ToolMissing(
-            "programs of torch are imported by iree-turbine; install it with: pip install 'tracemap[torch]', or hand "
-            "in the MLIR that iree.turbine.aot.export(module, *arguments).save_mlir(FILE) writes elsewhere"
-        )
+    _check_installed()
     import torch
 
     is_module = isinstance(program, torch.nn.Module)
     exported = torch.export.export(program, tuple(arguments), dict(keywords)) if is_module else program
-    name = as_identifier(type(program).__name__ if is_module else "exported")
+    given = (tuple(arguments), dict(keywords)) if arguments or keywords else exported.example_inputs
+    return _imported(exported, as_identifier(type(program).__name__ if is_module else "exported"), given, folder)
+
+
+def import_file(path: Path, folder: Path) -> Imported:
+    """The model of a file that `torch.export.save` wrote, with the example inputs in it.
+
+    Objects in it that only a pickle could bring are refused; but torch evaluates other texts in it: it is a program.
+
+    Args:
+        path: it.
+        folder: where its parameters are written; it must stay until they are kept.
+
+    Raises:
+        ModelInvalid: torch cannot read it, or the importer does not take it.
+        ToolMissing: torch or iree-turbine is not installed.
+    """
+    _check_installed()
+    import torch
+
+    check_is_file(path, ModelUnreadable)
+    try:
+        with _without_pickles():
+            exported = torch.export.load(path)
+    except Exception as error:  # torch's readers raise errors of every kind
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelInvalid(f"{path.name}: torch cannot read it as what torch.export.save writes: {said}") from error
+    return _imported(exported, as_identifier(path.stem), exported.example_inputs, folder)
+
+
+@contextmanager
+def _without_pickles() -> Iterator[None]:
+    """Have torch read numbers only, and keep from the log what it raises as well."""
+    before, log = os.environ.get(_NO_PICKLES), logging.getLogger("torch.export")
+    os.environ[_NO_PICKLES], log.disabled = "1", True
+    try:
+        yield
+    finally:
+        log.disabled = False
+        os.environ.pop(_NO_PICKLES)
+        if before is not None:
+            os.environ[_NO_PICKLES] = before
+
+
+_NO_PICKLES: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+def _check_installed() -> None:
+    if not is_installed("iree.turbine") or not is_installed("torch"):
+        raise ToolMissing(
+            "programs of torch are imported by iree-turbine; install it with: pip install 'tracemap[torch]', or hand "
+            "in the MLIR that iree.turbine.aot.export(module, *arguments).save_mlir(FILE) writes elsewhere"
+        )
+
+
+def _imported(exported: Any, name: str, given: Any, folder: Path) -> Imported:  # noqa: ANN401 - torch's
     parameters = _parameters(exported)
     data = _bytecode(exported, parameters, name)
     archive = folder / f"{_SCOPE}.irpa"
     _save(parameters, archive)
-    given = (tuple(arguments), dict(keywords)) if arguments or keywords else exported.example_inputs
     keeping = Keeping(name, _inputs(exported, given), ((_SCOPE, archive),) if parameters else ())
     return Imported(name, data, keeping, loaded_text)
 
@@ -76,11 +131,12 @@ def _bytecode(exported: Any, parameters: Mapping[str, Any], name: str) -> bytes:
     from iree.turbine import aot
 
     written = io.BytesIO()
-    with _external(parameters):
+    with _external(parameters), as_importable(exported) as nodes:
         try:
             made = aot.export(exported, module_name=name, function_name=name)
         except (RuntimeError, NotImplementedError, ValueError, TypeError, KeyError) as error:
             raise ModelInvalid(f"iree-turbine does not take the program: {error}") from error
+        set_locations(made.mlir_module, nodes)
         made.mlir_module.write_bytecode(written)
     return written.getvalue()
 

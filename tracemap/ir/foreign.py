@@ -11,9 +11,11 @@ _IMPORTER: Final = {
     "a TensorFlow Lite model": "import it first: iree-import-tflite MODEL.tflite -o MODEL.mlir (pip install "
     "iree-tools-tflite)",
     "a TensorFlow model": "import it first: iree-import-tf FOLDER -o MODEL.mlir (pip install iree-tools-tf)",
+    "a program of PyTorch": "`tracemap build` takes what torch.export.save writes as MODEL.pt2 (pip install "
+    "'tracemap[torch]')",
     "weights or a program of PyTorch": "hand the module to `tracemap.build` in Python, or export it first, by "
     "torch-mlir or iree-turbine (iree.turbine.aot.export(module, args).save_mlir(…))",
-    "weights": "name the program that uses them, as MLIR",
+    "weights": "name the program that uses them; `tracemap build --parameters SCOPE=FILE` keeps them with it",
     "compressed": "unpack it first, for example: tracemap build <(zcat MODEL.mlir.gz) -o MODEL.tracemap",
     "a compiled module": "name the model that it was compiled from",
     "a table": "name a model; runs are for tracemap attribute",
@@ -42,7 +44,7 @@ _ENDINGS: Final = {
     ".tflite": "a TensorFlow Lite model",
     ".pb": "a TensorFlow model",
     ".pt": "weights or a program of PyTorch",
-    ".pt2": "weights or a program of PyTorch",
+    ".pt2": "a program of PyTorch",
     ".pth": "weights or a program of PyTorch",
     ".safetensors": "weights",
     ".vmfb": "a compiled module",

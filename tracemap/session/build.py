@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.errors import UsageInvalid
-from tracemap.inputs import STANDARD_INPUT
 from tracemap.options.build import BuildOptions
 from tracemap.owned.home import temporary_folder
-from tracemap.session.models import default_bundle, own_folder, read_model
+from tracemap.session.models import default_bundle, imported_file, own_folder, read_model
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -33,12 +32,11 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
     """
     if options.from_dumps is not None or options.module is not None:
         return _build_from_dumps(model, options, progress)
-    from tracemap.frontends.recognising import import_file
     from tracemap.mapping.build import build as build_request
     from tracemap.mapping.request import BuildRequest
 
     with temporary_folder() as folder:
-        imported = import_file(Path(model), folder) if isinstance(model, str) and model != STANDARD_INPUT else None
+        imported = imported_file(model, folder)
         if imported is not None:
             return _build_imported(imported, options, own_folder(model), progress)
     data, name = read_model(model)

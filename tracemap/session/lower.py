@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TextIO
 from tracemap.errors import UsageInvalid
 from tracemap.options.lower import LowerOptions
 from tracemap.outputs import check_files, show_as, write_shown
-from tracemap.session.models import read_model
+from tracemap.owned.home import temporary_folder
+from tracemap.session.models import imported_file, read_model
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_progress) -> Lowering:
     """Run pass pipelines over a model (its file, `-`: standard input, or its content), and write what the options name.
 
+    A file of a framework is imported first.
+
     Raises:
-        TracemapError: as `mapping.lowering.pipelines.lower` does.
+        TracemapError: as `mapping.lowering.pipelines.lower` and `frontends.recognising.import_file` do.
         ModelUnreadable: the file cannot be read.
         TargetExists, TargetUnwritable: an output cannot be written.
         UsageInvalid: there is no pipeline.
@@ -29,7 +32,9 @@ def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_pro
     if not options.pipelines:
         raise UsageInvalid("name at least one pass pipeline, such as 'builtin.module(cse)'")
     check_files(options.output, options.html, force=options.force)
-    data, name = read_model(model)
+    with temporary_folder() as folder:
+        imported = imported_file(model, folder)
+    data, name = read_model(model) if imported is None else (imported.data, imported.file_name)
     lowering = lower_model(data, name, options.pipelines, progress)
     if options.html is not None:
         from tracemap.reports.html.document import write_page

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import storable
 from tracemap.errors import ModelInvalid, ModelUnreadable, UsageInvalid
 from tracemap.inputs import STANDARD_INPUT, given_bytes
 from tracemap.ir.foreign import why_no_model
+
+if TYPE_CHECKING:
+    from tracemap.frontends.imported import Imported
 
 GIVEN: Final = "<string>"
 """What a model without a file is called, as Python calls code that it was given."""
@@ -29,6 +32,21 @@ def read_model(model: str | bytes) -> tuple[bytes, str]:
     if why := why_no_model(data, name):
         raise ModelInvalid(f"{name}: {why}")
     return data, name
+
+
+def imported_file(model: str | bytes, folder: Path) -> Imported | None:
+    """The model of a framework's file; None: it is none, and is to be read as it is.
+
+    Args:
+        model: as `read_model` takes it.
+        folder: where parameters are written; it must stay until they are kept.
+
+    Raises:
+        TracemapError: as `frontends.recognising.import_file` does.
+    """
+    from tracemap.frontends.recognising import import_file
+
+    return import_file(Path(model), folder) if isinstance(model, str) and model != STANDARD_INPUT else None
 
 
 def own_folder(model: str | bytes) -> tuple[Path, ...]:
