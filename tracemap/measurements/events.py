@@ -44,6 +44,15 @@ def covered_sql(events: str, key: str) -> str:
     return _COVERED_SQL.format(events=events, columns=columns, key=key)
 
 
+# Joined, as what an UPDATE changes is kept in memory as it was.
+_WITH_COVERED = """
+(SELECT event.* REPLACE (CASE WHEN kind = 'execute' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL
+                         THEN coalesce(covered.ns, 0) ELSE covered_ns END AS covered_ns)
+ FROM {events} AS event LEFT JOIN (SELECT row, CAST(sum(covered_ns) AS BIGINT) AS ns FROM ({parts}) GROUP BY row)
+ AS covered USING (row))
+"""
+
+
 class EventTable:
     """The events of one execution, in a table of DuckDB.
 
@@ -59,17 +68,7 @@ class EventTable:
         self.name = name
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
         # Workers report in the order in which they get to it, which need not be that of the work.
-        self.sort("start_ns")
-        self._cover_executes()
-
-    def _cover_executes(self) -> None:
-        parts = covered_sql(self.name, "row")
-        self.connection.execute(
-            f"UPDATE {self.name} SET covered_ns = coalesce(covered.ns, 0) FROM {self.name} AS event "
-            f"LEFT JOIN (SELECT row, CAST(sum(covered_ns) AS BIGINT) AS ns FROM ({parts}) GROUP BY row) AS covered "
-            f"USING (row) WHERE event.row = {self.name}.row AND event.kind = 'execute' "
-            "AND event.start_ns IS NOT NULL AND event.duration_ns IS NOT NULL"
-        )
+        self._sort(_WITH_COVERED.format(events=name, parts=covered_sql(name, "row")), "start_ns")
 
     @property
     def dispatches(self) -> str:
@@ -127,9 +126,13 @@ class EventTable:
 
     def sort(self, keys: str) -> None:
         """Order the rows anew, with NULL behind; what the keys do not tell apart stays as it is."""
+        self._sort(self.name, keys)
+
+    def _sort(self, rows: str, keys: str) -> None:
+        """Make the table of rows in an order. What is numbered without a window's own order need not be kept whole."""
         self.connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {self.name} AS "
-            f"SELECT row_number() OVER (ORDER BY {keys}, row) AS row, * EXCLUDE row FROM {self.name}"
+            f"CREATE OR REPLACE TEMP TABLE {self.name} AS SELECT row_number() OVER () AS row, * "
+            f"FROM (SELECT * EXCLUDE row FROM {rows} ORDER BY {keys}, row)"
         )
 
     def in_order(self) -> duckdb.DuckDBPyRelation:
