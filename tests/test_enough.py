@@ -40,6 +40,7 @@ from tracemap.capture.enough import (
 from tracemap.capture.record import Recorded, record
 from tracemap.errors import UsageInvalid
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements.ireeprof.growing import GrowingProfile
 from tracemap.measurements.medians import Median, median_of
 from tracemap.measurements.model import UNTIMED, Invocation
 from tracemap.toolchain import find_tool
@@ -179,6 +180,8 @@ def test_budgets() -> None:
     assert goal.reached(_with(state, calls=3, times_ns=times[:2], spent_ns=10**12)) is Why.SECONDS
     assert _with(state, calls=2, times_ns=times[:1]).warmup_at_end(untold) == 1
     assert _with(state, calls=1, times_ns=times[:0]).warmup_at_end(untold) == 0
+    assert _with(state, calls=4, times_ns=times[:4]).warmup_at_end(untold) == 2
+    assert _with(state, calls=20, times_ns=times[:20]).warmup_at_end(untold) == 3
 
 
 def _with(state: State, **changes: Any) -> State:  # noqa: ANN401 - as many types as fields
@@ -403,6 +406,22 @@ def test_a_call_that_takes_longer_than_there_is_time(
     assert "calls-uncountable" in slugs(recorded)
     assert "--benchmark_min_time=1x" in header.command
     assert header.invocation == structs.replace(UNTIMED, ended_by="iterations")
+
+
+def test_a_call_is_whole_when_what_executed_is_written_too(made: Path, tmp_path: Path) -> None:
+    """The program writes through a buffer: the file may end anywhere, for as long as a call takes."""
+    bundle = sample(made, "hand_mlp")
+    recorded = record(request(bundle, tmp_path / "run.csv", iterations=4, warmup=1, keep_profile=True))
+    assert recorded.profile is not None
+    whole, growing = recorded.profile.read_bytes(), tmp_path / "growing.ireeprof"
+    profile, seen = GrowingProfile(growing), set()
+    for end in range(0, len(whole) + 64, 64):
+        growing.write_bytes(whole[:end])
+        profile.read_on()
+        executed = whole[: profile.bytes].count(b"host-execution-events")
+        assert profile.whole_calls == executed
+        seen.add((len(profile.begins_ns), executed))
+    assert seen == {(0, 0), *((calls, calls - 1) for calls in range(1, 6)), *((calls, calls) for calls in range(1, 6))}
 
 
 def test_a_number_of_calls_leaves_nothing_to_decide(made: Path, tmp_path: Path) -> None:

@@ -104,9 +104,9 @@ class State:
         return steady_from(self.times_ns, goal.precision) if goal.warmup is UNKNOWN else goal.warmup
 
     def warmup_at_end(self, goal: Goal) -> int:
-        """The same when nothing more is measured: a few, of which one at least is left."""
+        """The same when nothing more is measured: a few, of which half at least are left."""
         found = self.warmup(goal)
-        return found if isinstance(found, int) else max(0, min(LEAST_WARMUP, self.calls - 1))
+        return found if isinstance(found, int) else min(LEAST_WARMUP, self.calls // 2)
 
 
 def steady_from(times_ns: npt.NDArray[Any], precision: float) -> Integer:
@@ -206,8 +206,7 @@ class Outcome:
         if self.is_enough:
             return ""
         if not self.goal.sample_hz:
-            # A number of calls that is given has no limit of bytes.
-            return "; --iterations N makes more, however large their profile" if self.why is Why.BYTES else ""
+            return self._more_calls
         if not isinstance(self.samples, int) or not self.samples:
             return ""
         times = 1.1 * ENOUGH_SAMPLES / self.samples
@@ -215,6 +214,21 @@ class Outcome:
             return f"; --seconds {math.ceil(times * self.goal.seconds)} would do"
         often = math.ceil(times * self.goal.sample_hz)
         return f"; --sample {often} would do" if often <= MOST_HZ else ""
+
+    @property
+    def _more_calls(self) -> str:
+        """What makes as many calls as it takes to know their median at all.
+
+        >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
+        >>> few = Median(2, 1_500_000_000, UNKNOWN, UNKNOWN)
+        >>> Outcome(Why.SECONDS, goal, 2, few, UNKNOWN, False, 1 << 20)._more_calls
+        '; --seconds 35 makes 20'
+        """
+        if self.why is Why.BYTES:  # a number of calls that is given has no limit of bytes
+            return "; --iterations N makes more, however large their profile"
+        if self.calls >= _LEAST_CALLS or not isinstance(self.median.value, int):
+            return ""
+        return f"; --seconds {math.ceil(self.median.value * (_LEAST_CALLS + LEAST_WARMUP) / 1e9)} makes {_LEAST_CALLS}"
 
     @property
     def _reason(self) -> str:

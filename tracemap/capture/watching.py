@@ -78,8 +78,9 @@ class Watcher:
         known = self._profile
         before = len(known.begins_ns)
         known.read_on()
-        # A call whose records were there at the last look already has them all; one that came since may not.
-        state = self._state(calls=before if len(known.begins_ns) == before else len(known.begins_ns) - 1)
+        # Of a call that came since the last look more records may come than of the one before.
+        old = len(known.begins_ns) if len(known.begins_ns) == before else len(known.begins_ns) - 1
+        state = self._state(calls=min(old, known.whole_calls))
         if goal.sample_hz and len(self.looks) % _LOOKS_PER_COUNT == 0:
             self._count_samples(goal, state)
         why = goal.reached(state)

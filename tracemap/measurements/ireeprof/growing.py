@@ -1,7 +1,8 @@
 """A profile that its program is still writing: when each call of the entry point began, and where its records do.
 
-iree-benchmark-module flushes the profile once after each call, so each chunk of submissions is a call. Of the format
-(`IRPF` 1.x) only what is needed for that is known here; what is written is read by `iree-profile`.
+iree-benchmark-module flushes the profile once after each call, so each chunk of submissions is a call. What it writes
+goes through a buffer of some 32 KiB: of a call the submissions may be there long before what executed.
+Of the format (`IRPF` 1.x) only what is needed for that is known here; what is written is read by `iree-profile`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ class GrowingProfile:
         self.bytes = 0
         self._path = path
         self.end_of_events = 0
+        self._following: list[int] = []  # of each call, how many records of events came after its submissions
+
+    @property
+    def whole_calls(self) -> int:
+        """How many calls have all of their records: those before the last, and that where it has as many as they."""
+        calls = len(self.begins_ns)
+        expected = self._following[-2] if calls > 1 else 1
+        return calls - 1 if calls and self._following[-1] < expected else calls
 
     def read_on(self) -> None:
         """Look at what was written since the last time; a file that is none, or of another version, has no calls."""
@@ -65,6 +74,9 @@ class GrowingProfile:
             if kind == _SUBMISSIONS and payload + _SUBMITTED_NS.size <= done:
                 self.begins_ns.append(_SUBMITTED_NS.unpack_from(written, payload)[0])
                 self.places.append(self.end_of_events)
+                self._following.append(0)
+            elif kind.endswith(_EVENTS) and self._following:
+                self._following[-1] += 1
             if kind.endswith(_EVENTS):
                 self.end_of_events = before + done
         self.bytes = before + done
