@@ -29,7 +29,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format docs schemas assets gallery bench corpus reproducers accuracy mutations fuzz knocks compat frontends dist release clean
+.PHONY: help venv demo test browser lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -84,6 +84,9 @@ gallery: $(READY) browser ## take the screenshots of the documentation anew, fro
 
 bench: $(READY) ## measure tracemap itself: tables of medians, quartiles, ratios, and of elapsed time below CORPUS
 	CORPUS=$(CORPUS) $(BIN)/python -m benchmarks
+
+sizes: $(READY) ## GPT-2, BERT, ResNet-50 and a Llama with real sizes and random weights through every command: some GB, many minutes
+	$(BIN)/python -m benchmarks real_sizes
 
 corpus: $(READY) ## build, record, attribute and page every model and flag file below CORPUS (default: samples)
 	$(BIN)/python -m tests.run_corpus $(CORPUS)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,7 @@ import duckdb
 import numpy as np
 
 from benchmarks.decoder import Decoder
-from benchmarks.measure import Figure, run, tracemap
-from tests.support import ROOT
+from benchmarks.measure import Figure, own_usage, run, tracemap
 from tracemap.measurements.sql import literal
 
 LAYERS: Final = (48, 96, 192)
@@ -76,13 +73,13 @@ def _measured(layers: int, iterations: int, bundle: Path, made: Path) -> _Point:
         "record": ("record", bundle, "--iterations", str(iterations), "--force", "-o", made),
         "attribute": ("attribute", made, "--map", bundle, "--format", "json"),
     }
-    used = {name: _own_usage(*words) for name, words in commands.items()}
+    used = {name: own_usage(*words) for name, words in commands.items()}
     point = _Point(
         layers,
         iterations,
         _events(made),
-        {name: seconds for name, (seconds, _) in used.items()},
-        {name: mib for name, (_, mib) in used.items()},
+        {name: usage.cpu_seconds for name, usage in used.items()},
+        {name: usage.peak_mib for name, usage in used.items()},
     )
     cells = (
         f"{point.seconds[name]:10.2f}{1e6 * point.seconds[name] / point.events:10.2f}{point.peak_mib[name]:7.0f}"
@@ -95,16 +92,6 @@ def _measured(layers: int, iterations: int, bundle: Path, made: Path) -> _Point:
 def _events(made: Path) -> int:
     ((events,),) = duckdb.execute(f"SELECT count(*) FROM {literal(str(made))}").fetchall()
     return int(events)
-
-
-def _own_usage(*words: str | Path) -> tuple[float, float]:
-    """CPU seconds and MiB of a command."""
-    command = [sys.executable, "-m", "benchmarks.own_usage", *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n{done.stderr}")
-    seconds, mib = done.stderr.split()[-2:]
-    return float(seconds), float(mib)
 
 
 def _exponents(points: Sequence[_Point], command: str) -> Iterator[tuple[str, float]]:

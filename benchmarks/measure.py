@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tests.support import SAMPLES
+from tests.support import ROOT, SAMPLES
 
 _KIB_PER_MAXRSS = 1 if sys.platform == "linux" else 1 / 1024
 
@@ -27,6 +27,20 @@ class Usage:
     seconds: float
     peak_mib: float
     cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OwnUsage:
+    """What a command took: elapsed seconds, tracemap's own CPU seconds and peak of memory, and the peak of programs.
+
+    `programs_mib`: that of the largest program that it started, 0 where it started none; `output`: what it printed.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+    programs_mib: float
+    output: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,22 @@ def run(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> Usage:
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(words)}: status {process.returncode}\n{said.decode(errors='replace')}")
     return Usage(seconds, usage.ru_maxrss * _KIB_PER_MAXRSS / 1024, usage.ru_utime + usage.ru_stime)
+
+
+def own_usage(*words: str | Path) -> OwnUsage:
+    """Run a command of tracemap and measure it apart from the programs that it starts.
+
+    Raises:
+        SystemExit: it failed; with what it said.
+    """
+    command = [sys.executable, "-m", "benchmarks.own_usage", *map(str, words)]
+    began = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n{done.stderr}")
+    seconds = time.perf_counter() - began
+    cpu_seconds, peak_mib, programs_mib = map(float, done.stderr.split()[-3:])
+    return OwnUsage(seconds, cpu_seconds, peak_mib, programs_mib, done.stdout)
 
 
 def output_of(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> str:

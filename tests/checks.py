@@ -46,16 +46,23 @@ def check_links(shown: Json) -> None:
     assert coverage["sites"] == coverage["sites_with_members"] == len(sites)
 
 
-def check_attribution(attribution: Json, run: Path) -> None:
-    """Balance to the last unit, against the run's own sums; and no dispatch without an owner."""
-    totals = {metric["name"]: metric for metric in attribution["metrics"]}
-    for name, total in totals.items():
+def check_balance(attribution: Json, run: Path) -> None:
+    """Parts add up to the last unit, to the run's own sums; of sampled runs too."""
+    for total in attribution["metrics"]:
+        name = total["name"]
         attributed = sum(op["metrics"][name]["attributed"] for op in attribution["ops"])
         residual = sum(row["metrics"][name] for row in attribution["residual"])
         assert attributed == total["attributed"], name
         assert residual == total["residual"], name
         assert attributed + residual == total["measured"], name
         assert total["measured"] == measured_of_run(run, name), name
+
+
+def check_attribution(attribution: Json, run: Path) -> None:
+    """Balance to the last unit, against the run's own sums; and no dispatch without an owner."""
+    check_balance(attribution, run)
+    totals = {metric["name"]: metric for metric in attribution["metrics"]}
+    for name, total in totals.items():
         # Copies and fills of an op's own are no sites: what is neither a site's nor without an op is theirs.
         of_sites = sum(site["metrics"][name]["total"] for site in attribution["sites"])
         without_op = sum(row["metrics"][name] for row in attribution["residual"] if row["reason"] == TRANSFERS)
@@ -64,7 +71,7 @@ def check_attribution(attribution: Json, run: Path) -> None:
         disturbed = sum(row["metrics"][name] for row in attribution["residual"] if row["reason"] == DISTURBED)
         of_transfers = disturbed - sum(site["metrics"][name]["disturbance"] for site in attribution["sites"])
         assert of_transfers >= 0, name
-        assert of_sites + transferred - of_transfers - without_op == attributed, name
+        assert of_sites + transferred - of_transfers - without_op == total["attributed"], name
     if "cpu_ns" in totals:
         of_sites = sum(site["metrics"]["cpu_ns"]["disturbance"] for site in attribution["sites"])
         assert totals["cpu_ns"]["attributed"] + of_sites == sum_of_run(run, "cpu_ns", "kind = 'dispatch'")

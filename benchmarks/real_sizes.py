@@ -1,0 +1,155 @@
+"""Networks of real sizes, with weights in archives of up to two gigabytes, through every command.
+
+GPT-2 124M, BERT-base, ResNet-50 and a decoder like Llama with a cache and two entry points, made of random numbers;
+only `make sizes` runs it. Time and memory are of tracemap itself and of the programs that it
+starts, the compiler and the runtime, whose memory holds the weights. What the functions yield is compared with numpy,
+costs with a bare sum of the run's table, and the bundle must not hold the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import Figure, OwnUsage, output_of, own_usage, run, tracemap
+from benchmarks.models.material import Material, material
+from benchmarks.models.sizes import REAL, Network
+from tests.checks import check_attribution, check_balance, check_bounds, check_links, check_page, count_of_run
+from tests.support import Json
+
+ITERATIONS: Final = 3
+SECONDS: Final = 20.0
+EVIDENCE: Final = ("located", "fused", "absorbed")
+"""Of members, the strongest first."""
+NO_MEMBER: Final = "no member"
+MOST_OWN_MIB: Final = 500.0
+MOST_ELSEWHERE: Final = 0.01
+"""Of the processors' time, at no op that is a member of a site."""
+MOST_OF_WEIGHTS: Final = 0.05
+"""How large a bundle may be beside its weights, which it refers to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A function of a network: events of a run, milliseconds of a call, and the parts of the time by evidence."""
+
+    name: str
+    events: int
+    call_ms: float
+    shares: Mapping[str, float]
+    page_bytes: int
+    steps: Mapping[str, OwnUsage]
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """A network that went through every command."""
+
+    name: str
+    ops: int
+    sites: int
+    kernels: int
+    weights_bytes: int
+    bundle_bytes: int
+    build: OwnUsage
+    functions: tuple[Called, ...]
+
+
+def measure(folder: Path) -> list[Figure]:
+    """Every network of a real size, one after the other, each in a folder of its own that is cleared behind it."""
+    return [figure for name, network in REAL.items() for figure in _measured(name, network, folder)]
+
+
+def _measured(name: str, network: Network, folder: Path) -> Iterator[Figure]:
+    module = network.module()
+    own_folder = folder / module.name
+    own_folder.mkdir()
+    through = put_through(name, material(module, own_folder), own_folder)
+    print_through(through)
+    shutil.rmtree(own_folder)
+    own = [through.build, *(step for called in through.functions for step in called.steps.values())]
+    yield Figure(f"{name}, tracemap's own memory", max(each.peak_mib for each in own), "MiB", MOST_OWN_MIB)
+    elsewhere = max(called.shares[NO_MEMBER] for called in through.functions)
+    yield Figure(f"{name}, time at no member", 100 * elsewhere, "%", 100 * MOST_ELSEWHERE)
+    yield Figure(f"{name}, bundle / weights", through.bundle_bytes / through.weights_bytes, "x", MOST_OF_WEIGHTS)
+
+
+def put_through(name: str, made: Material, folder: Path, seconds: float = SECONDS) -> Through:
+    """Build a network, run its functions and compare what they yield, record, attribute and page them.
+
+    `seconds`: how long each function is sampled.
+
+    Raises:
+        AssertionError: something that must hold does not.
+        SystemExit: a command failed, or outputs are not what numpy says.
+    """
+    bundle = folder / f"{made.module.name}.tracemap"
+    build = own_usage("build", made.model, "-o", bundle)
+    bundle_bytes = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
+    shown: Json = json.loads(output_of(tracemap("show", bundle, "--format", "json")))
+    check_links(shown)
+    functions = tuple(_called(function, made, bundle, shown, folder, seconds) for function in made.module.functions)
+    ops, sites, kernels = (len(shown[what]) for what in ("ops", "sites", "kernels"))
+    return Through(name, ops, sites, kernels, made.archive.stat().st_size, bundle_bytes, build, functions)
+
+
+def _called(function: str, made: Material, bundle: Path, shown: Json, folder: Path, seconds: float) -> Called:
+    flags = ("--flagfile", made.flags[function])
+    run(tracemap("run", bundle, *flags, *(f"--expected-output=@{path}" for path in made.expected[function])))
+    recorded, sampled, page = (folder / f"{function}{end}" for end in (".parquet", "-sampled.parquet", ".html"))
+    steps = {
+        "record": own_usage("record", bundle, *flags, "--iterations", str(ITERATIONS), "-o", recorded),
+        "record --sample": own_usage("record", bundle, *flags, "--sample", "--seconds", str(seconds), "-o", sampled),
+        "attribute": own_usage("attribute", recorded, "--map", bundle, "--format", "json"),
+        "attribute --html": own_usage("attribute", sampled, "--map", bundle, "--format", "json", "--html", page),
+    }
+    timed: Json = json.loads(steps["attribute"].output)
+    check_attribution(timed, recorded)
+    check_bounds(timed)
+    check_balance(json.loads(steps["attribute --html"].output), sampled)
+    check_page(page, shown["module"]["name"])
+    call_ms = timed["run"]["elapsed_ns"] / timed["run"]["iterations"] / 1e6
+    return Called(function, count_of_run(recorded), call_ms, shares(timed, shown), page.stat().st_size, steps)
+
+
+def shares(attribution: Json, shown: Json) -> dict[str, float]:
+    """The parts of the processors' time by the evidence of ops, the weakest of each; `no member`: what has none."""
+    (cpu,) = (metric for metric in attribution["metrics"] if metric["name"] == "cpu_ns")
+    weakest: dict[str, int] = {}
+    for site in shown["sites"]:
+        for member in site["members"]:
+            rank = EVIDENCE.index(member["evidence"])
+            weakest[member["op"]] = max(rank, weakest.get(member["op"], 0))
+    times = dict.fromkeys(EVIDENCE, 0)
+    for op in attribution["ops"]:
+        if op["op"] in weakest:
+            times[EVIDENCE[weakest[op["op"]]]] += op["metrics"]["cpu_ns"]["attributed"]
+    measured = cpu["measured"]
+    return {**{name: ns / measured for name, ns in times.items()}, NO_MEMBER: 1 - sum(times.values()) / measured}
+
+
+def print_through(through: Through) -> None:
+    """The tables of a network."""
+    print(
+        f"\n{through.name}: {through.ops:,} ops, {through.sites:,} sites, {through.kernels:,} kernels, "
+        f"weights {through.weights_bytes / 1e6:,.0f} MB, bundle {through.bundle_bytes / 1e3:,.0f} kB"
+    )
+    for called in through.functions:
+        parts = ", ".join(f"{name} {100 * share:.2f} %" for name, share in called.shares.items())
+        page = f"page {called.page_bytes / 1e3:,.0f} kB"
+        print(f"  {called.name}: {called.call_ms:,.0f} ms a call, {called.events:,} events in {ITERATIONS}, {page}")
+        print(f"  time by evidence of ops: {parts}")
+    print(f"  {'':28}{'s':>8}{'own CPU s':>11}{'own MiB':>9}{'programs MiB':>14}")
+    _print_steps([("build", through.build)])
+    for called in through.functions:
+        _print_steps([(f"{step}, {called.name}", used) for step, used in called.steps.items()])
+
+
+def _print_steps(steps: Sequence[tuple[str, OwnUsage]]) -> None:
+    for name, used in steps:
+        programs = f"{used.programs_mib:14,.0f}" if used.programs_mib else f"{'':>14}"
+        print(f"  {name:28}{used.seconds:8.1f}{used.cpu_seconds:11.2f}{used.peak_mib:9,.0f}{programs}", flush=True)
