@@ -159,6 +159,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"elapsed"}),
         frozenset({"hook", "ireeprof"}),
         frozenset({"badcells", "runfile"}),
+        frozenset({"window"}),
     ),
     "reports": (
         frozenset({"basis", "escaping", "labels"}),

@@ -18,7 +18,10 @@ class Diagnostic(Record, frozen=True):
 DISTURBED: Final = "disturbed"
 """Of a run while which other programs held the processors."""
 
-FOREMOST: Final = (DISTURBED, "few-samples")
+WINDOW: Final = "window"
+"""Of some of a run's calls."""
+
+FOREMOST: Final = (WINDOW, DISTURBED, "few-samples")
 """What is to be known before anything else: it stands above a result, not behind it."""
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
+from tracemap.errors import UsageInvalid
 from tracemap.options.option import Options, option
 
 RULE_HELP = (
@@ -21,7 +23,29 @@ MEMORY_HELP = (
 )
 
 
+FROM_HELP = "Only calls that began so many seconds after the first one of the run, or later.  [default: all]"
+TO_HELP = "Only calls that began before so many seconds after it.  [default: all]"
 KEEP_DISTURBED_HELP = "Split what calls take beyond the fence of calls like them over ops, too."
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From when to when, in seconds since the first measured call of a run began; the end is not part of it."""
+
+    begin_s: float = 0.0
+    end_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.begin_s >= self.end_s:
+            raise UsageInvalid(f"a window {self} has nothing in it; it must end behind where it begins")
+
+    def __str__(self) -> str:
+        """As it is said to a reader."""
+        return f"from {self.begin_s:g} s" + (f" to {self.end_s:g} s" if math.isfinite(self.end_s) else "")
+
+
+ALL: Final = Window()
+"""Nothing is left out."""
 
 
 class Rule(enum.StrEnum):
@@ -44,6 +68,8 @@ class AttributeOptions(Options):
     map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
+    end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
     html: Path | None = option(None, "Write the annotated page too.", metavar="PAGE")
@@ -72,3 +98,8 @@ class AttributeOptions(Options):
     )
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace outputs that exist.")
+
+    @property
+    def window(self) -> Window:
+        """The calls that are looked at."""
+        return Window(self.begin, self.end)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.attribute import (
+    FROM_HELP,
+    KEEP_DISTURBED_HELP,
+    LEAST_MEMORY_MB,
+    MEMORY_HELP,
+    RULE_HELP,
+    TO_HELP,
+    Rule,
+    Window,
+)
 from tracemap.options.option import Options, option, required
 
 Format = Literal[
@@ -34,6 +44,8 @@ class ExportOptions(Options):
     map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
+    end: float = option(math.inf, TO_HELP, "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Join a run of another module all the same.")
     metrics: tuple[str, ...] = option(
         (), "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…", split=True
@@ -55,3 +67,8 @@ class ExportOptions(Options):
     no_data_flow: bool = option(False, "Of graphs, leave out which op uses whose result; nothing is parsed then.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace outputs that exist.")
+
+    @property
+    def window(self) -> Window:
+        """The calls that are looked at."""
+        return Window(self.begin, self.end)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.attribute import (
+    FROM_HELP,
+    KEEP_DISTURBED_HELP,
+    LEAST_MEMORY_MB,
+    MEMORY_HELP,
+    RULE_HELP,
+    TO_HELP,
+    Rule,
+    Window,
+)
 from tracemap.options.option import Options, option, required
 
 
@@ -16,7 +26,14 @@ class ReportOptions(Options):
     output: Path = required("The page.", "-o", "--output", metavar="PAGE.html")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
+    end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
     totals: bool = option(False, "Begin with sums over all invocations, not the mean of one.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace PAGE.html if it exists.")
+
+    @property
+    def window(self) -> Window:
+        """The calls that are looked at."""
+        return Window(self.begin, self.end)

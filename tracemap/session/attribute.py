@@ -36,7 +36,7 @@ def attribute(
     check_files(options.output, options.html, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    with joined_open(runs, bundle, options, progress) as (made, opened):
+    with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
         shown = [] if options.html is None else excerpts(made.bundle.graph, opened, options.memory)
     if options.format == "text":
         from tracemap.reports.views.chosen import check_choice

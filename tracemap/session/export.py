@@ -192,7 +192,7 @@ def export(
     check_files(options.output, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    with joined_open(runs, bundle, options, progress) as (made, opened):
+    with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
         progress("writing")
         content = form.make(Exported(made, runs, opened, options))
     if content is not None:

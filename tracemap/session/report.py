@@ -28,7 +28,7 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     check_file(options.output, force=options.force)
     costed, shown = CostedMap(bundle.graph, None), []
     if runs:
-        with joined_open(runs, bundle, options, progress) as (made, opened):
+        with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
             costed, shown = made.costed, excerpts(bundle.graph, opened, options.memory)
     progress("writing the page")
     write_bundle_page(bundle, costed, options.output, shown, force=options.force, totals=options.totals)

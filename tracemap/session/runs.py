@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracemap.errors import BundleMissing, UsageInvalid
-from tracemap.options.attribute import Rule
+from tracemap.options.attribute import ALL, Rule, Window
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
@@ -82,14 +82,18 @@ def joined_open(
     bundle: Bundle | None,
     options: JoinOptions,
     progress: Progress,
+    window: Window = ALL,
 ) -> Iterator[tuple[Attributed, Sequence[Run]]]:
-    """The same, and the runs, for as long as they are open: one that came through a pipe cannot be read again."""
+    """The same, and the runs, for as long as they are open: one that came through a pipe cannot be read again.
+
+    Of each run only the calls of a window are looked at.
+    """
     from tracemap.attribution.attribute import Request, attribute
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
 
     progress("opening the runs")
-    with opened_runs(runs) as opened:
+    with opened_runs(runs, window) as opened:
         of_runs = bundle or load(find_bundle(opened[0], runs[0]))
         progress("joining events to sites")
         images = partial(read_images, of_runs.module_path)
@@ -119,14 +123,17 @@ def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[E
 
 
 @contextmanager
-def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
-    """Open runs; what has to be converted (`.ireeprof`) lies in a temporary folder for as long as they are used.
+def opened_runs(paths: Sequence[Path], window: Window = ALL) -> Iterator[list[Run]]:
+    """Open runs, or of each the calls of a window.
+
+    What has to be converted (`.ireeprof`) or cut lies in a temporary folder for as long as they are used.
 
     Raises:
         UsageInvalid: there is no run.
-        TracemapError: as `capture.open_run.open_run` does.
+        TracemapError: as `capture.open_run.open_run` and `measurements.window.cut` do.
     """
     from tracemap.capture.open_run import open_run
+    from tracemap.measurements.window import cut
 
     if not paths:
         raise UsageInvalid("name at least one run")
@@ -141,7 +148,7 @@ def opened_runs(paths: Sequence[Path]) -> Iterator[list[Run]]:
         for number, path in enumerate(paths):
             own = folder / str(number)  # two runs may have the same name
             own.mkdir()
-            opened.append(open_run(path, own))
+            opened.append(cut(open_run(path, own), window, own))
         yield opened
 
 

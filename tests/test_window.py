@@ -1,0 +1,139 @@
+"""Windows of a run: whole calls, chosen by when they began, against rows chosen in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import Built, Recorded
+from tests.recording import Row, events
+from tests.support import check_cli, json_cli, run_cli
+from tracemap.errors import UsageInvalid
+from tracemap.measurements.runfile import read_run
+from tracemap.measurements.window import cut
+from tracemap.options.attribute import ALL, Window
+from tracemap.units import UNKNOWN
+
+Event = tuple[int | None, int, int, bool]
+"""The call, when the event was submitted and when it began, and whether it is of the warm-up."""
+SECOND = 10**9
+
+
+def written(folder: Path, found: Sequence[Event]) -> Path:
+    lines = ["kernel,invocation,submitted_ns,start_ns,cpu_ns,warmup"]
+    for number, (call, submitted, start, warmup) in enumerate(found):
+        lines.append(f"k,{'' if call is None else call},{submitted},{start},{number + 1},{str(warmup).lower()}")
+    table = folder / "run.csv"
+    table.write_text("\n".join(lines) + "\n")
+    return table
+
+
+def chosen(found: Sequence[Event], window: Window) -> list[int]:
+    """The costs of the rows that belong to a window."""
+    began: dict[tuple[str, int], int] = {}
+    rows = [(number, event) for number, event in enumerate(found) if not event[3]]
+    keys = {number: ("row", number) if call is None else ("call", call) for number, (call, *_) in rows}
+    for number, (call, submitted, start, _) in rows:
+        first = start if call is None else min(submitted, start)
+        began[keys[number]] = min(began.get(keys[number], first), first)
+    zero = min(began.values())
+    inside = {key for key, at in began.items() if window.begin_s * SECOND <= at - zero < window.end_s * SECOND}
+    return sorted(number + 1 for number, key in keys.items() if key in inside)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(0, 5)),
+        st.integers(0, 9).map(lambda number: number * SECOND // 2),
+        st.integers(0, 9).map(lambda number: number * SECOND // 2),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=15,
+).filter(lambda found: not all(warmup for *_, warmup in found))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(found=EVENTS, begin=st.integers(0, 8), length=st.one_of(st.just(math.inf), st.integers(1, 8)))
+def test_rows_of_calls_that_began_in_the_window(tmp_path: Path, found: list[Event], begin: int, length: float) -> None:
+    window = Window(begin / 2, begin / 2 + length / 2)
+    expected = chosen(found, window)
+    run = read_run(written(tmp_path, found))
+    if window != ALL and not expected:
+        with pytest.raises(UsageInvalid, match="no call began from"):
+            cut(run, window, tmp_path)
+        return
+    got = events(cut(run, window, tmp_path).table)
+    assert sorted(row["cpu_ns"] for row in got if not row["warmup"]) == expected
+
+
+def calls_of(rows: Sequence[Row]) -> dict[int, int]:
+    """By call when it began."""
+    began: dict[int, int] = {}
+    for row in rows:
+        if not row["warmup"] and row["start_ns"] is not None and row["invocation"] is not None:
+            first = min(row["start_ns"], row["start_ns"] if row["submitted_ns"] is None else row["submitted_ns"])
+            began[row["invocation"]] = min(first, began.get(row["invocation"], first))
+    return began
+
+
+def test_two_windows_have_what_the_run_has(recorded: Recorded, built: Built) -> None:
+    """A recorded run of several calls, cut between two of them: the costs of ops add up to those of all."""
+    run, bundle = recorded("hand_mlp"), built("hand_mlp")
+    began = sorted(calls_of(events(run)).values())
+    at = (began[1] - began[0]) / SECOND
+    whole = json_cli("attribute", run, "--map", bundle, "--keep-disturbed", "--format", "json")
+    windows = [
+        json_cli("attribute", run, "--map", bundle, "--keep-disturbed", "--format", "json", option, f"{at:.9f}")
+        for option in ("--to", "--from")
+    ]
+    assert [each["run"]["iterations"] for each in windows] == [1, len(began) - 1]
+    for name in ("cpu_ns", "duration_ns"):
+        one = {op["op"]: op["metrics"][name]["attributed"] for op in whole["ops"]}
+        several = Counter[str]()
+        for each in windows:
+            several.update({op["op"]: op["metrics"][name]["attributed"] for op in each["ops"]})
+        # A site's cost is split over its ops in whole nanoseconds, once in each window.
+        assert all(abs(several[op] - one[op]) <= len(whole["sites"]) for op in one)
+        measured = [next(each["measured"] for each in found["metrics"] if each["name"] == name) for found in windows]
+        assert sum(measured) == next(each["measured"] for each in whole["metrics"] if each["name"] == name)
+    said = check_cli("attribute", run, "--map", bundle, "--to", f"{at:.9f}")
+    assert said.startswith(f"note [window]: these are the 1 of {len(began)} calls that began from 0 s to {at:g} s\n")
+
+
+def test_what_is_known_of_all_calls_is_not_of_some(recorded: Recorded, tmp_path: Path) -> None:
+    run = read_run(recorded("hand_mlp"))
+    assert cut(run, ALL, tmp_path) is run
+    part = cut(run, Window(0, 3600), tmp_path)
+    assert part.header.elapsed_ns is UNKNOWN
+    assert part.header.module_sha256 == run.header.module_sha256
+    assert part.header.iterations == run.header.iterations
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--from", "3", "--to", "2"),
+            "a window from 3 s to 2 s has nothing in it; it must end behind where it begins",
+        ),
+        (("--from", "3600"), "no call began from 3600 s; the last one at "),
+    ],
+)
+def test_windows_with_nothing_in_them(recorded: Recorded, built: Built, options: tuple[str, ...], message: str) -> None:
+    done = run_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_rows_without_times_have_no_windows(tmp_path: Path) -> None:
+    table = tmp_path / "run.csv"
+    table.write_text("kernel,cpu_ns\nk,5\n")
+    with pytest.raises(UsageInvalid, match="has no start_ns, so nothing tells when its calls began"):
+        cut(read_run(table), Window(1), tmp_path)

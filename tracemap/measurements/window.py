@@ -1,0 +1,102 @@
+"""A part of a run: the calls that began in a window of its time, whole, as a run of its own.
+
+A server records for hours; what is asked about is the minute in which it was slow. Calls are taken whole: the order of
+what a call submits tells which site is which, and costs per call are of whole ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from tracemap.diagnostics import WINDOW, Diagnostic
+from tracemap.errors import UsageInvalid
+from tracemap.measurements.badcells import explain_bad_cell
+from tracemap.measurements.columns import columns_of, events_sql
+from tracemap.measurements.model import UNKNOWN_PARTS, UNTIMED, Run
+from tracemap.measurements.runfile import read_run, write_run
+from tracemap.measurements.sql import open_database, reading_errors
+from tracemap.options.attribute import ALL, Window
+from tracemap.units import INTEGER_LIMIT, UNKNOWN, format_ns, plural
+
+if TYPE_CHECKING:
+    import duckdb
+
+_NS = 1_000_000_000
+
+
+# A call begins with what it submits first. Rows of no call begin by themselves.
+_CALLS: Final = """
+CREATE TEMP TABLE calls AS
+SELECT invocation, min(CASE WHEN invocation IS NULL THEN start_ns ELSE
+                       coalesce(least(submitted_ns, start_ns), start_ns) END) AS began_ns FROM ({events})
+WHERE NOT warmup AND start_ns IS NOT NULL GROUP BY invocation, CASE WHEN invocation IS NULL THEN start_ns END
+"""
+_EXTENT: Final = "SELECT min(began_ns), max(began_ns), count(invocation) FROM calls"
+_FOUND: Final = "SELECT count(*), count(invocation) FROM calls WHERE {began}"
+_CHOSEN: Final = """
+SELECT * FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN invocation IS NULL THEN {began}
+ELSE invocation IN (SELECT invocation FROM calls WHERE {call_began}) END
+"""
+
+
+def cut(run: Run, window: Window, folder: Path) -> Run:
+    """The calls of a run that began in a window, in a file in `folder`; the run itself, where that is all of them.
+
+    What the header says of all calls together (how long they took, and what for) is unknown of some of them. Rows that
+    tell neither a call nor a time are left out.
+
+    Raises:
+        UsageInvalid: the rows do not say when they began, or none began in the window.
+        RunInvalid: a cell is not what its column says, or the file is damaged.
+    """
+    if window == ALL:
+        return run
+    if "start_ns" not in {column.means for column in columns_of(run)}:
+        raise UsageInvalid(
+            f"{run.table}: has no start_ns, so nothing tells when its calls began; no window of it can be cut"
+        )
+    table = folder / f"{run.table.stem}-window.parquet"
+    with open_database() as connection:
+        try:
+            _write(run, window, connection, table)
+        except reading_errors() as error:
+            raise explain_bad_cell(run, error) from error
+    return replace(read_run(table), has_header=run.has_header)
+
+
+def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, table: Path) -> None:
+    """Write the calls of a window, with the header that is theirs."""
+    events = events_sql(run)
+    connection.execute(_CALLS.format(events=events))
+    ((first, last, calls),) = connection.execute(_EXTENT).fetchall()
+    call_began = "false" if first is None else _within("began_ns", first, window)
+    ((found, chosen),) = connection.execute(_FOUND.format(began=call_began)).fetchall()
+    if not found:
+        ends = "nothing in it tells when it began" if first is None else f"the last one at {format_ns(last - first)}"
+        raise UsageInvalid(f"{run.table}: no call began {window}; {ends}")
+    text = f"these are the {chosen:,} of {plural(calls, 'call')} that began {window}"
+    header = structs.replace(
+        run.header,
+        iterations=chosen or UNKNOWN,
+        elapsed_ns=UNKNOWN,
+        elapsed=UNKNOWN_PARTS,
+        invocation=UNTIMED,
+        diagnostics=(*run.header.diagnostics, Diagnostic(WINDOW, text)),
+    )
+    began = _within("start_ns", first, window)
+    rows = connection.sql(_CHOSEN.format(events=events, began=began, call_began=call_began))
+    write_run(header, rows, table, force=True)
+
+
+def _within(column: str, first_ns: int, window: Window) -> str:
+    """Whether a time lies in a window, in SQL."""
+    begin = min(first_ns + round(window.begin_s * _NS), INTEGER_LIMIT)
+    after = f"{column} >= {begin}"
+    if not math.isfinite(window.end_s):
+        return after
+    return f"{after} AND {column} < {min(first_ns + round(window.end_s * _NS), INTEGER_LIMIT)}"
