@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tracemap
-from tests.support import run_cli
+from tests.support import check_cli, run_cli
 from tracemap.errors import BundleInvalid, BundleVersion, InputInvalid
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.kept import Keeping
@@ -84,7 +88,7 @@ def test_what_is_damaged_is_refused(kept: Bundle, tmp_path: Path) -> None:
     for name, old, new, error, said in (
         ("outside", '"0.npy"', '"../module.vmfb"', BundleInvalid, "outside of the bundle"),
         ("missing", '"0.npy"', '"9.npy"', BundleInvalid, "inputs/9.npy is missing"),
-        ("version", '"schema_version":1', '"schema_version":9', BundleVersion, "version 9"),
+        ("version", '"schema_version":2', '"schema_version":9', BundleVersion, "of version 9, not 2"),
         ("damaged", '"inputs"', '"outputs"', BundleInvalid, "damaged"),
     ):
         with pytest.raises(error, match=said):
@@ -94,6 +98,67 @@ def test_what_is_damaged_is_refused(kept: Bundle, tmp_path: Path) -> None:
     (broken / "inputs" / "0.npy").write_bytes(b"no array")
     with pytest.raises(InputInvalid, match=r"0\.npy: the array cannot be read"):
         tracemap.run(broken)
+
+
+def safetensors(values: np.ndarray) -> bytes:  # type: ignore[type-arg] # of float32
+    about = json.dumps(
+        {"w": {"dtype": "F32", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}}
+    ).encode()
+    return struct.pack("<Q", len(about)) + about + values.tobytes()
+
+
+def gguf(values: np.ndarray) -> bytes:  # type: ignore[type-arg] # of float32
+    """Version 3: no metadata, one tensor of type 0 (float32), whose data is aligned to 32 bytes."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 1) + b"w"
+    head += struct.pack("<I", values.ndim) + struct.pack(f"<{values.ndim}Q", *values.shape) + struct.pack("<IQ", 0, 0)
+    return head.ljust(-(-len(head) // 32) * 32, b"\0") + values.tobytes()
+
+
+@pytest.mark.parametrize(("name", "make"), [("w.safetensors", safetensors), ("w.gguf", gguf)])
+def test_parameters_are_referred_to(name: str, make: Callable[[Any], bytes], tmp_path: Path) -> None:
+    (tmp_path / "scale.mlir").write_text(SCALE)
+    (tmp_path / name).write_bytes(make(W))
+    check_cli("build", "scale.mlir", "--parameters", f"model={name}", cwd=tmp_path)
+    bundle = tracemap.load(tmp_path / "scale.tracemap")
+    assert not list(bundle.path.rglob("*.safetensors")) + list(bundle.path.rglob("*.gguf"))  # nothing is copied
+    inputs = ["4xf32=1", "4xbf16=0", "i32=1"]
+    assert tracemap.run(bundle, inputs=inputs)[0].tolist() == [4, 4, 4, 4]
+    (tmp_path / name).write_bytes(make(2 * W))
+    assert tracemap.run(bundle, inputs=inputs)[0].tolist() == [7, 7, 7, 7]
+    run = tracemap.record(bundle, inputs=inputs, iterations=1)
+    assert f"--parameters=model={tmp_path / name}" in run.header.command
+    moved = tmp_path / f"moved-{name}"
+    (tmp_path / name).rename(moved)
+    with pytest.raises(InputInvalid, match=rf"{name}: the bundle refers to this file"):
+        tracemap.run(bundle, inputs=inputs)
+    elsewhere = [f"--parameters=model={moved}"]
+    assert tracemap.run(bundle, inputs=inputs, runtime_flags=elsewhere)[0].tolist() == [7, 7, 7, 7]
+
+
+def test_parameters_that_are_named_take_the_place_of_those_of_the_program(kept: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").write_bytes(safetensors(W - 3))
+    keeping = Keeping(
+        parameters=(("model", kept.path / "parameters" / "0.irpa"), ("other", tmp_path / "w.safetensors"))
+    )
+    options = BuildOptions(parameters=(f"model={tmp_path / 'w.safetensors'}",))
+    made = build(BuildRequest(SCALE.encode(), "scale.mlir", tmp_path / "a.tracemap", options, keeping=keeping))
+    call = made.kept_call()
+    assert call is not None
+    assert [(each.scope, bool(each.file), bool(each.path)) for each in call.parameters] == [
+        ("other", True, False),
+        ("model", False, True),
+    ]
+    assert tracemap.run(made, inputs=["4xf32=1", "4xbf16=0", "i32=1"])[0].tolist() == [1, 1, 1, 1]
+
+
+def test_parameters_that_cannot_be_read_are_refused_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "scale.mlir").write_text(SCALE)
+    (tmp_path / "w.bin").write_bytes(b"")
+    for named, said in (("model=none.irpa", "none.irpa"), ("w.bin", "none of the kinds that IREE reads")):
+        done = run_cli("build", "scale.mlir", "--parameters", named, cwd=tmp_path)
+        assert said in done.stderr
+        assert done.stderr.endswith("[input-invalid]\n")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_a_file_of_onnx_without_what_reads_it(tmp_path: Path) -> None:

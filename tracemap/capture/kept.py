@@ -36,9 +36,19 @@ class Kept:
         return bool(self.inputs) and self.function == entry.name
 
     def flags(self, given: Sequence[str]) -> list[str]:
-        """Flags of the runtime for the parameters; none where the flags that are given name parameters themselves."""
+        """Flags of the runtime for the parameters; none where the flags that are given name parameters themselves.
+
+        Raises:
+            InputInvalid: a file to which the bundle refers is not there any more.
+        """
         if any(flag.startswith(_PARAMETERS) for flag in given):
             return []
+        for scope, path in self.parameters:
+            if not path.is_file():
+                raise InputInvalid(
+                    f"{path}: the bundle refers to this file for its parameters, and it is not there; name where it is "
+                    f"behind the `--`: {_PARAMETERS}{f'{scope}=' if scope else ''}FILE, or build the bundle again"
+                )
         return [f"{_PARAMETERS}{scope}={path}" if scope else f"{_PARAMETERS}{path}" for scope, path in self.parameters]
 
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import fields
+
 from tracemap.codec import Document, OtherVersion, decode_document, storable
 from tracemap.errors import BundleInvalid, BundleVersion
 from tracemap.graph.compiled import NOT_KEPT, CompileTimes
@@ -187,7 +189,8 @@ class Bundle:
             found = decode_document(stored_bytes(file, BundleInvalid), kind)
             check(found)
         except OtherVersion as error:
-            raise BundleVersion(f"{file}: is of version {error.version}, not 1; build the bundle again") from error
+            read = next(each.default for each in fields(kind) if each.name == "schema_version")
+            raise BundleVersion(f"{file}: is of version {error.version}, not {read}; build the bundle again") from error
         except ValueError as error:
             raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
         return found

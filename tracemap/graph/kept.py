@@ -4,7 +4,8 @@
     inputs/        an array of numpy for each argument
     parameters/    files that IREE's runtime reads parameters from
 
-A bundle without `call.json` keeps nothing of the kind: a model's file says what types its arguments have, no more.
+Parameters that the user named are left where they lie: `call.json` refers to them. A bundle without `call.json` keeps
+nothing of the kind: a model's file says what types its arguments have, no more.
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ class KeptInput(Record, frozen=True):
 
 
 class KeptParameters(Record, frozen=True):
-    """A file of parameters in `parameters/`, and the scope in which the module looks for them ("": none)."""
+    """A file of parameters, and the scope in which the module looks for them ("": none).
+
+    `file`: its name in `parameters/`, "" where it lies elsewhere; `path`: where that is, "" where it does not.
+    """
 
     scope: str
     file: str
+    path: str
 
 
 class KeptCall(Document, frozen=True, kw_only=True):
-    """What the bundle keeps of a call; as JSON it is a `call.json` of version 1.
+    """What the bundle keeps of a call; as JSON it is a `call.json` of version 2, which can refer to parameters.
 
     `function`: whose inputs they are; without `inputs` none are kept, and they are made up where none are given.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kind: Literal["call"] = "call"
     function: str
     inputs: tuple[KeptInput, ...] = ()
@@ -53,26 +58,31 @@ class KeptCall(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What is to be kept: arrays with the names of their arguments, and files of parameters with their scopes."""
+    """What is to be kept: arrays with the names of their arguments, and files of parameters with their scopes.
+
+    `references`: parameters that are not copied; they take the place of those of the same scope.
+    """
 
     function: str = ""
     inputs: tuple[tuple[str, np.ndarray[Any, Any]], ...] = ()
     parameters: tuple[tuple[str, Path], ...] = ()
+    references: tuple[tuple[str, Path], ...] = ()
 
     def store(self, folder: Path) -> None:
         """Write it into the folder of a bundle; where there is nothing to keep, nothing."""
-        if not self.inputs and not self.parameters:
+        if not self.inputs and not self.parameters and not self.references:
             return
+        elsewhere = {scope for scope, _ in self.references}
+        copied = [(scope, path) for scope, path in self.parameters if scope not in elsewhere]
         inputs = tuple(KeptInput(name, f"{number}.npy") for number, (name, _) in enumerate(self.inputs))
-        parameters = tuple(
-            KeptParameters(scope, f"{number}{path.suffix}") for number, (scope, path) in enumerate(self.parameters)
-        )
-        call = KeptCall(function=self.function, inputs=inputs, parameters=parameters)
+        kept = tuple(KeptParameters(scope, f"{number}{path.suffix}", "") for number, (scope, path) in enumerate(copied))
+        referred = tuple(KeptParameters(scope, "", str(path.absolute())) for scope, path in self.references)
+        call = KeptCall(function=self.function, inputs=inputs, parameters=(*kept, *referred))
         (folder / CALL_NAME).write_bytes(encode(call))
         self._store_inputs(folder / INPUTS_FOLDER)
         (folder / PARAMETERS_FOLDER).mkdir()
-        for kept, (_, path) in zip(parameters, self.parameters, strict=True):
-            shutil.copyfile(path, folder / PARAMETERS_FOLDER / kept.file)
+        for each, (_, path) in zip(kept, copied, strict=True):
+            shutil.copyfile(path, folder / PARAMETERS_FOLDER / each.file)
 
     def _store_inputs(self, folder: Path) -> None:
         import numpy as np

@@ -37,12 +37,14 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
     Raises:
         ModelInvalid: the compiler does not accept the model; the message is its own.
         TargetExists, TargetUnwritable: the bundle cannot be written.
+        InputInvalid: a file of parameters is missing, or of a kind that IREE does not read.
         UsageInvalid: a compiler flag that takes away what is needed.
         ToolMissing: the compiler is not installed.
     """
     options = request.options
     compiler = request.compiler or Compiler.installed(compile_flags(options.device, options.flags))
     storing.check_target(request.target, force=options.force)
+    request.check_parameters()
     with temporary_folder() as folder:
         return _Build(request, compiler, folder, progress, hear).run()
 
@@ -174,7 +176,7 @@ def _files(
     texts = compilation.kernels()
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in request.opaque_kernels}
     configured = (compilation.configured,) if texts else ()
-    return storing.Files(compilation.module, sources, kernels, configured, documents, request.keeping)
+    return storing.Files(compilation.module, sources, kernels, configured, documents, request.kept)
 
 
 _LONGEST_NAME: Final = 200

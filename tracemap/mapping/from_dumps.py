@@ -44,8 +44,10 @@ def build_from_dumps(request: BuildRequest, dumped: Path, compiled: Path, progre
         DumpsInvalid: a dump that is needed is missing or has no locations; the module is not that of the dumps.
         ModelInvalid: the model, or a dump, does not parse.
         TargetExists, TargetUnwritable: the bundle cannot be written.
+        InputInvalid: a file of parameters is missing, or of a kind that IREE does not read.
     """
     check_target(request.target, force=request.options.force)
+    request.check_parameters()
     dumps = Dumps(dumped, model_given=bool(request.model))
     progress("reading the dumps")
     parser = MlirParser()
@@ -66,7 +68,7 @@ def build_from_dumps(request: BuildRequest, dumped: Path, compiled: Path, progre
     with temporary_folder() as folder:
         copy = folder / "module.vmfb"
         shutil.copyfile(compiled, copy)
-        return store(request.target, graph, Files(copy, kept.texts), force=request.options.force)
+        return store(request.target, graph, Files(copy, kept.texts, keeping=request.kept), force=request.options.force)
 
 
 def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:

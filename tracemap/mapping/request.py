@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from tracemap.diagnostics import Diagnostic
+from tracemap.errors import InputInvalid
 from tracemap.graph.kept import Keeping
 from tracemap.graph.model import LIBRARY
+from tracemap.inputs import check_is_file
 from tracemap.mapping.compiler.compiling import Compiler
 from tracemap.mapping.texts import no_text
 from tracemap.options.build import BuildOptions
+
+_ARCHIVES: Final = (".irpa", ".safetensors", ".gguf")
+"""Endings of files of parameters, by which IREE's runtime tells them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,22 @@ class BuildRequest:
     """What the module is called with, where that is handed in with the model."""
     diagnostics: tuple[Diagnostic, ...] = ()
     """What is to be said of how the model was made."""
+
+    @property
+    def kept(self) -> Keeping:
+        """What the bundle keeps to be called with: what was handed in, and what the options name."""
+        return replace(self.keeping, references=self.options.parameter_files)
+
+    def check_parameters(self) -> None:
+        """Refuse files of parameters that could not be handed to the module.
+
+        Raises:
+            InputInvalid: one cannot be read, or is of a kind that IREE does not read.
+        """
+        for _, path in self.options.parameter_files:
+            check_is_file(path, InputInvalid)
+            if path.suffix not in _ARCHIVES:
+                raise InputInvalid(f"--parameters: {path} is none of the kinds that IREE reads: {', '.join(_ARCHIVES)}")
 
     @property
     def source_roots(self) -> tuple[Path, ...]:

@@ -39,4 +39,16 @@ class BuildOptions(Options):
         "Files (as a shell's pattern) whose frames come after the user's own.  [repeatable; default: site-packages …]",
         metavar="PATTERN",
     )
+    parameters: tuple[str, ...] = option(
+        (),
+        "A file of parameters that calls hand to the module (.irpa, .safetensors, .gguf), and their scope. The bundle "
+        "refers to it, and copies nothing.  [repeatable]",
+        metavar="[SCOPE=]FILE",
+    )
     flags: tuple[str, ...] = option((), "Flags for iree-compile.", BEHIND_DASHES, metavar="[-- IREE-COMPILE FLAGS]")
+
+    @property
+    def parameter_files(self) -> tuple[tuple[str, Path], ...]:
+        """The files of parameters with their scopes, "" for none; a scope ends at the first `=`, as IREE reads it."""
+        split = (text.partition("=") for text in self.parameters)
+        return tuple((scope, Path(path)) if equals else ("", Path(scope)) for scope, equals, path in split)

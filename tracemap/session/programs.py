@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.errors import UsageInvalid
@@ -41,7 +42,10 @@ def kept_of(bundle: Bundle) -> Kept:
     if call is None:
         return NOTHING_KEPT
     inputs = tuple(bundle.kept_file(INPUTS_FOLDER, each.file) for each in call.inputs)
-    parameters = tuple((each.scope, bundle.kept_file(PARAMETERS_FOLDER, each.file)) for each in call.parameters)
+    parameters = tuple(
+        (each.scope, Path(each.path) if each.path else bundle.kept_file(PARAMETERS_FOLDER, each.file))
+        for each in call.parameters
+    )
     return Kept(call.function, tuple(each.name for each in call.inputs), inputs, parameters)
 
 
