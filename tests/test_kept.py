@@ -100,14 +100,13 @@ def test_what_is_damaged_is_refused(kept: Bundle, tmp_path: Path) -> None:
         tracemap.run(broken)
 
 
-def safetensors(values: np.ndarray) -> bytes:  # type: ignore[type-arg] # of float32
-    about = json.dumps(
-        {"w": {"dtype": "F32", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}}
-    ).encode()
+def safetensors(values: np.ndarray[Any, Any]) -> bytes:
+    tensor = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}
+    about = json.dumps({"w": tensor}).encode()
     return struct.pack("<Q", len(about)) + about + values.tobytes()
 
 
-def gguf(values: np.ndarray) -> bytes:  # type: ignore[type-arg] # of float32
+def gguf(values: np.ndarray[Any, Any]) -> bytes:
     """Version 3: no metadata, one tensor of type 0 (float32), whose data is aligned to 32 bytes."""
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 1) + b"w"
     head += struct.pack("<I", values.ndim) + struct.pack(f"<{values.ndim}Q", *values.shape) + struct.pack("<IQ", 0, 0)

@@ -101,9 +101,9 @@ class FunctionUnknown(TracemapError):
 
 
 class InputInvalid(TracemapError):
-    """Wrong number of inputs, or a `?` dimension or loop bound that cannot be made up."""
+    """Wrong number of inputs, a size or loop bound that cannot be made up, or a file of parameters that is not there."""
 
-    remedy = "give one --input per argument, or --dim N for `?` dimensions"
+    remedy = "give one --input per argument, or --dim N for `?` dimensions; name the file of parameters"
 
 
 class OutputInvalid(TracemapError):
