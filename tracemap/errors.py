@@ -101,7 +101,7 @@ class FunctionUnknown(TracemapError):
 
 
 class InputInvalid(TracemapError):
-    """Wrong number of inputs, a size or loop bound that cannot be made up, or a file of parameters that is not there."""
+    """Wrong number of inputs, a size or loop bound that cannot be made up, or a file of parameters that is missing."""
 
     remedy = "give one --input per argument, or --dim N for `?` dimensions; name the file of parameters"
 
