@@ -73,8 +73,9 @@ docs: $(READY) ## write the documentation as pages and as a manual page into bui
 	$(BIN)/sphinx-build -q -E -W -b html docs build/docs/html
 	$(BIN)/sphinx-build -q -E -W -b man docs build/docs/man
 
-schemas: $(READY) ## write the JSON Schemas anew from the types of what is stored and printed
+schemas: $(READY) ## write the JSON Schemas anew from the types of what is stored and printed, and the page of them
 	$(BIN)/python -m tests.schemas
+	$(BIN)/python -m tests.documents
 
 assets: ## make the script that pages draw with anew from its locked libraries (needs npm)
 	cd tools/charts && npm ci --no-audit --no-fund && node build.mjs

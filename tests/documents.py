@@ -1,6 +1,6 @@
 """The parts of the documents that are made from the code: `python -m tests.documents` writes them anew.
 
-The sections of errors, the tables of residual reasons and columns of calls come from the package, the loops from
+The sections of errors, the tables of residual reasons, columns of calls and JSON come from the package, the loops from
 `tracemap lower`, the worked example from `demo/table.txt`, which `make demo` leaves. Each part stands between two
 comments that name it.
 """
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.schema_page import schema_page
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
 from tracemap.errors import TracemapError
@@ -67,6 +68,7 @@ PARTS: dict[str, tuple[Path, Callable[[], str]]] = {
     "errors": (DOCS / "errors.md", error_sections),
     "residual": (DOCS / "attribution.md", residual_table),
     "calls": (DOCS / "hook.md", call_table),
+    "schemas": (DOCS / "schemas.md", schema_page),
     "lower": (DOCS / "compiler.md", lower_example),
 }
 """By the name of a part the document that it stands in, and what makes it."""
