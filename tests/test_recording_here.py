@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import tracemap
 from tests.conftest import Built
-from tests.support import ROOT
+from tests.support import ROOT, check_cli
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements.model import Clock
+from tracemap.measurements.runfile import read_run
+from tracemap.units import UNKNOWN
 
 PROGRAM = """
 import sys
@@ -70,4 +74,19 @@ def test_calls_of_this_process(built: Built, tmp_path: Path) -> None:
         [sys.executable, program, built("hand_mlp"), run], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert run.is_file()
+    header, found = read_run(run).header, tracemap.attribute(run)  # the header tells the bundle
+    assert found.bundle is not None
+    assert found.bundle.path == built("hand_mlp").resolve()
+    assert header.command[-2:] == (str(built("hand_mlp")), str(run))
+    assert header.clock is Clock.HOST
+    assert header.peaks.source == "measured"
+    assert [tool.partition(" ")[0] for tool in header.tools] == ["tracemap", "iree-base-runtime"]
+    assert isinstance(header.disturbance.observed_ns, int)
+    assert isinstance(header.disturbance.running_ns, int)
+    # The hook sees kernels: not whose module they are of, which function called them, nor how often.
+    assert {header.module_sha256, header.function, header.iterations, header.device} == {UNKNOWN}
+    said = {each.slug for each in found.diagnostics}
+    assert "run-unverified" in said
+    assert "program-killed" not in said  # though it had not ended
+    page = check_cli("attribute", run, "--html", tmp_path / "page.html")
+    assert "hand_mlp.mlir" in page

@@ -209,7 +209,7 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic], distu
         peaks=measure_peaks(),
         programs=profile.programs,
         buffers=profile.buffers,
-        tools=(f"tracemap {__version__}", f"{_RUNTIME} {_runtime_version()}"),
+        tools=tools_used(),
         diagnostics=tuple(about),
         line_bytes=line_bytes(geometry(()).caches),
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
@@ -231,11 +231,13 @@ def _stops_alone(execution: Execution) -> Stops | None:
     return None if execution.profile.event_count or not execution.calls else execution.stops
 
 
-def _runtime_version() -> str:
+def tools_used() -> tuple[str, ...]:
+    """What records a run, with the versions."""
     try:
-        return importlib.metadata.version(_RUNTIME)
+        version = importlib.metadata.version(_RUNTIME)
     except importlib.metadata.PackageNotFoundError:  # the programs were found on PATH
-        return "of unknown version"
+        version = "of unknown version"
+    return (f"tracemap {__version__}", f"{_RUNTIME} {version}")
 
 
 def _iterations(execution: Execution) -> Integer:

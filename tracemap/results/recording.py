@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,9 +10,10 @@ from tracemap.errors import UsageInvalid
 from tracemap.results.attribution import Attribution
 from tracemap.results.bundle import Bundle
 from tracemap.results.showing import lasting_folder
-from tracemap.session.recording import attached, write_span
+from tracemap.session.recording import attached, look_here, write_span
 
 if TYPE_CHECKING:
+    from tracemap.capture.disturbance import Look
     from tracemap.options.attribute import AttributeOptions
 
 
@@ -35,18 +35,18 @@ class Recording:
         self.bundle = bundle
         self.path = output or lasting_folder() / "recording.parquet"
         self.executions = 0
-        self._begin_ns = 0
+        self._begin: Look | None = None
 
     def __enter__(self) -> Recording:
         attached()
-        self._begin_ns = time.monotonic_ns()
+        self._begin = look_here()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.executions = write_span(self.bundle, self._begin_ns, time.monotonic_ns(), self.path)
+        if kind is None and self._begin is not None:
+            self.executions = write_span(self.bundle, self._begin, look_here(), self.path)
 
     def attribute(self, options: AttributeOptions | None = None) -> Attribution:
         """Which op cost what.

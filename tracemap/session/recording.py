@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import os
+import sys
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.errors import RunEmpty, ToolMissing
-from tracemap.outputs import check_file
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import check_runtime
 
 if TYPE_CHECKING:
+    from tracemap.capture.disturbance import Look
+    from tracemap.diagnostics import Diagnostic
     from tracemap.graph.bundle import Bundle
+    from tracemap.measurements.model import RunHeader
 
 
 class _Attached:
@@ -54,15 +59,22 @@ def attached() -> Path:
         return _Attached.folder
 
 
-def write_span(bundle: Bundle, begin_ns: int, end_ns: int, target: Path) -> int:
-    """Write the executions of a bundle's kernels in a span of time as a run; returns how many there are.
+def look_here() -> Look:
+    """What has happened to this process until now."""
+    from tracemap.capture.disturbance import look
+
+    return look(os.getpid())
+
+
+def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
+    """Write the executions of a bundle's kernels between two looks as a run; returns how many there are.
 
     A row is an execution: from the first call of its workgroups to the end of the last one, and the CPU time of all.
 
     Args:
         bundle: whose kernels are looked at.
-        begin_ns: on `CLOCK_MONOTONIC`.
-        end_ns: the same.
+        begin: what was seen before the first of the calls.
+        end: what was seen behind the last one.
         target: Parquet, or CSV if it ends in `.csv`.
 
     Raises:
@@ -71,24 +83,53 @@ def write_span(bundle: Bundle, begin_ns: int, end_ns: int, target: Path) -> int:
     """
     from tracemap.measurements.hook.calls import load_calls
     from tracemap.measurements.hook.recording import read_recording
-    from tracemap.measurements.sql import CSV, copy_to, open_database
-    from tracemap.outputs import is_csv
+    from tracemap.measurements.runfile import check_target, write_run
+    from tracemap.measurements.sql import open_database
 
-    check_file(target, force=False)
+    check_target(target, force=False)
     kernels = [kernel.name for kernel in bundle.graph.kernels]
     folder = attached()
     if not any(folder.iterdir()):
         raise RunEmpty(_NOTHING)
     with open_database() as connection:
-        calls = load_calls(read_recording(folder), connection)
+        recording = read_recording(folder)
+        calls = load_calls(recording, connection)
         calls.create_view("calls")
         connection.execute("CREATE TEMP TABLE wanted AS SELECT unnest(?) AS kernel", [kernels])
-        connection.execute(_EXECUTIONS, {"begin": begin_ns, "end": end_ns})
+        connection.execute(_EXECUTIONS, {"begin": begin.time_ns, "end": end.time_ns})
         ((count,),) = connection.execute("SELECT count(*) FROM executions").fetchall()
         if not count:
             raise RunEmpty(_NOTHING)
-        copy_to(connection.table("executions"), target, CSV if is_csv(target) else "FORMAT parquet")
+        # That this very process has not come to its end is no loss.
+        about = [each for each in recording.diagnostics if each.slug != "program-killed"]
+        header = _header(bundle, begin, end, about)
+        write_run(header, connection.table("executions"), target, force=False)
     return int(count)
+
+
+def _header(bundle: Bundle, begin: Look, end: Look, about: Sequence[Diagnostic]) -> RunHeader:
+    """What is known of this process and its machine; the hook sees kernels: neither whose they are, nor the calls."""
+    from msgspec import structs
+
+    from tracemap.capture.disturbance import disturbed, observed, unseen
+    from tracemap.capture.geometry import geometry, line_bytes
+    from tracemap.capture.peaks import measure_peaks
+    from tracemap.capture.record import tools_used
+    from tracemap.measurements.model import UNTOLD_HEADER, Clock
+
+    disturbance = observed((begin, end), begin.time_ns, end.time_ns)
+    found = disturbed(disturbance) or unseen(disturbance, end.time_ns - begin.time_ns)
+    return structs.replace(
+        UNTOLD_HEADER,
+        bundle=str(bundle.path.resolve()),
+        command=tuple(sys.orig_argv),
+        clock=Clock.HOST,
+        disturbance=disturbance,
+        peaks=measure_peaks(),
+        tools=tools_used(),
+        diagnostics=(*about, *([] if found is None else [found])),
+        line_bytes=line_bytes(geometry(()).caches),
+    )
 
 
 _EXECUTIONS: Final = """
