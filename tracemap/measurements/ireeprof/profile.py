@@ -14,6 +14,7 @@ from tracemap.errors import RunInvalid
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.ireeprof.records import (
     clock_of_events,
+    drop_records,
     first_integer,
     invalid_times,
     load_buffers,
@@ -175,7 +176,7 @@ def read_export(
 
     Args:
         jsonl: the exported file.
-        connection: holds the events until they are written; tables `profile_*` in it are overwritten.
+        connection: holds the events until they are written; tables `profile_*` in it are made and dropped.
         table: the name of the table of events.
         known: what is known of the calls.
         exported_from: the `.ireeprof`, which messages name then; None: it is not at hand.
@@ -212,7 +213,7 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
     if known.invocations is UNKNOWN and told_apart is not UNKNOWN:
         # The last call of a killed program may have been submitted and never reported.
         told_apart = first_integer(connection, f"SELECT max(invocation) + 1 FROM {table}")
-    return Profile(
+    profile = Profile(
         events=events,
         event_count=event_count,
         programs=programs,
@@ -224,6 +225,8 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
         lost_records=lost,
         diagnostics=(*lost_diagnostics, *mixed, *invalid_times(connection, clock), *unknown),
     )
+    drop_records(connection)
+    return profile
 
 
 # The columns of a run in their order; `row` counts the records. Numbers that the profile lacks are 0, or all ones.

@@ -108,7 +108,7 @@ def cut_profile(profile: Path, end: int) -> None:
 # ---- the records of an export
 
 
-EXPORT_MEMORY: Final = 500_000_000
+EXPORT_MEMORY: Final = 450_000_000
 """Bytes that a database needs to go through an export of any size at a good pace; the rest is spilled to disk."""
 EXPORT_SCHEMA_VERSION: Final = 15
 """The version of ireeperf-jsonl whose fields are read here."""
@@ -174,6 +174,12 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
                 f"{named}: iree-profile exported schema version {version}, tracemap reads version "
                 f"{EXPORT_SCHEMA_VERSION}; install the iree-base-runtime that tracemap asks for"
             )
+
+
+def drop_records(connection: duckdb.DuckDBPyConnection) -> None:
+    """Drop what was made of an export, which takes more room than the events."""
+    for name in ("profile_records", "profile_submissions", "profile_buffers"):
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 
 def load_no_records(connection: duckdb.DuckDBPyConnection) -> None:
