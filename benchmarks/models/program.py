@@ -130,8 +130,9 @@ class Function:
 
     def constant(self, value: str, shape: Shape = (), kind: str = "f32") -> Value:
         """The same number everywhere; `value` as MLIR writes it."""
-        filled = np.full(shape, -np.inf if value == "0xFF800000" else float(value), NUMPY[kind])
-        return self._op(f"stablehlo.constant dense<{value}> : {tensor(shape, kind)}", (), shape, kind, lambda: filled)
+        number = -np.inf if value == "0xFF800000" else float(value)
+        text = f"stablehlo.constant dense<{value}> : {tensor(shape, kind)}"
+        return self._op(text, (), shape, kind, lambda: np.full(shape, number, NUMPY[kind]))
 
     def listed(self, values: Sequence[float]) -> Value:
         """A constant vector."""
