@@ -10,11 +10,13 @@ import pytest
 
 import tracemap
 from tests.conftest import Built
-from tests.support import ROOT, check_cli
+from tests.support import ROOT, check_cli, json_cli
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.model import Clock
 from tracemap.measurements.runfile import read_run
 from tracemap.units import UNKNOWN
+
+PROGRAMS = ROOT / "tests" / "programs"
 
 PROGRAM = """
 import sys
@@ -63,6 +65,39 @@ for recorded, calls in ((first, 3), (second, 5)):
     assert 0 < cpu.attributed == cpu.measured
     assert "<table>" in recorded._repr_html_()
 """
+
+
+LOADING = """
+import sys
+import numpy as np
+import tracemap
+
+bundle = tracemap.load(sys.argv[1])
+with tracemap.recording(bundle, sys.argv[2]) as recording:
+    import iree.runtime
+
+    module = iree.runtime.load_vm_flatbuffer_file(str(bundle.module_path), driver="local-sync")
+    module.main(np.zeros((256, 256), np.float32))
+"""
+
+
+def test_what_runs_while_loading_is_measured_too(tmp_path: Path) -> None:
+    """Of two kernels that run at load one runs in calls too: the hook names kernels, so that is of the call."""
+    if not (FOLDER / LIBRARY_NAME).is_file():
+        pytest.skip("the hook was not built")
+    program, bundle, run = (tmp_path / name for name in ("program.py", "load_time.tracemap", "run.parquet"))
+    program.write_text(LOADING, encoding="utf-8")
+    check_cli("build", PROGRAMS / "load_time.mlir", "-o", bundle)
+    subprocess.run([sys.executable, program, bundle, run], cwd=ROOT, check=True)
+    at_load = {site["id"] for site in json_cli("show", bundle)["sites"] if site["initializer"]}
+    results = {site["site"]: site for site in json_cli("attribute", run, "--map", bundle)["sites"]}
+    (measured,) = at_load & results.keys()
+    (unmeasured,) = at_load - results.keys()
+    assert results[measured]["metrics"]["cpu_ns"]["total"] > 0
+    said = check_cli("attribute", run, "--map", bundle)
+    assert f", {len(results)} called, 1 run at load: not measured" in said
+    assert f"{unmeasured}: runs once, at load: not measured" in said
+    assert "load-time-not-measured]: 1 site run at load" in said
 
 
 def test_calls_of_this_process(built: Built, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def heat(value: int, peak: int) -> float:
 
 def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
     """What is to be known of a site's cost and of how it was split."""
-    if site.initializer:
+    if site.initializer and result is None:
         yield AT_LOAD
     if not site.members:
         yield NO_MEMBERS
@@ -123,19 +123,24 @@ class CostedMap:
 
     @cached_property
     def op_results(self) -> Mapping[OpId, OpResult]:
-        """Results of ops that can be measured: they work in at least one site that runs on calls, or in a transfer."""
+        """Results of ops that were measured: they work in at least one site that was, or in a transfer."""
         results = self.attribution.ops if self.attribution else ()
-        # An op whose sites all run at load was not measured: a result of 0 would say that it costs nothing.
-        measurable = {site.id for site in self.graph.sites if not site.initializer} | self._transfer_results.keys()
+        # An op whose sites were not measured, as they ran at load: a result of 0 would say that it costs nothing.
+        measurable = set(self.results)
         return {
             result.op: result for result in results if measurable.intersection(self._works_of_op.get(result.op, ()))
         }
 
     @cached_property
     def site_results(self) -> Mapping[str, SiteResult]:
-        """Results of sites that can be measured: those that run on calls."""
-        results = self.attribution.sites if self.attribution else ()
-        return {result.site: result for result in results if not self.graph.site_by_id[result.site].initializer}
+        """Results of sites that could be measured: those that run on calls, and those at load that the run has."""
+        return {result.site: result for result in (self.attribution.sites if self.attribution else ())}
+
+    @cached_property
+    def unmeasured_sites(self) -> tuple[str, ...]:
+        """The sites that run at load of which the run has nothing: no profile of the stock tools has them."""
+        at_load = (site.id for site in self.graph.sites if site.initializer)
+        return tuple(site for site in at_load if site not in self.site_results)
 
     @cached_property
     def _transfer_results(self) -> Mapping[str, TransferResult]:

@@ -21,7 +21,9 @@ _MOST_NAMED = 5
 def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
     """Those of the whole result; the runs have some of their own."""
     scan = by.totals.scan
-    at_load = sum(site.initializer for site in graph.sites)
+    at_load = sum(site.initializer for site in graph.sites) - sum(
+        graph.site_by_id[site.site].initializer for site in sites
+    )
     if at_load:
         text = f"{plural(at_load, 'site')} run at load, in no profile of the stock tools: not measured"
         yield Diagnostic("load-time-not-measured", text)

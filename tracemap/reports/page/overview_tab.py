@@ -77,7 +77,7 @@ def coverage(costed: CostedMap) -> Coverage:
         ),
         sites=len(graph.sites),
         sites_with_members=sum(bool(site.members) for site in graph.sites),
-        load_time_sites=sum(site.initializer for site in graph.sites),
+        load_time_sites=len(costed.unmeasured_sites),
         uncalled_sites=_uncalled_sites(costed),
         kernels=len(graph.kernels),
         inferred=sum(op.reason.inferred for op in graph.ops),

@@ -82,7 +82,7 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
     for text in (devices_compared(run.devices), advice(attribution)):
         if text:
             say(to, text)
-    at_load = sum(site.initializer for site in graph.sites)
+    at_load = len(costed.unmeasured_sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     called = sum(result.calls > 0 for result in costed.site_results.values())
     loaded = f", {at_load} run at load: not measured" if at_load else ""
@@ -175,7 +175,7 @@ def _numbers(column: Column, values: Sequence[float | None], most: float) -> tup
 def _print_remarks(to: Console, costed: CostedMap) -> None:
     results = costed.site_results.values()
     of_sites = (
-        (AT_LOAD, [site.id for site in costed.graph.sites if site.initializer]),
+        (AT_LOAD, list(costed.unmeasured_sites)),
         (SPLIT_EVENLY, [result.site for result in results if result.split_evenly]),
         (EQUAL_MEMBERS, [result.site for result in results if result.equal_members]),
     )
