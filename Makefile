@@ -16,6 +16,7 @@ MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
 FRONTENDS_FLAGS ?=
 FRONTENDS ?= jax,onnx,pandas,notebook
+FRONTENDS_MORE ?= 'skl2onnx>=1.19,<2'
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,7 +30,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends dist release clean
+.PHONY: help venv demo test browser lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -119,9 +120,14 @@ knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record
 compat: $(READY) ## what works with which release of IREE: RELEASES=3.11.0,3.12.0,3.13.0, in environments below .compat
 	$(BIN)/python -m tests.compat --releases $(RELEASES)
 
-frontends: ## programs of JAX and ONNX, notebooks and tables, in an environment of its own; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
-	@test -x .frontends/bin/pip || $(PYTHON) -m venv .frontends
-	.frontends/bin/python -m pip install --quiet --editable '.[dev,$(FRONTENDS)]' 'skl2onnx>=1.19,<2'
+frontendsenv: $(READY) # an environment of its own for frameworks, over .venv: what is there is not installed twice
+	@test -x .frontends/bin/pip || $(BIN)/python -m venv .frontends || { rm -rf .frontends; exit 1; }
+	@.frontends/bin/python -c 'import pathlib, sysconfig, sys; \
+		pathlib.Path(sysconfig.get_path("purelib"), "venv.pth").write_text(f"import site; site.addsitedir({sys.argv[1]!r})\n")' \
+		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	.frontends/bin/python -m pip install --quiet --editable '.[$(FRONTENDS)]' $(FRONTENDS_MORE)
+
+frontends: frontendsenv ## programs of JAX and ONNX, notebooks and tables; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
 	.frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py tests/test_examples.py $(FRONTENDS_FLAGS)
 
 dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit

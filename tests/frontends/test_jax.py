@@ -30,7 +30,7 @@ EXAMPLES: dict[str, tuple[Any, Callable[[], tuple[Any, ...]], dict[str, Any]]] =
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [pytest.param("train_step", marks=pytest.mark.quick), "gpt", "picture_class"])
 def test_a_function_of_jax_from_its_arguments_to_its_lines(name: str, tmp_path: Path) -> None:
     function, make, keywords = EXAMPLES[name]
     arguments = make()

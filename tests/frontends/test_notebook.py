@@ -22,6 +22,7 @@ def html_of(cell: Any) -> list[str]:  # noqa: ANN401 - a cell of nbformat
     return ["".join(output["data"]["text/html"]) for output in cell["outputs"] if "text/html" in output.get("data", {})]
 
 
+@pytest.mark.quick
 def test_the_sample_notebook(tmp_path: Path) -> None:
     notebook = nbformat.read(SAMPLES / "jax_network.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -72,6 +72,7 @@ def test_a_model_in_memory(tmp_path: Path) -> None:
     assert (again.graph.ops, again.kept_call()) == (bundle.graph.ops, bundle.kept_call())
 
 
+@pytest.mark.quick
 def test_a_file_with_its_data_beside_it(tmp_path: Path) -> None:
     model, inputs = perceptron()
     expected = right(model, inputs)[0]
