@@ -31,6 +31,7 @@ _DRIVERS: Final = {
 _MODULES: Final = {
     "jax": ("jax", "build of functions of JAX", "pip install 'tracemap[jax]'"),
     "onnx": ("onnx", "build of models of ONNX", "pip install 'tracemap[onnx]'"),
+    "torch": ("iree.turbine", "build of modules of torch", "pip install 'tracemap[torch]'"),
     "pandas": ("pandas", "results as data frames", "pip install 'tracemap[pandas]'"),
     "pprof": ("google.protobuf", "export --to pprof", "pip install 'tracemap[pprof]'"),
     "perfetto": ("perfetto", "export --to perfetto", "pip install 'tracemap[perfetto]'"),
