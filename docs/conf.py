@@ -12,11 +12,14 @@ author = "the tracemap authors"
 project_copyright = "the tracemap authors, Apache-2.0"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx_click"]
+extensions = ["myst_parser", "sphinx_click", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["gallery"]
 nitpicky = True
 default_role = "code"
+
+autodoc_typehints = "none"  # what an argument may be is said in words
+nitpick_ignore_regex = [("py:.*", ".*")]  # names in docstrings are not all of this documentation
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_inline"]

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.documents import DOCS
+from tests.examples import RESULTS, api
 from tests.support import ROOT
 from tracemap.cli.main import COMMANDS
 from tracemap.errors import TracemapError
@@ -73,6 +74,15 @@ def test_no_link_is_dead(pages: dict[Path, Anchors]) -> None:
 def test_each_error_has_its_anchor(pages: dict[Path, Anchors], site: Path) -> None:
     ids = pages[site / "html" / "errors.html"].ids
     assert {kind.slug for kind in TracemapError.__subclasses__()} <= ids
+
+
+def test_each_name_of_the_python_api_is_there_with_its_example(pages: dict[Path, Anchors], site: Path) -> None:
+    page = site / "html" / "python.html"
+    places = {name: f"tracemap.results.{file}.{name}" for file, names in RESULTS.items() for name in names}
+    for name in api():
+        first, dot, rest = name.partition(".")
+        assert f"{places.get(first, f'tracemap.{first}')}{dot}{rest}" in pages[page].ids
+    assert page.read_text(encoding="utf-8").count("&gt;&gt;&gt; ") > len(api())
 
 
 def test_each_command_is_in_the_manual(pages: dict[Path, Anchors], site: Path) -> None:
