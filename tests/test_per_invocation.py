@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -112,23 +113,40 @@ CALLS = st.lists(
 @given(
     calls=CALLS,
     of_sum=st.sampled_from([10**9, 10**8, 1]),
-    of_value=st.sampled_from([10**9, 10**8, 1]),
+    rows=st.sampled_from([1, 7, 10**6]),
     kept=st.sampled_from([0, 1]),
 )
 def test_shares_of_invocations_are_those_of_their_rows(
-    tmp_path: Path, calls: list[Call], of_sum: int, of_value: int, kept: int
+    tmp_path: Path, calls: list[Call], of_sum: int, rows: int, kept: int
 ) -> None:
     """Without fences, whose work is another test's: what is counted has none."""
     invocations = sorted({invocation for _, invocation, _ in calls})
     table = written(tmp_path, calls)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weighted, "_BYTES_OF_SUM", of_sum)
-        patch.setattr(weighted, "_BYTES_OF_VALUE", of_value)
+        patch.setattr(weighted, "_ROWS_AT_A_TIME", rows)
         patch.setattr(ordered, "_KEPT", kept)
         result = attributed(table)
     counted = [(place, invocation, cost % 1000) for place, invocation, cost in calls]
     for number, each in enumerate(result.ops, start=1):
         assert_like(each.metrics["faults"].per_invocation, shares_of(number, counted, invocations))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 62).flatmap(lambda bits: st.integers(0, 1 << bits)), st.integers(0, weighted.UNIT)),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_sums_of_products_are_exact_however_large(rows: list[tuple[int, int]]) -> None:
+    parts = weighted._parts_within(sum(value for value, _ in rows))
+    added = np.zeros((parts.count, 1), dtype=np.int64 if parts.fit else object)
+    for value, weight in rows:
+        for number, factor in parts.of(weight):
+            added[number] += np.array([value]).astype(added.dtype) * factor
+    total = sum(value * weight for value, weight in rows)
+    assert int(parts.rounded(added)[0]) == (total + weighted.UNIT // 2) // weighted.UNIT
 
 
 def test_what_disturbed_calls_is_in_no_invocation(tmp_path: Path) -> None:

@@ -20,12 +20,11 @@ SELECT min(invocation), max(invocation), count(*), count(*) FILTER (target >= 0 
 class Invocations:
     """How many invocations were measured, and the aggregate that counts those of some events.
 
-    `count` is unknown where an event of a place does not tell its invocation; `numbers`: theirs, and more.
+    `count` is unknown where an event of a place does not tell its invocation.
     """
 
     count: Integer
     distinct: str
-    numbers: range
 
     @property
     def interval(self) -> tuple[float, ...]:
@@ -40,10 +39,10 @@ def invocations(tables: Tables) -> Invocations:
     """Look at the table `resolved`."""
     ((first, last, events, untold),) = tables.query(_KNOWN)
     if untold or first is None:
-        return Invocations(UNKNOWN, "0", range(0))
+        return Invocations(UNKNOWN, "0")
     # One bit for each invocation is counted many times faster than a set of numbers.
     narrow = last - first < _WIDEST * (events + 1)
     bits = f"coalesce(bit_count(bitstring_agg(invocation, {first}, {last})), 0)"
     distinct = bits if narrow else "count(DISTINCT invocation)"
     ((count,),) = tables.query(f"SELECT {distinct} FROM resolved")
-    return Invocations(int(count), distinct, range(int(first), int(last) + 1))
+    return Invocations(int(count), distinct)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from tracemap.measurements.sql import first_line, open_database, out_of_memory, 
 
 if TYPE_CHECKING:
     import duckdb
+    import numpy.typing as npt
 
 Row = tuple[Any, ...]
 """A row as SQL hands it out: what it holds depends on the query."""
@@ -51,8 +52,23 @@ class Tables:
             RunInvalid: it failed, be it for a cell that is not what its column says, or for a damaged file.
             UsageInvalid: the memory is too small for it.
         """
-        try:
+        with self._explained():
             return self.connection.execute(text).fetchall()
+
+    def columns(self, text: str) -> Mapping[str, npt.NDArray[Any]]:
+        """The columns of a query's rows, in which no value is unknown.
+
+        Raises:
+            RunInvalid, UsageInvalid: as `query` does.
+        """
+        with self._explained():
+            return self.connection.execute(text).fetchnumpy()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Errors of a query as those of the run that it reads."""
+        try:
+            yield
         except out_of_memory() as error:
             raise UsageInvalid(
                 f"the rows of {self._named} take more memory than {self.memory_bytes // 1_000_000} MB: allow more with "

@@ -1,53 +1,53 @@
 """What weighted sums of events are like from invocation to invocation: the share of an op of several sites.
 
 Most ops need no such sum: what a sole target has once in each invocation is known already. For the others the rows of
-their targets are read again, for a bounded number of sums at a time, and of these for a bounded number of invocations:
-time grows with these rows times the sums that each is part of, memory does not. Recordings have their invocations one
-behind the other, so that rows of other invocations are hardly looked at.
+their targets are read again, some at a time, and added up for a bounded number of sums at once: time grows with these
+rows times the sums that each is part of, memory does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.outliers import fence_column, largest_column
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.tables import Tables
-from tracemap.units import INTEGER_LIMIT, UNKNOWN
+from tracemap.measurements.order import median_ranks
+from tracemap.units import UNKNOWN
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Weighted = tuple[tuple[int, int], ...]
 """Numbers of targets, each with the weight of its events in `UNIT`."""
 
-UNIT = 1 << 30
+_BITS = 30
+UNIT = 1 << _BITS
 """A weight of one. Sums are of whole numbers: these come out the same in whatever order they are added up."""
 
-_BYTES_OF_SUM = 200
-"""What a sum of an invocation takes of the memory while it is added up, by metric."""
-_BYTES_OF_VALUE = 32
-"""What it takes while sums of all invocations are put in order."""
+_BYTES_OF_SUM = 32
+"""What each sum takes of the memory, by invocation and metric."""
+_OF_MEMORY = 4
+"""The part of the memory that sums may take, beside what the database holds."""
+_ROWS_AT_A_TIME = 1 << 20
 
-_SUMS = """
-INSERT INTO weighted SELECT groups.number{columns}
-FROM resolved AS event JOIN (SELECT * FROM weights JOIN groups USING (target)) AS groups ON {same_group}
-WHERE event.invocation BETWEEN {first} AND {last} GROUP BY groups.number, event.invocation
+_ROWS = """
+SELECT event.target, event.invocation{columns}
+FROM resolved AS event JOIN (SELECT * FROM groups SEMI JOIN summed USING (target)) AS groups ON {same_group}
+WHERE event.rowid >= {first} AND event.rowid < {first} + {count}
 """
-# In parts of a `UNIT`: the few sums that are told are rounded, as division of 128 bits is slow.
-_SUM = ", coalesce(sum({worked} * groups.weight), 0) AS {value}"
-# A product that fits is several times faster than one of 128 bits; the sum of such products is one of these anyway.
-_WORKED = "CAST(least(event.{value}, groups.{fence}) AS {kind})"
-_FITTING = INTEGER_LIMIT // UNIT
-_RANGE = "min(least_{number}), max({largest}[1])"
-
-# In an invocation without any of its events, a sum is nothing.
-_NOTHING = """
-INSERT INTO weighted SELECT number, {zeros}
-FROM (SELECT number, unnest(range({count} - n)) FROM (SELECT number, count(*) AS n FROM weighted GROUP BY number))
+_WORKED = ", coalesce(least(event.{value}, groups.{fence}), 0) AS {value}"
+# No sum of any of the values is larger than this.
+_BOUND = """
+CASE WHEN min(least_{number}) >= 0 THEN sum(total_{number}) ELSE
+sum(events * greatest(abs(CAST(least_{number} AS HUGEINT)), {largest}[1])) END
 """
-_ORDERED = "SELECT number{columns} FROM weighted GROUP BY number ORDER BY number"
-_IN_ORDER = ", quantile_disc({value}, [{fractions}]), max({value})"
 
 
 def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict[Weighted, Mapping[str, PerInvocation]]:
@@ -64,10 +64,11 @@ def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict
     untold = [each for each, told in found.items() if each and len(told) < len(seen.metrics)]
     if not untold:
         return found
-    rest, kinds = iter(untold), _kinds(tables, len(seen.metrics))
-    at_a_time = max(1, tables.memory_bytes // (_BYTES_OF_VALUE * count * len(seen.metrics)))
+    rows = _Rows(tables, seen, _place_of(tables), _parts(tables, len(seen.metrics)))
+    rest = iter(untold)
+    at_a_time = max(1, tables.memory_bytes // _OF_MEMORY // (_BYTES_OF_SUM * count * len(seen.metrics)))
     while some := list(islice(rest, at_a_time)):
-        found.update(zip(some, _summed(tables, seen, some, kinds), strict=True))
+        found.update(zip(some, rows.summed(some), strict=True))
     return found
 
 
@@ -82,47 +83,136 @@ def _told(seen: Scan, each: Weighted) -> Mapping[str, PerInvocation]:
     return seen.by_target[each[0][0]].per_invocation if [weight for _, weight in each] == [UNIT] else {}
 
 
-def _kinds(tables: Tables, count: int) -> list[str]:
-    """The type for weighted values of each metric: the smallest that holds all of them, and then a weight of one."""
-    ranges = ", ".join(_RANGE.format(number=number, largest=largest_column(number)) for number in range(count))
-    (found,) = tables.query(f"SELECT {ranges} FROM groups")
-    pairs = zip(found[::2], found[1::2], strict=True)
-    return ["BIGINT" if max(-(least or 0), most or 0) <= _FITTING else "HUGEINT" for least, most in pairs]
+_PlaceOf = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
+_WIDEST = 16
+"""Numbers for each invocation, up to which their places are in a table."""
 
 
-def _summed(
-    tables: Tables, seen: Scan, sums: Sequence[Weighted], kinds: Sequence[str]
-) -> Iterator[Mapping[str, PerInvocation]]:
-    rows = [(number, target, weight) for number, each in enumerate(sums) for target, weight in each]
-    tables.fill("weights", "number INTEGER, target INTEGER, weight BIGINT", rows)
-    names = [metric.name for metric in seen.metrics]
-    values = [value_column(number) for number in range(len(names))]
-    added = []
-    for number, (value, kind) in enumerate(zip(values, kinds, strict=True)):
-        worked = _WORKED.format(value=value, fence=fence_column(number), kind=kind)
-        added.append(_SUM.format(worked=worked, value=value))
-    tables.fill("weighted", ", ".join(("number INTEGER", *(f"{value} HUGEINT" for value in values))), ())
-    for some in _parts(tables, seen, len(sums)):
-        limits = {"first": some.start, "last": some.stop - 1}
-        tables.query(_SUMS.format(columns="".join(added), same_group=seen.same_group, **limits))
-    tables.query(_NOTHING.format(zeros=", ".join("0" for _ in values), count=seen.invocations.count))
-    fractions = ", ".join(map(str, (0.1, 0.5, 0.9, *seen.invocations.interval)))
-    in_order = (_IN_ORDER.format(value=value, fractions=fractions) for value in values)
-    for _, *cells in tables.query(_ORDERED.format(columns="".join(in_order))):
-        pairs = zip(names, cells[::2], cells[1::2], strict=True)
-        yield {name: _distribution([*ordered, largest]) for name, ordered, largest in pairs}
+def _place_of(tables: Tables) -> _PlaceOf:
+    """What gives the place of invocations among all of them, by their numbers, which may have gaps."""
+    import numpy as np
+
+    query = "SELECT DISTINCT invocation FROM resolved WHERE invocation IS NOT NULL ORDER BY invocation"
+    numbers = tables.columns(query)["invocation"]
+    first, last = int(numbers[0]), int(numbers[-1])
+    if last - first >= _WIDEST * len(numbers):
+        return lambda invocations: np.asarray(np.searchsorted(numbers, invocations))
+    places = np.zeros(last - first + 1, dtype=np.int64)
+    places[numbers - first] = np.arange(len(numbers))
+    return lambda invocations: np.asarray(places[invocations - first])
 
 
-def _parts(tables: Tables, seen: Scan, sums: int) -> Iterator[range]:
-    """The numbers of invocations, so many at a time that so many sums of each can be added up in the memory."""
-    count, numbers = seen.invocations.count, seen.invocations.numbers
-    assert count is not UNKNOWN
-    parts = -(-count * sums * len(seen.metrics) * _BYTES_OF_SUM // tables.memory_bytes)
-    width = -(-len(numbers) // parts)
-    return (numbers[first : first + width] for first in range(0, len(numbers), width))
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """How products of a metric's values and weights are added up: by `count` parts of the weights, of `bits` each.
+
+    Sums of each part then fit into 64 bits. Where values are so large that none would, Python's numbers are taken.
+    """
+
+    bits: int
+    count: int
+    fit: bool
+
+    def of(self, weight: int) -> Iterator[tuple[int, int]]:
+        """The parts of a weight that are not 0, each with its number; the lowest is number 0."""
+        for number in range(self.count):
+            rest = weight >> self.bits * number
+            is_last = number == self.count - 1  # the whole weight of one has a bit more
+            if part := rest if is_last else rest & ((1 << self.bits) - 1):
+                yield number, part
+
+    def rounded(self, sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sums, of which there is an array for each part, in whole units: a half is rounded up."""
+        total: npt.NDArray[Any] = sums[0] + UNIT // 2
+        for part in sums[1:]:
+            total = part + (total >> self.bits)
+        return total >> _BITS - self.bits * (self.count - 1)
 
 
-def _distribution(ordered: Sequence[int]) -> PerInvocation:
-    p10, median, p90, *bounds, largest = ((int(value) + UNIT // 2) // UNIT for value in ordered)
-    low, high = bounds or (UNKNOWN, UNKNOWN)
-    return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
+def _parts(tables: Tables, metrics: int) -> list[_Parts]:
+    """By metric how its sums are added up."""
+    bounds = (_BOUND.format(number=number, largest=largest_column(number)) for number in range(metrics))
+    (found,) = tables.query(f"SELECT {', '.join(bounds)} FROM groups WHERE target >= 0")
+    return [_parts_within(int(bound or 0)) for bound in found]
+
+
+def _parts_within(bound: int) -> _Parts:
+    bits = 61 - bound.bit_length()
+    if bits < 1:
+        return _Parts(_BITS, 1, fit=False)
+    return _Parts(min(bits, _BITS), max(1, -(-_BITS // bits)), fit=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The events of a scan, for weighted sums of them: with the places of invocations, and by metric its parts."""
+
+    tables: Tables
+    seen: Scan
+    place_of: _PlaceOf
+    parts: Sequence[_Parts]
+
+    def summed(self, sums: Sequence[Weighted]) -> Iterator[Mapping[str, PerInvocation]]:
+        """What each of some sums is like, by metric name."""
+        import numpy as np
+
+        count = self.seen.invocations.count
+        assert count is not UNKNOWN
+        added = [
+            np.zeros((parts.count, len(sums), count), dtype=np.int64 if parts.fit else object) for parts in self.parts
+        ]
+        of_target: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for number, each in enumerate(sums):
+            for target, weight in each:
+                of_target[target].append((number, weight))
+        self.tables.fill("summed", "target INTEGER", [(target,) for target in of_target])
+        for block in self._blocks():
+            self._add(block, of_target, added)
+        for number in range(len(sums)):
+            yield {
+                metric.name: self._distribution(parts.rounded(values[:, number]))
+                for metric, parts, values in zip(self.seen.metrics, self.parts, added, strict=True)
+            }
+
+    def _blocks(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+        """The rows of the targets that are summed up, some at a time."""
+        columns = "".join(
+            _WORKED.format(value=value_column(number), fence=fence_column(number)) for number in range(len(self.parts))
+        )
+        ((rows,),) = self.tables.query("SELECT count(*) FROM resolved")
+        for first in range(0, rows, _ROWS_AT_A_TIME):
+            limits = {"first": first, "count": _ROWS_AT_A_TIME}
+            yield self.tables.columns(_ROWS.format(columns=columns, same_group=self.seen.same_group, **limits))
+
+    def _add(
+        self,
+        block: Mapping[str, npt.NDArray[Any]],
+        of_target: Mapping[int, Sequence[tuple[int, int]]],
+        added: Sequence[npt.NDArray[Any]],
+    ) -> None:
+        """Add what rows have to the sums that they are part of."""
+        import numpy as np
+
+        order = np.argsort(block["target"], kind="stable")
+        targets = block["target"][order]
+        places = self.place_of(block["invocation"][order])
+        for target, weights in of_target.items():
+            begin, end = np.searchsorted(targets, [target, target + 1])
+            own = places[begin:end]
+            for metric, (parts, sums) in enumerate(zip(self.parts, added, strict=True)):
+                values = block[value_column(metric)][order[begin:end]].astype(sums.dtype, copy=False)
+                for number, weight in weights:
+                    for part, factor in parts.of(weight):
+                        np.add.at(sums[part, number], own, values * factor)
+
+    def _distribution(self, values: npt.NDArray[Any]) -> PerInvocation:
+        """Of sums, one for each invocation."""
+        import numpy as np
+
+        count = len(values)
+        ranks = [-(-count // 10), -(-count // 2), -(-count * 9 // 10), count]
+        bounds = list(median_ranks(count)) if self.seen.invocations.interval else []
+        ordered = np.partition(values, [rank - 1 for rank in (*ranks, *bounds)])
+        p10, median, p90, largest, *ends = (int(ordered[rank - 1]) for rank in (*ranks, *bounds))
+        low, high = ends or (UNKNOWN, UNKNOWN)
+        return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
