@@ -61,7 +61,7 @@ TOTALS: tuple[Mapping[str, Mapping[str, int]], ...] = (
 def side(name: str, of: TraceGraph, totals: Mapping[str, Mapping[str, int]] | None) -> Compared:
     """A side without machine code."""
     run = attribution(of, totals) if totals else None
-    return Compared(name, name[0] * 64, of, ("run.csv",) if run else (), run, (run,) if run else (), tuple)
+    return Compared(name, name[0] * 64, of, ("run.csv",) if run else (), (run,) if run else (), tuple)
 
 
 def compared(*, measured: bool = True) -> tuple[Comparison, Compared, Compared]:

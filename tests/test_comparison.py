@@ -24,8 +24,10 @@ from tracemap.comparison.findings import NO_DRIFT, STEADY, Measured, beyond, fin
 from tracemap.comparison.intervals import Spread, ratio_between, student
 from tracemap.comparison.matching import match_flows
 from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Unbalanced
+from tracemap.errors import UsageInvalid
 from tracemap.mapping.model.flow import Flows
 from tracemap.measurements.order import median_ranks
+from tracemap.session.diff import pages_of
 from tracemap.units import UNKNOWN
 
 # ---- which op is which
@@ -311,6 +313,42 @@ def test_recordings_in_turn_are_found_by_their_bundles(built: Built, tmp_path: P
     validator("diffs").validate(several)
     assert [each["after"]["runs"] for each in several["comparisons"]] == [sets, sets[:1]]
     assert check_cli("diff", "--baseline", one, two, two).count("same model") == 2
+
+
+def test_in_python_a_side_may_be_several_runs(built: Built, tmp_path: Path) -> None:
+    """What they cost is what each costs, added up."""
+    bundle = tracemap.load(built("hand_mlp"))
+    runs = [tracemap.record(bundle, iterations=8 + n, output=tmp_path / f"{n}.parquet") for n in range(3)]
+    made = tracemap.diff(runs[:2], runs[2].path)
+    assert made.before.runs == ("0.parquet", "1.parquet")
+    assert made.before.iterations == 17
+    for metric in made.metrics:
+        each = [tracemap.attribute(run).metrics for run in runs[:2]]
+        measured = sum(of.measured for metrics in each for of in metrics if of.name == metric.name)
+        assert abs(metric.whole.before * 17 - measured * BASIS) * 2 <= 17
+    assert made.show(tmp_path / "page.html", browser=False).is_file()
+    with pytest.raises(UsageInvalid, match="is named twice"):
+        tracemap.diff([runs[0], runs[0]], runs[1])
+    with pytest.raises(UsageInvalid, match="leave the baseline out"):
+        tracemap.diff(runs[0], runs[1], baseline=bundle.path)
+
+
+def test_each_of_several_has_a_page_of_its_own(built: Built, tmp_path: Path) -> None:
+    bundle = built("hand_mlp")
+    others = [tmp_path / "a" / "O3.tracemap", tmp_path / "O3.tracemap", tmp_path / "tiled.tracemap"]
+    for other in others:
+        shutil.copytree(bundle, other)
+    page = tmp_path / "diff.html"
+    done = run_cli("diff", "--baseline", bundle, *others, "--html", page)
+    assert done.returncode == 0, done.stderr
+    names = ["diff-O3.html", "diff-O3-2.html", "diff-tiled.html"]
+    assert [line.rpartition("/")[2] for line in done.stderr.splitlines() if line.startswith("page: ")] == names
+    assert all("<h1" in (tmp_path / name).read_text() for name in names)
+    assert not page.exists()
+    assert pages_of(Path("-"), others) == [Path("-")] * 3
+    again = run_cli("diff", "--baseline", bundle, *others, "--html", page)
+    assert again.returncode == 2
+    assert "diff-O3.html: exists already" in again.stderr
 
 
 # ---- refusals

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     Run = str | Path | Recorded
     Runs = Run | Sequence[Run]
+    Side = Runs | StoredBundle
 
 __all__ = [
     "TracemapError",
@@ -401,16 +402,16 @@ def remarks(
 
 
 def diff(
-    a: StoredBundle | Recorded | str | Path,
-    b: StoredBundle | Recorded | str | Path,
+    a: Side,
+    b: Side,
     options: DiffOptions | None = None,
     **changes: object,
 ) -> Comparison:
     """Compare two runs or bundles: which op is which, and what each costs more or less than before.
 
     Args:
-        a: what `build`, `load` or `record` returned, or the path of a bundle or run; a bundle stands for its newest
-            run.
+        a: what `build`, `load` or `record` returned, or the path of a bundle or run, or several runs of one bundle; a
+            bundle stands for its newest run, or for those of its newest `record --repeat`.
         b: the same, after the change.
         options: what `tracemap diff` can be asked; None: its defaults.
         changes: options by name, such as `threshold=5, html="diff.html"`.
@@ -429,7 +430,7 @@ def diff(
     from tracemap.results.comparison import Comparison
     from tracemap.session.diff import diff as diff_paths
 
-    before, after = (Path(each) if isinstance(each, (str, Path)) else each.path for each in (a, b))
+    before, after = _paths(a), _paths(b)
     asked = chosen(DiffOptions, options, changes)
     return Comparison.of(diff_paths(before, after, asked), before, after, asked)
 
@@ -638,7 +639,7 @@ def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
     return load(bundle) if isinstance(bundle, (str, Path)) else bundle
 
 
-def _paths(runs: Runs) -> list[Path]:
-    """The paths of one run, or of several."""
+def _paths(runs: Runs | StoredBundle) -> list[Path]:
+    """The paths of one run or bundle, or of several."""
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     return [Path(run) if isinstance(run, (str, Path)) else run.path for run in several]

@@ -290,6 +290,8 @@ def split_path(path: str) -> tuple[str, ...]:
     >>> split_path("jit(f)/transpose(jvp(a/b))/add")
     ('jit(f)', 'transpose(jvp(a/b))', 'add')
     """
+    if "(" not in path and ")" not in path:
+        return tuple([component for component in path.split("/") if component])
     components: list[str] = []
     current = ""
     depth = 0

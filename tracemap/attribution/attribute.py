@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import structs
@@ -39,14 +40,23 @@ def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) 
         UsageInvalid: the runs are of other devices or worker counts.
     """
     found = list(_modules(graph, runs, allow_mismatch=allow_mismatch))
-    first = runs[0].header
-    for run in runs[1:]:
-        if (run.header.device, run.header.workers) != (first.device, first.workers):
-            raise UsageInvalid(
-                f"{run.table} ran on {run.header.device} with {run.header.workers} workers, {runs[0].table} on "
-                f"{first.device} with {first.workers}: they do not add up; attribute them one at a time"
-            )
+    check_addable([(run.table, run.header) for run in runs])
     return [*found, *(each for run in runs for each in run.header.diagnostics)]
+
+
+def check_addable(runs: Sequence[tuple[Path, RunHeader]]) -> None:
+    """Refuse to add up runs, each with its file, of other devices or worker counts.
+
+    Raises:
+        UsageInvalid: they are.
+    """
+    (path, first), *others = runs
+    for other, header in others:
+        if (header.device, header.workers) != (first.device, first.workers):
+            raise UsageInvalid(
+                f"{other} ran on {header.device} with {header.workers} workers, {path} on {first.device} with "
+                f"{first.workers}: they do not add up; attribute them one at a time"
+            )
 
 
 def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> Iterator[Diagnostic]:

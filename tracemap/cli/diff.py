@@ -11,7 +11,7 @@ import click
 
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import warn_of
+from tracemap.cli.streams import tell, warn_of
 from tracemap.errors import UsageInvalid
 from tracemap.options.diff import DiffOptions
 
@@ -33,12 +33,15 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
       tracemap diff a1.parquet a2.parquet a3.parquet vs b1.parquet b2.parquet
       tracemap diff --baseline O0.tracemap O2.tracemap O3.tracemap
     """
-    from tracemap.session.diff import diff, diffs, failing, show_diff, show_diffs
+    from tracemap.session.diff import diff, diffs, failing, pages_of, show_diff, show_diffs
 
     with phases_shown("diff") as progress:
         if options.baseline is not None:
-            several = diffs(options.baseline, _others(sides, options), options, progress)
+            others = _others(sides, options)
+            several = diffs(options.baseline, others, options, progress)
             found, show = several.comparisons, partial(show_diffs, several)
+            for page in pages_of(options.html, others):
+                tell(f"page: {page}")
         else:
             one = diff(*_two_sides(sides), options, progress)
             found, show = (one,), partial(show_diff, one)
@@ -80,8 +83,6 @@ def _others(words: tuple[Path, ...], options: DiffOptions) -> Sequence[Path]:
     """
     if _BETWEEN in words:
         raise UsageInvalid("vs: with --baseline each of the others is compared with it; leave vs out")
-    if options.html is not None:
-        raise UsageInvalid(f"{options.html}: a page is of one comparison; leave --baseline or --html out")
     if options.format == "csv":
         raise UsageInvalid("--format csv: a table is of one comparison; leave --baseline, or choose text or json")
     return words

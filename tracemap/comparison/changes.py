@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regrouped
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
+from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 
@@ -71,27 +72,31 @@ def _counterparts(before: Compared, after: Compared, matches: Sequence[Match]) -
 
 
 def settings_differ(before: Compared, after: Compared) -> Iterator[Diagnostic]:
-    """What the two runs were made with and that costs depend on, where it differs."""
-    if before.attribution is None or after.attribution is None:
+    """What runs were made with and that costs depend on, where it differs."""
+    ones, twos = ([each.run for each in side.attributions] for side in (before, after))
+    if not ones or not twos:
         return
-    one, two = before.attribution.run, after.attribution.run
-    for word, first, second in (
-        ("device", one.device, two.device),
-        ("number of workers", one.workers, two.workers),
-        ("function", one.function, two.function),
-        ("line of the last-level cache", one.line_bytes, two.line_bytes),
-    ):
+    of_each: Sequence[tuple[str, Callable[[RunHeader], Integer | Text]]] = (
+        ("device", lambda run: run.device),
+        ("number of workers", lambda run: run.workers),
+        ("function", lambda run: run.function),
+        ("line of the last-level cache", lambda run: run.line_bytes),
+        ("clock", lambda run: run.clock.value),
+    )
+    for word, of in of_each:
+        first, second = _told(map(of, ones)), _told(map(of, twos))
         if first != second:
-            text = f"the runs are of another {word}: {_told(first)} before, {_told(second)} after"
+            text = f"the runs are of another {word}: {first} before, {second} after"
             yield Diagnostic("settings-differ", text)
-    if one.clock != two.clock:
-        text = f"times are of different clocks: {one.clock.value} before, {two.clock.value} after"
-        yield Diagnostic("settings-differ", text)
-    if before.attribution.rule != after.attribution.rule:
-        rules = f"{before.attribution.rule.value} before, {after.attribution.rule.value} after"
-        text = f"kernels are split by different rules ({rules}): shares of ops differ for that; choose one with --rule"
+    rules = [_told(each.rule.value for each in side.attributions) for side in (before, after)]
+    if rules[0] != rules[1]:
+        text = (
+            f"kernels are split by different rules ({rules[0]} before, {rules[1]} after): shares of ops differ for "
+            f"that; choose one with --rule"
+        )
         yield Diagnostic("rules-differ", text)
 
 
-def _told(value: Integer | Text) -> str:
-    return "unknown" if isinstance(value, Unknown) else str(value)
+def _told(values: Iterable[Integer | Text]) -> str:
+    """What the runs of a side say, each thing once."""
+    return " and ".join(dict.fromkeys("unknown" if isinstance(each, Unknown) else str(each) for each in values))

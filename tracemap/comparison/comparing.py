@@ -102,17 +102,17 @@ class _Comparing:
 
     @cached_property
     def metrics(self) -> tuple[tuple[str, str], ...]:
-        return common_metrics(self.before.attribution, self.after.attribution)
+        return common_metrics(self.before.attributions, self.after.attributions)
 
     @cached_property
     def _per_invocation(self) -> bool:
-        return are_per_invocation(self.before.attribution, self.after.attribution)
+        return are_per_invocation(self.before.attributions, self.after.attributions)
 
     @cached_property
     def _costs(self) -> tuple[Costs, Costs]:
         names = [name for name, _ in self.metrics]
         one, two = (
-            costs(side.attribution, names, per_invocation=self._per_invocation) for side in (self.before, self.after)
+            costs(side.attributions, names, per_invocation=self._per_invocation) for side in (self.before, self.after)
         )
         return one, two
 
@@ -246,8 +246,9 @@ class _Comparing:
     def _diagnostics(self) -> Iterator[Diagnostic]:
         for side, word in ((self.before, "before"), (self.after, "after")):
             found: dict[str, list[str]] = defaultdict(list)
-            for each in side.attribution.diagnostics if side.attribution else ():
-                found[each.slug].append(each.message)
+            for run in side.attributions:
+                for each in run.diagnostics:
+                    found[each.slug].append(each.message)
             for slug, messages in found.items():
                 more = f" (the first of {len(messages)} such notes)" if len(messages) > 1 else ""
                 yield Diagnostic(slug, f"{word}: {messages[0]}{more}")

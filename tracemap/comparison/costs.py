@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.model import Attribution
 from tracemap.comparison.model import BASIS, Amount
-from tracemap.units import Integer, Unknown, rounded
+from tracemap.units import UNKNOWN, Integer, Unknown, rounded, sum_of
 
 Scaled = Mapping[str, Mapping[str, int]]
 """By metric and by op or residual reason."""
@@ -22,38 +23,39 @@ class Costs:
     residual: Scaled
 
 
-NOTHING = Costs({}, {}, {})
-
-
-def common_metrics(before: Attribution | None, after: Attribution | None) -> tuple[tuple[str, str], ...]:
-    """Names and units of the metrics that both have, in the order of the second."""
-    if before is None or after is None:
+def common_metrics(before: Sequence[Attribution], after: Sequence[Attribution]) -> tuple[tuple[str, str], ...]:
+    """Names and units of the metrics that all runs have, in the order of the second side; none without runs."""
+    if not before or not after:
         return ()
-    known = {(metric.name, metric.unit) for metric in before.metrics}
-    return tuple((metric.name, metric.unit) for metric in after.metrics if (metric.name, metric.unit) in known)
+    kinds = [[(metric.name, metric.unit) for metric in each.metrics] for each in (after[0], *after[1:], *before)]
+    return tuple([kind for kind in kinds[0] if all(kind in others for others in kinds[1:])])
 
 
-def invocations_of(attribution: Attribution, metric: str) -> Integer:
-    """In how many calls a metric was measured."""
-    return next(each.invocations for each in attribution.metrics if each.name == metric)
+def invocations_of(runs: Sequence[Attribution], metric: str) -> Integer:
+    """In how many calls a metric was measured, in all of these runs; those of several functions do not add up."""
+    if len({run.run.function for run in runs}) > 1:
+        return UNKNOWN
+    return sum_of([each.invocations for run in runs for each in run.metrics if each.name == metric])
 
 
-def are_per_invocation(before: Attribution | None, after: Attribution | None) -> bool:
+def are_per_invocation(before: Sequence[Attribution], after: Sequence[Attribution]) -> bool:
     """Whether both sides tell how many invocations each common metric is of."""
     names = [name for name, _ in common_metrics(before, after)]
-    counts = [invocations_of(each, name) for each in (before, after) if each is not None for name in names]
+    counts = [invocations_of(runs, name) for runs in (before, after) if runs for name in names]
     return all(not isinstance(count, Unknown) and count > 0 for count in counts)
 
 
-def costs(attribution: Attribution | None, metrics: Sequence[str], *, per_invocation: bool) -> Costs:
-    """The costs of a run, of `BASIS` invocations or of the whole run."""
-    if attribution is None:
-        return NOTHING
+def costs(runs: Sequence[Attribution], metrics: Sequence[str], *, per_invocation: bool) -> Costs:
+    """The costs of all runs of a side together, of `BASIS` invocations or of the whole runs."""
     wholes, ops, residual = {}, {}, {}
     for name in metrics:
-        of_ops: dict[str, int] = {op.op: op.metrics[name].attributed for op in attribution.ops}
-        of_reasons = {row.reason.value: row.metrics[name] for row in attribution.residual}
-        count = invocations_of(attribution, name)
+        of_ops, of_reasons = Counter[str](), Counter[str]()
+        for run in runs:
+            for op in run.ops:
+                of_ops[op.op] += op.metrics[name].attributed
+            for row in run.residual:
+                of_reasons[row.reason.value] += row.metrics[name]
+        count = invocations_of(runs, name)
         values = [*of_ops.values(), *of_reasons.values()]
         scaled = scaled_to(values, count) if per_invocation and isinstance(count, int) else values
         wholes[name] = sum(scaled)

@@ -144,8 +144,10 @@ def _alone(keyed: list[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
 def spread(pairs: Pairs, known: Iterable[tuple[int, int]], least: int = ENOUGH) -> list[tuple[int, int]]:
     """Match neighbours of these pairs, and theirs, as long as the evidence is enough; returns what was found."""
     waiting: list[_Candidate] = []
+    near = _near_unmatched(pairs)
     for one, two in known:
-        _propose(pairs, one, two, waiting, least)
+        if one in near:
+            _propose(pairs, one, two, waiting, least)
     found = []
     while waiting:
         negative, distance, one, two = heapq.heappop(waiting)
@@ -160,6 +162,26 @@ def spread(pairs: Pairs, known: Iterable[tuple[int, int]], least: int = ENOUGH) 
             found.append((one, two))
             _propose(pairs, one, two, waiting, least)
     return found
+
+
+def _near_unmatched(pairs: Pairs) -> set[int]:
+    """The nodes before that lie as far from one without a partner as neighbours are looked for: two steps."""
+    side = pairs.before
+    near = {place for place, other in enumerate(pairs.to_after) if other < 0}
+    for _ in range(2):
+        near |= {each for place in near for each in _around(side, place)}
+    return near
+
+
+def _around(side: Side, place: int) -> Iterator[int]:
+    node = side.flow[place]
+    for makers in node.reads:
+        yield from makers
+    for reader, _ in (*side.readers[place], *side.passing[place]):
+        yield reader
+    yield from side.ends[place]
+    if node.holder >= 0:
+        yield node.holder
 
 
 def _propose(pairs: Pairs, one: int, two: int, waiting: list[_Candidate], least: int) -> None:

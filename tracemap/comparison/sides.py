@@ -18,23 +18,22 @@ from tracemap.graph.remarks import Remarks
 from tracemap.machine.figures import figures_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.machine.sameness import placeless
-from tracemap.units import UNKNOWN, Text
+from tracemap.units import UNKNOWN, Text, sum_of
 
 
 @dataclass(frozen=True)
 class Compared:
     """One of two bundles: its name, its map and, maybe, what runs of it cost; `images` reads its machine code.
 
-    `runs`: their names; `attribution`: of all of them; `each_run`: of each by itself; `remarks`: the compiler's, where
-    the bundle keeps them; `compiled`: how long the compiler took.
+    `runs`: their names; `attributions`: one for each of them, of runs that add up; `remarks`: the compiler's, where the
+    bundle keeps them; `compiled`: how long the compiler took.
     """
 
     name: str
     map_sha256: str
     graph: TraceGraph
     runs: tuple[str, ...]
-    attribution: Attribution | None
-    each_run: tuple[Attribution, ...]
+    attributions: tuple[Attribution, ...]
     images: Callable[[], Sequence[Image]]
     remarks: Remarks | None = None
     compiled: CompileTimes = NOT_KEPT
@@ -42,15 +41,15 @@ class Compared:
     @cached_property
     def said(self) -> ComparedSide:
         """What is said of it."""
-        run = self.attribution.run if self.attribution else None
+        headers = [each.run for each in self.attributions]
         return ComparedSide(
             bundle=self.name,
             map_sha256=self.map_sha256,
             module_sha256=self.graph.module.sha256,
             run=self._run,
             runs=self.runs,
-            iterations=run.iterations if run else UNKNOWN,
-            invocation_ns=run.invocation.median_ns if run else UNKNOWN,
+            iterations=sum_of([each.iterations for each in headers]) if headers else UNKNOWN,
+            invocation_ns=headers[0].invocation.median_ns if len(headers) == 1 else UNKNOWN,
             ops=len(self.graph.ops),
             compile_ns=self.compiled.elapsed_ns,
             compile_cpu_ns=self.compiled.cpu_ns,
@@ -65,7 +64,7 @@ class Compared:
 
     def spreads(self, metric: str) -> Mapping[Text, tuple[Spread, ...]]:
         """What each op costs in an invocation, for each run; without those that not all runs tell of."""
-        runs = [{op.op: spread_of(op.metrics.get(metric)) for op in run.ops} for run in self.each_run]
+        runs = [{op.op: spread_of(op.metrics.get(metric)) for op in run.ops} for run in self.attributions]
         found: dict[Text, tuple[Spread, ...]] = {}
         for op in runs[0] if runs else ():
             spreads = tuple([spread for run in runs if (spread := run.get(op)) is not None])

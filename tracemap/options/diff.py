@@ -16,7 +16,7 @@ class DiffOptions(Options):
     """How to compare two runs or bundles, and where the result goes."""
 
     baseline: Path | None = option(
-        None, "Compare each of the others with this bundle or run; text or JSON only.", metavar="BASE"
+        None, "Compare each of the others with this bundle or run; as text, JSON, or a page for each.", metavar="BASE"
     )
     map_a: Path | None = option(None, "The bundle of A.", metavar="BUNDLE")
     map_b: Path | None = option(None, "The bundle of B.", metavar="BUNDLE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _TOP = 10
 
 
 class Comparison(model.Comparison, AsTable, frozen=True):
-    """What `tracemap.diff` returns; `paths` and `options`: of what it was made.
+    """What `tracemap.diff` returns; `paths`, those of either side, and `options`: of what it was made.
 
     Example:
         >>> made = tracemap.diff("model.tracemap", "model.tracemap")
@@ -27,11 +28,13 @@ class Comparison(model.Comparison, AsTable, frozen=True):
         ((), (), 10)
     """
 
-    paths: tuple[Path, Path] | None = None
+    paths: tuple[Sequence[Path], Sequence[Path]] | None = None
     options: DiffOptions | None = None
 
     @classmethod
-    def of(cls, made: model.Comparison, before: Path, after: Path, options: DiffOptions) -> Comparison:
+    def of(
+        cls, made: model.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
+    ) -> Comparison:
         """A comparison with what it is of."""
         fields = {name: getattr(made, name) for name in made.__struct_fields__ if name in _FIELDS}
         return cls(**fields, paths=(before, after), options=options)
@@ -95,7 +98,7 @@ class Comparison(model.Comparison, AsTable, frozen=True):
         return said + table(headings, rows, 4) + (heading(f"… {more} more") if more > 0 else "")
 
 
-def _write(paths: tuple[Path, Path], asked: DiffOptions) -> None:
+def _write(paths: tuple[Sequence[Path], Sequence[Path]], asked: DiffOptions) -> None:
     from tracemap.session.diff import diff
 
     diff(*paths, asked)

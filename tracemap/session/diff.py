@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.options.diff import DiffOptions
-from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.outputs import check_files, is_stream, show_as, write_shown
 from tracemap.session.damage import damage_named
-from tracemap.session.runs import joined, newest_runs
+from tracemap.session.runs import check_named_once, joined, newest_runs
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
+    from tracemap.attribution.model import Attribution
     from tracemap.comparison.model import Comparison, Comparisons, Match
     from tracemap.comparison.sides import Compared
     from tracemap.graph.bundle import Bundle
@@ -32,44 +34,88 @@ def diff(
 
     Raises:
         TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
-        UsageInvalid: a metric is wanted that one of them does not have; a bundle does not keep its model.
+        UsageInvalid: a metric is wanted that one of them does not have; a bundle does not keep its model; a baseline is
+            named besides.
         ToolMissing: models differ, and the compiler, which parses them, is not installed.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
+    if options.baseline is not None:
+        raise UsageInvalid(f"--baseline {options.baseline}: two sides are named already; leave the baseline out")
     sides = _paths(before), _paths(after)
     check_files(options.output, options.html, force=options.force, inputs=(*sides[0], *sides[1]))
-    made = _compared(*sides, options, progress)
+    (made,) = _compared(sides[0], [sides[1]], [options.html], options, progress)
     if options.output is not None:
         write_shown(partial(show_diff, made, options), options.output)
     return made
 
 
 def diffs(base: Path, others: Sequence[Path], options: DiffOptions, progress: Progress = no_progress) -> Comparisons:
-    """Compare each of several with one, before.
+    """Compare each of several with one, before; each has a page of its own, named as `pages_of` says.
 
     Raises:
         TracemapError: as `diff` does.
     """
     from tracemap.comparison.model import Comparisons
 
-    check_files(options.output, force=options.force, inputs=(base, *others))
-    made = Comparisons(comparisons=tuple(_compared([base], [each], options, progress) for each in others))
+    pages = pages_of(options.html, others)
+    check_files(options.output, *pages, force=options.force, inputs=(base, *others))
+    compared = _compared([base], [[each] for each in others], pages or [None] * len(others), options, progress)
+    made = Comparisons(comparisons=tuple(compared))
     if options.output is not None:
         write_shown(partial(show_diffs, made, options), options.output)
     return made
+
+
+def pages_of(page: Path | None, others: Sequence[Path]) -> list[Path]:
+    """Where the pages of several comparisons go: `diff.html` with `O3.tracemap` is `diff-O3.html`.
+
+    Others that are called alike are numbered. Without a page there are none; what is written to in its place, such as
+    standard output, is not renamed.
+    """
+    if page is None or is_stream(page):
+        return [] if page is None else [page] * len(others)
+    found: list[Path] = []
+    for other in others:
+        own = page.with_stem(f"{page.stem}-{other.resolve().stem}")
+        again = (own.with_stem(f"{own.stem}-{number}") for number in count(2))
+        found.append(next(place for place in chain([own], again) if place not in found))
+    return found
 
 
 def _paths(side: Path | Sides) -> Sides:
     return [side] if isinstance(side, Path) else side
 
 
-def _compared(before: Sides, after: Sides, options: DiffOptions, progress: Progress) -> Comparison:
+def _compared(
+    before: Sides, others: Sequence[Sides], pages: Sequence[Path | None], options: DiffOptions, progress: Progress
+) -> Iterator[Comparison]:
+    """Each of several compared with the first, whose runs are read once."""
+    base, of_base = _named(before, options.map_a)
+    named = [_named(side, options.map_b) for side in others]
+    # Where one side has no run the maps alone are compared.
+    firsts = {
+        with_runs: _joined(base, of_base if with_runs else [], options, progress)
+        for with_runs in {bool(of_base and runs) for _, runs in named}
+    }
+    for (bundle, runs), page in zip(named, pages, strict=True):
+        with_runs = bool(of_base and runs)
+        second = _joined(bundle, runs if with_runs else [], options, progress)
+        made = _pair(firsts[with_runs], second, options, progress)
+        if page is not None:
+            from tracemap.reports.diff.render import write_diff_page
+
+            progress("writing the page")
+            write_diff_page(made, firsts[with_runs], second, page, force=options.force)
+        yield made
+
+
+_Side = tuple["Bundle", "Compared"]
+
+
+def _pair(before: _Side, after: _Side, options: DiffOptions, progress: Progress) -> Comparison:
     from tracemap.comparison.comparing import compare
 
-    named = (_named(before, options.map_a), _named(after, options.map_b))
-    with_runs = all(runs for _, runs in named)
-    sides = [_joined(bundle, runs if with_runs else [], options, progress) for bundle, runs in named]
-    (one, first), (two, second) = sides
+    (one, first), (two, second) = before, after
     progress("matching ops")
     same, matches = _matched(one, two, first, second)
     progress("comparing")
@@ -77,11 +123,6 @@ def _compared(before: Sides, after: Sides, options: DiffOptions, progress: Progr
     if options.metric is not None and options.metric not in [metric.name for metric in made.metrics]:
         there = ", ".join(metric.name for metric in made.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: not both have it; the metrics that both have are: {there}")
-    if options.html is not None:
-        from tracemap.reports.diff.render import write_diff_page
-
-        progress("writing the page")
-        write_diff_page(made, (one, first), (two, second), options.html, force=options.force)
     return made
 
 
@@ -100,16 +141,20 @@ def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:
     return loaded, newest_runs(loaded)
 
 
-def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: Progress) -> tuple[Bundle, Compared]:
+def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: Progress) -> _Side:
     from tracemap.comparison.sides import Compared
     from tracemap.machine.images import read_images
 
-    attribution, each_run = None, []
-    if runs:
-        made = joined(runs, loaded, options, progress)
-        loaded, attribution = made.bundle, made.attribution
-        several = runs if len(runs) > 1 else ()
-        each_run = [joined([run], loaded, options, progress).attribution for run in several] or [attribution]
+    attributions: list[Attribution] = []
+    check_named_once(runs)
+    for run in runs:
+        made = joined([run], loaded, options, progress)
+        loaded = made.bundle
+        attributions.append(made.attribution)
+    if len(runs) > 1:
+        from tracemap.attribution.attribute import check_addable
+
+        check_addable([(run, each.run) for run, each in zip(runs, attributions, strict=True)])
     if loaded is None:
         raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")
     names = tuple(run.name for run in runs)
@@ -117,7 +162,7 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: 
     remarks = loaded.remarks() if loaded.has_remarks else None
     known = remarks, loaded.compile_times()
     return loaded, Compared(
-        loaded.path.name, loaded.map_sha256, loaded.graph, names, attribution, tuple(each_run), images, *known
+        loaded.path.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known
     )
 
 

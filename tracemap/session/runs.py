@@ -137,12 +137,7 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL) -> Iterator[list[Ru
 
     if not paths:
         raise UsageInvalid("name at least one run")
-    named: set[str] = set()
-    for path in paths:
-        place = os.path.realpath(path)
-        if place in named:
-            raise UsageInvalid(f"{path}: is named twice, and would count twice; name each run once")
-        named.add(place)
+    check_named_once(paths)
     with temporary_folder() as folder:
         opened = []
         for number, path in enumerate(paths):
@@ -150,6 +145,20 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL) -> Iterator[list[Ru
             own.mkdir()
             opened.append(cut(open_run(path, own), window, own))
         yield opened
+
+
+def check_named_once(paths: Sequence[Path]) -> None:
+    """Refuse a run that is named twice.
+
+    Raises:
+        UsageInvalid: one is.
+    """
+    named: set[str] = set()
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in named:
+            raise UsageInvalid(f"{path}: is named twice, and would count twice; name each run once")
+        named.add(place)
 
 
 def newest_run(bundle: Bundle) -> Path | None:

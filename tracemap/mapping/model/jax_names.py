@@ -29,10 +29,17 @@ class JaxNames:
             if components[-1:] == ("scan",):  # beside its loop stands an op of its own name
                 scans.add((operation.function, scope(operation.location)))
         self._scans: Scans = scans
+        self._written: dict[tuple[tuple[str, ...], Text], tuple[str, ...]] = {}
 
     def scope(self, location: Location, function: Text) -> tuple[str, ...]:
         """The scope of an op of a function, with the names that the user knows."""
         given = scope(location)
+        known = self._written.get((given, function))
+        if known is None:
+            known = self._written[given, function] = self._as_written(given, function)
+        return known
+
+    def _as_written(self, given: tuple[str, ...], function: Text) -> tuple[str, ...]:
         written: list[str] = []
         place = 0
         while place < len(given):

@@ -130,7 +130,7 @@ def _facts(before: Compared, after: Compared) -> Iterator[DiffFact]:
 
 def _facts_of(side: Compared) -> Iterator[tuple[str, str]]:
     said: ComparedSide = side.said
-    run = side.attribution.run if side.attribution else None
+    run = side.attributions[0].run if side.attributions else None
     yield "bundle", said.bundle
     yield "runs" if len(said.runs) > 1 else "run", ", ".join(said.runs) or or_dash(said.run)
     yield "invocations", "–" if isinstance(said.iterations, Unknown) else format_count(said.iterations)
