@@ -102,6 +102,7 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 	$(BIN)/python -m tests.oracle.shares
 	$(BIN)/python -m tests.oracle.busy
 	$(BIN)/python -m tests.oracle.edits --seeds $(SEEDS)
+	$(BIN)/python -m tests.oracle.levels $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.compilations
 	$(BIN)/python -m tests.oracle.changes $(ACCURACY_FLAGS)
 

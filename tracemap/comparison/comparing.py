@@ -145,6 +145,7 @@ class _Comparing:
             after=two.id if two else UNKNOWN,
             how=match.how.value if match else UNKNOWN,
             edited=match is not None and match.edited,
+            name_before=one.name if one else UNKNOWN,
             name=pair.shown.name,
             line_before=one.line if one else UNKNOWN,
             line_after=two.line if two else UNKNOWN,

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from tracemap.comparison.anchors import RINGS, Numbers, Side, alone_in_both, downwards, ringed, upwards
+from tracemap.comparison.dialects import approximate, are_of_other_dialects
 from tracemap.comparison.model import How, Match
 from tracemap.comparison.neighbours import Pairs, along, spread
 from tracemap.comparison.ordering import in_order
@@ -20,8 +21,11 @@ _ALIKE: Final = 3
 _Rings = Sequence[Sequence[int]]
 
 
-def match_flows(before: Flow, after: Flow) -> tuple[Match, ...]:
-    """Match the ops of two models that were numbered together; in the order of the first."""
+def match_flows(before: Flow, after: Flow, files: tuple[str, str] = ("", "")) -> tuple[Match, ...]:
+    """Match the ops of two models that were numbered together; in the order of the first.
+
+    `files`: what the texts of both are called, as locations of the one that was made from the other name it.
+    """
     pairs = Pairs(Side(before), Side(after))
     how: dict[int, How] = {}
 
@@ -36,7 +40,10 @@ def match_flows(before: Flow, after: Flow) -> tuple[Match, ...]:
     note(spread(pairs, known), How.NEIGHBOURS)
     known = note(_added(pairs, _loose_anchors(pairs)), How.STRUCTURE)
     note(spread(pairs, known), How.NEIGHBOURS)
-    for number in range(_ROUNDS):
+    other = are_of_other_dialects(before, after)
+    if other:
+        note(approximate(pairs, files), How.APPROXIMATE)
+    for number in range(1 if other else _ROUNDS):
         if not pairs.is_left:
             break
         found = note(_likely(pairs, in_order(pairs, loose=number % 2 == 1)), How.ORDER)
@@ -90,4 +97,5 @@ def _matches(pairs: Pairs, how: dict[int, How]) -> Iterator[Match]:
     for one, two in pairs:
         first, second = pairs.before.flow[one], pairs.after.flow[two]
         if isinstance(first.op, OpId) and not isinstance(second.op, Unknown):
-            yield Match(first.op, second.op, how[one], edited=first.exact != second.exact)
+            edited = first.exact != second.exact and how[one] is not How.APPROXIMATE
+            yield Match(first.op, second.op, how[one], edited=edited)

@@ -6,7 +6,8 @@ The constructor of `Comparison` raises when the changes of ops and residuals are
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
@@ -16,8 +17,8 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
 from tracemap.units import UNKNOWN, Integer, Text
 
-COMPARISON_VERSION: Final = 1
-"""Version of the JSON. 1: first."""
+COMPARISON_VERSION: Final = 2
+"""Version of the JSON. 1: first. 2: ops have the name before; ops of other dialects are matched, as `approximate`."""
 BASIS: Final = 1000
 """Amounts are of so many invocations, as whole numbers: small costs of single ones would all be 0."""
 
@@ -33,6 +34,9 @@ class How(enum.StrEnum):
     """What it reads, and what reads it, is matched."""
     ORDER = "order"
     """It stands between the same ops, in the same order, and nothing says otherwise."""
+    APPROXIMATE = "approximate"
+    """Of a program of another dialect: it says that it comes from there, or does the like, of the same shape, in the
+    same scope and order."""
 
 
 class Match(Record, frozen=True):
@@ -42,6 +46,14 @@ class Match(Record, frozen=True):
     after: OpId
     how: How
     edited: bool
+
+
+def ways_of(ops: Iterable[OpDifference]) -> Iterator[tuple[str, int]]:
+    """How ops are matched, in words such as `by structure`, and how many of them are, surest first."""
+    counts = Counter(op.how for op in ops)
+    for how in How:
+        if counts[how.value]:
+            yield "approximately" if how is How.APPROXIMATE else f"by {how.value}", counts[how.value]
 
 
 class ComparedSide(Record, frozen=True):
@@ -70,14 +82,16 @@ class Amount(Record, frozen=True):
 class OpDifference(Record, frozen=True):
     """An op before, after, or both; where it stands and what became of it, each unknown where it is not there.
 
-    `code`: whether the kernels that it works in have the same instructions before and after; unknown where it works in
-    none, or they cannot be read. `amounts`: by metric; none of ops without a cost.
+    `name` is that after, of gone ops that before. `code`: whether the kernels that it works in have the same
+    instructions before and after; unknown where it works in none, or they cannot be read. `amounts`: by metric; none of
+    ops without a cost.
     """
 
     before: Text
     after: Text
     how: Text
     edited: bool
+    name_before: Text
     name: str
     line_before: Integer
     line_after: Integer
@@ -86,6 +100,11 @@ class OpDifference(Record, frozen=True):
     fate_after: Text
     code: Annotated[Text, Meta(description="`same` or `changed`.")]
     amounts: Mapping[str, Amount]
+
+    @property
+    def called(self) -> str:
+        """Its name, with the one before where that is another."""
+        return self.name if self.name_before in (self.name, UNKNOWN) else f"{self.name_before} → {self.name}"
 
 
 class Group(Record, frozen=True):
@@ -214,7 +233,7 @@ class Comparison(Document, frozen=True, kw_only=True):
         Unbalanced: the changes of ops and residuals are not that of the whole, for any metric.
     """
 
-    schema_version: Literal[1] = COMPARISON_VERSION
+    schema_version: Literal[2] = COMPARISON_VERSION
     kind: Literal["diff"] = "diff"
     before: ComparedSide
     after: ComparedSide
@@ -253,7 +272,7 @@ class Comparison(Document, frozen=True, kw_only=True):
 class Comparisons(Document, frozen=True, kw_only=True):
     """Several bundles, each compared with the same one."""
 
-    schema_version: Literal[1] = COMPARISON_VERSION
+    schema_version: Literal[2] = COMPARISON_VERSION
     kind: Literal["diffs"] = "diffs"
     comparisons: tuple[Comparison, ...]
 

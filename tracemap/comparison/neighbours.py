@@ -36,7 +36,11 @@ class Pairs:
 
     def add(self, one: int, two: int) -> bool:
         """Match two nodes; False where one of them is matched already, or they cannot be the same."""
-        if self.to_after[one] >= 0 or self.to_before[two] >= 0 or not self.can_be(one, two):
+        return self.can_be(one, two) and self.put(one, two)
+
+    def put(self, one: int, two: int) -> bool:
+        """Match two nodes of whatever kinds; False where one of them is matched already."""
+        if self.to_after[one] >= 0 or self.to_before[two] >= 0:
             return False
         self.to_after[one], self.to_before[two] = two, one
         return True

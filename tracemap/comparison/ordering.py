@@ -16,19 +16,19 @@ _MOST_CELLS: Final = 250_000
 def in_order(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
     """Pairs of unmatched nodes by a longest common subsequence of each gap between matched ones."""
     first, second = pairs.before.labels(loose=loose), pairs.after.labels(loose=loose)
-    for ones, twos in _gaps(pairs):
+    for ones, twos in gaps(pairs, list(pairs)):
         if ones and twos:
             yield from _common([(one, first[one]) for one in ones], [(two, second[two]) for two in twos])
 
 
-def _gaps(pairs: Pairs) -> Iterator[tuple[list[int], list[int]]]:
-    """The unmatched places between matched ones that stand in the same order in both models."""
-    ends = [*rising(list(pairs)), (len(pairs.to_after), len(pairs.to_before))]
+def gaps(pairs: Pairs, matched: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
+    """The unmatched places between these matched ones, as far as they stand in the same order in both models."""
+    ends = [*rising(matched), (len(pairs.to_after), len(pairs.to_before))]
     left = [[place for place, other in enumerate(to) if other < 0] for to in (pairs.to_after, pairs.to_before)]
     begin = [0, 0]
-    for matched in ends:
-        places = [bisect_left(*each) for each in zip(left, matched, strict=True)]
-        ones, twos = (own[first:end] for own, first, end in zip(left, begin, places, strict=True))
+    for end in ends:
+        places = [bisect_left(*each) for each in zip(left, end, strict=True)]
+        ones, twos = (own[first:last] for own, first, last in zip(left, begin, places, strict=True))
         yield ones, twos
         begin = places
 

@@ -7,9 +7,14 @@ argument, and what it returns by those that use the call: an op reads the same, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tracemap.graph.ops import OpId
-from tracemap.units import UNKNOWN, Unknown
+from tracemap.locations import UNKNOWN_LOCATION, Location
+from tracemap.units import UNKNOWN, Integer, Unknown
+
+OWN_TEXT: Final = "-"
+"""The file of a location that the model does not state: where the op stands in the model's own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,10 @@ class FlowNode:
     each operand the nodes whose results it may be, by their places; several where a function is called from several
     places. `holder`: the place of what a terminator ends, or of the function that a call calls; -1 for all others.
     `passes_on`: it is a call, or a return to one, that is seen through. `where`: its scope.
+
+    What programs of other dialects are laid beside it by: `word`, what it does in a word that all dialects have, "" of
+    what only gives structure; `shape`, of its first result; `location`, as the model has it, of which a place in the
+    model's own text has the file `OWN_TEXT`.
     """
 
     op: OpId | Unknown
@@ -31,6 +40,9 @@ class FlowNode:
     holder: int = -1
     passes_on: bool = False
     where: tuple[str, ...] = ()
+    word: str = ""
+    shape: tuple[Integer, ...] = ()
+    location: Location = UNKNOWN_LOCATION
 
     @property
     def is_argument(self) -> bool:

@@ -74,7 +74,7 @@ class Comparison(model.Comparison, AsTable, frozen=True):
         """A row for each op that is there before, after or both; of each metric a column for either."""
         columns: dict[str, list[Value]] = {
             name: [known(getattr(op, name)) for op in self.ops]
-            for name in ("before", "after", "how", "edited", "name", "line_before", "line_after")
+            for name in ("before", "after", "how", "edited", "name_before", "name", "line_before", "line_after")
         }
         columns["scope"] = ["/".join(op.scope) for op in self.ops]
         columns |= {

@@ -185,7 +185,8 @@ def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tup
         ) from error
     flows = Flows()
     with damage_named(one, two):
-        matches = match_flows(*map(flows.of, models))
+        files = first.graph.sources[0].name, second.graph.sources[0].name
+        matches = match_flows(flows.of(models[0]), flows.of(models[1]), files)
     known = first.graph.op_by_id, second.graph.op_by_id
     return False, [match for match in matches if match.before in known[0] and match.after in known[1]]
 

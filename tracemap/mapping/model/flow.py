@@ -10,10 +10,12 @@ from tracemap.graph.ops import OpId
 from tracemap.ir.parsing import MlirParser, Operation
 from tracemap.ir.reading import describe_bare
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
+from tracemap.ir.types import shape_of
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_return
 from tracemap.mapping.model.scopes import scopes_of
-from tracemap.units import UNKNOWN
+from tracemap.mapping.model.words import word_of
+from tracemap.units import UNKNOWN, Integer
 
 _Numbering = Callable[[Hashable], int]
 """Gives equal things equal numbers."""
@@ -64,6 +66,7 @@ class _Walk:
                 self._parts.setdefault(operation.owner, []).append(operation)
             elif is_return(operation):
                 self._returns[operation.parent] = operation
+        self._shapes: dict[str, tuple[Integer, ...]] = {}
         self._places: dict[int, int] = {}
         self._arguments: dict[tuple[int, int], int] = {}
         self._origins: dict[Definition, tuple[int, ...]] = {}
@@ -79,6 +82,15 @@ class _Walk:
                 self._arguments[operation.index, argument] = count
                 count += 1
         return tuple(node for operation in shown for node in self._nodes(operation))
+
+    def _shape(self, operation: SourceOperation) -> tuple[Integer, ...]:
+        if not operation.results:
+            return ()
+        text = operation.results[0]
+        known = self._shapes.get(text)
+        if known is None:
+            known = self._shapes[text] = tuple(shape_of(text).extents)
+        return known
 
     def _argument_count(self, operation: SourceOperation) -> int:
         """How many arguments come from outside: of functions that only the model calls, none."""
@@ -97,6 +109,9 @@ class _Walk:
             holder=self._holder(operation),
             passes_on=self._passes_on(operation),
             where=self._scopes[operation.index],
+            word=word_of(operation, parts),
+            shape=self._shape(operation),
+            location=operation.parsed_location,
         )
         for argument in range(self._argument_count(operation)):
             exact = self._number(("argument", self._model.arguments[operation.symbol][argument].type))

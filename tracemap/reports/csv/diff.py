@@ -10,8 +10,8 @@ from tracemap.inert import csv_line, without_controls
 from tracemap.units import Integer, Text, Unknown
 
 COLUMNS: Final = (
-    *("before", "after", "how", "edited", "name", "line_before", "line_after", "scope", "fate_before", "fate_after"),
-    *("code", "metric", "unit", "cost_before", "cost_after", "change"),
+    *("before", "after", "how", "edited", "name_before", "name", "line_before", "line_after", "scope"),
+    *("fate_before", "fate_after", "code", "metric", "unit", "cost_before", "cost_after", "change"),
 )
 
 
@@ -34,13 +34,14 @@ def _rows(made: Comparison) -> Iterator[list[int | str]]:
             yield [*about, *_figures(name, units[name], amount)]
     for row in made.residual:
         for name, amount in row.amounts.items():
-            yield [*[""] * 4, row.reason, *[""] * 6, *_figures(name, units[name], amount)]
+            yield [*[""] * 5, row.reason, *[""] * 6, *_figures(name, units[name], amount)]
 
 
 def _about(op: OpDifference) -> list[int | str]:
     places = (_cell(op.line_before), _cell(op.line_after), without_controls("/".join(op.scope)))
-    about = (_cell(op.before), _cell(op.after), _cell(op.how), int(op.edited), without_controls(op.name), *places)
-    return [*about, _cell(op.fate_before), _cell(op.fate_after), _cell(op.code)]
+    names = (_cell(op.name_before), without_controls(op.name))
+    about = (_cell(op.before), _cell(op.after), _cell(op.how), int(op.edited))
+    return [*about, *names, *places, _cell(op.fate_before), _cell(op.fate_after), _cell(op.code)]
 
 
 def _figures(name: str, unit: str, amount: Amount) -> list[int | str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tracemap.comparison.model import ComparedSide, Comparison, Finding, MetricDifference
+from tracemap.comparison.model import ComparedSide, Comparison, Finding, MetricDifference, ways_of
 from tracemap.comparison.sides import Compared
 from tracemap.graph.model import SourceFile
 from tracemap.reports.basis import scaled_unit
@@ -90,8 +90,7 @@ def matched_words(made: Comparison) -> str:
     """How ops were matched, and how many."""
     if made.same_model:
         return f"It is the same model: all {plural(made.after.ops, 'op')} are matched by identity."
-    ways = Counter(str(op.how) for op in made.ops if not isinstance(op.how, Unknown))
-    by_way = ", ".join(f"{format_count(count)} by {way}" for way, count in ways.most_common())
+    by_way = ", ".join(f"{format_count(count)} {way}" for way, count in ways_of(made.ops))
     gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in made.ops) for end in ("after", "before"))
     edited = sum(op.edited for op in made.ops)
     return (

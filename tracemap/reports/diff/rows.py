@@ -69,7 +69,7 @@ class Rows:
             after=_text(op.after),
             how=how,
             edited=op.edited,
-            name=op.name,
+            name=op.called,
             line_before=self._link("A", self.before, one),
             line_after=self._link("B", self.after, two),
             scope="/".join(op.scope),

@@ -16,6 +16,7 @@ from tracemap.comparison.model import (
     MetricDifference,
     OpDifference,
     RemarkDifference,
+    ways_of,
 )
 from tracemap.options.diff import DiffOptions
 from tracemap.reports.labels import or_dash, or_question_mark
@@ -65,8 +66,7 @@ def _print_head(to: Console, made: Comparison) -> None:
         return
     gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in made.ops) for end in ("after", "before"))
     edited = sum(op.edited for op in made.ops)
-    ways = {how: sum(op.how == how for op in made.ops) for how in ("structure", "neighbours", "order")}
-    said = ", ".join(f"{plural(count, 'op')} by {how}" for how, count in ways.items() if count)
+    said = ", ".join(f"{plural(count, 'op')} {way}" for way, count in ways_of(made.ops))
     say(
         to,
         f"{made.matched_percent:.1f} % of ops are matched: {said or 'none'}; {edited} edited, {gone} gone, {new} new",
@@ -154,7 +154,7 @@ def _about(row: OpDifference | Group) -> list[object]:
         return [row.name, row.ops]
     line = row.line_before if isinstance(row.line_after, Unknown) else row.line_after
     how = "gone" if isinstance(row.after, Unknown) else "new" if isinstance(row.before, Unknown) else str(row.how)
-    return [_ids(row), or_question_mark(line), row.name, how + ", edited" * row.edited]
+    return [_ids(row), or_question_mark(line), row.called, how + ", edited" * row.edited]
 
 
 def _sums(made: Comparison, metric: MetricDifference) -> Iterator[tuple[str, Amount]]:
@@ -193,7 +193,7 @@ def _print_ops(to: Console, made: Comparison, options: DiffOptions) -> None:
         if ops:
             shown = ops[: _rows(options)]
             cells = [
-                [_ids(op), _about(op)[1], op.name, or_dash(op.fate_before), or_dash(op.fate_after)] for op in shown
+                [_ids(op), _about(op)[1], op.called, or_dash(op.fate_before), or_dash(op.fate_after)] for op in shown
             ]
             print_table(to, title + _more(ops, shown), headings, cells)
 
