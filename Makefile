@@ -43,6 +43,8 @@ $(READY): pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch])
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@# As an installation that is not editable has them; else commands compile them anew where none may be written.
+	$(BIN)/python -m compileall -q tracemap
 	@touch $@
 
 demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(READY)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
