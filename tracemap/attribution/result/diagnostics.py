@@ -15,7 +15,7 @@ from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, format_count, plural
 
 _MOST_NAMED = 5
-"""Ambiguous targets that a diagnostic names."""
+"""Ambiguous targets that a diagnostic names, and places of each."""
 
 
 def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
@@ -52,7 +52,7 @@ def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
     ]
     if several:
         several.sort(key=lambda each: -each[0])
-        named = [f"{format_count(events)} of {' or '.join(target.places)}" for events, target in several[:_MOST_NAMED]]
+        named = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in several[:_MOST_NAMED]]
         listed = "; ".join((*named, "…") if len(several) > _MOST_NAMED else named)
         events = plural(sum(events for events, _ in several), "event")
         text = f"{events} could be of several sites and were split evenly over them: {listed}"
@@ -60,6 +60,16 @@ def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
     if scan.surplus:
         text = "more command buffers were recorded than the map has of their kind: another module has the same"
         yield Diagnostic("modules-alike", text)
+
+
+def _any_of(places: Sequence[str]) -> str:
+    """Places, one of which it is; of many the first few, and how many more.
+
+    >>> _any_of(["site1", "site2"]), _any_of([f"site{number}" for number in range(1, 9)])
+    ('site1 or site2', 'site1 or site2 or site3 or site4 or site5 or 3 others')
+    """
+    more = len(places) - _MOST_NAMED
+    return " or ".join((*places[:_MOST_NAMED], *([plural(more, "other")] if more > 0 else [])))
 
 
 def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:

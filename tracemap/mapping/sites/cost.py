@@ -7,7 +7,7 @@ made it; values that stay inside the dispatch cost no traffic. Both add up over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.types import add, product
@@ -92,11 +92,16 @@ def operations_of_source(name: str) -> int:
 
 
 class CostModel:
-    """Adds up the estimates of one site. `owners` says which model ops a body op came from."""
+    """Adds up the estimates of one site.
 
-    def __init__(self, body: Sequence[BodyOp], owners: Owners) -> None:
+    `owners` says which model ops a body op came from; `folded` are the indices of conversions that other ops do
+    themselves while they read: what is brought in is read by those, as narrow as it is.
+    """
+
+    def __init__(self, body: Sequence[BodyOp], owners: Owners, folded: Container[int] = ()) -> None:
         self._body = body
         self._owners = owners
+        self._folded = folded
         self._users: dict[int, list[tuple[BodyOp, int]]] = {}
         self._children: dict[int, list[BodyOp]] = {}
         for op in body:
@@ -145,7 +150,7 @@ class CostModel:
         found: list[BodyOp] = []
         for user, number in self._users.get(op.index, ()):
             inside = [
-                child
+                user if child.index in self._folded else child
                 for child in self._children.get(user.index, ())
                 if child.name not in _FREE and any(operand.argument == number for operand in child.operands)
             ]

@@ -37,7 +37,7 @@ def find_members(
     for index, op in folded.items():
         evidence.setdefault(op, Evidence.ABSORBED)
         paths.setdefault(op, owners.path(body[body[index].parent].location))
-    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, folded))
+    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, folded), folded)
     root = root_by_location or _costliest(evidence, costs)
     return tuple(
         Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])
