@@ -52,6 +52,23 @@ def test_an_exported_program_knows_its_inputs(tmp_path: Path) -> None:
         tracemap.build(exported, arguments[0], output=tmp_path / "b.tracemap")
 
 
+def test_shared_weights_buffers_names_of_arguments_and_open_sizes(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    module, picture, word = programs.Tied().eval(), torch.randn(2, 3, 8, 8), torch.tensor([1, 4])
+    right = module(picture, word=word).detach().numpy()
+    named = tracemap.build(module, picture, keywords={"word": word}, output=tmp_path / "a.tracemap")
+    rows = torch.export.Dim("rows", min=2, max=64)
+    sizes = {"picture": {0: rows}, "word": {0: rows}}
+    exported = torch.export.export(module, (picture,), {"word": word}, dynamic_shapes=sizes)
+    for bundle in (named, tracemap.build(exported, output=tmp_path / "b.tracemap")):
+        call = bundle.kept_call()
+        assert call is not None
+        assert [each.name for each in call.inputs] == ["picture", "word"]
+        np.testing.assert_allclose(tracemap.run(bundle)[0], right, rtol=1e-4, atol=1e-5)
+        assert {"convolution", "norm", "words", "out"} <= {"/".join(op.scope) for op in torch_ops(bundle)}
+    assert not any(hasattr(each, "_turbine_external_tensor_trait") for each in module.parameters())
+
+
 def line_of(text: str) -> int:
     """The number of the only line of the programs that has this text."""
     lines = Path(programs.__file__).read_text(encoding="utf-8").splitlines()
@@ -93,6 +110,8 @@ def test_the_stack_of_modules_is_the_scope(strict: bool, stored: bool, tmp_path:
     at = [(frame.line, frame.function) for frame in first.frames if frame.file == programs.__file__]
     softmax, attn, loop = line_of("torch.softmax(q @"), line_of("self.attn(self.norm(x))"), line_of("x = layer(x)")
     assert at == [(softmax, "forward"), (attn, "forward"), (loop, "forward")]
+    result = tracemap.attribute(tracemap.record(bundle, iterations=20), bundle)
+    assert share_on_lines_of(programs.__file__, result, bundle) >= 0.95
     loads = [op for op in bundle.graph.ops if op.name == "util.global.load"]
     assert {"layers/0/attn/out", "layers/1/norm", ""} <= {"/".join(op.scope) for op in loads}
     assert not any(op.frames for op in loads)  # the importer gives them the place of the first node

@@ -60,3 +60,22 @@ class Network(torch.nn.Module):
         for layer in self.layers:
             x = layer(x)
         return torch.tanh(x @ self.head)
+
+
+class Tied(torch.nn.Module):
+    """Words in and out by the same weights, between them a picture, and a buffer that is not saved."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 8, 3)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.words = torch.nn.Embedding(10, 8)
+        self.out = torch.nn.Linear(8, 10, bias=False)
+        self.out.weight = self.words.weight
+        self.register_buffer("mask", torch.arange(8) % 2 == 0, persistent=False)
+
+    def forward(self, picture: torch.Tensor, *, word: torch.Tensor) -> torch.Tensor:
+        seen = torch.relu(self.norm(self.convolution(picture))).mean((2, 3))
+        return self.out(seen * self.mask + self.words(word))

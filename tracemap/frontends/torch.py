@@ -143,20 +143,24 @@ def _bytecode(exported: Any, parameters: Mapping[str, Any], name: str) -> bytes:
 
 @contextmanager
 def _external(parameters: Mapping[str, Any]) -> Iterator[None]:
-    """Mark tensors as lying in a file, for as long as they are imported: they are the user's own."""
+    """Mark tensors as lying in a file, for as long as they are imported: they are the user's own.
+
+    A tensor that has several names, as of layers that share it, is marked once.
+    """
     from iree.turbine.aot import ExternalTensorTrait
 
-    before = {name: getattr(tensor, _TRAIT, None) for name, tensor in parameters.items()}
+    named = {id(tensor): (name, tensor) for name, tensor in parameters.items()}.values()
+    before = [getattr(tensor, _TRAIT, None) for _, tensor in named]
     try:
-        for name, tensor in parameters.items():
+        for name, tensor in named:
             ExternalTensorTrait(external_scope=_SCOPE, external_name=name).set(tensor)
         yield
     finally:
-        for name, tensor in parameters.items():
-            if before[name] is None:
+        for (_, tensor), trait in zip(named, before, strict=True):
+            if trait is None:
                 delattr(tensor, _TRAIT)
             else:
-                setattr(tensor, _TRAIT, before[name])
+                setattr(tensor, _TRAIT, trait)
 
 
 def _save(parameters: Mapping[str, Any], archive: Path) -> None:
