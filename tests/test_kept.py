@@ -21,6 +21,8 @@ from tracemap.graph.kept import Keeping
 from tracemap.mapping.build import build
 from tracemap.mapping.request import BuildRequest
 from tracemap.options.build import BuildOptions
+from tracemap.session.programs import keeping_of
+from tracemap.session.tune import _built, _Kept
 
 SCALE = """module {
   util.global private @w = #stream.parameter.named<"model"::"w"> : tensor<4xf32>
@@ -100,6 +102,16 @@ def test_what_is_damaged_is_refused(kept: Bundle, tmp_path: Path) -> None:
         tracemap.run(broken)
 
 
+SPEC = """module attributes {transform.with_named_sequence} {
+  transform.named_sequence @__kernel_config(%variant: !transform.any_op {transform.consumed}) -> !transform.any_op
+      attributes {iree_codegen.tuning_spec_entrypoint} {
+    transform.yield %variant : !transform.any_op
+  }
+}
+"""
+"""A tuning spec that changes nothing."""
+
+
 def safetensors(values: np.ndarray[Any, Any]) -> bytes:
     tensor = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}
     about = json.dumps({"w": tensor}).encode()
@@ -158,6 +170,27 @@ def test_parameters_that_cannot_be_read_are_refused_before_anything_is_built(tmp
         assert said in done.stderr
         assert done.stderr.endswith("[input-invalid]\n")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("referred", [False, True], ids=["kept", "referred"])
+def test_bundles_that_are_made_of_a_bundle_keep_the_same(referred: bool, kept: Bundle, tmp_path: Path) -> None:
+    """`swap` and `tune` build the program again, and record both: with the same arrays and parameters."""
+    original = kept
+    if referred:
+        (tmp_path / "w.safetensors").write_bytes(safetensors(W))
+        options = BuildOptions(parameters=(f"model={tmp_path / 'w.safetensors'}",))
+        call = BuildRequest(SCALE.encode(), "scale.mlir", tmp_path / "a.tracemap", options, keeping=keeping_of(kept))
+        original = build(call)
+    (kernel,) = {site.kernel for site in original.graph.sites}
+    (tmp_path / "edited.mlir").write_text(
+        check_cli("swap", original.path, kernel, "--dump", "configuration", cwd=tmp_path)
+    )
+    target, files = tmp_path / "new.tracemap", {kernel: tmp_path / "edited.mlir"}
+    swapped = tracemap.swap(original, files, target, pairs=0, no_verify=True, verify_application=True)
+    assert [output.matches for each in swapped.functions for output in each.outputs] == [True]
+    for made in (tracemap.load(target), _built(original, SPEC, _Kept.prepared(tmp_path / "work"))):
+        assert made.kept_call() == original.kept_call()
+        np.testing.assert_array_equal(tracemap.run(made)[0], tracemap.run(original)[0])
 
 
 def test_a_file_of_onnx_without_what_reads_it(tmp_path: Path) -> None:

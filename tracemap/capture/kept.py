@@ -61,7 +61,7 @@ def kept_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
     Raises:
         InputInvalid: there are more or fewer than the function takes, one is not of its argument's type, or no array.
     """
-    loaded = [_loaded(file) for file in kept.inputs]
+    loaded = [loaded_array(file) for file in kept.inputs]
     types = [argument.type for argument in entry.arguments]
     values = [_as_declared(array, kind) for array, kind in zip(loaded, types, strict=False)]
     given = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
@@ -72,7 +72,12 @@ def kept_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
     ]
 
 
-def _loaded(file: Path) -> np.ndarray[Any, Any]:
+def loaded_array(file: Path) -> np.ndarray[Any, Any]:
+    """An array as it is kept.
+
+    Raises:
+        InputInvalid: the file holds none.
+    """
     import numpy as np
 
     try:

@@ -48,7 +48,10 @@ class BuildRequest:
     @property
     def kept(self) -> Keeping:
         """What the bundle keeps to be called with: what was handed in, and what the options name."""
-        return replace(self.keeping, references=self.options.parameter_files)
+        named = self.options.parameter_files
+        scopes = {scope for scope, _ in named}
+        others = (each for each in self.keeping.references if each[0] not in scopes)
+        return replace(self.keeping, references=(*others, *named))
 
     def check_parameters(self) -> None:
         """Refuse files of parameters that could not be handed to the module.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tracemap.capture.calling import Program
     from tracemap.capture.kept import Kept
     from tracemap.graph.bundle import Bundle
+    from tracemap.graph.kept import Keeping
     from tracemap.options.call import CallOptions, FunctionOptions
 
 _DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
@@ -47,6 +48,26 @@ def kept_of(bundle: Bundle) -> Kept:
         for each in call.parameters
     )
     return Kept(call.function, tuple(each.name for each in call.inputs), inputs, parameters)
+
+
+def keeping_of(bundle: Bundle) -> Keeping:
+    """What the bundle keeps to call its module with, for another bundle of the same program.
+
+    Raises:
+        BundleInvalid, BundleVersion, InputInvalid: it is damaged, or was written in another format version.
+    """
+    from tracemap.capture.kept import loaded_array
+    from tracemap.graph.kept import Keeping
+
+    kept, call = kept_of(bundle), bundle.kept_call()
+    inputs = tuple((name, loaded_array(file)) for name, file in zip(kept.names, kept.inputs, strict=True))
+    elsewhere = {each.scope for each in call.parameters if each.path} if call is not None else set()
+    return Keeping(
+        kept.function,
+        inputs,
+        tuple((scope, path) for scope, path in kept.parameters if scope not in elsewhere),
+        tuple((scope, path) for scope, path in kept.parameters if scope in elsewhere),
+    )
 
 
 def check_call(bundle: Bundle, options: CallOptions) -> None:

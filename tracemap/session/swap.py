@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,7 +19,7 @@ from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.comparing import compared_with, references
 from tracemap.session.damage import damage_named
-from tracemap.session.programs import asks_for_call, check_call
+from tracemap.session.programs import asks_for_call, check_call, keeping_of
 from tracemap.session.turns import turns
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
@@ -162,7 +163,7 @@ def _built(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress
     opaque = frozenset(kernel for each in swaps if each.stage == "object" for kernel in each.kernels)
     folders = (bundle.path / "source",)
     request = BuildRequest(model, name, options.output, of_build, own_folder=folders, opaque_kernels=opaque)
-    return build(request, progress)
+    return build(replace(request, keeping=keeping_of(bundle)), progress)
 
 
 def _kernels(

@@ -20,7 +20,7 @@ from tracemap.outputs import check_files, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
 from tracemap.session.extents import extents
-from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu
+from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu, keeping_of, kept_of
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ def _built(bundle: Bundle, spec: str, kept: _Kept) -> Bundle:
     """The application with a spec; built once."""
     from tracemap.experiments.keeping import flag_parts, keep, key_of
     from tracemap.graph.bundle import load
+    from tracemap.graph.kept import CALL_NAME
     from tracemap.mapping.build import build
     from tracemap.mapping.request import BuildRequest
 
@@ -217,14 +218,15 @@ def _built(bundle: Bundle, spec: str, kept: _Kept) -> Bundle:
     if not model:
         raise UsageInvalid(f"{bundle.path}: does not keep its model (--no-sources); build it again with its text")
     flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((_SPEC_FLAG, _SUBSTITUTE))]
-    key = key_of(model, spec, kept.makers, *flag_parts(flags))
+    called = [bundle.path / CALL_NAME, *kept_of(bundle).inputs]
+    key = key_of(model, spec, kept.makers, *flag_parts(flags), *(file.read_bytes() for file in called if file.exists()))
     folder = kept.work.path / "applications"
     target, file = folder / f"{key}.tracemap", folder / f"{key}.mlir"
     with suppress(BundleInvalid, BundleVersion):
         return load(target)
     keep(file, spec.encode())
     options = BuildOptions(output=target, force=True, flags=(*flags, f"{_SPEC_FLAG}{file.resolve()}"))
-    return build(BuildRequest(model, bundle.graph.sources[0].name, target, options))
+    return build(BuildRequest(model, bundle.graph.sources[0].name, target, options, keeping=keeping_of(bundle)))
 
 
 def _configured_as(new: Bundle, kernels: Sequence[KernelTuning]) -> set[str]:
