@@ -141,6 +141,7 @@ WORDS = {
     "minor_faults": "page faults without a disk",
     "module_sha256": "of the compiled module",
     "name": "its name",
+    "name_before": "the operation beforehand",
     "KeptInput.name": "what the program calls the argument",
     "AuditedOp.name": "the operation, such as `stablehlo.dot_general`",
     "Finding.name": "the operation, such as `stablehlo.dot_general`",
