@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from tracemap.attribution.model import NO_WORK, Attribution, MetricTotal, OpResult, ResidualRow
+from tracemap.attribution.model import NO_SERIES, NO_WORK, Attribution, MetricTotal, OpResult, ResidualRow
 from tracemap.attribution.result.diagnostics import result_diagnostics
-from tracemap.attribution.result.invocations import shares_of_invocations
+from tracemap.attribution.result.invocations import series_of, shares_of_invocations
 from tracemap.attribution.result.mismatch import check_something_matches
 from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import Splitting, bases, op_results, site_results, transfer_results
@@ -79,7 +79,8 @@ class Request:
 
     Without a rule the runs decide: `measured` where enough was seen inside of kernels, else `model`. `images` reads
     the module's machine code; it is asked only where runs have addresses. `keep_disturbed`: what calls take beyond the
-    fence of calls like them is split over ops as all else. `memory_mb`: what rows may hold of the memory; 0: what the
+    fence of calls like them is split over ops as all else. `series`: what ops cost in each invocation is kept, too.
+    `memory_mb`: what rows may hold of the memory; 0: what the
     machine can spare.
     """
 
@@ -91,6 +92,7 @@ class Request:
     images: Callable[[], Sequence[Image]] = tuple
     keep_disturbed: bool = False
     memory_mb: int = 0
+    series: bool = False
 
 
 def attribute(request: Request) -> Attribution:
@@ -164,6 +166,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     shares = shares_of_invocations(tables, of_places, of_works)
     ops = op_results(graph, (*sites, *transfers), shares, disturbed=is_disturbed(request.runs))
     residual = residual_rows(graph, of_places, sites, names)
+    series = series_of(tables, of_places, of_works) if request.series else NO_SERIES
     return Attribution(
         map_sha256=request.map_sha256,
         rule=rule,
@@ -175,6 +178,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
         diagnostics=(*diagnostics, *result_diagnostics(graph, sites, by)),
         transfers=transfers,
         kernels=steps.kernels,
+        series=series,
         functions=tuple(dict.fromkeys(run.header.function for run in request.runs)),
     )
 

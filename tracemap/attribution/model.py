@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
@@ -17,6 +17,10 @@ from tracemap.graph.ops import OpId
 from tracemap.measurements.model import RunHeader
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text, plural
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class ResidualReason(enum.StrEnum):
@@ -254,6 +258,32 @@ class BalanceError(AssertionError):
     """attributed + residual is not what was measured: a defect of tracemap, never of its input."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """What ops cost in each single invocation, by time metric: what targets of events cost, and what ops have of these.
+
+    `values`: by metric and target, in the order of invocations; `weights`: by metric and op the part of each target.
+    """
+
+    values: Mapping[str, Mapping[int, npt.NDArray[np.float64]]]
+    weights: Mapping[str, Mapping[OpId, Mapping[int, Fraction]]]
+
+    def of(self, op: OpId, metric: str) -> npt.NDArray[np.float64] | None:
+        """What an op costs in each invocation; None where that is not kept, or it never ran."""
+        parts = self.weights.get(metric, {}).get(op)
+        if not parts:
+            return None
+        values = self.values[metric]
+        (first, weight), *others = sorted(parts.items())
+        total = values[first] * float(weight)
+        for target, weight in others:
+            total += values[target] * float(weight)
+        return total
+
+
+NO_SERIES: Final = Series({}, {})
+
+
 @dataclass(frozen=True, repr=False)
 class Attribution:
     """Metrics per op plus a residual with reasons.
@@ -276,6 +306,8 @@ class Attribution:
     """Those that are of an op; the others are residual."""
     kernels: tuple[KernelResult, ...] = ()
     """Those in which anything was seen, in the order of the map."""
+    series: Series = NO_SERIES
+    """What ops cost in each invocation, where it was asked for, and the run is not too long."""
     functions: tuple[Text, ...] = ()
     """What the runs called, in their order, each function once; unknown is one of them where a run does not tell."""
 

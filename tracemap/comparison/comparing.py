@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -27,8 +27,9 @@ from tracemap.comparison.model import (
 )
 from tracemap.comparison.remarks import remark_differences
 from tracemap.comparison.sides import Compared
+from tracemap.comparison.steadying import steady_spreads
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.ops import Op
+from tracemap.graph.ops import Op, OpId
 from tracemap.graph.query import users_first
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.units import UNKNOWN, Text, Unknown
@@ -242,7 +243,25 @@ class _Comparing:
             for pair, difference in zip(self.pairs, self.differences, strict=True)
         ]
         machine = machine_of(measured)
+        if machine.drift.ops:
+            measured = self._steadied(measured, metric)
+            machine = machine_of(measured)
         return machine.drift, findings(measured, metric, self.threshold, machine)
+
+    def _steadied(self, measured: Sequence[Measured], metric: str) -> list[Measured]:
+        """The same, with what ops cost without what the machine was slower in each invocation."""
+        unchanged = [op for op in measured if op.same_code and op.one and op.two]
+        of_sides = []
+        for side, end in ((self.before, "before"), (self.after, "after")):
+            known = [(OpId(getattr(op, end)), op.one[0].median) for op in unchanged]
+            ops = [OpId(name) for op in measured if isinstance(name := getattr(op, end), str)]
+            of_sides.append(steady_spreads(side.attributions, metric, known, ops))
+        ones, twos = of_sides
+        return [
+            replace(op, steady=(ones[one], twos[two])) if one in ones and two in twos else op
+            for op in measured
+            for one, two in [(OpId(str(op.before)), OpId(str(op.after)))]
+        ]
 
     def _diagnostics(self) -> Iterator[Diagnostic]:
         for side, word in ((self.before, "before"), (self.after, "after")):

@@ -31,7 +31,8 @@ _MOST_OF_COST: Final = 0.9
 class Measured:
     """An op with what it costs in an invocation before and after; `same_code`: see `Drift`.
 
-    `one`, `two`: for each run of the side; none where the op is not there, or not all runs tell.
+    `one`, `two`: for each run of the side; none where the op is not there, or not all runs tell. `steady`: the same
+    without what the machine was slower in single invocations (`comparison.steadying`), where both sides tell that.
     """
 
     before: Text
@@ -41,6 +42,7 @@ class Measured:
     one: tuple[Spread, ...]
     two: tuple[Spread, ...]
     same_code: bool
+    steady: tuple[tuple[Spread, ...], tuple[Spread, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class Machine:
     drift: Drift
 
     def ratio_of(self, op: Measured) -> Spread:
-        """How many times as much an op costs after, with the machine's part taken away."""
+        """How many times as much an op costs after, with the machine's part taken away: by invocation, or by run."""
+        if op.steady is not None and all(run.low > 0 for runs in op.steady for run in runs):
+            return ratio_between(*op.steady)
         return ratio_between(_corrected(op.one, self.one), _corrected(op.two, self.two))
 
 

@@ -66,13 +66,17 @@ def joined(
     bundle: Bundle | None,
     options: JoinOptions,
     progress: Progress,
+    *,
+    series: bool = False,
 ) -> Attributed:
     """Join runs onto a bundle, as the options say; without one it is found from the first run.
+
+    `series`: what ops cost in each single invocation is kept, too.
 
     Raises:
         TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
     """
-    with joined_open(runs, bundle, options, progress) as (made, _):
+    with joined_open(runs, bundle, options, progress, series=series) as (made, _):
         return made
 
 
@@ -83,6 +87,8 @@ def joined_open(
     options: JoinOptions,
     progress: Progress,
     window: Window = ALL,
+    *,
+    series: bool = False,
 ) -> Iterator[tuple[Attributed, Sequence[Run]]]:
     """The same, and the runs, for as long as they are open: one that came through a pipe cannot be read again.
 
@@ -106,6 +112,7 @@ def joined_open(
             images,
             keep_disturbed=options.keep_disturbed,
             memory_mb=options.memory,
+            series=series,
         )
         yield Attributed(of_runs, attribute(request)), opened
 

@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
 
-from tracemap.attribution.model import PerInvocation, PlaceResult
+from tracemap.attribution.model import PerInvocation, PlaceResult, Series
 from tracemap.attribution.result.totals import Totals
+from tracemap.attribution.scan.series import values_by_target
 from tracemap.attribution.scan.tables import Tables
 from tracemap.attribution.scan.weighted import UNIT, Weighted, nothing, per_invocation
 from tracemap.graph.ops import OpId
@@ -34,6 +35,12 @@ def shares_of_invocations(tables: Tables, totals: Totals, results: Mapping[str, 
             for metric in names:
                 found[op][metric] = _scaled(known[of_ops[op]][metric] if each else nothing(totals.scan), largest)
     return found
+
+
+def series_of(tables: Tables, totals: Totals, results: Mapping[str, PlaceResult]) -> Series:
+    """What each op cost in each single invocation."""
+    values = values_by_target(tables, totals.scan)
+    return Series(values, {metric: _weights(totals, results, metric) for metric in values})
 
 
 def _alike(totals: Totals, results: Mapping[str, PlaceResult]) -> list[list[str]]:
