@@ -243,7 +243,8 @@ class _Comparing:
             for pair, difference in zip(self.pairs, self.differences, strict=True)
         ]
         machine = machine_of(measured)
-        if machine.drift.ops:
+        # Of one run on a side nothing tells how runs differ: surer of that run, it would be too sure of the bundle.
+        if machine.drift.ops and min(len(side.attributions) for side in (self.before, self.after)) > 1:
             measured = self._steadied(measured, metric)
             machine = machine_of(measured)
         return machine.drift, findings(measured, metric, self.threshold, machine)
@@ -257,11 +258,8 @@ class _Comparing:
             ops = [OpId(name) for op in measured if isinstance(name := getattr(op, end), str)]
             of_sides.append(steady_spreads(side.attributions, metric, known, ops))
         ones, twos = of_sides
-        return [
-            replace(op, steady=(ones[one], twos[two])) if one in ones and two in twos else op
-            for op in measured
-            for one, two in [(OpId(str(op.before)), OpId(str(op.after)))]
-        ]
+        pairs = [(ones.get(OpId(str(op.before)), ()), twos.get(OpId(str(op.after)), ())) for op in measured]
+        return [replace(op, steady=pair) if all(pair) else op for op, pair in zip(measured, pairs, strict=True)]
 
     def _diagnostics(self) -> Iterator[Diagnostic]:
         for side, word in ((self.before, "before"), (self.after, "after")):

@@ -148,7 +148,7 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: 
     attributions: list[Attribution] = []
     check_named_once(runs)
     for run in runs:
-        made = joined([run], loaded, options, progress, series=True)
+        made = joined([run], loaded, options, progress, series=len(runs) > 1)
         loaded = made.bundle
         attributions.append(made.attribution)
     if len(runs) > 1:
