@@ -19,7 +19,15 @@ from benchmarks.measure import Figure, OwnUsage, output_of, own_usage, run, trac
 from benchmarks.models.material import Material, material
 from benchmarks.models.program import Function
 from benchmarks.models.sizes import REAL, Network
-from tests.checks import check_attribution, check_balance, check_bounds, check_links, check_page, count_of_run
+from tests.checks import (
+    DISTURBED,
+    check_attribution,
+    check_balance,
+    check_bounds,
+    check_links,
+    check_page,
+    count_of_run,
+)
 from tests.support import Json
 
 ITERATIONS: Final = 3
@@ -36,12 +44,16 @@ MOST_OF_WEIGHTS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A function of a network: events of a run, milliseconds of a call, and the parts of the time by evidence."""
+    """A function of a network: events of a run, milliseconds of a call, and the parts of the time by evidence.
+
+    `shares`: by the rule alone; `sampled`: where samples tell which loop of a kernel took it.
+    """
 
     name: str
     events: int
     call_ms: float
     shares: Mapping[str, float]
+    sampled: Mapping[str, float]
     page_bytes: int
     steps: Mapping[str, OwnUsage]
 
@@ -62,21 +74,56 @@ class Through:
 
 def measure(folder: Path) -> list[Figure]:
     """Every network of a real size, one after the other, each in a folder of its own that is cleared behind it."""
-    return [figure for name, network in REAL.items() for figure in _measured(name, network, folder)]
+    through = [_measured(name, network, folder) for name, network in REAL.items()]
+    print("\n" + "\n".join(_document(through)))
+    return [figure for each in through for figure in _figures(each)]
 
 
-def _measured(name: str, network: Network, folder: Path) -> Iterator[Figure]:
+def _measured(name: str, network: Network, folder: Path) -> Through:
     module = network.module()
     own_folder = folder / module.name
     own_folder.mkdir()
     through = put_through(name, material(module, own_folder), own_folder)
     print_through(through)
     shutil.rmtree(own_folder)
+    return through
+
+
+def _figures(through: Through) -> Iterator[Figure]:
     own = [through.build, *(step for called in through.functions for step in called.steps.values())]
-    yield Figure(f"{name}, tracemap's own memory", max(each.peak_mib for each in own), "MiB", MOST_OWN_MIB)
-    elsewhere = max(called.shares[NO_MEMBER] for called in through.functions)
-    yield Figure(f"{name}, time at no member", 100 * elsewhere, "%", 100 * MOST_ELSEWHERE)
-    yield Figure(f"{name}, bundle / weights", through.bundle_bytes / through.weights_bytes, "x", MOST_OF_WEIGHTS)
+    yield Figure(f"{through.name}, tracemap's own memory", max(each.peak_mib for each in own), "MiB", MOST_OWN_MIB)
+    nowhere = max(called.shares[NO_MEMBER] for called in through.functions)
+    yield Figure(f"{through.name}, time at no member", 100 * nowhere, "%", 100 * MOST_ELSEWHERE)
+    untold = max(1 - _telling(called.sampled) for called in through.functions)
+    yield Figure(f"{through.name}, sampled, not located or fused", 100 * untold, "%", 100 * MOST_ELSEWHERE)
+    yield Figure(
+        f"{through.name}, bundle / weights", through.bundle_bytes / through.weights_bytes, "x", MOST_OF_WEIGHTS
+    )
+
+
+def _document(through: Sequence[Through]) -> Iterator[str]:
+    """The table of `docs/accuracy.md`: a row for each function."""
+    yield (
+        "| network, function | ops | sites | weights MB | bundle MB | page MB | build CPU s | MiB | record CPU s | MiB | "
+        "runtime MiB | attribute, page CPU s | MiB | located or fused, rule | samples |"
+    )
+    yield "|---" + "|--:" * 14 + "|"
+    for each in through:
+        for called in each.functions:
+            recorded, paged = called.steps["record"], called.steps["attribute --html"]
+            cells = (
+                f"{each.name}, `{called.name}`",
+                f"{each.ops:,}",
+                f"{each.sites:,}",
+                f"{each.weights_bytes / 1e6:,.0f}",
+                f"{each.bundle_bytes / 1e6:.1f}",
+                f"{called.page_bytes / 1e6:.1f}",
+                *(f"{each.build.cpu_seconds:.1f}", f"{each.build.peak_mib:,.0f}"),
+                *(f"{recorded.cpu_seconds:.1f}", f"{recorded.peak_mib:,.0f}", f"{recorded.programs_mib:,.0f}"),
+                *(f"{paged.cpu_seconds:.1f}", f"{paged.peak_mib:,.0f}"),
+                *(f"{100 * _telling(parts):.1f} %" for parts in (called.shares, called.sampled)),
+            )
+            yield f"| {' | '.join(cells)} |"
 
 
 def put_through(name: str, made: Material, folder: Path, seconds: float = SECONDS) -> Through:
@@ -112,10 +159,12 @@ def _called(function: str, made: Material, bundle: Path, shown: Json, folder: Pa
     timed: Json = json.loads(steps["attribute"].output)
     check_attribution(timed, recorded)
     check_bounds(timed)
-    check_balance(json.loads(steps["attribute --html"].output), sampled)
+    seen: Json = json.loads(steps["attribute --html"].output)
+    check_balance(seen, sampled)
     check_page(page, shown["module"]["name"])
     call_ms = timed["run"]["elapsed_ns"] / timed["run"]["iterations"] / 1e6
-    return Called(function, count_of_run(recorded), call_ms, shares(timed, shown), page.stat().st_size, steps)
+    parts = shares(timed, shown), shares(seen, shown)
+    return Called(function, count_of_run(recorded), call_ms, *parts, page.stat().st_size, steps)
 
 
 def _tolerance(function: Function) -> float:
@@ -124,8 +173,12 @@ def _tolerance(function: Function) -> float:
 
 
 def shares(attribution: Json, shown: Json) -> dict[str, float]:
-    """The parts of the processors' time by the evidence of ops, the weakest of each; `no member`: what has none."""
+    """The parts of the processors' time by the evidence of ops, the weakest of each; `no member`: what has none.
+
+    What disturbed calls, by chance, is left out: it has a name of its own, and is of no op.
+    """
     (cpu,) = (metric for metric in attribution["metrics"] if metric["name"] == "cpu_ns")
+    disturbed = sum(row["metrics"]["cpu_ns"] for row in attribution["residual"] if row["reason"] == DISTURBED)
     weakest: dict[str, int] = {}
     for site in shown["sites"]:
         for member in site["members"]:
@@ -135,8 +188,13 @@ def shares(attribution: Json, shown: Json) -> dict[str, float]:
     for op in attribution["ops"]:
         if op["op"] in weakest:
             times[EVIDENCE[weakest[op["op"]]]] += op["metrics"]["cpu_ns"]["attributed"]
-    measured = cpu["measured"]
+    measured = cpu["measured"] - disturbed
     return {**{name: ns / measured for name, ns in times.items()}, NO_MEMBER: 1 - sum(times.values()) / measured}
+
+
+def _telling(parts: Mapping[str, float]) -> float:
+    """The part that ops have by a location or fusion."""
+    return parts["located"] + parts["fused"]
 
 
 def print_through(through: Through) -> None:
@@ -146,10 +204,11 @@ def print_through(through: Through) -> None:
         f"weights {through.weights_bytes / 1e6:,.0f} MB, bundle {through.bundle_bytes / 1e3:,.0f} kB"
     )
     for called in through.functions:
-        parts = ", ".join(f"{name} {100 * share:.2f} %" for name, share in called.shares.items())
         page = f"page {called.page_bytes / 1e3:,.0f} kB"
         print(f"  {called.name}: {called.call_ms:,.0f} ms a call, {called.events:,} events in {ITERATIONS}, {page}")
-        print(f"  time by evidence of ops: {parts}")
+        for how, parts in (("by the rule", called.shares), ("with samples", called.sampled)):
+            listed = ", ".join(f"{name} {100 * share:.2f} %" for name, share in parts.items())
+            print(f"  time by evidence of ops, {how}: {listed}")
     print(f"  {'':28}{'s':>8}{'own CPU s':>11}{'own MiB':>9}{'programs MiB':>14}")
     _print_steps([("build", through.build)])
     for called in through.functions:
