@@ -95,7 +95,7 @@ def _figures(through: Through) -> Iterator[Figure]:
     nowhere = max(called.shares[NO_MEMBER] for called in through.functions)
     yield Figure(f"{through.name}, time at no member", 100 * nowhere, "%", 100 * MOST_ELSEWHERE)
     untold = max(1 - _telling(called.sampled) for called in through.functions)
-    yield Figure(f"{through.name}, sampled, not located or fused", 100 * untold, "%", 100 * MOST_ELSEWHERE)
+    yield Figure(f"{through.name}, sampled, elsewhere", 100 * untold, "%", 100 * MOST_ELSEWHERE)
     yield Figure(
         f"{through.name}, bundle / weights", through.bundle_bytes / through.weights_bytes, "x", MOST_OF_WEIGHTS
     )
