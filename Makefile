@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into a virtual environment of its own.
-# `make` prints the targets. Set PYTHON to choose the interpreter, CORPUS to choose the folder of `make corpus` and of
-# `make bench`, PYTEST_FLAGS to choose what `make test` runs (e.g. PYTEST_FLAGS="-k units").
+# `make` prints the targets. Set PYTHON to choose the interpreter, CORPUS to choose the folder of `make corpus`, of
+# `make accuracy` and of `make bench`, PYTEST_FLAGS to choose what `make test` runs (e.g. PYTEST_FLAGS="-k units").
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -105,7 +105,7 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 	$(BIN)/python -m tests.oracle.busy
 	$(BIN)/python -m tests.oracle.edits --seeds $(SEEDS)
 	$(BIN)/python -m tests.oracle.levels $(ACCURACY_FLAGS)
-	$(BIN)/python -m tests.oracle.compilations
+	$(BIN)/python -m tests.oracle.compilations --corpus $(CORPUS)
 	$(BIN)/python -m tests.oracle.changes $(ACCURACY_FLAGS)
 
 mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"

@@ -3,7 +3,7 @@
 Each model is built as it is, at O0, at O3, with and without data tiling, with aggressive fusion, and maybe by another
 release of IREE (`--other PYTHON`: an interpreter that has it, such as those of `make compat`), and recorded. All ops
 must be matched by identity; for every metric, what each op and each residual costs more or less must add up to what the
-whole does, to the unit, as the JSON has it, and the whole must be what `tracemap attribute` says of the run.
+whole does, to the unit, as the JSON has it, and the whole must be what the rows of the run add up to.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 
 import click
 
+from tests.checks import measured_of_run
 from tests.support import ROOT, SAMPLES, Corpus, Json, check_cli, json_cli
 
 WAYS: Final = {
@@ -83,8 +84,10 @@ def _check(shown: Json, before: Path, after: Path) -> None:
 
 
 def _wholes(run: Path) -> dict[str, tuple[int, int]]:
-    """What a run cost by metric, and in how many invocations."""
+    """What a run cost by metric, and in how many invocations: the sums of its own rows, as SQL adds them up."""
     made = json.loads(check_cli("attribute", run, "--format", "json"))
+    for metric in made["metrics"]:
+        assert metric["measured"] == measured_of_run(run, metric["name"]), metric["name"]
     return {metric["name"]: (metric["measured"], metric["invocations"]) for metric in made["metrics"]}
 
 
