@@ -131,7 +131,8 @@ frontendsenv: $(READY) # an environment of its own for frameworks, over .venv: w
 	.frontends/bin/python -m pip install --quiet --editable '.[$(FRONTENDS)]' $(FRONTENDS_MORE)
 
 frontends: frontendsenv ## programs of JAX and ONNX, notebooks and tables; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
-	.frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py tests/test_examples.py $(FRONTENDS_FLAGS)
+	PATH="$(abspath $(BIN)):$$PATH" .frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py \
+		tests/test_examples.py $(FRONTENDS_FLAGS)
 
 dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'
