@@ -108,7 +108,11 @@ def test_compilers_get_the_weights_again(tmp_path: Path) -> None:
     check_cli("audit", target, "--pass", "op7")
     if shutil.which("valgrind"):
         check_cli("record", target, "--iterations", "1", "--cache-sim", "-o", tmp_path / "run.csv")
-    lost = random.Random(1).choice(sorted((target / "literals").iterdir()))
+    # Texts of kernels have literals of their own: what some processors can do takes many words.
+    of_model = re.findall(
+        r"literals/([0-9a-f]{64}[.a-z]*)", (target / "source" / "weighted.mlir").read_text(encoding="utf-8")
+    )
+    lost = target / "literals" / random.Random(1).choice(of_model)
     lost.unlink()
     with pytest.raises(BundleInvalid, match="a literal of a text cannot be read"):
         load(target).model()
