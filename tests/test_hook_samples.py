@@ -135,8 +135,31 @@ def test_kernels_have_the_share_of_samples_that_they_have_of_time(
     """The other side is the time of recorded calls, of the same execution.
 
     A call between whose begin and end other programs ran lasts longer by the clock, but is not sampled more often; so
-    each counts as at most three times the median of its kernel. A rate may fall into step with calls, which all take
-    much the same time: several rates together do not.
+    each counts as at most three times the median of its kernel. Where others ran most of the time that is not enough:
+    what the sampler does wrong is wrong in each of three tries.
+    """
+    wrong = []
+    for attempt in range(3):
+        spent, seen = times_and_samples(sampler, library, made, output / str(attempt))
+        assert set(seen) <= set(spent)
+        assert seen.total() > 300
+        wrong = [kernel for kernel in spent if not has_its_share(kernel, spent, seen)]
+        if not wrong:
+            break
+    assert not wrong
+
+
+def has_its_share(kernel: str, spent: Counter[str], seen: Counter[str]) -> bool:
+    """Whether a kernel's part of the samples is that of the time, as far as so many samples can tell."""
+    share = spent[kernel] / spent.total()
+    error = (share * (1 - share) / seen.total()) ** 0.5
+    return bool(abs(seen[kernel] / seen.total() - share) < 5 * error + 0.01)
+
+
+def times_and_samples(sampler: str, library: Path, made: Path, output: Path) -> tuple[Counter[str], Counter[str]]:
+    """The time of each kernel's calls, and its samples.
+
+    A rate may fall into step with calls, which all take much the same time: several rates together do not.
     """
     vmfb = sample(made, "jax_gpt2_4l")
     command = [str(find_tool("iree-benchmark-module")), f"--module={vmfb}", "--device=local-sync"]
@@ -157,12 +180,7 @@ def test_kernels_have_the_share_of_samples_that_they_have_of_time(
         samples = read_samples(folder)
         functions = image.functions_at(samples.taken["address"][samples.taken["executable"] != OUTSIDE])
         seen.update(image.functions[int(place)].name for place in functions[functions >= 0])
-    assert set(seen) <= set(spent)
-    assert seen.total() > 300
-    for kernel, time_ns in spent.items():
-        share = time_ns / spent.total()
-        error = (share * (1 - share) / seen.total()) ** 0.5
-        assert abs(seen[kernel] / seen.total() - share) < 5 * error + 0.01, kernel
+    return spent, seen
 
 
 def test_the_output_is_as_without_samples(sampler: str, library: Path, made: Path, output: Path) -> None:
