@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.order import FEWEST, median_ranks
 from tracemap.units import UNKNOWN, Integer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _WIDEST = 16
 """Numbers of invocations for each event, up to which these are marked in a string of bits."""
@@ -46,3 +51,22 @@ def invocations(tables: Tables) -> Invocations:
     distinct = bits if narrow else "count(DISTINCT invocation)"
     ((count,),) = tables.query(f"SELECT {distinct} FROM resolved")
     return Invocations(int(count), distinct)
+
+
+PlaceOf = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
+_WIDEST_TABLE = 16
+"""Numbers for each invocation, up to which their places are in a table."""
+
+
+def place_of(tables: Tables) -> PlaceOf:
+    """What gives the place of invocations among all of them, by their numbers, which may have gaps."""
+    import numpy as np
+
+    query = "SELECT DISTINCT invocation FROM resolved WHERE invocation IS NOT NULL ORDER BY invocation"
+    numbers = tables.columns(query)["invocation"]
+    first, last = int(numbers[0]), int(numbers[-1])
+    if last - first >= _WIDEST_TABLE * len(numbers):
+        return lambda invocations: np.asarray(np.searchsorted(numbers, invocations))
+    places = np.zeros(last - first + 1, dtype=np.int64)
+    places[numbers - first] = np.arange(len(numbers))
+    return lambda invocations: np.asarray(places[invocations - first])

@@ -30,6 +30,11 @@ def largest_column(number: int) -> str:
     return f"largest_{number}"
 
 
+def worked(number: int) -> str:
+    """What an `event` has of the n-th metric without what lies beyond the fence of its row of `groups`, in SQL."""
+    return f"coalesce(least(event.{value_column(number)}, groups.{fence_column(number)}), 0)"
+
+
 def find_outliers(resolved: Resolved, fenced: Sequence[int]) -> None:
     """Make the table `outliers`: events of `resolved` with their number as `row` and the shape of their group.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tracemap.attribution.scan.metrics import value_column
-from tracemap.attribution.scan.outliers import fence_column
+from tracemap.attribution.scan.invocations import PlaceOf, place_of
+from tracemap.attribution.scan.outliers import worked
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.model import TIME_METRICS
@@ -28,7 +28,6 @@ SELECT event.target, event.invocation, CAST(sum({worked}) AS DOUBLE) AS total
 FROM resolved AS event JOIN groups ON {same_group}
 WHERE event.target >= 0 AND event.invocation IS NOT NULL GROUP BY ALL ORDER BY ALL
 """
-_WORKED: Final = "coalesce(least(event.{value}, groups.{fence}), 0)"
 
 
 def values_by_target(tables: Tables, seen: Scan) -> Mapping[str, Values]:
@@ -37,17 +36,17 @@ def values_by_target(tables: Tables, seen: Scan) -> Mapping[str, Values]:
     if count is UNKNOWN or count * len(seen.targets) > MOST_VALUES:
         return {}
     times = [(number, metric.name) for number, metric in enumerate(seen.metrics) if metric.name in TIME_METRICS]
-    return {name: _of_metric(tables, seen, number, count) for number, name in times}
+    places = place_of(tables)
+    return {name: _of_metric(tables, seen, number, places) for number, name in times}
 
 
-def _of_metric(tables: Tables, seen: Scan, number: int, count: int) -> Values:
+def _of_metric(tables: Tables, seen: Scan, number: int, places_of: PlaceOf) -> Values:
     import numpy as np
 
-    worked = _WORKED.format(value=value_column(number), fence=fence_column(number))
-    rows: Mapping[str, npt.NDArray[Any]] = tables.columns(_QUERY.format(worked=worked, same_group=seen.same_group))
-    # The numbers of invocations may have gaps, and not every target runs in each.
-    numbers = tables.columns("SELECT DISTINCT invocation FROM resolved WHERE invocation IS NOT NULL ORDER BY ALL")
-    places = np.searchsorted(numbers["invocation"], rows["invocation"])
+    count = seen.invocations.count
+    assert count is not UNKNOWN
+    rows = tables.columns(_QUERY.format(worked=worked(number), same_group=seen.same_group))
+    places = places_of(rows["invocation"])  # not every target runs in each
     begins = np.searchsorted(rows["target"], np.arange(len(seen.targets) + 1))
     found = {}
     for target, (begin, end) in enumerate(pairwise(begins)):

@@ -8,14 +8,15 @@ rows times the sums that each is part of, memory does not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import PerInvocation
+from tracemap.attribution.scan.invocations import PlaceOf, place_of
 from tracemap.attribution.scan.metrics import value_column
-from tracemap.attribution.scan.outliers import fence_column, largest_column
+from tracemap.attribution.scan.outliers import largest_column, worked
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.order import median_ranks
@@ -42,7 +43,6 @@ SELECT event.target, event.invocation{columns}
 FROM resolved AS event JOIN (SELECT * FROM groups SEMI JOIN summed USING (target)) AS groups ON {same_group}
 WHERE event.rowid >= {first} AND event.rowid < {first} + {count}
 """
-_WORKED = ", coalesce(least(event.{value}, groups.{fence}), 0) AS {value}"
 # No sum of any of the values is larger than this.
 _BOUND = """
 CASE WHEN min(least_{number}) >= 0 THEN sum(total_{number}) ELSE
@@ -64,7 +64,7 @@ def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict
     untold = [each for each, told in found.items() if each and len(told) < len(seen.metrics)]
     if not untold:
         return found
-    rows = _Rows(tables, seen, _place_of(tables), _parts(tables, len(seen.metrics)))
+    rows = _Rows(tables, seen, place_of(tables), _parts(tables, len(seen.metrics)))
     rest = iter(untold)
     at_a_time = max(1, tables.memory_bytes // _OF_MEMORY // (_BYTES_OF_SUM * count * len(seen.metrics)))
     while some := list(islice(rest, at_a_time)):
@@ -81,25 +81,6 @@ def nothing(seen: Scan) -> PerInvocation:
 def _told(seen: Scan, each: Weighted) -> Mapping[str, PerInvocation]:
     """What the scan tells of a sum: that of a target of its own."""
     return seen.by_target[each[0][0]].per_invocation if [weight for _, weight in each] == [UNIT] else {}
-
-
-_PlaceOf = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
-_WIDEST = 16
-"""Numbers for each invocation, up to which their places are in a table."""
-
-
-def _place_of(tables: Tables) -> _PlaceOf:
-    """What gives the place of invocations among all of them, by their numbers, which may have gaps."""
-    import numpy as np
-
-    query = "SELECT DISTINCT invocation FROM resolved WHERE invocation IS NOT NULL ORDER BY invocation"
-    numbers = tables.columns(query)["invocation"]
-    first, last = int(numbers[0]), int(numbers[-1])
-    if last - first >= _WIDEST * len(numbers):
-        return lambda invocations: np.asarray(np.searchsorted(numbers, invocations))
-    places = np.zeros(last - first + 1, dtype=np.int64)
-    places[numbers - first] = np.arange(len(numbers))
-    return lambda invocations: np.asarray(places[invocations - first])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +130,7 @@ class _Rows:
 
     tables: Tables
     seen: Scan
-    place_of: _PlaceOf
+    place_of: PlaceOf
     parts: Sequence[_Parts]
 
     def summed(self, sums: Sequence[Weighted]) -> Iterator[Mapping[str, PerInvocation]]:
@@ -176,9 +157,7 @@ class _Rows:
 
     def _blocks(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         """The rows of the targets that are summed up, some at a time."""
-        columns = "".join(
-            _WORKED.format(value=value_column(number), fence=fence_column(number)) for number in range(len(self.parts))
-        )
+        columns = "".join(f", {worked(number)} AS {value_column(number)}" for number in range(len(self.parts)))
         ((rows,),) = self.tables.query("SELECT count(*) FROM resolved")
         for first in range(0, rows, _ROWS_AT_A_TIME):
             limits = {"first": first, "count": _ROWS_AT_A_TIME}
