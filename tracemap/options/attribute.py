@@ -48,6 +48,19 @@ ALL: Final = Window()
 """Nothing is left out."""
 
 
+class Windowed:
+    """What options have that name a window of runs; they declare `begin` and `end` in their own places."""
+
+    __slots__ = ()
+    begin: float
+    end: float
+
+    @property
+    def window(self) -> Window:
+        """The calls that are looked at."""
+        return Window(self.begin, self.end)
+
+
 class Rule(enum.StrEnum):
     """How a site's cost is split over its members."""
 
@@ -62,7 +75,7 @@ class Rule(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AttributeOptions(Options):
+class AttributeOptions(Options, Windowed):
     """How to join runs onto their bundle, and where the result goes."""
 
     map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
@@ -98,8 +111,3 @@ class AttributeOptions(Options):
     )
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace outputs that exist.")
-
-    @property
-    def window(self) -> Window:
-        """The calls that are looked at."""
-        return Window(self.begin, self.end)

@@ -15,7 +15,7 @@ from tracemap.options.attribute import (
     RULE_HELP,
     TO_HELP,
     Rule,
-    Window,
+    Windowed,
 )
 from tracemap.options.option import Options, option, required
 
@@ -36,7 +36,7 @@ SelfCost = Literal["ops", "kernels"]
 
 
 @dataclass(frozen=True, slots=True)
-class ExportOptions(Options):
+class ExportOptions(Options, Windowed):
     """Which format to write, what of the costs, and how runs are joined for it."""
 
     to: Format = required(f"The format: {', '.join(get_args(Format))}.", metavar="FORMAT")
@@ -67,8 +67,3 @@ class ExportOptions(Options):
     no_data_flow: bool = option(False, "Of graphs, leave out which op uses whose result; nothing is parsed then.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace outputs that exist.")
-
-    @property
-    def window(self) -> Window:
-        """The calls that are looked at."""
-        return Window(self.begin, self.end)

@@ -14,13 +14,13 @@ from tracemap.options.attribute import (
     RULE_HELP,
     TO_HELP,
     Rule,
-    Window,
+    Windowed,
 )
 from tracemap.options.option import Options, option, required
 
 
 @dataclass(frozen=True, slots=True)
-class ReportOptions(Options):
+class ReportOptions(Options, Windowed):
     """Where the annotated page goes, and how runs are joined for it."""
 
     output: Path = required("The page.", "-o", "--output", metavar="PAGE.html")
@@ -32,8 +32,3 @@ class ReportOptions(Options):
     totals: bool = option(False, "Begin with sums over all invocations, not the mean of one.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace PAGE.html if it exists.")
-
-    @property
-    def window(self) -> Window:
-        """The calls that are looked at."""
-        return Window(self.begin, self.end)
