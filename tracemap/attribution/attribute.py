@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -95,8 +96,31 @@ class Request:
     series: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An attribution, with what it was made of: what happened at each place, and the events, for as long as it is open.
+
+    `tables` has them as the table `resolved` (`scan.rows`).
+    """
+
+    result: Attribution
+    places: Totals
+    tables: Tables
+
+
 def attribute(request: Request) -> Attribution:
     """Join runs onto a map.
+
+    Raises:
+        TracemapError: as `joined` does.
+    """
+    with joined(request) as made:
+        return made.result
+
+
+@contextmanager
+def joined(request: Request) -> Iterator[Joined]:
+    """The same, with its events.
 
     Raises:
         RunMismatch: a run is of another module or has no kernel of the map, and `allow_mismatch` is not set.
@@ -111,7 +135,8 @@ def attribute(request: Request) -> Attribution:
         seen = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
         if not request.allow_mismatch:
             check_something_matches(graph, tables, seen)
-        return _result(request, tables, totals(seen), diagnostics)
+        places = totals(seen)
+        yield Joined(_result(request, tables, places, diagnostics), places, tables)
 
 
 FEW_SAMPLES: Final = 100

@@ -19,6 +19,7 @@ from tracemap.capture.disturbance import disturbed, observed, unseen
 from tracemap.capture.enough import Outcome, still_changing
 from tracemap.capture.execution import Execution, timed_execution
 from tracemap.capture.geometry import geometry, line_bytes
+from tracemap.capture.machine import this_machine
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
@@ -213,6 +214,7 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic], distu
         diagnostics=tuple(about),
         line_bytes=line_bytes(geometry(()).caches),
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
+        machine=this_machine(),
     )
 
 

@@ -144,6 +144,18 @@ class DeviceTime(Record, frozen=True):
     calls: Annotated[Count, msgspec.Meta(description="In each group.")]
 
 
+class Machine(Record, frozen=True):
+    """The machine that a run was recorded on, and when: by its own clock, which may be wrong."""
+
+    host: Annotated[Text, msgspec.Meta(description="Its name.")]
+    cpu_model: Annotated[Text, msgspec.Meta(description="What its processor calls itself.")]
+    processors: Annotated[Integer, msgspec.Meta(description="Of the whole machine.")]
+    recorded_ns: Annotated[Integer, msgspec.Meta(description="Since 1970-01-01T00:00:00Z, when the run was written.")]
+
+
+UNKNOWN_MACHINE: Final = Machine(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+
+
 class RunHeader(Document, frozen=True, kw_only=True):
     """How a run came about: unknown is what was not told by whoever wrote the file."""
 
@@ -176,6 +188,7 @@ class RunHeader(Document, frozen=True, kw_only=True):
         Integer, msgspec.Meta(description="Of a line of the last-level cache that was simulated.")
     ] = UNKNOWN
     devices: Annotated[tuple[DeviceTime, ...], msgspec.Meta(description="What --compare-devices measured.")] = ()
+    machine: Annotated[Machine, msgspec.Meta(description="Where and when it was recorded.")] = UNKNOWN_MACHINE
 
 
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")

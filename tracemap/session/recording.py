@@ -113,6 +113,7 @@ def _header(bundle: Bundle, begin: Look, end: Look, about: Sequence[Diagnostic])
 
     from tracemap.capture.disturbance import disturbed, observed, unseen
     from tracemap.capture.geometry import geometry, line_bytes
+    from tracemap.capture.machine import this_machine
     from tracemap.capture.peaks import measure_peaks
     from tracemap.capture.record import tools_used
     from tracemap.measurements.model import UNTOLD_HEADER, Clock
@@ -129,6 +130,7 @@ def _header(bundle: Bundle, begin: Look, end: Look, about: Sequence[Diagnostic])
         tools=tools_used(),
         diagnostics=(*about, *([] if found is None else [found])),
         line_bytes=line_bytes(geometry(()).caches),
+        machine=this_machine(),
     )
 
 
