@@ -136,6 +136,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "flags",
                 "geometry",
                 "leash",
+                "machine",
                 "peaks",
             }
         ),
@@ -158,7 +159,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"columns", "drift", "events", "medians"}),
         frozenset({"elapsed"}),
         frozenset({"hook", "ireeprof"}),
-        frozenset({"badcells", "runfile"}),
+        frozenset({"badcells", "foreign", "runfile"}),
         frozenset({"window"}),
     ),
     "reports": (

@@ -28,6 +28,7 @@ from tracemap.errors import RunInvalid
 CASES = Path(__file__).parent / "mutations" / "cases"
 TRIES = {
     "profile": 40,
+    "exported-run": 40,
     "bundle": 60,
     "map": 100,
     "header": 100,

@@ -325,6 +325,7 @@ READERS: dict[str, Reader] = {
         Reader("csv", ((inputs.CSV, changed_csv),), partial(_read_run, inputs.CSV)),
         Reader("profile", ((inputs.PROFILE, changed_bytes),), partial(_read_run, inputs.PROFILE)),
         Reader("export", ((inputs.EXPORT, changed_json_lines),), _read_export),
+        Reader("exported-run", ((inputs.EXPORT, changed_json_lines),), partial(_read_run, inputs.EXPORT)),
         Reader("flags", ((inputs.FLAGS, changed_lines), ("more.flags", changed_lines)), _read_flags),
         Reader("expected", ((inputs.EXPECTED, changed_bytes),), _read_expected),
         Reader("module", ((inputs.MODULE, changed_module), (inputs.MODULE, changed_bytes)), _read_module),

@@ -1,7 +1,8 @@
-"""Opens whatever holds a run: a table of ours or of others, an `.ireeprof`, standard input."""
+"""Opens whatever holds a run: a table of ours or of others, an `.ireeprof`, what other tools print, standard input."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,10 @@ from msgspec import structs
 
 from tracemap.errors import RunEmpty, RunInvalid, ToolFailed
 from tracemap.inputs import copy_given, is_file
+from tracemap.measurements.foreign.recognising import Form, form_of
 from tracemap.measurements.ireeprof.profile import NOTHING_KNOWN, KnownCalls, Profile, read_export
-from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_records, is_profile
-from tracemap.measurements.model import UNTOLD_HEADER, Run
+from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_records
+from tracemap.measurements.model import UNTOLD_HEADER, Run, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def open_run(path: Path, folder: Path) -> Run:
-    """Open a run: a table (see `measurements.runfile.read_run`), or an `.ireeprof`.
+    """Open a run: a table (see `measurements.runfile.read_run`), or what another tool made; its content says which.
 
     Args:
         path: the file; `-` is standard input.
-        folder: where the events of an `.ireeprof`, or of a pipe, are put, which must stay as long as the run.
+        folder: where the events of what is no table, or of a pipe, are put, which must stay as long as the run.
 
     Raises:
         RunEmpty: nothing was recorded.
@@ -36,10 +38,13 @@ def open_run(path: Path, folder: Path) -> Run:
     """
     if not is_file(str(path)):
         path = _copied(path, folder)
-    if not path.is_file() or not (path.suffix == ".ireeprof" or is_profile(path)):
+    form = Form.PROFILE if path.suffix == ".ireeprof" else form_of(path)
+    if form is Form.TABLE:
         return read_run(path)
     table = folder / f"{path.name}.parquet"
-    _convert(path, table)
+    with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
+        header, events = _of_profile(path, form, connection)
+        write_run(header, events, table, force=True)
     return replace(read_run(table), has_header=False)
 
 
@@ -50,25 +55,26 @@ def _copied(path: Path, folder: Path) -> Path:
     return copy
 
 
-def _convert(profile: Path, table: Path) -> None:
-    """Write the run that an `.ireeprof` holds, with all that it tells of how it came about."""
-    remedy = "free some, or record fewer calls"
-    with (
-        fitting(f"the events of {profile}", remedy),
-        open_database(spared_memory(EXPORT_MEMORY)) as connection,
-    ):
-        read = load_profile(profile, connection)
-        if read.event_count == 0 and not read.lost_records:
-            raise RunEmpty(f"{profile}: the profile holds no event: nothing ran, or host execution was not profiled")
-        header = structs.replace(
-            UNTOLD_HEADER,
-            clock=read.clock,
-            iterations=read.invocations,
-            programs=read.programs,
-            buffers=read.buffers,
-            diagnostics=read.diagnostics,
-        )
-        write_run(header, read.events.in_order(), table, force=True)
+def _fitting(path: Path) -> AbstractContextManager[None]:
+    return fitting(f"the events of {path}", "free some, or record fewer calls")
+
+
+def _of_profile(
+    path: Path, form: Form, connection: duckdb.DuckDBPyConnection
+) -> tuple[RunHeader, duckdb.DuckDBPyRelation]:
+    """The run that an `.ireeprof` or its export holds, with all that it tells of how it came about."""
+    read = load_profile(path, connection) if form is Form.PROFILE else read_export(path, connection)
+    if read.event_count == 0 and not read.lost_records:
+        raise RunEmpty(f"{path}: the profile holds no event: nothing ran, or host execution was not profiled")
+    header = structs.replace(
+        UNTOLD_HEADER,
+        clock=read.clock,
+        iterations=read.invocations,
+        programs=read.programs,
+        buffers=read.buffers,
+        diagnostics=read.diagnostics,
+    )
+    return header, read.events.in_order()
 
 
 # ---- an `.ireeprof`

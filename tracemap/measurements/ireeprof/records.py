@@ -38,16 +38,6 @@ class WholeRecords:
     finished: bool
 
 
-def is_profile(path: Path) -> bool:
-    """Whether a file begins as an `.ireeprof` does.
-
-    Raises:
-        RunInvalid: it cannot be read.
-    """
-    with opened(path, RunInvalid) as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
 def whole_records(profile: Path) -> WholeRecords:
     """Walk an `.ireeprof` from record to record.
 

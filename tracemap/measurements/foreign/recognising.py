@@ -1,0 +1,57 @@
+"""Whose file a run is, told by its first bytes: names tell nothing, as files of others are renamed and piped."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Final
+
+from tracemap.errors import RunInvalid
+from tracemap.inputs import opened
+
+_HEAD_BYTES: Final = 1 << 16
+
+
+class Form(enum.Enum):
+    """What a file is. `TABLE` is whatever has no mark of another: `runfile` then says whether it is a run."""
+
+    TABLE = enum.auto()
+    PROFILE = enum.auto()
+    """An `.ireeprof`."""
+    EXPORT = enum.auto()
+    """What `iree-profile export --format=ireeperf-jsonl` writes."""
+
+
+_MARKS: Final = {b"IRPF": Form.PROFILE}
+_REFUSED: Final = {
+    b"PERFILE2": "is a recording of perf: print it first, with `perf script`",
+}
+"""What others begin with that is read only after a tool of theirs has printed it."""
+
+
+def form_of(path: Path) -> Form:
+    """What a file is.
+
+    Raises:
+        RunInvalid: it cannot be read, or is of a form that is known and not read; the message says what helps.
+    """
+    with opened(path, RunInvalid) as file:
+        head = file.read(_HEAD_BYTES)
+    for mark, form in _MARKS.items():
+        if head.startswith(mark):
+            return form
+    for mark, what in _REFUSED.items():
+        if head.startswith(mark):
+            raise RunInvalid(f"{path}: {what}")
+    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    return _json_form(path, text) if text.startswith(("{", "[")) else Form.TABLE
+
+
+def _json_form(path: Path, text: str) -> Form:
+    line = text.partition("\n")[0]
+    if '"record_type"' in line:
+        return Form.EXPORT
+    raise RunInvalid(f"{path}: is JSON, but none that is read as a run: {_JSON_READ}")
+
+
+_JSON_READ: Final = "what `iree-profile export --format=ireeperf-jsonl` writes"
