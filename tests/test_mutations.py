@@ -29,6 +29,9 @@ CASES = Path(__file__).parent / "mutations" / "cases"
 TRIES = {
     "profile": 40,
     "exported-run": 40,
+    "report": 60,
+    "reported-events": 60,
+    "dispatch-statistics": 60,
     "bundle": 60,
     "map": 100,
     "header": 100,

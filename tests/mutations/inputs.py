@@ -34,6 +34,9 @@ DUMPS = "dumps"
 LOCATIONS = "locations.txt"
 SPECS = "inputs.txt"
 BENCHMARK = "benchmark.json"
+DISPATCH_STATISTICS = "statistics.json"
+REPORT = "dispatches.jsonl"
+REPORTED_EVENTS = "events.jsonl"
 STOPS = "stops"
 
 _MODEL = SAMPLES / "models" / "hand_mlp.mlir"
@@ -128,6 +131,12 @@ def _make_profile(folder: Path) -> None:
     command = support.tool_command("iree-run-module", folder / MODULE, "local-task", support.PROFILING)
     support.run([*command, f"--device_profiling_output={profile}"])
     support.run([find_tool("iree-profile"), "export", "--format=ireeperf-jsonl", f"--output={export}", profile])
+    for name, *options in ((REPORT,), (REPORTED_EVENTS, "--dispatch_events")):
+        printed = support.run([find_tool("iree-profile"), "dispatch", "--format=jsonl", *options, profile])
+        (folder / name).write_text(printed, encoding="utf-8")
+    statistics = ("--dispatch_statistics=true", "--benchmark_format=json")
+    command = support.tool_command("iree-benchmark-module", folder / MODULE, "local-task", *statistics)
+    (folder / DISPATCH_STATISTICS).write_text(support.run(command), encoding="utf-8")
 
 
 def _make_calls(folder: Path) -> None:

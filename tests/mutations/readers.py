@@ -326,6 +326,17 @@ READERS: dict[str, Reader] = {
         Reader("profile", ((inputs.PROFILE, changed_bytes),), partial(_read_run, inputs.PROFILE)),
         Reader("export", ((inputs.EXPORT, changed_json_lines),), _read_export),
         Reader("exported-run", ((inputs.EXPORT, changed_json_lines),), partial(_read_run, inputs.EXPORT)),
+        Reader("report", ((inputs.REPORT, changed_json_lines),), partial(_read_run, inputs.REPORT)),
+        Reader(
+            "reported-events",
+            ((inputs.REPORTED_EVENTS, changed_json_lines),),
+            partial(_read_run, inputs.REPORTED_EVENTS),
+        ),
+        Reader(
+            "dispatch-statistics",
+            ((inputs.DISPATCH_STATISTICS, changed_json),),
+            partial(_read_run, inputs.DISPATCH_STATISTICS),
+        ),
         Reader("flags", ((inputs.FLAGS, changed_lines), ("more.flags", changed_lines)), _read_flags),
         Reader("expected", ((inputs.EXPECTED, changed_bytes),), _read_expected),
         Reader("module", ((inputs.MODULE, changed_module), (inputs.MODULE, changed_bytes)), _read_module),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from tracemap.errors import RunEmpty, RunInvalid, ToolFailed
 from tracemap.inputs import copy_given, is_file
+from tracemap.measurements.foreign.google_benchmark import read_google_benchmark
+from tracemap.measurements.foreign.profile_reports import read_report
 from tracemap.measurements.foreign.recognising import Form, form_of
+from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.ireeprof.profile import NOTHING_KNOWN, KnownCalls, Profile, read_export
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_records
-from tracemap.measurements.model import UNTOLD_HEADER, Run, RunHeader
+from tracemap.measurements.model import UNTOLD_HEADER, Run
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder
@@ -43,8 +47,8 @@ def open_run(path: Path, folder: Path) -> Run:
         return read_run(path)
     table = folder / f"{path.name}.parquet"
     with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
-        header, events = _of_profile(path, form, connection)
-        write_run(header, events, table, force=True)
+        read = _READERS[form](path, connection)
+        write_run(read.header, read.events, table, force=True)
     return replace(read_run(table), has_header=False)
 
 
@@ -59,11 +63,16 @@ def _fitting(path: Path) -> AbstractContextManager[None]:
     return fitting(f"the events of {path}", "free some, or record fewer calls")
 
 
-def _of_profile(
-    path: Path, form: Form, connection: duckdb.DuckDBPyConnection
-) -> tuple[RunHeader, duckdb.DuckDBPyRelation]:
-    """The run that an `.ireeprof` or its export holds, with all that it tells of how it came about."""
-    read = load_profile(path, connection) if form is Form.PROFILE else read_export(path, connection)
+def _read_profile(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
+    """The run of an `.ireeprof`, with all that it tells of how it came about."""
+    return _of_profile(path, load_profile(path, connection))
+
+
+def _read_export(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
+    return _of_profile(path, read_export(path, connection))
+
+
+def _of_profile(path: Path, read: Profile) -> ForeignRun:
     if read.event_count == 0 and not read.lost_records:
         raise RunEmpty(f"{path}: the profile holds no event: nothing ran, or host execution was not profiled")
     header = structs.replace(
@@ -74,7 +83,15 @@ def _of_profile(
         buffers=read.buffers,
         diagnostics=read.diagnostics,
     )
-    return header, read.events.in_order()
+    return ForeignRun(header, read.events.in_order())
+
+
+_READERS: Final[Mapping[Form, Callable[[Path, duckdb.DuckDBPyConnection], ForeignRun]]] = {
+    Form.PROFILE: _read_profile,
+    Form.EXPORT: _read_export,
+    Form.REPORT: read_report,
+    Form.GOOGLE_BENCHMARK: read_google_benchmark,
+}
 
 
 # ---- an `.ireeprof`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,10 @@ class Form(enum.Enum):
     """An `.ireeprof`."""
     EXPORT = enum.auto()
     """What `iree-profile export --format=ireeperf-jsonl` writes."""
+    REPORT = enum.auto()
+    """What other commands of iree-profile print with `--format=jsonl`."""
+    GOOGLE_BENCHMARK = enum.auto()
+    """JSON of Google Benchmark."""
 
 
 _MARKS: Final = {b"IRPF": Form.PROFILE}
@@ -49,9 +54,17 @@ def form_of(path: Path) -> Form:
 
 def _json_form(path: Path, text: str) -> Form:
     line = text.partition("\n")[0]
-    if '"record_type"' in line:
+    if _OF_GOOGLE_BENCHMARK.match(text):
+        return Form.GOOGLE_BENCHMARK
+    if '"record_type"' in line and '"schema_version"' in line:
         return Form.EXPORT
-    raise RunInvalid(f"{path}: is JSON, but none that is read as a run: {_JSON_READ}")
+    if _OF_REPORT.match(line):
+        return Form.REPORT
+    raise RunInvalid(
+        f"{path}: is JSON, but none that is read as a run: that of iree-profile (a record in each line, "
+        "--format=ireeperf-jsonl or jsonl) and of Google Benchmark is"
+    )
 
 
-_JSON_READ: Final = "what `iree-profile export --format=ireeperf-jsonl` writes"
+_OF_GOOGLE_BENCHMARK: Final = re.compile(r'\{\s*"(context|benchmarks)"\s*:')
+_OF_REPORT: Final = re.compile(r'\{\s*"type"\s*:\s*"')

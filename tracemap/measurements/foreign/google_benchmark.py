@@ -1,0 +1,161 @@
+"""Google Benchmark's JSON, as `iree-benchmark-module --dispatch_statistics=true --benchmark_format=json` prints it.
+
+Behind the row of each function, `BM_main/process_time/real_time`, are rows of its kernels, `BM_main/KERNEL`. Their
+times are of one iteration, the counter `calls` is how often a kernel ran in one; times the iterations both are whole
+numbers again. `real_time` is from the first workgroup to the last, `cpu_time` the sum over workers. The rows of kernels
+are of all repetitions together. Google Benchmark documents the format in docs/user_guide.md, "Output Formats".
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import structs
+
+from tracemap.codec import decode
+from tracemap.errors import RunInvalid
+from tracemap.inputs import opened
+from tracemap.measurements.foreign.run import ForeignRun
+from tracemap.measurements.foreign.totals import Total, fill_totals, means_only, rows_of_totals
+from tracemap.measurements.model import UNTOLD_HEADER, Machine, RunHeader
+from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer
+
+if TYPE_CHECKING:
+    import duckdb
+
+_MOST_BYTES: Final = 64 << 20
+"""Of a file; one of a thousand kernels has half a megabyte."""
+_NANOSECONDS: Final = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
+_ITERATION: Final = "iteration"
+
+
+class _Context(msgspec.Struct, frozen=True):
+    date: str | None = None
+    host_name: str | None = None
+    executable: str | None = None
+    num_cpus: int | None = None
+    library_version: str | None = None
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """A row, as far as it is read; those of kernels have the counters `calls` and `percent`."""
+
+    name: str
+    run_type: str = _ITERATION
+    iterations: int = 0
+    real_time: float = math.nan
+    cpu_time: float = math.nan
+    time_unit: str = "ns"
+    calls: float | None = None
+    percent: float | None = None
+    error_occurred: bool = False
+    error_message: str = ""
+
+    @property
+    def function(self) -> str:
+        """The function that was called."""
+        return self.name.partition("/")[0].removeprefix("BM_")
+
+    @property
+    def kernel(self) -> str:
+        """The kernel, of a row that has one."""
+        return self.name.partition("/")[2]
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a kernel's."""
+        return self.calls is not None and self.percent is not None and bool(self.kernel)
+
+
+class _Report(msgspec.Struct, frozen=True):
+    benchmarks: list[_Row]
+    context: _Context = _Context()
+
+
+def read_google_benchmark(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
+    """Read such a file; the tables of totals in the connection are overwritten.
+
+    Raises:
+        RunEmpty: no kernel was called.
+        RunInvalid: it is no such file, a damaged one, or one without rows of kernels.
+    """
+    with opened(path, RunInvalid) as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise RunInvalid(f"{path}: is larger than {_MOST_BYTES >> 20} MB, which no output of Google Benchmark is")
+    try:
+        report = decode(data, _Report)
+    except ValueError as error:
+        raise RunInvalid(f"{path}: no output of Google Benchmark, or a damaged one: {error}") from error
+    rows = [row for row in report.benchmarks if row.run_type == _ITERATION]
+    for row in rows:
+        if row.error_occurred:
+            raise RunInvalid(f"{path}: the benchmark {row.name!r} failed: {row.error_message[:200]!r}")
+    kernels = [row for row in rows if row.is_kernel]
+    if not kernels:
+        raise RunInvalid(
+            f"{path}: has no rows of kernels; make it with iree-benchmark-module --dispatch_statistics=true, which "
+            "local devices can"
+        )
+    fill_totals(connection, [_total(path, row) for row in kernels])
+    calls = [row for row in rows if row.calls is None and row.function in {kernel.function for kernel in kernels}]
+    return ForeignRun(_header(path, report.context, calls), rows_of_totals(connection, path))
+
+
+def _total(path: Path, row: _Row) -> Total:
+    # A device that does not tell the time over workers has none, which is not the same as 0.
+    cpu_ns = _whole_ns(path, row, row.cpu_time) if row.cpu_time else None
+    calls = _whole(path, row, (row.calls or 0) * row.iterations)
+    return row.kernel, calls, _whole_ns(path, row, row.real_time), cpu_ns
+
+
+def _whole_ns(path: Path, row: _Row, time: float) -> int:
+    """A time of one iteration, over all of them."""
+    if row.time_unit not in _NANOSECONDS:
+        raise RunInvalid(f"{path}: the row {row.name!r} has an unknown time_unit {row.time_unit[:20]!r}")
+    return _whole(path, row, time * _NANOSECONDS[row.time_unit] * row.iterations)
+
+
+def _whole(path: Path, row: _Row, value: float) -> int:
+    if not 0 <= value < INTEGER_LIMIT:
+        raise RunInvalid(f"{path}: the row {row.name!r} has times, calls or iterations that nothing can have")
+    return round(value)
+
+
+def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
+    """What the file tells of the calls of functions, and of the machine."""
+    functions = {row.function for row in calls}
+    one = len(functions) == 1
+    version = context.library_version
+    return structs.replace(
+        UNTOLD_HEADER,
+        command=() if context.executable is None else (context.executable,),
+        function=functions.pop() if one else UNKNOWN,
+        iterations=_whole(path, calls[0], sum(row.iterations for row in calls)) if one else UNKNOWN,
+        elapsed_ns=sum(_whole_ns(path, row, row.real_time) for row in calls) if one else UNKNOWN,
+        tools=() if version is None else (f"Google Benchmark {version}",),
+        diagnostics=(means_only("Google Benchmark"),),
+        machine=Machine(
+            host=context.host_name or UNKNOWN,
+            cpu_model=UNKNOWN,
+            processors=_known(context.num_cpus),
+            recorded_ns=_recorded_ns(context.date),
+        ),
+    )
+
+
+def _known(count: int | None) -> Integer:
+    return count if count is not None and 0 < count <= INTEGER_LIMIT else UNKNOWN
+
+
+def _recorded_ns(date: str | None) -> Integer:
+    """When a program began, of a date such as 2026-11-23T06:09:31+00:00; one without a zone tells no time."""
+    try:
+        told = datetime.fromisoformat(date or "")
+    except ValueError:
+        return UNKNOWN
+    return UNKNOWN if told.tzinfo is None or told.year < 1970 else round(told.timestamp()) * 1_000_000_000

@@ -1,0 +1,144 @@
+"""What the commands of iree-profile print for people with `--format=jsonl`, as far as it tells times of kernels.
+
+`dispatch`, `executable` and `statistics` print sums for each kernel; with `--dispatch_events` each dispatch has a row
+of its own. These rows do not tell what was recorded into the command buffers, so the sites of a shared kernel cannot be
+told apart: the export, `iree-profile export --format=ireeperf-jsonl`, tells that too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import RunEmpty, RunInvalid
+from tracemap.measurements.foreign.run import ForeignRun
+from tracemap.measurements.foreign.totals import means_only, rows_of_totals, select_totals
+from tracemap.measurements.model import UNTOLD_HEADER, Clock
+from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.units import plural
+
+if TYPE_CHECKING:
+    import duckdb
+
+_FIELDS: Final = {
+    "type": "VARCHAR",
+    "row_type": "VARCHAR",
+    "filter": "VARCHAR",
+    "key": "VARCHAR",
+    "function_name": "VARCHAR",
+    "valid": "JSON",
+    "sample_count": "BIGINT",
+    "invalid_sample_count": "BIGINT",
+    "total_ns": "BIGINT",
+    "total_duration_ns": "BIGINT",
+    "total_tile_duration_sum_ns": "BIGINT",
+    "tile_duration_sum_ns": "BIGINT",
+    "submission_id": "BIGINT",
+    "start_host_time_ns": "BIGINT",
+    "duration_ns": "BIGINT",
+    "workgroup_count": "BIGINT[]",
+}
+"""The fields that are read, of all rows together."""
+
+# The families of rows that tell times of kernels: those of devices, and those of workers of the host.
+_EVENTS: Final = ("dispatch_event", "host_dispatch_event")
+_SUMS: Final = (
+    ("dispatch_group", "host_dispatch_group"),
+    ("executable_function_dispatch_group", "executable_function_host_dispatch_group"),
+    ("dispatch_function", "host_execution_function"),
+)
+
+_LOADED = """
+CREATE OR REPLACE TEMP TABLE report_rows AS
+SELECT CASE type WHEN 'statistics_row' THEN row_type ELSE type END AS family, * EXCLUDE (type, row_type)
+FROM read_json({path}, format='newline_delimited', columns={{{fields}}})
+"""
+_OF_KERNELS = """
+SELECT coalesce(key, function_name), coalesce(TRY_CAST(CAST(valid AS VARCHAR) AS BIGINT),
+       sample_count - coalesce(invalid_sample_count, 0)), coalesce(total_ns, total_duration_ns),
+       {cpu_ns} FROM report_rows WHERE family = {family}
+"""
+_DISPATCHES = """
+SELECT 'dispatch' AS kind, key AS kernel, submission_id, start_host_time_ns AS start_ns,
+       CASE WHEN CAST(valid AS VARCHAR) = 'true' THEN duration_ns END AS duration_ns{cpu_ns},
+       workgroup_count[1] AS workgroups_x, workgroup_count[2] AS workgroups_y, workgroup_count[3] AS workgroups_z
+FROM report_rows WHERE family = {family} ORDER BY start_ns, submission_id
+"""
+
+
+def read_report(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
+    """Read such a file; the tables `report_rows` and of totals in the connection are overwritten.
+
+    Raises:
+        RunEmpty: no dispatch was recorded.
+        RunInvalid: it is no such file, a damaged one, or tells no times of kernels.
+    """
+    fields = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())
+    try:
+        connection.execute(_LOADED.format(path=literal(str(path)), fields=fields))
+        return _read(path, connection)
+    except reading_errors() as error:
+        raise RunInvalid(f"{path}: not what iree-profile prints, or damaged: {first_line(error)}") from error
+
+
+def _read(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
+    found = {family for (family,) in connection.execute("SELECT DISTINCT family FROM report_rows").fetchall()}
+    known = [family for pair in (_EVENTS, *_SUMS) for family in pair if family in found]
+    if len(known) > 1:
+        raise RunInvalid(
+            f"{path}: holds what several commands of iree-profile printed ({', '.join(known)}), of which each tells "
+            "the same times; keep what one of them printed"
+        )
+    if not known:
+        raise _nothing_told(path, found)
+    (family,) = known
+    ((absent,),) = connection.execute(
+        f"SELECT count(*) FROM report_rows WHERE family = '{family}' AND coalesce(key, function_name) IS NULL"
+    ).fetchall()
+    if absent:
+        raise RunInvalid(f"{path}: {plural(int(absent), 'row')} of the type {family} without a kernel's name")
+    return _events(connection, family) if family in _EVENTS else _sums(path, connection, family)
+
+
+def _nothing_told(path: Path, found: set[str | None]) -> RunInvalid | RunEmpty:
+    if found & {"dispatch_summary", "executable_summary", "statistics_summary"}:
+        return RunEmpty(f"{path}: the profile holds no dispatch: nothing ran, or host execution was not profiled")
+    return RunInvalid(
+        f"{path}: this output of iree-profile does not tell the times of all kernels; make one with "
+        "`iree-profile export --format=ireeperf-jsonl`"
+    )
+
+
+def _events(connection: duckdb.DuckDBPyConnection, family: str) -> ForeignRun:
+    on_host = family == "host_dispatch_event"
+    cpu_ns = ", tile_duration_sum_ns AS cpu_ns" if on_host else ""
+    header = structs.replace(
+        UNTOLD_HEADER, clock=Clock.HOST if on_host else Clock.DEVICE, diagnostics=_filtered(connection)
+    )
+    return ForeignRun(header, connection.sql(_DISPATCHES.format(cpu_ns=cpu_ns, family=literal(family))))
+
+
+def _sums(path: Path, connection: duckdb.DuckDBPyConnection, family: str) -> ForeignRun:
+    on_host = "host" in family
+    cpu_ns = "coalesce(total_tile_duration_sum_ns, tile_duration_sum_ns)" if on_host else "CAST(NULL AS BIGINT)"
+    select_totals(connection, _OF_KERNELS.format(cpu_ns=cpu_ns, family=literal(family)))
+    ((untold,),) = connection.execute(
+        "SELECT count(*) FROM kernel_totals WHERE calls IS NULL OR (calls > 0 AND duration_ns IS NULL)"
+    ).fetchall()
+    if untold:
+        raise RunInvalid(
+            f"{path}: {plural(int(untold), 'kernel')} without a time or a number of calls (a device's ticks that "
+            "nothing brings to nanoseconds); profile the program again"
+        )
+    header = structs.replace(UNTOLD_HEADER, diagnostics=(means_only("iree-profile"), *_filtered(connection)))
+    return ForeignRun(header, rows_of_totals(connection, path))
+
+
+def _filtered(connection: duckdb.DuckDBPyConnection) -> tuple[Diagnostic, ...]:
+    """What is to be known where only some of the dispatches were printed."""
+    filters = connection.execute("SELECT DISTINCT filter FROM report_rows WHERE filter <> '*' ORDER BY 1").fetchall()
+    told = [f"iree-profile printed only what --filter={text[:80]!r} lets through" for (text,) in filters[:1]]
+    return tuple(Diagnostic("filtered", text) for text in told)
