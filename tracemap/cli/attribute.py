@@ -19,8 +19,8 @@ from tracemap.outputs import is_standard
 def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
     """Say which op costs what: join each RUN onto its bundle and split the cost of fused kernels over their ops.
 
-    A RUN is what `tracemap record` wrote (Parquet or CSV), a CSV of your own with a kernel and a duration column, or what
-    another tool measured (an .ireeprof, its export, Google Benchmark's JSON, …); `-` reads it from standard input.
+    A RUN is what `tracemap record` wrote (Parquet or CSV), a CSV of your own with a kernel and a duration column, or
+    what another tool measured (an .ireeprof, its export, Google Benchmark's JSON, …); `-` reads it from standard input.
     Several runs of one module are added up.
 
     \b
