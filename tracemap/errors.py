@@ -168,6 +168,12 @@ class RunVersion(TracemapError):
     remedy = "record again with the installed tools"
 
 
+class StoreInvalid(TracemapError):
+    """A folder is no store of runs, or files in it are damaged or none of its tables."""
+
+    remedy = "take away the files that the message names, or leave them out with `--skip-bad`"
+
+
 class TargetExists(TracemapError):
     """The output exists already, or another recording is making it."""
 

@@ -41,6 +41,7 @@ COMMANDS = {
     "stats": "Print statistics of recorded calls, per thread, as IREE's own hook does.",
     "hook": "Print what to preload to record calls in programs of your own.",
     "report": "Write the annotated page of a bundle and its runs.",
+    "store": "Keep runs of many machines and nights in one place, and ask about all of them.",
 }
 
 

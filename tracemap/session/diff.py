@@ -169,11 +169,23 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: 
 def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tuple[bool, Sequence[Match]]:
     """Whether it is the same model, and which op is which."""
     from tracemap.comparison.comparing import identical
+
+    matches = matched_models(one, two)
+    return (True, identical(first, second)) if matches is None else (False, matches)
+
+
+def matched_models(one: Bundle, two: Bundle) -> Sequence[Match] | None:
+    """Which op of one bundle's model is which of another's; None: it is the same model.
+
+    Raises:
+        UsageInvalid: a bundle does not keep its model.
+        ToolMissing: models differ, and the compiler, which parses them, is not installed.
+    """
     from tracemap.comparison.matching import match_flows
 
     models = [bundle.model() for bundle in (one, two)]
     if one.map_sha256 == two.map_sha256 or (models[0] and models[0] == models[1]):
-        return True, identical(first, second)
+        return None
     for bundle, model in zip((one, two), models, strict=True):
         if not model:
             raise UsageInvalid(f"{bundle.path}: does not keep its model, by which ops are matched; build it with it")
@@ -185,10 +197,10 @@ def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tup
         ) from error
     flows = Flows()
     with damage_named(one, two):
-        files = first.graph.sources[0].name, second.graph.sources[0].name
+        files = one.graph.sources[0].name, two.graph.sources[0].name
         matches = match_flows(flows.of(models[0]), flows.of(models[1]), files)
-    known = first.graph.op_by_id, second.graph.op_by_id
-    return False, [match for match in matches if match.before in known[0] and match.after in known[1]]
+    known = one.graph.op_by_id, two.graph.op_by_id
+    return [match for match in matches if match.before in known[0] and match.after in known[1]]
 
 
 def show_diff(made: Comparison, options: DiffOptions, out: TextIO) -> None:

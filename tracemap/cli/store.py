@@ -1,0 +1,98 @@
+"""`tracemap store`: many runs in one place, and questions about all of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from tracemap.cli.help import HelpContext
+from tracemap.cli.options import PATH, options_command
+from tracemap.cli.progress import phases_shown
+from tracemap.cli.streams import tell
+from tracemap.options.store import StoreAddOptions, StoreListOptions, StoreQueryOptions
+
+
+class _Store(click.Group):
+    """The commands of a store, in the order of the work."""
+
+    context_class = HelpContext
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Names in the order in which they were declared."""
+        return list(self.commands)
+
+
+@click.group("store", cls=_Store)
+def command() -> None:
+    """Keep runs of many machines and nights in one folder, and ask what ops cost over all of them.
+
+    \b
+    Example:
+      tracemap store add model.tracemap/runs/run-001.parquet --store nightly --tag branch=main
+      tracemap store query --store nightly --group-by cpu_model,date
+    """
+
+
+@options_command("add", StoreAddOptions)
+@click.argument("runs", metavar="RUN...", type=PATH, nargs=-1, required=True)
+def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
+    """Put runs into a store, each joined with its bundle; the store is made with the first one.
+
+    Any file that tracemap attribute reads can be added. Files are only added, never changed: many machines may do so at
+    once, and a run that is there already is not added again.
+
+    \b
+    Example:
+      tracemap store add model.tracemap/runs/*.parquet --store nightly --tag branch=main
+      TRACEMAP_STORE=nightly tracemap store add run.csv --map model.tracemap --host ci-7 --recorded 2026-11-20
+    """
+    from tracemap.session.store import show_added, store_add
+
+    with phases_shown("store add") as progress:
+        added = store_add(runs, None, options, progress)
+    show_added(added, options, sys.stdout)
+
+
+@options_command("list", StoreListOptions)
+def list_(options: StoreListOptions) -> None:
+    """List the runs of a store, with what their headers tell.
+
+    \b
+    Example:
+      tracemap store list --store nightly --where 'date>=2026-11-01' --where 'cpu_model=*EPYC*'
+      tracemap store list --store nightly --format csv
+    """
+    from tracemap.session.store import show_list, store_list
+
+    found = store_list(options)
+    if options.output is None:
+        show_list(found, options, sys.stdout)
+
+
+@options_command("query", StoreQueryOptions)
+def query(options: StoreQueryOptions) -> None:
+    """Say what ops cost over runs of a store: of each model, and of each value of the columns to group by.
+
+    What runs came to when they were added is summed up. With --calls all single calls are added up anew, which takes
+    longer and ends in the same numbers.
+
+    \b
+    Example:
+      tracemap store query --store nightly
+      tracemap store query --store nightly --group-by cpu_model,compiler --metric cpu_ns,page-faults
+      tracemap store query --store nightly --where host=ci-7 --calls --format csv
+    """
+    from tracemap.session.store import show_costs, store_query
+
+    with phases_shown("store query") as progress:
+        found = store_query(options, progress)
+    if options.output is None:
+        show_costs(found, options, sys.stdout)
+    else:
+        tell(f"written: {options.output}")
+
+
+for _each in (add, list_, query):
+    command.add_command(_each)

@@ -1,0 +1,71 @@
+"""What `tracemap store` can be asked: runs to add, and questions about all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.option import Options, option, required
+
+_STORE_HELP: Final = "The store: a folder."
+_STORE_VARIABLE: Final = "TRACEMAP_STORE"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddOptions(Options):
+    """Which store runs go to, and what is said of them."""
+
+    store: Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE)
+    map: Path | None = option(None, "The bundle of the runs.  [default: found as tracemap attribute does]", metavar="BUNDLE")
+    model: str | None = option(
+        None, "What the model is called; runs of one model are compared.  [default: the bundle's name]", metavar="NAME"
+    )
+    tag: tuple[str, ...] = option((), "Say something of the runs, such as branch=main; may be repeated.", metavar="K=V")
+    host: str | None = option(None, "The machine, where a run does not tell it.", metavar="NAME")
+    cpu_model: str | None = option(None, "Its processor, where a run does not tell it.", metavar="NAME")
+    recorded: str | None = option(
+        None, "When it was recorded, where a run does not tell it: 2026-11-20 or 2026-11-20T02:30:00Z.", metavar="TIME"
+    )
+    rule: Rule | None = option(None, RULE_HELP)
+    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
+    format: Literal["text", "json"] = option("text", "What to print.")
+    memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions(Options):
+    """Which runs of a store a question is about, and where the answer goes."""
+
+    store: Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE)
+    where: tuple[str, ...] = option(
+        (), "Only runs of which this holds: host=ci-*, date>=2026-11-01, tag.branch=main; may be repeated.", metavar="COND"
+    )
+    skip_bad: bool = option(False, "Leave out runs whose files are damaged, and count them.")
+    format: Literal["text", "json", "csv"] = option("text", "What to print.")
+    output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
+    force: bool = option(False, "Replace the output if it exists.")
+    memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreListOptions(AskOptions):
+    """Which runs to list."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreQueryOptions(AskOptions):
+    """Which costs to add up, and over what."""
+
+    group_by: tuple[str, ...] = option(
+        (), "Tell runs apart by columns of their headers: host,cpu_model,compiler,date,tag.NAME.", metavar="A,B", split=True
+    )
+    metric: tuple[str, ...] = option((), "The metrics.  [default: time]", metavar="A,B", split=True)
+    calls: bool = option(False, "Add up all single calls anew, instead of what each run came to when it was added.")
+    engine: str = option(
+        "duckdb", "What adds up: duckdb, in this process, or Spark: local[*] or spark://HOST:PORT.", metavar="ENGINE"
+    )
+    totals: bool = option(False, "Sums of all runs, instead of what one invocation costs.")
+    top: int = option(20, "Ops of each group in the text's table; 0: all.", metavar="N", at_least=0)

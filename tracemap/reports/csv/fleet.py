@@ -1,0 +1,47 @@
+"""Many runs as CSV: one row a run; one row for each op, group and metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tracemap.inert import csv_line, without_controls
+from tracemap.store.model import FleetCosts, FleetGroup, FleetRun, FleetRuns
+from tracemap.units import UNKNOWN, Integer, Text
+
+_OF_COSTS: Final = ("op", "name", "file", "line", "scope", "runs", "metric", "amount", "invocations")
+
+
+def runs_csv(found: FleetRuns) -> str:
+    """The runs, with a header line; unknown values are empty cells, tags are `K=V` with blanks between them."""
+    names = FleetRun.__struct_fields__
+    lines = [csv_line(names)]
+    for run in found.runs:
+        tags = " ".join(f"{name}={value}" for name, value in sorted(run.tags.items()))
+        lines.append(csv_line([_cell(tags if name == "tags" else getattr(run, name)) for name in names]))
+    return "".join(lines)
+
+
+def costs_csv(found: FleetCosts) -> str:
+    """The costs, with a header line: rows without an op have the reason in the column `name`, as `attribute` has it."""
+    columns = ("model", *found.group_by, *_OF_COSTS)
+    rows = (csv_line([_cell(cell) for cell in row]) for group in found.groups for row in _rows(group))
+    return "".join([csv_line(columns), *rows])
+
+
+def _rows(group: FleetGroup) -> Iterator[list[Integer | Text]]:
+    about: list[Integer | Text] = [group.model, *group.group.values()]
+    for metric in group.metrics:
+        figures: list[Integer | Text] = [metric.invocations]
+        for op in group.ops:
+            told: list[Integer | Text] = [op.op, op.name, op.file, op.line, op.scope, op.runs]
+            yield [*about, *told, metric.name, op.amounts[metric.name], *figures]
+        for row in group.residual:
+            nothing: list[Integer | Text] = [UNKNOWN] * 3
+            yield [*about, "", row.reason, *nothing, group.runs, metric.name, row.amounts[metric.name], *figures]
+
+
+def _cell(value: Integer | Text) -> object:
+    if value is UNKNOWN:
+        return ""
+    return without_controls(value) if isinstance(value, str) else value

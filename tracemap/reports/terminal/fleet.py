@@ -1,0 +1,130 @@
+"""Many runs as text: which there are, and what ops cost over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.measurements.model import TIME_METRICS
+from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
+from tracemap.store.model import FleetCosts, FleetGroup, FleetOp, FleetRuns, Looked
+from tracemap.units import UNKNOWN, Integer, Text, format_mean, format_ns, format_quantity, format_share, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracemap.options.store import StoreQueryOptions
+
+
+def print_runs(found: FleetRuns, out: TextIO) -> None:
+    """One row a run."""
+    to = console(out)
+    headings = [
+        Heading("run"),
+        Heading("model", least=8),
+        Heading("host", least=8, leave=20),
+        Heading("cpu", least=12, leave=40),
+        Heading("date"),
+        Heading("device", leave=30),
+        number("workers", leave=50),
+        number("calls", leave=10),
+        number("median call", leave=5),
+        Heading("compiler", leave=60),
+        Heading("tags", leave=25, least=12),
+    ]
+    rows = (
+        (
+            run.run,
+            run.model,
+            _text(run.host),
+            _text(run.cpu_model),
+            _text(run.date),
+            _text(run.device),
+            _number(run.workers),
+            _number(run.calls),
+            format_ns(run.median_ns),
+            _text(run.compiler),
+            " ".join(f"{name}={value}" for name, value in sorted(run.tags.items())),
+        )
+        for run in found.runs
+    )
+    print_table(to, "", headings, rows)
+    _say_looked(to, found.looked)
+
+
+def print_costs(found: FleetCosts, out: TextIO, options: StoreQueryOptions) -> None:
+    """A table for each group: ops, the dearest first, then what has no op."""
+    to = console(out)
+    for count, group in enumerate(found.groups):
+        if count:
+            say(to, "")
+        _print_group(to, group, options)
+    _say_looked(to, found.looked)
+
+
+def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
+    named = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
+    metrics = [metric.name for metric in group.metrics]
+    of_all = {metric.name: metric.measured for metric in group.metrics}
+    calls = {metric.name: UNKNOWN if options.totals else metric.invocations for metric in group.metrics}
+    per = "sums" if options.totals else "per invocation"
+    about = f"{group.model}{named}: {plural(group.runs, 'run')}, {per}"
+    headings = [
+        Heading("op"),
+        Heading("name", least=12),
+        Heading("line", least=10, leave=20),
+        Heading("scope", least=10, leave=40),
+        number("runs", leave=50),
+        *(each for metric in metrics for each in (number(metric), number("share", leave=10))),
+    ]
+    shown = group.ops[: options.top] if options.top else group.ops
+    rows = [_op_row(op, metrics, calls, of_all) for op in shown]
+    rows += [*_rest(group.ops[len(shown) :], metrics, calls, of_all)]
+    rows += [
+        ("", row.reason, "", "", "", *_cells(row.amounts, metrics, calls, of_all)) for row in group.residual
+    ]
+    print_table(to, about, headings, rows, gap=False)
+
+
+def _op_row(
+    op: FleetOp, metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
+) -> tuple[object, ...]:
+    place = f"{PurePath(op.file).name}:{op.line}" if isinstance(op.file, str) and op.line is not UNKNOWN else ""
+    return op.op, _text(op.name), place, _text(op.scope), op.runs, *_cells(op.amounts, metrics, calls, of_all)
+
+
+def _rest(
+    ops: Sequence[FleetOp], metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
+) -> Iterator[tuple[object, ...]]:
+    if ops:
+        amounts = {metric: sum(op.amounts[metric] for op in ops) for metric in metrics}
+        yield "", f"… {plural(len(ops), 'more op')}", "", "", "", *_cells(amounts, metrics, calls, of_all)
+
+
+def _cells(
+    amounts: Mapping[str, int], metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
+) -> Iterator[str]:
+    for metric in metrics:
+        unit, count = "ns" if metric in TIME_METRICS else "count", calls[metric]
+        amount = amounts[metric]
+        yield format_mean(amount, count, unit) if isinstance(count, int) and count else format_quantity(amount, unit)
+        yield format_share(amount, of_all[metric])
+
+
+def _say_looked(to: Console, looked: Looked) -> None:
+    """What was left out, and what is to be known of the runs."""
+    for skipped in looked.skipped:
+        say(to, f"left out: {skipped.file} {skipped.why}", "yellow")
+    if looked.unfinished:
+        say(to, f"{plural(looked.unfinished, 'run')} not there whole yet: being added, or whoever added was killed", "dim")
+    if looked.ahead:
+        say(to, f"{plural(looked.ahead, 'run')} recorded by a clock that is ahead of that of who added them", "yellow")
+
+
+def _text(value: Text) -> str:
+    return value if isinstance(value, str) else "unknown"
+
+
+def _number(value: Integer) -> str:
+    return str(value) if isinstance(value, int) else "?"

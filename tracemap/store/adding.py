@@ -1,0 +1,259 @@
+"""A run is put into a store: its events with their targets, and what these came to, so that nothing is joined again.
+
+What needs the map is done here, once, where the run and its bundle are: which place each event is of, what disturbed
+it, how the cost of a place is split. What is left for all runs together are sums over numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tracemap.attribution.attribute import Joined
+from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
+from tracemap.attribution.model import PlaceResult, ResidualReason
+from tracemap.attribution.scan.metrics import value_column
+from tracemap.codec import encode
+from tracemap.errors import RunInvalid
+from tracemap.graph.model import TraceGraph
+from tracemap.measurements.model import Machine, Metric, RunHeader
+from tracemap.measurements.sql import quoted
+from tracemap.store.layout import ASIDE, CALLS, COSTS, OF_RUNS, RUNS, SPREADS, TARGETS, Store, run_name, run_number
+from tracemap.store.tables import COLUMNS, Row, known, write_query, write_rows
+from tracemap.units import UNKNOWN, Integer, Text
+
+REASON_OF: Final = {
+    UNMATCHED: ResidualReason.UNMATCHED,
+    TRANSFER: ResidualReason.TRANSFER,
+    MEMORY: ResidualReason.MEMORY,
+    EXECUTE: ResidualReason.QUEUE,
+    OUTSIDE_KERNELS: ResidualReason.OUTSIDE_KERNELS,
+}
+"""What is said of events without a place, by the number that stands for their target."""
+COVERED: Final = "counted-in-dispatches"
+"""What is set aside of submissions: their dispatches have rows of their own."""
+_OWN_COLUMNS: Final = frozenset({"run", "target", "invocation", "start_ns"})
+_NANOSECONDS: Final = 1_000_000_000
+_PART: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What is said of a run by who adds it: the name of its model, tags, and what its header does not tell.
+
+    `content`: the file that it was given as, by which it is told from others.
+    """
+
+    content: Path
+    model: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    machine: Machine
+    added_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A run that is in the store: its name, and whether it was there before."""
+
+    name: str
+    was_there: bool
+
+
+def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Added:
+    """Write the files of a run; its header comes last, and only then it is there.
+
+    Raises:
+        RunInvalid: a metric is called as a column of the store's.
+        TargetUnwritable: a file cannot be written.
+    """
+    result = joined.result
+    metrics = _checked(joined)
+    number = _number(joined, said)
+    name = run_name(number)
+    if store.has_run(name):
+        return Added(name, was_there=True)
+    partition = {"model": said.model, "host": said.machine.host, "date": date_of(said.machine.recorded_ns)}
+    header = store.run_file(RUNS, name, partition)
+    files = {table: store.run_file(table, name, partition) for table in OF_RUNS}
+    write_query(joined.tables.connection, _events(number, metrics, joined), files[CALLS])
+    write_rows(TARGETS, [*_targets(number, graph, joined)], files[TARGETS])
+    write_rows(ASIDE, [*_aside(number, joined)], files[ASIDE])
+    write_rows(COSTS, [*_costs(number, graph, joined)], files[COSTS])
+    write_rows(SPREADS, [*_spreads(number, joined)], files[SPREADS])
+    calls = sum(each.events for each in joined.places.scan.by_target.values())
+    row = _header_row(number, graph, result.run, said) | {
+        "map": result.map_sha256,
+        "rule": result.rule.value,
+        "calls": calls,
+        "disturbance_ns": _disturbance_ns(joined),
+    }
+    write_rows(RUNS, [tuple(row[column] for column in COLUMNS[RUNS])], header)
+    return Added(name, was_there=False)
+
+
+def _checked(joined: Joined) -> tuple[Metric, ...]:
+    metrics = joined.places.scan.metrics
+    for metric in metrics:
+        if metric.name.lower() in _OWN_COLUMNS:
+            raise RunInvalid(
+                f"the run has a metric {metric.name!r}, as a column of every store is called; rename it in the run"
+            )
+    return metrics
+
+
+def _number(joined: Joined, said: Said) -> int:
+    """The number of a run: of its file, its header (which lies beside a CSV) and its map."""
+
+    def parts() -> Iterator[bytes]:
+        yield joined.result.map_sha256.encode()
+        yield encode(joined.result.run)
+        with said.content.open("rb") as file:
+            while part := file.read(_PART):
+                yield part
+
+    return run_number(parts())
+
+
+def date_of(recorded_ns: Integer) -> Text:
+    """The day (UTC) of a time."""
+    if recorded_ns is UNKNOWN:
+        return UNKNOWN
+    try:
+        return datetime.fromtimestamp(recorded_ns // _NANOSECONDS, UTC).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        return UNKNOWN
+
+
+def _events(number: int, metrics: tuple[Metric, ...], joined: Joined) -> str:
+    """The rows of the table `calls`, in SQL: in the order of the calls, so that the same run is the same file."""
+    tables = joined.tables
+    start = "start_ns" if _has_starts(joined) else "CAST(NULL AS BIGINT)"
+    values = [f"{value_column(place)} AS {quoted(metric.name)}" for place, metric in enumerate(metrics)]
+    order = ", ".join(value_column(place) for place in range(len(metrics)))
+    assert tables.connection is not None
+    return (
+        f"SELECT CAST({number} AS BIGINT) AS run, target, invocation, {start} AS start_ns, {', '.join(values)} "
+        f"FROM resolved ORDER BY invocation, {start}, target, {order}"
+    )
+
+
+def _has_starts(joined: Joined) -> bool:
+    described = joined.tables.query("SELECT column_name FROM (DESCRIBE resolved)")
+    return ("start_ns",) in described
+
+
+def _targets(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
+    kernel_of = {site.id: known(site.kernel) for site in graph.sites}
+    for target, of_target in enumerate(joined.places.scan.targets):
+        places = of_target.places
+        for position, place in enumerate(places):
+            yield number, target, place, kernel_of.get(place), position, len(places)
+    for target, reason in REASON_OF.items():
+        yield number, target, reason.value, None, 0, 1
+
+
+def _aside(number: int, joined: Joined) -> Iterator[Row]:
+    """What disturbed calls, and what submissions and their dispatches have both."""
+    scan = joined.places.scan
+    for target, sums in scan.by_target.items():
+        for metric, amount in sums.disturbed.items():
+            if amount:
+                yield number, target, metric, ResidualReason.DISTURBANCE.value, amount
+    for metric, amount in scan.execute_covered.items():
+        if amount:
+            yield number, EXECUTE, metric, COVERED, amount
+
+
+def _costs(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
+    """What ops have of places, then what is of none: at a place, or by its reason alone."""
+    at_places: Counter[tuple[str, str]] = Counter()
+    for metric, place, position, op, reason, amount in _at_places(graph, joined):
+        yield number, metric, place, position, op, reason, amount
+        if reason is not None:
+            at_places[reason, metric] += amount
+    for residual in joined.result.residual:
+        reason = residual.reason.value
+        for metric, whole in residual.metrics.items():
+            if amount := whole - at_places[reason, metric]:
+                yield number, metric, reason, 0, None, reason, amount
+
+
+def _at_places(graph: TraceGraph, joined: Joined) -> Iterator[Row]:
+    metrics = [metric.name for metric in joined.result.metrics]
+    for site in joined.result.sites:
+        yield from _of_place(site.site, site, site.nobody, metrics)
+    for transfer in joined.result.transfers:
+        yield from _of_place(transfer.transfer, transfer, {}, metrics)
+    for ownerless in graph.transfers:
+        if ownerless.id in joined.places.places and not ownerless.ops:
+            for metric, total in joined.places.at(ownerless.id).sums.items():
+                if total:
+                    yield metric, ownerless.id, 0, None, ResidualReason.TRANSFER.value, total
+
+
+def _of_place(place: str, result: PlaceResult, nobody: Mapping[str, int], metrics: Sequence[str]) -> Iterator[Row]:
+    for metric in metrics:
+        total = result.metrics[metric].total
+        if total and not result.shares:
+            yield metric, place, 0, None, ResidualReason.COMPILER_MADE.value, total
+        elif total:
+            for position, share in enumerate(result.shares):
+                yield metric, place, position, str(share.op), None, share.attributed[metric]
+            if nobody.get(metric):
+                yield metric, place, len(result.shares), None, ResidualReason.KERNEL_OVERHEAD.value, nobody[metric]
+
+
+def _spreads(number: int, joined: Joined) -> Iterator[Row]:
+    for op in joined.result.ops:
+        for metric, cost in op.metrics.items():
+            spread = cost.per_invocation
+            if spread.median is not UNKNOWN:
+                bounds = spread.median_low, spread.median_high
+                cells = spread.median, *bounds, spread.p10, spread.p90, spread.max
+                yield number, metric, str(op.op), *map(known, cells)
+
+
+def _disturbance_ns(joined: Joined) -> int:
+    """Of CPU time, or of the wall's where that is all there is."""
+    rows = [row for row in joined.result.residual if row.reason is ResidualReason.DISTURBANCE]
+    return max((max(row.metrics.get("cpu_ns", 0), 0) or row.metrics.get("duration_ns", 0) for row in rows), default=0)
+
+
+def _header_row(number: int, graph: TraceGraph, header: RunHeader, said: Said) -> dict[str, object]:
+    """The columns of the header that need no look at the events."""
+    machine, module = said.machine, graph.module
+    return {
+        "run": run_name(number),
+        "number": number,
+        "model": said.model,
+        "module": known(header.module_sha256),
+        "bundle": Path(header.bundle).name if header.bundle is not UNKNOWN else None,
+        "compiler": known(module.iree_compiler),
+        "flags": " ".join(module.flags),
+        "function": known(header.function),
+        "host": known(machine.host),
+        "cpu_model": known(machine.cpu_model),
+        "processors": known(machine.processors),
+        "device": known(header.device),
+        "workers": known(header.workers),
+        "clock": known(header.clock.value),
+        "date": known(date_of(machine.recorded_ns)),
+        "recorded_ns": known(machine.recorded_ns),
+        "added_ns": said.added_ns,
+        "tools": "; ".join(header.tools),
+        "iterations": known(header.iterations),
+        "warmup": known(header.warmup),
+        "elapsed_ns": known(header.elapsed_ns),
+        "median_ns": known(header.invocation.median_ns),
+        "low_ns": known(header.invocation.low_ns),
+        "high_ns": known(header.invocation.high_ns),
+        "tool_ns": known(header.elapsed.profiler_ns),
+        "waiting_ns": known(header.disturbance.waiting_ns),
+        "stolen_ns": known(header.disturbance.stolen_ns),
+        "tags": dict(said.tags),
+        "header": encode(header).decode(),
+    }

@@ -1,0 +1,248 @@
+"""What ops cost over many runs: sums of what each run came to when it was added, or of all their calls anew.
+
+Calls are reduced to targets where they lie, which is all that takes time; what follows is a few rows for each run. They
+are split over places and ops as a single run's are, in whole numbers by largest remainder, so that both ways end in the
+same numbers. All texts are the common part of DuckDB's and Spark's SQL.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracemap.errors import UsageInvalid
+from tracemap.measurements.sql import literal, quoted
+from tracemap.store.engine import Engine
+from tracemap.store.headers import Header, Headers
+from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
+from tracemap.store.lineage import Names
+from tracemap.store.model import FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetResidual, Looked, SkippedFile
+from tracemap.store.selection import cell_of
+from tracemap.units import UNKNOWN, Integer, sum_of
+
+REDUCE: Final = """
+SELECT run, target, count(*) AS calls{sums} FROM calls GROUP BY run, target
+"""
+_SUM: Final = ", CAST(sum({column}) AS DECIMAL(38,0)) AS total_{number}"
+
+# Of one metric. The n-th of the places of a target gets one more where n is less than what cannot be divided; weights
+# are what ops got of the place when the run was added, and where all of them are nothing, all are alike.
+SPLIT: Final = """
+WITH worked AS (
+    SELECT reduced.run AS run, reduced.target AS target,
+           coalesce(reduced.total_{number}, CAST(0 AS DECIMAL(38,0))) - coalesce(idle.amount, CAST(0 AS DECIMAL(38,0)))
+               AS total
+    FROM reduced LEFT JOIN (
+        SELECT run, target, CAST(sum(amount) AS DECIMAL(38,0)) AS amount FROM aside WHERE metric = {metric}
+        GROUP BY run, target) AS idle ON idle.run = reduced.run AND idle.target = reduced.target
+), placed AS (
+    SELECT run, place, CAST(sum(part) AS DECIMAL(38,0)) AS total FROM (
+        SELECT worked.run AS run, targets.place AS place,
+               quotient(worked.total, targets.places)
+                   + CASE WHEN targets.position < worked.total - quotient(worked.total, targets.places) * targets.places
+                          THEN 1 ELSE 0 END AS part
+        FROM worked JOIN targets ON targets.run = worked.run AND targets.target = worked.target) AS parts
+    GROUP BY run, place
+), weighed AS (
+    SELECT placed.run AS run, placed.place AS place, placed.total AS total, coalesce(costs.position, 0) AS position,
+           costs.op AS op, CASE WHEN costs.run IS NULL THEN placed.place ELSE costs.reason END AS reason,
+           coalesce(costs.amount, CAST(1 AS DECIMAL(38,0))) AS weight,
+           CAST(sum(coalesce(costs.amount, CAST(1 AS DECIMAL(38,0))))
+               OVER (PARTITION BY placed.run, placed.place) AS DECIMAL(38,0)) AS whole,
+           count(*) OVER (PARTITION BY placed.run, placed.place) AS members
+    FROM placed LEFT JOIN costs
+        ON costs.run = placed.run AND costs.place = placed.place AND costs.metric = {metric}
+), even AS (
+    SELECT run, place, total, position, op, reason,
+           CASE WHEN whole = 0 THEN CAST(1 AS DECIMAL(38,0)) ELSE weight END AS weight,
+           CASE WHEN whole = 0 THEN CAST(members AS DECIMAL(38,0)) ELSE whole END AS whole
+    FROM weighed
+), shared AS (
+    SELECT run, place, total, position, op, reason, quotient(total * weight, whole) AS share,
+           total * weight - quotient(total * weight, whole) * whole AS rest
+    FROM even
+), ranked AS (
+    SELECT run, place, position, op, reason, share,
+           row_number() OVER (PARTITION BY run, place ORDER BY rest DESC, position) AS place_of_rest,
+           total - CAST(sum(share) OVER (PARTITION BY run, place) AS DECIMAL(38,0)) AS left_over
+    FROM shared
+)
+SELECT run, {metric} AS metric, place, position, op, reason,
+       CAST(share + CASE WHEN place_of_rest <= left_over THEN 1 ELSE 0 END AS DECIMAL(38,0)) AS amount
+FROM ranked
+UNION ALL
+SELECT aside.run, {metric}, aside.reason, 0, CAST(NULL AS STRING), aside.reason, aside.amount
+FROM aside JOIN reduced ON reduced.run = aside.run AND reduced.target = aside.target
+WHERE aside.metric = {metric} AND aside.reason = 'disturbance'
+"""
+
+_GROUPED: Final = """
+SELECT chosen.grouping, {table}.metric, keyed.op_key, {table}.reason,
+       CAST(sum({table}.amount) AS DECIMAL(38,0)) AS amount, count(DISTINCT {table}.run) AS runs
+FROM {table} JOIN chosen ON chosen.number = {table}.run
+LEFT JOIN keyed ON keyed.map = chosen.map AND keyed.op = {table}.op
+WHERE {table}.metric IN ({metrics})
+GROUP BY chosen.grouping, {table}.metric, keyed.op_key, {table}.reason
+"""
+_METRICS: Final = """
+SELECT costs.metric, count(DISTINCT costs.run) FROM costs JOIN chosen ON chosen.number = costs.run
+GROUP BY costs.metric ORDER BY costs.metric
+"""
+_OF_RUNS: Final = """
+SELECT DISTINCT chosen.grouping, chosen.number, costs.metric FROM costs JOIN chosen ON chosen.number = costs.run
+WHERE costs.metric IN ({metrics})
+"""
+_AHEAD_NS: Final = 60_000_000_000
+_PREFERRED: Final = ("cpu_ns", "duration_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of runs: the columns that tell groups apart, the metrics (none: what all have of time), and whether
+    single calls are added up anew."""
+
+    group_by: Sequence[str] = ()
+    metrics: Sequence[str] = ()
+    from_calls: bool = False
+
+
+def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Question) -> FleetCosts:
+    """What ops cost over runs.
+
+    Raises:
+        UsageInvalid: no run has one of the metrics.
+        StoreInvalid: a file cannot be read.
+    """
+    groups = grouped(headers.rows, question.group_by)
+    register(engine, headers, names, groups)
+    engine.view(COSTS, headers.files(COSTS))
+    metrics = _wanted(engine, question)
+    table = COSTS
+    if question.from_calls:
+        engine.keep("anew", _from_calls(engine, headers, metrics))
+        table = "anew"
+    wanted = ", ".join(map(literal, metrics))
+    rows = engine.rows(_GROUPED.format(table=table, metrics=wanted))
+    have = _invocations(engine.rows(_OF_RUNS.format(metrics=wanted)), headers.rows)
+    cells: dict[int, dict[str, dict[tuple[object, object], tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
+    for group, metric, key, reason, amount, runs in rows:
+        cells[group][metric][key, reason] = int(amount), runs
+    made = (
+        _group(members, question.group_by, metrics, cells[number], names, lambda metric, n=number: have.get((n, metric), UNKNOWN))  # type: ignore[misc] # a default binds the group
+        for number, members in enumerate(groups)
+    )
+    return FleetCosts(
+        group_by=tuple(question.group_by),
+        added_up="calls" if question.from_calls else "summaries",
+        groups=tuple(made),
+        looked=looked(headers),
+    )
+
+
+def looked(headers: Headers) -> Looked:
+    """What was looked at."""
+    ahead = sum(
+        row["recorded_ns"] is not None and row["recorded_ns"] > row["added_ns"] + _AHEAD_NS for row in headers.rows
+    )
+    skipped = tuple(SkippedFile(str(each.path), each.why) for each in headers.listing.bad)
+    return Looked(len(headers.rows), skipped, headers.listing.unfinished, ahead)
+
+
+def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]]:
+    """Runs of the same model with the same values in columns, in the order of these; what is not known comes last."""
+    found: dict[tuple[object, ...], list[Header]] = defaultdict(list)
+    for row in rows:
+        found[(row["model"], *(cell_of(row, column) for column in columns))].append(row)
+    order = sorted(found, key=lambda key: [(cell is None, str(type(cell)), cell or 0) for cell in key])
+    return [found[key] for key in order]
+
+
+def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Sequence[Header]]) -> None:
+    """Hand the small tables to an engine: which run is of which group, and which op of a map has which key."""
+    maps = {sha: number for number, sha in enumerate(dict.fromkeys(row["map"] for row in headers.rows))}
+    rows = [(row["number"], number, maps[row["map"]]) for number, group in enumerate(groups) for row in group]
+    engine.fill("chosen", {"number": "BIGINT", "grouping": "INTEGER", "map": "INTEGER"}, rows)
+    keyed = [(maps[sha], op, key) for (sha, op), key in names.keys.items() if sha in maps]
+    engine.fill("keyed", {"map": "INTEGER", "op": "VARCHAR", "op_key": "INTEGER"}, keyed)
+
+
+def _wanted(engine: Engine, question: Question) -> list[str]:
+    """The metrics that are asked for; without a word the first of the times that runs have."""
+    there = dict(engine.rows(_METRICS))
+    for metric in question.metrics:
+        if metric not in there:
+            raise UsageInvalid(f"--metric {metric}: no run has it; the metrics of these runs are: {', '.join(there)}")
+    if question.metrics:
+        return list(dict.fromkeys(question.metrics))
+    times = [metric for metric in _PREFERRED if metric in there]
+    return times[:1] or list(there)[:1]
+
+
+def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str:
+    """Reduce calls to targets, and split these over places and ops as the query that is returned does."""
+    for table in (CALLS, TARGETS, ASIDE):
+        engine.view(table, headers.files(table))
+    there = set(engine.columns(CALLS))
+    for metric in metrics:
+        if metric not in there:
+            raise UsageInvalid(f"--metric {metric}: is not of calls, but of what was seen inside of them; leave --calls")
+    sums = (_SUM.format(column=quoted(metric), number=number) for number, metric in enumerate(metrics))
+    engine.keep("reduced", REDUCE.format(sums="".join(sums)))
+    parts = (
+        SPLIT.format(number=number, metric=literal(metric))
+        for number, metric in enumerate(metrics)
+    )
+    return " UNION ALL ".join(f"SELECT * FROM ({part}) AS of_{number}" for number, part in enumerate(parts))
+
+
+def _invocations(rows: Sequence[tuple[int, int, str]], headers: Sequence[Header]) -> Mapping[tuple[int, str], Integer]:
+    """By group and metric in how many invocations it was measured."""
+    iterations = {row["number"]: row["iterations"] for row in headers}
+    found: dict[tuple[int, str], list[Integer]] = defaultdict(list)
+    for group, run, metric in rows:
+        known = iterations[run]
+        found[group, metric].append(UNKNOWN if known is None else known)
+    return {key: sum_of(values) for key, values in found.items()}
+
+
+def _group(
+    members: Sequence[Header],
+    columns: Sequence[str],
+    metrics: Sequence[str],
+    cells: Mapping[str, Mapping[tuple[object, object], tuple[int, int]]],
+    names: Names,
+    invocations: Callable[[str], Integer],
+) -> FleetGroup:
+    keys = sorted({key for metric in metrics for key, _ in cells[metric] if isinstance(key, int)})
+    reasons = sorted(
+        {str(reason) for each in metrics for (key, reason), (cost, _) in cells[each].items() if key is None and cost}
+    )
+
+    def amount(metric: str, key: object, reason: object) -> int:
+        return cells[metric].get((key, reason), (0, 0))[0]
+
+    ops = [(key, {metric: amount(metric, key, None) for metric in metrics}) for key in keys]
+    first = metrics[0] if metrics else ""
+    ops.sort(key=lambda each: (-each[1][first], each[0]))
+    found = [
+        FleetOp(
+            **names.said(key),
+            runs=max(cells[metric].get((key, None), (0, 0))[1] for metric in metrics),
+            amounts=amounts,
+        )
+        for key, amounts in ops
+    ]
+    residual = [FleetResidual(reason, {metric: amount(metric, None, reason) for metric in metrics}) for reason in reasons]
+    totals = []
+    for metric in metrics:
+        attributed = sum(op.amounts[metric] for op in found)
+        rest = sum(row.amounts[metric] for row in residual)
+        totals.append(FleetMetric(metric, attributed + rest, attributed, rest, invocations(metric)))
+    group = {column: _shown(cell_of(members[0], column)) for column in columns}
+    return FleetGroup(members[0]["model"], group, len(members), tuple(totals), tuple(found), tuple(residual))
+
+
+def _shown(cell: object) -> str:
+    return UNKNOWN if cell is None else str(cell)  # type: ignore[return-value] # a text or unknown

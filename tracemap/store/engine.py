@@ -1,0 +1,136 @@
+"""What answers questions about many runs: views of the store's tables, and queries in SQL that every engine takes.
+
+The common part of DuckDB's and Spark's SQL is what the texts in `store` keep to (a test says so): sums of whole numbers
+cast to DECIMAL(38,0), windows, `filter`, `percentile_cont … within group`. Whole quotients are written differently in
+both; each engine defines `quotient(a, b)`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tracemap.errors import StoreInvalid, UsageInvalid
+from tracemap.measurements.sql import (
+    first_line,
+    literal,
+    open_database,
+    out_of_memory,
+    reading_errors,
+    spared_memory,
+)
+from tracemap.store.tables import AMOUNT, COLUMNS, Row, fill
+from tracemap.toolchain import Progress
+
+if TYPE_CHECKING:
+    import duckdb
+
+QUOTIENT: Final = "quotient"
+_EVERY_S: Final = 1.0
+
+
+class Engine(Protocol):
+    """Runs queries over views and kept tables."""
+
+    def view(self, name: str, files: Sequence[Path]) -> None:
+        """Make files of one table a view; a column that a file lacks is NULL there. Without files it has no rows."""
+
+    def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+        """A small table of rows of ours, with columns of these SQL types."""
+
+    def columns(self, name: str) -> Sequence[str]:
+        """The names of a view's columns."""
+
+    def keep(self, name: str, query: str) -> None:
+        """Compute a query once, and keep its rows as a table."""
+
+    def rows(self, query: str) -> list[Row]:
+        """All rows of a query. Whole numbers and decimals of whole numbers are ints, whatever their SQL types."""
+
+
+class DuckEngine:
+    """DuckDB in this process: bounded memory, what does not fit is spilled."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, memory: int, progress: Progress) -> None:
+        self._connection = connection
+        self._memory = memory
+        self._progress = progress
+        connection.execute("SET preserve_insertion_order = false")
+        whole = "CAST(a AS HUGEINT) // CAST(b AS HUGEINT)"
+        connection.execute(f"CREATE MACRO {QUOTIENT}(a, b) AS CAST({whole} AS {AMOUNT})")
+
+    def view(self, name: str, files: Sequence[Path]) -> None:
+        """As `Engine.view`."""
+        if not files:
+            empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in COLUMNS[name].items())
+            self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT {empty} LIMIT 0")
+            return
+        listed = ", ".join(literal(str(path)) for path in files)
+        options = "union_by_name = true, hive_partitioning = false"
+        self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet([{listed}], {options})")
+
+    def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+        """As `Engine.fill`."""
+        fill(self._connection, name, columns, rows)
+
+    def columns(self, name: str) -> Sequence[str]:
+        """As `Engine.columns`."""
+        return [str(column) for column, *_ in self._execute(f"DESCRIBE {name}").fetchall()]
+
+    def keep(self, name: str, query: str) -> None:
+        """As `Engine.keep`."""
+        with self._watched():
+            self._execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+
+    def rows(self, query: str) -> list[Row]:
+        """As `Engine.rows`."""
+        with self._watched():
+            return [tuple(map(_plain, row)) for row in self._execute(query).fetchall()]
+
+    def _execute(self, query: str) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._connection.execute(query)
+        except out_of_memory() as error:
+            raise UsageInvalid(
+                f"the runs take more memory than {self._memory // 1_000_000} MB, even with all that can be on disk: "
+                "allow more with --memory, or choose fewer runs with --where"
+            ) from error
+        except reading_errors() as error:
+            raise StoreInvalid(f"the store cannot be read: {first_line(error)}") from error
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Tell how far a query is, once a second."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(_EVERY_S):
+                percent = self._connection.query_progress()
+                if percent >= 0:
+                    self._progress(f"adding up calls: {percent:.0f} %")
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def _plain(cell: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
+    """A cell as Python has it: decimals without places are whole numbers."""
+    from decimal import Decimal
+
+    return int(cell) if isinstance(cell, Decimal) else cell
+
+
+@contextmanager
+def duck_engine(memory_mb: int, progress: Progress) -> Iterator[DuckEngine]:
+    """DuckDB, which may hold so many megabytes (0: what the machine can spare)."""
+    memory = memory_mb * 1_000_000 or spared_memory()
+    with open_database(memory) as connection:
+        yield DuckEngine(connection, memory, progress)

@@ -1,0 +1,124 @@
+"""The headers of a store's runs: read all at once, chosen, and told apart in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import duckdb
+
+from tracemap.errors import StoreInvalid
+from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.store.layout import MAPS, OF_RUNS, OPS, RUNS, BadFile, Listing, Store
+from tracemap.store.selection import Condition, cell_of
+from tracemap.store.tables import COLUMNS, STORE_KEY
+
+Header = Mapping[str, Any]
+"""A row of the table `runs`, by column."""
+_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The runs of a store, by when they were recorded; the files of all of them, and what else was found there."""
+
+    rows: Sequence[Header]
+    listing: Listing
+
+    def chosen(self, wanted: Sequence[Condition]) -> Headers:
+        """Those of which all conditions hold."""
+        rows = [row for row in self.rows if all(each.holds(cell_of(row, each.column)) for each in wanted)]
+        return replace(self, rows=rows)
+
+    def files(self, table: str) -> list[Any]:
+        """Their files of a table, in their order."""
+        return [self.listing.files[table][row["run"]] for row in self.rows]
+
+
+def read_headers(store: Store, *, skip_bad: bool) -> Headers:
+    """All runs; `skip_bad`: without those that have a damaged file, which the listing then names.
+
+    Raises:
+        StoreInvalid: there is no store, or a file that is none of its tables.
+    """
+    listing = _without_foreign(store.listed())
+    rows = _rows(listing)
+    missing = []
+    for row in rows:
+        lacks = [table for table in OF_RUNS if row["run"] not in listing.files[table]]
+        if lacks:
+            path = listing.files[RUNS][row["run"]]
+            missing.append(BadFile(path, f"has lost its {' and its '.join(lacks)}"))
+    lost = {each.path.stem for each in missing}
+    # A run that has lost a file to damage is named once, by that file.
+    broken = {each.path.stem for each in listing.bad}
+    bad = (*listing.bad, *(each for each in missing if each.path.stem not in broken))
+    found = Headers([row for row in rows if row["run"] not in lost | broken], replace(listing, bad=bad))
+    if not skip_bad:
+        check_readable(found.listing)
+    return found
+
+
+def check_readable(listing: Listing) -> None:
+    """Refuse a store with files that are none of its tables.
+
+    Raises:
+        StoreInvalid: there are some; the first ones are named.
+    """
+    if listing.bad:
+        named = "; ".join(f"{each.path} {each.why}" for each in listing.bad[:_NAMED])
+        more = f" (and {len(listing.bad) - _NAMED} more)" if len(listing.bad) > _NAMED else ""
+        raise StoreInvalid(f"{named}{more}: take such files away, or leave them out with --skip-bad")
+
+
+_NAMED: Final = 3
+
+
+def _without_foreign(listing: Listing) -> Listing:
+    """The listing without files that are Parquet, but none of ours."""
+    paths = [path for table in (*OF_RUNS, RUNS, OPS, MAPS) for path in listing.files[table].values()]
+    foreign: dict[str, str] = {}
+    for begin in range(0, len(paths), _AT_ONCE):
+        foreign |= _foreign([str(path) for path in paths[begin : begin + _AT_ONCE]])
+    if not foreign:
+        return listing
+    bad = [BadFile(path, foreign[str(path)]) for path in paths if str(path) in foreign]
+    files = {
+        table: {stem: path for stem, path in of_table.items() if str(path) not in foreign}
+        for table, of_table in listing.files.items()
+    }
+    return replace(listing, files=files, bad=(*listing.bad, *bad))
+
+
+def _foreign(paths: Sequence[str]) -> dict[str, str]:
+    """By path what is wrong with files: their footers are damaged, or they do not say that they are a store's."""
+    listed = ", ".join(map(literal, paths))
+    query = f"SELECT DISTINCT file_name FROM parquet_kv_metadata([{listed}]) WHERE decode(key) = {literal(STORE_KEY)}"
+    try:
+        with duckdb.connect() as connection:
+            ours = {str(name) for (name,) in connection.execute(query).fetchall()}
+    except reading_errors() as error:
+        if len(paths) == 1:
+            return {paths[0]: f"is damaged: {first_line(error)}"}
+        half = len(paths) // 2
+        return _foreign(paths[:half]) | _foreign(paths[half:])
+    return {path: "is no file of a store" for path in paths if path not in ours}
+
+
+def _rows(listing: Listing) -> list[Header]:
+    files = ", ".join(literal(str(path)) for path in listing.files[RUNS].values())
+    if not files:
+        return []
+    columns = COLUMNS[RUNS]
+    cells = ", ".join(columns)
+    query = (
+        f"SELECT {cells} FROM read_parquet([{files}], union_by_name = true, hive_partitioning = false) "
+        "ORDER BY recorded_ns NULLS FIRST, added_ns, run"
+    )
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute(query).fetchall()
+    except reading_errors() as error:
+        raise StoreInvalid(f"the headers of runs cannot be read: {first_line(error)}") from error
+    return [dict(zip(columns, row, strict=True)) for row in found]

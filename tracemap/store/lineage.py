@@ -1,0 +1,158 @@
+"""Which op of one compilation is which of another: each op of a stored map has a key that its likes share.
+
+The first map of a model gives its ops their keys. A later one is matched with the map before it, as `tracemap diff`
+does: what is matched inherits the key, what is new gets one of its own. What the matching needs of a bundle is kept
+beside the keys, so that any later map can be matched wherever it is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid
+from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load
+from tracemap.graph.literals import LITERALS_FOLDER
+from tracemap.graph.model import TraceGraph
+from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.owned.home import temporary_folder
+from tracemap.store.layout import MAPS, OPS, Listing, Store
+from tracemap.store.tables import COLUMNS, Row, known, write_rows
+from tracemap.units import UNKNOWN
+
+FIRST, SAME, UNMATCHED = "first", "same", "new"
+"""How an op got its key: of the first map of its model; of the same model's text; of none before. Else how `diff`
+matched it."""
+_MOST_KEPT: Final = 256 << 20
+"""Bytes of a model beyond which it is not kept: ops of later maps are then matched only where the text is the same."""
+
+Keys = Mapping[str, tuple[str, str]]
+"""By op its key, and how it got it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The keys of ops of stored maps, as numbers, and what the newest map says of each.
+
+    `keys`: by map and op.
+    """
+
+    keys: Mapping[tuple[str, str], int]
+    ops: Sequence[Mapping[str, Any]]
+
+    def said(self, key: int) -> dict[str, Any]:
+        """What is said of the ops of a key."""
+        op = self.ops[key]
+        unknown = {name: UNKNOWN if op[name] is None else op[name] for name in ("name", "file", "line", "scope")}
+        return {"op": op["key"], **unknown}
+
+
+def read_names(listing: Listing, maps: Sequence[str]) -> Names:
+    """The names of the ops of maps, which come in the order in which they were recorded.
+
+    Raises:
+        StoreInvalid: a map is not there, or cannot be read.
+    """
+    numbers: dict[str, int] = {}
+    keys: dict[tuple[str, str], int] = {}
+    ops: list[Mapping[str, Any]] = []
+    for sha in dict.fromkeys(maps):
+        for row in read_ops(listing, sha):
+            number = numbers.setdefault(row["key"], len(ops))
+            if number == len(ops):
+                ops.append(row)
+            ops[number] = row
+            keys[sha, row["op"]] = number
+    return Names(keys, ops)
+
+
+def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
+    """The ops of a stored map, each by column.
+
+    Raises:
+        StoreInvalid: it is not there, or cannot be read.
+    """
+    path = listing.files[OPS].get(map_sha256)
+    if path is None:
+        raise StoreInvalid(
+            f"the map {map_sha256[:12]}… of stored runs is not in the store: its file in {OPS}/ is lost or damaged; add "
+            "one of its runs again"
+        )
+    columns = COLUMNS[OPS]
+    query = f"SELECT {', '.join(columns)} FROM read_parquet({literal(str(path))}, hive_partitioning = false)"
+    try:
+        with duckdb.connect() as connection:
+            rows = connection.execute(query).fetchall()
+    except reading_errors() as error:
+        raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def keep_map(store: Store, bundle: Bundle, keys: Keys) -> None:
+    """Write the ops of a bundle's map with their keys; ops without any are the first of theirs.
+
+    Raises:
+        TargetUnwritable: they cannot be written.
+        BundleInvalid: the model cannot be read.
+    """
+    sha = bundle.map_sha256
+    write_rows(MAPS, [*_kept(bundle)], store.map_file(MAPS, sha))
+    write_rows(OPS, [*_op_rows(sha, bundle.graph, keys)], store.map_file(OPS, sha))
+
+
+def _op_rows(sha: str, graph: TraceGraph, keys: Keys) -> Iterator[Row]:
+    for op in graph.ops:
+        name = str(op.id)
+        key, how = keys.get(name) or ((name, FIRST) if not keys else (f"{name}@{sha[:8]}", UNMATCHED))
+        told = known(op.file), known(op.line), known(op.function)
+        yield sha, name, key, how, op.name, *told, "/".join(op.scope)
+
+
+def _kept(bundle: Bundle) -> Iterator[Row]:
+    """The map and the model's text, as they lie in the bundle."""
+    sha = bundle.map_sha256
+    yield sha, MAP_NAME, (bundle.path / MAP_NAME).read_bytes()
+    if not bundle.graph.sources:
+        return
+    model = bundle.path / SOURCE_FOLDER / bundle.graph.sources[0].path
+    literals = sorted(path for path in (bundle.path / LITERALS_FOLDER).glob("*") if path.is_file())
+    files = [path for path in (model, *literals) if path.is_file()]
+    if sum(path.stat().st_size for path in files) <= _MOST_KEPT:
+        for path in files:
+            yield sha, path.relative_to(bundle.path).as_posix(), path.read_bytes()
+
+
+@contextmanager
+def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle | None]:
+    """What is kept of a bundle, as one that has a map and a model; None: nothing is kept.
+
+    Raises:
+        StoreInvalid: it cannot be read.
+    """
+    path = listing.files[MAPS].get(map_sha256)
+    if path is None:
+        yield None
+        return
+    try:
+        with duckdb.connect() as connection:
+            files = connection.execute(f"SELECT name, content FROM read_parquet({literal(str(path))})").fetchall()
+    except reading_errors() as error:
+        raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
+    with temporary_folder() as folder:
+        for name, data in files:
+            target = folder / name
+            # A name is text of a file: it must lead nowhere but into this folder.
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise StoreInvalid(f"{path}: names a file outside of a bundle ({name!r}); take it away")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(bytes(data))
+        try:
+            loaded = load(folder)
+        except (BundleInvalid, BundleVersion) as error:
+            raise StoreInvalid(f"{path}: its map cannot be read: {error}; take it away, add its runs again") from error
+        yield loaded

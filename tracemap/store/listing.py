@@ -1,0 +1,19 @@
+"""The runs of a store, one by one."""
+
+from __future__ import annotations
+
+from tracemap.store.costs import looked
+from tracemap.store.headers import Header, Headers
+from tracemap.store.model import FleetRun, FleetRuns
+from tracemap.units import UNKNOWN
+
+
+def fleet_runs(headers: Headers) -> FleetRuns:
+    """What the headers of runs tell."""
+    return FleetRuns(runs=tuple(map(_run, headers.rows)), looked=looked(headers))
+
+
+def _run(row: Header) -> FleetRun:
+    cells = {name: UNKNOWN if row[name] is None else row[name] for name in FleetRun.__struct_fields__ if name != "tags"}
+    disturbance = {"disturbance_ns": int(row["disturbance_ns"] or 0)}
+    return FleetRun(**cells | disturbance, tags=row["tags"] or {})

@@ -1,0 +1,87 @@
+"""Which runs are asked about, and by which columns of their headers they are told apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from tracemap.errors import UsageInvalid
+from tracemap.store.layout import RUNS
+from tracemap.store.tables import COLUMNS
+
+TAG: Final = "tag."
+_HIDDEN: Final = frozenset({"number", "header", "tags"})
+COLUMNS_OF_RUNS: Final = tuple(name for name in COLUMNS[RUNS] if name not in _HIDDEN)
+"""Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`."""
+_NAME = re.compile(r"[\w.\-]{1,100}")
+_COMPARISONS: Final = ("<=", ">=", "!=", "=", "<", ">")
+_CONDITION = re.compile(rf"(?P<column>[\w.\-]+)(?P<operator>{'|'.join(_COMPARISONS)})(?P<value>.*)", re.DOTALL)
+
+
+def check_column(name: str) -> str:
+    """The name of a column of headers, or of a tag.
+
+    Raises:
+        UsageInvalid: there is no such column.
+    """
+    if name not in COLUMNS_OF_RUNS and not (name.startswith(TAG) and _NAME.fullmatch(name)):
+        raise UsageInvalid(
+            f"{name}: runs have no such column; they have {', '.join(COLUMNS_OF_RUNS)}, and tags as {TAG}NAME"
+        )
+    return name
+
+
+def cell_of(run: Mapping[str, Any], column: str) -> object:
+    """What a run has in a column; None: it is not known."""
+    tags: Mapping[str, str] = run["tags"] or {}
+    return tags.get(column.removeprefix(TAG)) if column.startswith(TAG) else run[column]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a column of a header must be: equal to a value, which may be a pattern as of a shell, or before or after it.
+
+    What is unknown is equal to `unknown` only.
+    """
+
+    column: str
+    operator: str
+    value: str
+
+    def holds(self, cell: object) -> bool:
+        """Whether it holds of a cell; numbers are compared as numbers."""
+        if self.operator in {"=", "!="}:
+            text = "unknown" if cell is None else str(cell)
+            return fnmatchcase(text, self.value) == (self.operator == "=")
+        if cell is None:
+            return False
+        if isinstance(cell, str):
+            order = (cell > self.value) - (cell < self.value)
+        else:
+            try:
+                number = float(self.value)
+            except ValueError as error:
+                raise UsageInvalid(
+                    f"{self.column}{self.operator}{self.value}: is a column of numbers; compare it with one"
+                ) from error
+            order = (float(str(cell)) > number) - (float(str(cell)) < number)
+        return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[self.operator]
+
+
+def conditions(texts: Sequence[str]) -> list[Condition]:
+    """Conditions as they are typed: `host=ci-*`, `date>=2026-11-01`, `tag.branch=main`.
+
+    Raises:
+        UsageInvalid: one is no condition, or of no column.
+    """
+    found = []
+    for text in texts:
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            raise UsageInvalid(f"{text}: is no condition; write COLUMN=VALUE, such as host=ci-* or date>=2026-11-01")
+        check_column(match["column"])
+        found.append(Condition(match["column"], match["operator"], match["value"]))
+    return found
