@@ -25,6 +25,7 @@ from tracemap.reports.json.lowering import ShownLowering
 from tracemap.reports.json.show import ShownMap
 from tracemap.reports.json.stats import ShownStats
 from tracemap.session.doctor import Findings
+from tracemap.store.model import FleetAdded, FleetCosts, FleetRuns
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
@@ -44,6 +45,9 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "bench": (Bench, "tracemap bench"),
     "swap": (Swapped, "tracemap swap"),
     "tune": (Tune, "tracemap tune"),
+    "fleet-added": (FleetAdded, "tracemap store add"),
+    "fleet-runs": (FleetRuns, "tracemap store list"),
+    "fleet-costs": (FleetCosts, "tracemap store query"),
 }
 """Name of the schema -> the document and its title."""
 

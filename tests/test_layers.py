@@ -72,8 +72,9 @@ USES: dict[str, frozenset[str]] = {
     | (_BELOW - {"inert", "inputs", "memory", "outputs", "owned", "toolchain"}),
     "comparison": frozenset({"attribution", "graph", "measurements"})
     | (_BELOW - {"inert", "inputs", "memory", "options", "outputs", "owned", "toolchain"}),
+    "store": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"functions", "machine"}),
     "experiments": frozenset({"ir", "graph", "mapping", "measurements"}) | _BELOW,
-    "reports": frozenset({"attribution", "comparison", "experiments", "graph", "measurements"})
+    "reports": frozenset({"attribution", "comparison", "experiments", "graph", "measurements", "store"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
     "frontends": frozenset({"ir", "graph", "mapping"}) | _BELOW,
     "session": frozenset({"frontends"})
@@ -81,7 +82,7 @@ USES: dict[str, frozenset[str]] = {
     | _MEASURING
     | _JOINING
     | _BELOW
-    | frozenset({"comparison", "experiments", "reports"}),
+    | frozenset({"comparison", "experiments", "reports", "store"}),
     "results": frozenset(
         {
             "attribution",
@@ -92,6 +93,7 @@ USES: dict[str, frozenset[str]] = {
             "measurements",
             "reports",
             "session",
+            "store",
             "units",
             "errors",
         }
@@ -102,7 +104,7 @@ USES: dict[str, frozenset[str]] = {
     | _MEASURING
     | _JOINING
     | _BELOW
-    | frozenset({"comparison", "experiments", "frontends", "reports", "session"}),
+    | frozenset({"comparison", "experiments", "frontends", "reports", "session", "store"}),
 }
 
 # Room with sub-rooms -> what lies in it, from the bottom up. What stands on one level does not import one another.

@@ -63,6 +63,7 @@ from tracemap.experiments.model import (
 )
 from tracemap.graph.ops import OpId
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.measurements.runfile import header_path
 from tracemap.options.diff import DiffOptions
 from tracemap.reports.terminal.bench import print_bench
 from tracemap.reports.terminal.diff import print_diff
@@ -104,6 +105,10 @@ OUTPUTS = {
     "hook env": ["hook-env"],
     "hook path": ["hook-path"],
     "report": ["report"],
+    "store": [],
+    "store add": ["store-add"],
+    "store list": ["store-list"],
+    "store query": ["store-query"],
 }
 """Each command, and the golden files of what it prints. A group prints nothing but its help, `sweep` only CSV,
 `export` what other tools read."""
@@ -236,6 +241,31 @@ def test_remarks_look_as_they_did(remarked: Built, tmp_path: Path, request: pyte
 def test_report_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
     check_shown("report", "report", "m.tracemap", RUN, "-o", "page.html", "--force", cwd=tmp_path, request=request)
+
+
+def test_a_store_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
+    for file in (RUN, header_path(RUN)):
+        shutil.copy(file, tmp_path)
+    run_name: Masks = ((re.compile(r"\b[0-9a-f]{15}\b"), "<run's own name>"),)
+    said = (
+        "--host",
+        "ci-7",
+        "--cpu-model",
+        "Intel Xeon Platinum 8481C",
+        "--recorded",
+        "2026-11-20",
+        "--tag",
+        "branch=main",
+    )
+    added = ("store", "add", RUN.name, "--map", "m.tracemap", "--store", "nightly", *said)
+    check_cli(*added, cwd=tmp_path)
+    check_shown("store-add", *added, cwd=tmp_path, request=request, masks=run_name)
+    (tmp_path / "nightly" / "costs" / "mine.parquet").write_text("a,b\n1,2\n")
+    about = ("--store", "nightly", "--skip-bad")
+    check_shown("store-list", "store", "list", *about, cwd=tmp_path, request=request, masks=run_name)
+    grouped = ("--group-by", "host,tag.branch", "--metric", "cpu_ns,duration_ns", "--top", "5")
+    check_shown("store-query", "store", "query", *about, *grouped, cwd=tmp_path, request=request, masks=())
 
 
 def test_lower_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:

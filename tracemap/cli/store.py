@@ -30,7 +30,7 @@ def command() -> None:
 
     \b
     Example:
-      tracemap store add model.tracemap/runs/run-001.parquet --store nightly --tag branch=main
+      tracemap store add run.parquet --store nightly --tag branch=main
       tracemap store query --store nightly --group-by cpu_model,date
     """
 
@@ -45,8 +45,8 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
 
     \b
     Example:
-      tracemap store add model.tracemap/runs/*.parquet --store nightly --tag branch=main
-      TRACEMAP_STORE=nightly tracemap store add run.csv --map model.tracemap --host ci-7 --recorded 2026-11-20
+      tracemap store add model.tracemap/runs/*.parquet --store nightly
+      tracemap store add run.csv --map model.tracemap --store nightly --host ci-7
     """
     from tracemap.session.store import show_added, store_add
 
@@ -61,7 +61,7 @@ def list_(options: StoreListOptions) -> None:
 
     \b
     Example:
-      tracemap store list --store nightly --where 'date>=2026-11-01' --where 'cpu_model=*EPYC*'
+      tracemap store list --store nightly --where 'date>=2026-11-01'
       tracemap store list --store nightly --format csv
     """
     from tracemap.session.store import show_list, store_list
@@ -81,7 +81,7 @@ def query(options: StoreQueryOptions) -> None:
     \b
     Example:
       tracemap store query --store nightly
-      tracemap store query --store nightly --group-by cpu_model,compiler --metric cpu_ns,page-faults
+      tracemap store query --store nightly --group-by cpu_model,compiler
       tracemap store query --store nightly --where host=ci-7 --calls --format csv
     """
     from tracemap.session.store import show_costs, store_query
@@ -94,5 +94,11 @@ def query(options: StoreQueryOptions) -> None:
         tell(f"written: {options.output}")
 
 
-for _each in (add, list_, query):
+_LINES = {
+    add: "Put runs into a store, each joined with its bundle.",
+    list_: "List the runs of a store, with what their headers tell.",
+    query: "Say what ops cost over runs of a store.",
+}
+for _each, _line in _LINES.items():
+    _each.short_help = _line
     command.add_command(_each)

@@ -18,7 +18,9 @@ class StoreAddOptions(Options):
     """Which store runs go to, and what is said of them."""
 
     store: Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE)
-    map: Path | None = option(None, "The bundle of the runs.  [default: found as tracemap attribute does]", metavar="BUNDLE")
+    map: Path | None = option(
+        None, "The bundle of the runs.  [default: found as tracemap attribute does]", metavar="BUNDLE"
+    )
     model: str | None = option(
         None, "What the model is called; runs of one model are compared.  [default: the bundle's name]", metavar="NAME"
     )
@@ -41,7 +43,9 @@ class AskOptions(Options):
 
     store: Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE)
     where: tuple[str, ...] = option(
-        (), "Only runs of which this holds: host=ci-*, date>=2026-11-01, tag.branch=main; may be repeated.", metavar="COND"
+        (),
+        "Only runs of which this holds: host=ci-*, date>=2026-11-01, tag.branch=main; may be repeated.",
+        metavar="COND",
     )
     skip_bad: bool = option(False, "Leave out runs whose files are damaged, and count them.")
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
@@ -60,7 +64,10 @@ class StoreQueryOptions(AskOptions):
     """Which costs to add up, and over what."""
 
     group_by: tuple[str, ...] = option(
-        (), "Tell runs apart by columns of their headers: host,cpu_model,compiler,date,tag.NAME.", metavar="A,B", split=True
+        (),
+        "Tell runs apart by columns of their headers: host,cpu_model,compiler,date,tag.NAME.",
+        metavar="A,B",
+        split=True,
     )
     metric: tuple[str, ...] = option((), "The metrics.  [default: time]", metavar="A,B", split=True)
     calls: bool = option(False, "Add up all single calls anew, instead of what each run came to when it was added.")

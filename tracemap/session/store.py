@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
-from tracemap.errors import UsageInvalid
-from tracemap.inert import for_terminal
+from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import AskOptions, StoreAddOptions, StoreListOptions, StoreQueryOptions
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.runs import check_named_once, find_bundle, opened_runs
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from tracemap.store.headers import Headers
     from tracemap.store.layout import Store
     from tracemap.store.lineage import Keys
-    from tracemap.store.model import FleetCosts, FleetRuns
+    from tracemap.store.model import AddedRun, FleetAdded, FleetCosts, FleetRuns
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -37,19 +35,9 @@ _NANOSECONDS: Final = 1_000_000_000
 # ---- adding
 
 
-@dataclass(frozen=True, slots=True)
-class AddedRun:
-    """A run that was named: its name in the store, the model that it is said to be of, and whether it was there."""
-
-    path: Path
-    name: str
-    model: str
-    was_there: bool
-
-
 def store_add(
     runs: Sequence[Path], bundle: Bundle | None, options: StoreAddOptions, progress: Progress = no_progress
-) -> list[AddedRun]:
+) -> FleetAdded:
     """Put runs into a store, which is made with the first one. A run that is there already stays as it is.
 
     Raises:
@@ -59,6 +47,7 @@ def store_add(
     """
     from tracemap.graph.bundle import load
     from tracemap.store.layout import Store
+    from tracemap.store.model import FleetAdded
 
     if not runs:
         raise UsageInvalid("name at least one run")
@@ -73,7 +62,7 @@ def store_add(
             progress(f"adding {path}")
             machine = _machine(run, options, recorded_ns)
             found.append(_add(store, path, run, of_run, options, (tags, machine), progress))
-    return found
+    return FleetAdded(runs=tuple(found))
 
 
 def _add(
@@ -88,6 +77,7 @@ def _add(
     from tracemap.attribution.attribute import Request, joined
     from tracemap.machine.images import read_images
     from tracemap.store.adding import Said, add_run
+    from tracemap.store.model import AddedRun
 
     tags, machine = about
     request = Request(
@@ -106,7 +96,7 @@ def _add(
     with joined(request) as made:
         _keep_map(store, bundle, said, progress)
         added = add_run(store, bundle.graph, made, said)
-    return AddedRun(path, added.name, model, added.was_there)
+    return AddedRun(str(path), added.name, model, not added.was_there)
 
 
 def _keep_map(store: Store, bundle: Bundle, said: Said, progress: Progress) -> None:
@@ -152,7 +142,7 @@ def _matched(before: Bundle | None, bundle: Bundle) -> list[tuple[str, str, str]
 
 
 def _tags(texts: Sequence[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name or not name.replace("-", "_").replace(".", "_").isidentifier():
@@ -195,8 +185,7 @@ def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Mac
 # ---- asking
 
 
-@contextmanager
-def asked(options: AskOptions) -> Iterator[Headers]:
+def asked(options: AskOptions) -> Headers:
     """The runs that a question is about.
 
     Raises:
@@ -213,7 +202,7 @@ def asked(options: AskOptions) -> Iterator[Headers]:
     if not chosen.rows:
         named = " ".join(f"--where {text}" for text in options.where)
         raise UsageInvalid(f"no run of {len(headers.rows)} in {options.store} is as asked for {named}".rstrip())
-    yield chosen
+    return chosen
 
 
 def store_query(options: StoreQueryOptions, progress: Progress = no_progress) -> FleetCosts:
@@ -225,6 +214,7 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         ToolMissing: Spark is not installed.
     """
     from tracemap.store.costs import Question, fleet_costs
+    from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
     from tracemap.store.lineage import read_names
     from tracemap.store.selection import check_column
 
@@ -232,12 +222,34 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     for column in options.group_by:
         check_column(column)
     question = Question(options.group_by, options.metric, options.calls)
-    with asked(options) as headers, _engine(options.engine, options.memory, progress) as engine:
-        names = read_names(headers.listing, [row["map"] for row in headers.rows])
-        found = fleet_costs(engine, headers, names, question)
+    headers = asked(options)
+    names = read_names(headers.listing, [row["map"] for row in headers.rows])
+    with _engine(options.engine, options.memory, progress) as engine:
+        try:
+            found = fleet_costs(engine, headers, names, question)
+        except StoreInvalid:
+            tables = (CALLS, TARGETS, ASIDE, COSTS) if options.calls else (COSTS,)
+            found = fleet_costs(engine, _without_damaged(headers, tables, options), names, question)
     if options.output is not None:
         write_shown(partial(show_costs, found, options), options.output)
     return found
+
+
+def _without_damaged(headers: Headers, tables: Sequence[str], options: AskOptions) -> Headers:
+    """The runs of which all files can be read, after a question has failed.
+
+    Raises:
+        StoreInvalid: a file cannot be read, and is not to be left out; or no file is to blame: what has failed already.
+    """
+    from tracemap.store.headers import check_readable, damaged
+
+    found = damaged(headers, tables)
+    if not found:
+        raise  # noqa: PLE0704 - the error that is being handled
+    left = headers.without(found)
+    if not options.skip_bad:
+        check_readable(left.listing)
+    return left
 
 
 def store_list(options: StoreListOptions) -> FleetRuns:
@@ -250,8 +262,7 @@ def store_list(options: StoreListOptions) -> FleetRuns:
     from tracemap.store.listing import fleet_runs
 
     check_files(options.output, force=options.force)
-    with asked(options) as headers:
-        found = fleet_runs(headers)
+    found = fleet_runs(asked(options))
     if options.output is not None:
         write_shown(partial(show_list, found, options), options.output)
     return found
@@ -259,27 +270,30 @@ def store_list(options: StoreListOptions) -> FleetRuns:
 
 @contextmanager
 def _engine(name: str, memory_mb: int, progress: Progress) -> Iterator[Engine]:
-    from tracemap.store.engine import duck_engine
+    if name == "duckdb":
+        from tracemap.store.engine import duck_engine
 
-    if name != "duckdb":
-        raise UsageInvalid(f"--engine {name}: is not known; choose duckdb")
-    with duck_engine(memory_mb, progress) as engine:
-        yield engine
+        with duck_engine(memory_mb, progress) as engine:
+            yield engine
+        return
+    from tracemap.store.spark import spark_engine
+
+    with spark_engine(name, memory_mb, progress) as on_spark:
+        yield on_spark
 
 
 # ---- showing
 
 
-def show_added(added: Sequence[AddedRun], options: StoreAddOptions, out: TextIO) -> None:
+def show_added(added: FleetAdded, options: StoreAddOptions, out: TextIO) -> None:
     """Write what was added."""
 
     def text(stream: TextIO) -> None:
-        for each in added:
-            what = "was there" if each.was_there else "added"
-            stream.write(for_terminal(f"{each.path}: {what} as {each.name} of {each.model}") + "\n")
+        from tracemap.reports.terminal.fleet import print_added
 
-    runs = [{"file": str(each.path), "run": each.name, "model": each.model, "added": not each.was_there} for each in added]
-    show_as(options.format, out, text, lambda: {"schema_version": 1, "kind": "store-added", "runs": runs})
+        print_added(added, stream)
+
+    show_as(options.format, out, text, lambda: added)
 
 
 def show_list(found: FleetRuns, options: StoreListOptions, out: TextIO) -> None:

@@ -8,7 +8,7 @@ same numbers. All texts are the common part of DuckDB's and Spark's SQL.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetResidual, Looked, SkippedFile
 from tracemap.store.selection import cell_of
-from tracemap.units import UNKNOWN, Integer, sum_of
+from tracemap.units import UNKNOWN, Integer, Text, sum_of
 
 REDUCE: Final = """
 SELECT run, target, count(*) AS calls{sums} FROM calls GROUP BY run, target
@@ -101,7 +101,8 @@ _PREFERRED: Final = ("cpu_ns", "duration_ns")
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked of runs: the columns that tell groups apart, the metrics (none: what all have of time), and whether
-    single calls are added up anew."""
+    single calls are added up anew.
+    """
 
     group_by: Sequence[str] = ()
     metrics: Sequence[str] = ()
@@ -126,17 +127,17 @@ def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Questi
     wanted = ", ".join(map(literal, metrics))
     rows = engine.rows(_GROUPED.format(table=table, metrics=wanted))
     have = _invocations(engine.rows(_OF_RUNS.format(metrics=wanted)), headers.rows)
-    cells: dict[int, dict[str, dict[tuple[object, object], tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
-    for group, metric, key, reason, amount, runs in rows:
-        cells[group][metric][key, reason] = int(amount), runs
-    made = (
-        _group(members, question.group_by, metrics, cells[number], names, lambda metric, n=number: have.get((n, metric), UNKNOWN))  # type: ignore[misc] # a default binds the group
-        for number, members in enumerate(groups)
+    summed: dict[int, dict[_Cell, tuple[int, int]]] = defaultdict(dict)
+    for group, metric, key, reason, amount, seen in rows:
+        summed[group][metric, key, reason] = int(amount), seen
+    answers = (
+        _Group(runs, question.group_by, summed[number], {each: have.get((number, each), UNKNOWN) for each in metrics})
+        for number, runs in enumerate(groups)
     )
     return FleetCosts(
         group_by=tuple(question.group_by),
         added_up="calls" if question.from_calls else "summaries",
-        groups=tuple(made),
+        groups=tuple(each.answered(names) for each in answers),
         looked=looked(headers),
     )
 
@@ -170,14 +171,14 @@ def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Se
 
 def _wanted(engine: Engine, question: Question) -> list[str]:
     """The metrics that are asked for; without a word the first of the times that runs have."""
-    there = dict(engine.rows(_METRICS))
+    there = [str(metric) for metric, _ in engine.rows(_METRICS)]
     for metric in question.metrics:
         if metric not in there:
             raise UsageInvalid(f"--metric {metric}: no run has it; the metrics of these runs are: {', '.join(there)}")
     if question.metrics:
         return list(dict.fromkeys(question.metrics))
-    times = [metric for metric in _PREFERRED if metric in there]
-    return times[:1] or list(there)[:1]
+    times: list[str] = [metric for metric in _PREFERRED if metric in there]
+    return times[:1] or there[:1]
 
 
 def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str:
@@ -187,13 +188,12 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
     there = set(engine.columns(CALLS))
     for metric in metrics:
         if metric not in there:
-            raise UsageInvalid(f"--metric {metric}: is not of calls, but of what was seen inside of them; leave --calls")
+            raise UsageInvalid(
+                f"--metric {metric}: is not of calls, but of what was seen inside of them; leave out --calls"
+            )
     sums = (_SUM.format(column=quoted(metric), number=number) for number, metric in enumerate(metrics))
     engine.keep("reduced", REDUCE.format(sums="".join(sums)))
-    parts = (
-        SPLIT.format(number=number, metric=literal(metric))
-        for number, metric in enumerate(metrics)
-    )
+    parts = (SPLIT.format(number=number, metric=literal(metric)) for number, metric in enumerate(metrics))
     return " UNION ALL ".join(f"SELECT * FROM ({part}) AS of_{number}" for number, part in enumerate(parts))
 
 
@@ -207,42 +207,49 @@ def _invocations(rows: Sequence[tuple[int, int, str]], headers: Sequence[Header]
     return {key: sum_of(values) for key, values in found.items()}
 
 
-def _group(
-    members: Sequence[Header],
-    columns: Sequence[str],
-    metrics: Sequence[str],
-    cells: Mapping[str, Mapping[tuple[object, object], tuple[int, int]]],
-    names: Names,
-    invocations: Callable[[str], Integer],
-) -> FleetGroup:
-    keys = sorted({key for metric in metrics for key, _ in cells[metric] if isinstance(key, int)})
-    reasons = sorted(
-        {str(reason) for each in metrics for (key, reason), (cost, _) in cells[each].items() if key is None and cost}
-    )
+_Cell = tuple[str, int | None, str | None]
+"""A metric, and the key of an op, or the reason why there is none."""
 
-    def amount(metric: str, key: object, reason: object) -> int:
-        return cells[metric].get((key, reason), (0, 0))[0]
 
-    ops = [(key, {metric: amount(metric, key, None) for metric in metrics}) for key in keys]
-    first = metrics[0] if metrics else ""
-    ops.sort(key=lambda each: (-each[1][first], each[0]))
-    found = [
-        FleetOp(
-            **names.said(key),
-            runs=max(cells[metric].get((key, None), (0, 0))[1] for metric in metrics),
-            amounts=amounts,
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Runs of a group: the columns in which they are alike, sums, each with the number of runs that have it, and in how
+    many invocations each metric was measured.
+    """
+
+    runs: Sequence[Header]
+    columns: Sequence[str]
+    summed: Mapping[_Cell, tuple[int, int]]
+    invocations: Mapping[str, Integer]
+
+    def answered(self, names: Names) -> FleetGroup:
+        """Ops by what they cost of the first metric, the dearest first."""
+        keys = sorted({key for _, key, _ in self.summed if key is not None})
+        reasons = sorted({str(reason) for (_, key, reason), (cost, _) in self.summed.items() if key is None and cost})
+        ops = [self._op(key, names) for key in keys]
+        ops.sort(key=lambda op: -next(iter(op.amounts.values()), 0))
+        residual = [FleetResidual(reason, self._amounts(None, reason)) for reason in reasons]
+        return FleetGroup(
+            self.runs[0]["model"],
+            {column: _shown(cell_of(self.runs[0], column)) for column in self.columns},
+            len(self.runs),
+            tuple(self._total(metric, ops, residual) for metric in self.invocations),
+            tuple(ops),
+            tuple(residual),
         )
-        for key, amounts in ops
-    ]
-    residual = [FleetResidual(reason, {metric: amount(metric, None, reason) for metric in metrics}) for reason in reasons]
-    totals = []
-    for metric in metrics:
-        attributed = sum(op.amounts[metric] for op in found)
+
+    def _op(self, key: int, names: Names) -> FleetOp:
+        seen = max(self.summed.get((metric, key, None), (0, 0))[1] for metric in self.invocations)
+        return FleetOp(**names.said(key), runs=seen, amounts=self._amounts(key, None))
+
+    def _amounts(self, key: int | None, reason: str | None) -> dict[str, int]:
+        return {metric: self.summed.get((metric, key, reason), (0, 0))[0] for metric in self.invocations}
+
+    def _total(self, metric: str, ops: Sequence[FleetOp], residual: Sequence[FleetResidual]) -> FleetMetric:
+        attributed = sum(op.amounts[metric] for op in ops)
         rest = sum(row.amounts[metric] for row in residual)
-        totals.append(FleetMetric(metric, attributed + rest, attributed, rest, invocations(metric)))
-    group = {column: _shown(cell_of(members[0], column)) for column in columns}
-    return FleetGroup(members[0]["model"], group, len(members), tuple(totals), tuple(found), tuple(residual))
+        return FleetMetric(metric, attributed + rest, attributed, rest, self.invocations[metric])
 
 
-def _shown(cell: object) -> str:
-    return UNKNOWN if cell is None else str(cell)  # type: ignore[return-value] # a text or unknown
+def _shown(cell: object) -> Text:
+    return UNKNOWN if cell is None else str(cell)

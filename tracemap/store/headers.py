@@ -10,9 +10,9 @@ import duckdb
 
 from tracemap.errors import StoreInvalid
 from tracemap.measurements.sql import first_line, literal, reading_errors
-from tracemap.store.layout import MAPS, OF_RUNS, OPS, RUNS, BadFile, Listing, Store
+from tracemap.store.layout import MAPS, OF_RUNS, OPS, RUNS, STORE_KEY, BadFile, Listing, Store
 from tracemap.store.selection import Condition, cell_of
-from tracemap.store.tables import COLUMNS, STORE_KEY
+from tracemap.store.tables import COLUMNS
 
 Header = Mapping[str, Any]
 """A row of the table `runs`, by column."""
@@ -30,6 +30,12 @@ class Headers:
         """Those of which all conditions hold."""
         rows = [row for row in self.rows if all(each.holds(cell_of(row, each.column)) for each in wanted)]
         return replace(self, rows=rows)
+
+    def without(self, bad: Sequence[BadFile]) -> Headers:
+        """Those that have none of these files, which the listing names from now on."""
+        names = {each.path.stem for each in bad}
+        listing = replace(self.listing, bad=(*self.listing.bad, *bad))
+        return Headers([row for row in self.rows if row["run"] not in names], listing)
 
     def files(self, table: str) -> list[Any]:
         """Their files of a table, in their order."""
@@ -73,6 +79,23 @@ def check_readable(listing: Listing) -> None:
 
 
 _NAMED: Final = 3
+
+
+def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
+    """The files of some tables that cannot be read to their ends: each is read whole, which is only done when a
+    question has failed.
+    """
+    found = []
+    for table in tables:
+        for path in headers.files(table):
+            try:
+                with duckdb.connect() as connection:
+                    connection.execute(
+                        f"SELECT bit_xor(hash(t)) FROM read_parquet({literal(str(path))}) AS t"
+                    ).fetchall()
+            except reading_errors() as error:
+                found.append(BadFile(path, f"is damaged: {first_line(error)}"))
+    return found
 
 
 def _without_foreign(listing: Listing) -> Listing:

@@ -149,12 +149,15 @@ def _part(value: Text) -> str:
     """A value as a part of a path: nothing in it has a meaning, and none is longer than names of files may be."""
     if value is UNKNOWN or not value:
         return "unknown"
-    name = quote(value, safe="").replace(".", "%2E") if value.startswith(".") else quote(value, safe=" ")
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST].rsplit('%', 1)[0]}-{sha256(value.encode()).hexdigest()[:12]}"
+    encoded = value.encode(errors="backslashreplace")
+    name = quote(encoded, safe=" ").replace(".", "%2E", 1 if value.startswith(".") else 0)
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[:_LONGEST].rpartition('%')[0] or name[:_LONGEST]}-{sha256(encoded).hexdigest()[:12]}"
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
-    """The Parquet files below a folder; names that begin with a dot are of what is not there yet. Links are not followed."""
+    """The Parquet files below a folder, links not followed; names with a dot in front are of what is not there yet."""
 
     def raised(error: OSError) -> None:
         raise error

@@ -80,8 +80,8 @@ def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
     path = listing.files[OPS].get(map_sha256)
     if path is None:
         raise StoreInvalid(
-            f"the map {map_sha256[:12]}… of stored runs is not in the store: its file in {OPS}/ is lost or damaged; add "
-            "one of its runs again"
+            f"the map {map_sha256[:12]}… of stored runs is not in the store: its file in {OPS}/ is lost or damaged; "
+            "add one of its runs again"
         )
     columns = COLUMNS[OPS]
     query = f"SELECT {', '.join(columns)} FROM read_parquet({literal(str(path))}, hive_partitioning = false)"

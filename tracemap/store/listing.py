@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tracemap.store.costs import looked
 from tracemap.store.headers import Header, Headers
 from tracemap.store.model import FleetRun, FleetRuns
@@ -14,6 +16,8 @@ def fleet_runs(headers: Headers) -> FleetRuns:
 
 
 def _run(row: Header) -> FleetRun:
-    cells = {name: UNKNOWN if row[name] is None else row[name] for name in FleetRun.__struct_fields__ if name != "tags"}
-    disturbance = {"disturbance_ns": int(row["disturbance_ns"] or 0)}
-    return FleetRun(**cells | disturbance, tags=row["tags"] or {})
+    cells: dict[str, Any] = {
+        name: UNKNOWN if row[name] is None else row[name] for name in FleetRun.__struct_fields__ if name != "tags"
+    }
+    cells |= {"disturbance_ns": int(row["disturbance_ns"] or 0), "tags": row["tags"] or {}}
+    return FleetRun(**cells)

@@ -90,6 +90,23 @@ class FleetCosts(Document, frozen=True, kw_only=True):
     looked: Looked
 
 
+class AddedRun(Record, frozen=True):
+    """A run that was named: its file, its name in the store, and its model; `added`: it was not there before."""
+
+    file: str
+    run: str
+    model: str
+    added: bool
+
+
+class FleetAdded(Document, frozen=True, kw_only=True):
+    """What `tracemap store add` did."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["fleet-added"] = "fleet-added"
+    runs: tuple[AddedRun, ...]
+
+
 class FleetRun(Record, frozen=True):
     """A run of a store, as its header tells it; the columns are described in docs/store.md."""
 

@@ -141,9 +141,7 @@ def write_rows(table: str, rows: Sequence[Row], target: Path) -> None:
         write_query(connection, "SELECT * FROM written", target)
 
 
-def fill(
-    connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[Row]
-) -> None:
+def fill(connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
     """A table of rows of ours, bound column by column, in place of any that had the name."""
     declared = ", ".join(f"{column} {kind}" for column, kind in columns.items())
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({declared})")

@@ -7,7 +7,7 @@ from typing import Final
 
 from tracemap.inert import csv_line, without_controls
 from tracemap.store.model import FleetCosts, FleetGroup, FleetRun, FleetRuns
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 _OF_COSTS: Final = ("op", "name", "file", "line", "scope", "runs", "metric", "amount", "invocations")
 
@@ -41,7 +41,7 @@ def _rows(group: FleetGroup) -> Iterator[list[Integer | Text]]:
             yield [*about, "", row.reason, *nothing, group.runs, metric.name, row.amounts[metric.name], *figures]
 
 
-def _cell(value: Integer | Text) -> object:
-    if value is UNKNOWN:
+def _cell(value: Integer | Text) -> int | str:
+    if isinstance(value, Unknown):
         return ""
     return without_controls(value) if isinstance(value, str) else value

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
-from tracemap.store.model import FleetCosts, FleetGroup, FleetOp, FleetRuns, Looked
+from tracemap.store.model import FleetAdded, FleetCosts, FleetGroup, FleetOp, FleetRuns, Looked
 from tracemap.units import UNKNOWN, Integer, Text, format_mean, format_ns, format_quantity, format_share, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tracemap.options.store import StoreQueryOptions
+
+
+def print_added(added: FleetAdded, out: TextIO) -> None:
+    """A line a run."""
+    to = console(out)
+    for each in added.runs:
+        say(to, f"{each.file}: {'added' if each.added else 'was there already'}, as {each.run} of {each.model}")
 
 
 def print_runs(found: FleetRuns, out: TextIO) -> None:
@@ -74,16 +81,14 @@ def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> 
         Heading("op"),
         Heading("name", least=12),
         Heading("line", least=10, leave=20),
-        Heading("scope", least=10, leave=40),
-        number("runs", leave=50),
+        Heading("scope", least=10, leave=60),
+        number("runs", leave=70),
         *(each for metric in metrics for each in (number(metric), number("share", leave=10))),
     ]
     shown = group.ops[: options.top] if options.top else group.ops
     rows = [_op_row(op, metrics, calls, of_all) for op in shown]
     rows += [*_rest(group.ops[len(shown) :], metrics, calls, of_all)]
-    rows += [
-        ("", row.reason, "", "", "", *_cells(row.amounts, metrics, calls, of_all)) for row in group.residual
-    ]
+    rows += [("", row.reason, "", "", "", *_cells(row.amounts, metrics, calls, of_all)) for row in group.residual]
     print_table(to, about, headings, rows, gap=False)
 
 
@@ -117,7 +122,11 @@ def _say_looked(to: Console, looked: Looked) -> None:
     for skipped in looked.skipped:
         say(to, f"left out: {skipped.file} {skipped.why}", "yellow")
     if looked.unfinished:
-        say(to, f"{plural(looked.unfinished, 'run')} not there whole yet: being added, or whoever added was killed", "dim")
+        say(
+            to,
+            f"{plural(looked.unfinished, 'run')} not there whole yet: being added, or whoever added was killed",
+            "dim",
+        )
     if looked.ahead:
         say(to, f"{plural(looked.ahead, 'run')} recorded by a clock that is ahead of that of who added them", "yellow")
 

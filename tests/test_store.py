@@ -1,0 +1,308 @@
+"""A store of runs: what is added, found again, and added up, against what each run is attributed by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tracemap.measurements.sql import rows_of
+
+MODEL = "hand_mlp"
+RUNS = 3
+
+
+@pytest.fixture(scope="module")
+def bundle(built: Built) -> Path:
+    return built(MODEL)
+
+
+@pytest.fixture(scope="module")
+def runs(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Recordings of one bundle, with samples in the last one."""
+    folder = tmp_path_factory.mktemp("runs")
+    found = []
+    for number in range(RUNS):
+        found.append(folder / f"{number}.parquet")
+        flags = ("--sample", "999") if number == RUNS - 1 else ()
+        check_cli("record", bundle, "--iterations", str(20 + number), *flags, "-o", found[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def store(bundle: Path, runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store") / "nightly"
+    add(bundle, folder, *runs, "--tag", "branch=main")
+    return folder
+
+
+def add(bundle: Path, store: Path, *words: str | Path) -> Json:
+    return json_cli("store", "add", *words, "--map", bundle, "--store", store)
+
+
+def query(store: Path, *words: str) -> Json:
+    return json_cli("store", "query", "--store", store, *words)
+
+
+def failed(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command that refuses."""
+    done = run_cli(*words)
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout
+    return done
+
+
+def attributed(bundle: Path, runs: Sequence[Path]) -> list[Json]:
+    return [json_cli("attribute", run, "--map", bundle) for run in runs]
+
+
+def costs_of(group: Json, metric: str) -> dict[str, int]:
+    """By op, or by reason, what a group costs; nothing is left out that is 0."""
+    found = {op["op"]: op["amounts"][metric] for op in group["ops"]}
+    found |= {row["reason"]: row["amounts"][metric] for row in group["residual"]}
+    return {name: cost for name, cost in found.items() if cost}
+
+
+def truth_of(results: Sequence[Json], metric: str) -> dict[str, int]:
+    """The same, added up from the attributions of single runs."""
+    found: Counter[str] = Counter()
+    for result in results:
+        found.update({op["op"]: op["metrics"][metric]["attributed"] for op in result["ops"]})
+        found.update({row["reason"]: row["metrics"][metric] for row in result["residual"]})
+    return {name: cost for name, cost in found.items() if cost}
+
+
+@pytest.mark.parametrize("how", [(), ("--calls",)], ids=["summaries", "calls"])
+@pytest.mark.parametrize("metric", ["cpu_ns", "duration_ns"])
+def test_sums_are_those_of_the_single_runs(
+    bundle: Path, store: Path, runs: list[Path], metric: str, how: tuple[str, ...]
+) -> None:
+    found = query(store, "--metric", metric, *how)
+    (group,) = found["groups"]
+    results = attributed(bundle, runs)
+    assert costs_of(group, metric) == truth_of(results, metric)
+    (total,) = group["metrics"]
+    measured = [each for result in results for each in result["metrics"] if each["name"] == metric]
+    assert total["measured"] == sum(each["measured"] for each in measured) == total["attributed"] + total["residual"]
+    assert total["invocations"] == sum(each["invocations"] for each in measured) == 20 + 21 + 22
+    assert found["added_up"] == ("calls" if how else "summaries")
+
+
+def test_groups_are_told_apart_by_columns_and_tags(bundle: Path, store: Path, runs: list[Path]) -> None:
+    found = query(store, "--group-by", "iterations,tag.branch,tag.none", "--metric", "cpu_ns")
+    groups = [
+        (each["group"]["iterations"], each["group"]["tag.branch"], each["group"]["tag.none"])
+        for each in found["groups"]
+    ]
+    assert groups == [("20", "main", None), ("21", "main", None), ("22", "main", None)]
+    for group, result in zip(found["groups"], attributed(bundle, runs), strict=True):
+        assert costs_of(group, "cpu_ns") == truth_of([result], "cpu_ns")
+
+
+def test_samples_are_added_up_where_runs_have_them(bundle: Path, store: Path, runs: list[Path]) -> None:
+    (group,) = query(store, "--metric", "samples")["groups"]
+    (result,) = attributed(bundle, runs[-1:])
+    assert costs_of(group, "samples") == truth_of([result], "samples")
+    assert "leave out --calls" in failed("store", "query", "--store", store, "--metric", "samples", "--calls").stderr
+
+
+def test_the_same_run_is_there_once(bundle: Path, store: Path, runs: list[Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.parquet"
+    shutil.copy(runs[0], copy)
+    before = sorted(path for path in store.rglob("*"))
+    (added,) = add(bundle, store, copy)["runs"]
+    assert not added["added"]
+    assert sorted(path for path in store.rglob("*")) == before
+
+
+def test_conditions_choose_runs(store: Path) -> None:
+    def listed(*conditions: str) -> list[int]:
+        words = [word for each in conditions for word in ("--where", each)]
+        return [run["iterations"] for run in json_cli("store", "list", "--store", store, *words)["runs"]]
+
+    assert listed() == [20, 21, 22]
+    assert listed("iterations>20", "tag.branch=ma*") == [21, 22]
+    assert listed("iterations!=21") == [20, 22]
+    for condition, why in (
+        ("tag.branch=x", "no run of 3"),
+        ("colour=red", "no such column"),
+        ("host", "is no condition"),
+    ):
+        assert why in failed("store", "list", "--store", store, "--where", condition).stderr
+
+
+def test_files_are_plain_parquet(bundle: Path, store: Path, runs: list[Path]) -> None:
+    """What other tools see: the events of all runs, each with its target, and the places of targets."""
+    assert {path.suffix for path in store.rglob("*") if path.is_file()} == {".parquet"}
+    calls, targets = (
+        f"read_parquet('{store}/{table}/**/*.parquet', union_by_name = true)" for table in ("calls", "targets")
+    )
+    rows = rows_of(
+        f"SELECT place, CAST(sum(cpu_ns) AS BIGINT) FROM {calls} AS c JOIN {targets} AS t USING (run, target) "
+        "WHERE c.target >= 0 GROUP BY place"
+    )
+    expected: Counter[str] = Counter()
+    for result in attributed(bundle, runs):
+        for site in result["sites"]:
+            cost = site["metrics"]["cpu_ns"]
+            expected[site["site"]] += cost["total"] + cost["disturbance"]
+    assert {place: total for place, total in rows if total} == {
+        place: total for place, total in expected.items() if total
+    }
+
+
+# ---- what is broken
+
+
+@pytest.fixture
+def copied(store: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(store, tmp_path / "store"))
+
+
+def calls_of(store: Path) -> list[Path]:
+    return sorted(store.glob("calls/**/*.parquet"))
+
+
+def test_a_cut_file_is_named_and_can_be_left_out(copied: Path) -> None:
+    broken = calls_of(copied)[0]
+    broken.write_bytes(broken.read_bytes()[:-20])
+    said = failed("store", "query", "--store", copied).stderr
+    assert str(broken) in said
+    assert "--skip-bad" in said
+    found = query(copied, "--skip-bad")
+    assert found["looked"]["runs"] == RUNS - 1
+    assert [skipped["file"] for skipped in found["looked"]["skipped"]] == [str(broken)]
+
+
+def test_a_foreign_file_is_named_and_can_be_left_out(copied: Path) -> None:
+    foreign = copied / "runs" / "mine.parquet"
+    rows_of(f"COPY (SELECT 1 AS colour) TO '{foreign}' (FORMAT parquet)")
+    assert str(foreign) in failed("store", "list", "--store", copied).stderr
+    found = query(copied, "--skip-bad")
+    assert found["looked"]["runs"] == RUNS
+    assert [skipped["file"] for skipped in found["looked"]["skipped"]] == [str(foreign)]
+
+
+def test_a_damaged_page_of_a_file_is_named_and_can_be_left_out(copied: Path) -> None:
+    broken = max(calls_of(copied), key=lambda path: path.stat().st_size)
+    data = bytearray(broken.read_bytes())
+    data[100 : len(data) // 2] = bytes(len(data) // 2 - 100)
+    broken.write_bytes(data)
+    assert str(broken) in failed("store", "query", "--store", copied, "--calls").stderr
+    found = query(copied, "--calls", "--skip-bad")
+    assert found["looked"]["runs"] == RUNS - 1
+    assert [skipped["file"] for skipped in found["looked"]["skipped"]] == [str(broken)]
+
+
+def test_a_run_that_is_not_there_whole_is_not_seen(copied: Path) -> None:
+    header = next(copied.glob("runs/**/*.parquet"))
+    header.unlink()
+    found = query(copied)
+    assert (found["looked"]["runs"], found["looked"]["unfinished"], found["looked"]["skipped"]) == (RUNS - 1, 1, [])
+
+
+def test_writers_do_not_disturb_one_another(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    words = command_line("store", "add", *runs, "--map", bundle, "--store", store)
+    writers = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
+    assert query(store)["looked"] == {"runs": RUNS, "skipped": [], "unfinished": 0, "ahead": 0}
+    assert not [*store.rglob(".*")]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_store_that_may_not_be_written(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir(mode=0o500)
+    assert "cannot be written" in failed("store", "add", runs[0], "--map", bundle, "--store", store).stderr
+
+
+def test_what_is_no_store_is_said_so(tmp_path: Path) -> None:
+    assert "no such folder" in failed("store", "list", "--store", tmp_path / "none").stderr
+    assert "is no store" in failed("store", "list", "--store", tmp_path).stderr
+    assert "Missing option '--store'" in failed("store", "list").stderr
+
+
+# ---- what is said of runs
+
+
+def test_names_of_hosts_and_models_are_never_paths(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    bare = tmp_path / "bare.csv"
+    rows_of(
+        f"COPY (SELECT kernel, cpu_ns FROM '{runs[0]}' WHERE kind = 'dispatch' AND NOT warmup) TO '{bare}' (FORMAT csv)"
+    )
+    hostile = "../../../etc/\x1b[31m|host=x " + "y" * 300
+    add(bundle, store, bare, "--host", hostile, "--model", "..", "--recorded", "2026-11-20T02:30:00Z")
+    (run,) = json_cli("store", "list", "--store", store)["runs"]
+    assert (run["host"], run["model"], run["date"]) == (hostile, "..", "2026-11-20")
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "bare.csv"}
+    (file,) = store.glob("runs/*/*/*/*.parquet")
+    assert all(len(part) < 100 for part in file.relative_to(store).parts)
+    assert "\x1b" not in check_cli("store", "list", "--store", store)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--tag", "main"), "is no tag"),
+        (("--tag", "a=1", "--tag", "a=2"), "say it once"),
+        (("--recorded", "yesterday"), "is no time"),
+        (("--host", "other"), "tells it itself"),
+    ],
+)
+def test_what_is_said_wrongly_is_refused(
+    bundle: Path, words: tuple[str, ...], why: str, runs: list[Path], tmp_path: Path
+) -> None:
+    assert why in failed("store", "add", runs[0], "--map", bundle, "--store", tmp_path / "s", *words).stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_clocks_that_are_ahead_are_counted(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    store, bare = tmp_path / "store", tmp_path / "bare.csv"
+    rows_of(f"COPY (SELECT kernel, cpu_ns FROM '{runs[0]}' WHERE kind = 'dispatch') TO '{bare}' (FORMAT csv)")
+    add(bundle, store, bare, "--recorded", "2199-01-01")
+    assert query(store)["looked"]["ahead"] == 1
+    assert "clock that is ahead" in check_cli("store", "query", "--store", store)
+
+
+# ---- maps of several compilations
+
+
+def test_ops_keep_their_keys_where_the_model_is_edited(tmp_path: Path) -> None:
+    """A line more at the top moves all ops; they are found again by what they compute."""
+    text = (SAMPLES / "models" / f"{MODEL}.mlir").read_text(encoding="utf-8")
+    place = text.index("linalg.matmul")
+    line = text.rindex("\n", 0, place) + 1
+    edited = text[:line] + "    %unused = arith.constant 4711 : index\n" + text[line:]
+    store = tmp_path / "store"
+    for name, content in (("old", text), ("new", edited)):
+        model = tmp_path / name / "model.mlir"
+        model.parent.mkdir()
+        model.write_text(content, encoding="utf-8")
+        bundle = model.with_suffix(".tracemap")
+        check_cli("build", model, "-o", bundle)
+        check_cli("record", bundle, "--iterations", "5")
+        check_cli("store", "add", next((bundle / "runs").iterdir()), "--store", store, "--tag", f"name={name}")
+    (both,) = query(store)["groups"]
+    single = query(store, "--group-by", "tag.name")["groups"]
+    names = [
+        [(op["op"], op["name"]) for op in sorted(group["ops"], key=lambda op: str(op["op"]))]
+        for group in (both, *single)
+    ]
+    assert names[0] == names[1] == names[2]
+    assert all(op["runs"] == 2 for op in both["ops"])
+
+
+def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    check_cli("store", "query", "--store", store, "--format", "json", "-o", target)
+    assert json.loads(target.read_text(encoding="utf-8")) == query(store)
+    assert "exists already" in failed("store", "query", "--store", store, "-o", target).stderr
