@@ -17,7 +17,8 @@ from tests.test_reports_page import GRAPH, TOTALS
 from tracemap.attribution.model import Attribution
 from tracemap.capture.record import record
 from tracemap.diagnostics import DISTURBED, Diagnostic
-from tracemap.measurements.model import BY_STOPS, DeviceTime, ElapsedParts, Invocation
+from tracemap.measurements.circumstances import DeviceTime
+from tracemap.measurements.model import BY_STOPS, ElapsedParts, Invocation
 from tracemap.reports.advice import advice, devices_compared
 from tracemap.reports.basis import elapsed_said
 from tracemap.units import UNKNOWN, format_ns

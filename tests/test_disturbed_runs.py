@@ -17,7 +17,7 @@ from tests.recording import request, sample
 from tracemap.capture import disturbance
 from tracemap.capture.disturbance import disturbed, look, observed, unseen
 from tracemap.capture.record import record
-from tracemap.measurements.model import UNOBSERVED, Disturbance
+from tracemap.measurements.circumstances import UNOBSERVED, Disturbance
 from tracemap.units import UNKNOWN, format_ns
 
 # Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.

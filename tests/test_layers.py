@@ -157,7 +157,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"build", "from_dumps", "lowering"}),
     ),
     "measurements": (
-        frozenset({"model", "order", "sql", "callgrind", "histograms"}),
+        frozenset({"circumstances", "order", "sql", "callgrind", "histograms"}),
+        frozenset({"model"}),
         frozenset({"columns", "drift", "events", "medians"}),
         frozenset({"elapsed"}),
         frozenset({"hook", "ireeprof"}),

@@ -27,8 +27,9 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
+from tracemap.measurements.circumstances import UNOBSERVED
 from tracemap.measurements.elapsed import added
-from tracemap.measurements.model import SAMPLES, UNOBSERVED, UNTIMED, Metric, Run, RunHeader
+from tracemap.measurements.model import SAMPLES, UNTIMED, Metric, Run, RunHeader
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, plural, sum_of
 

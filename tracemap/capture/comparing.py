@@ -14,8 +14,8 @@ from typing import Final
 from tracemap.capture.benchmark import HOST_DEVICES, run_benchmark
 from tracemap.capture.plan import Plan
 from tracemap.errors import ProgramFailed, UsageInvalid
+from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.medians import median_of
-from tracemap.measurements.model import DeviceTime
 from tracemap.toolchain import Progress
 from tracemap.units import Integer
 

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import structs
 
 from tracemap.diagnostics import DISTURBED, Diagnostic
-from tracemap.measurements.model import UNOBSERVED, Disturbance
+from tracemap.measurements.circumstances import UNOBSERVED, Disturbance
 from tracemap.units import UNKNOWN, Integer, format_count, format_ns, format_share
 
 _PROC = Path("/proc")

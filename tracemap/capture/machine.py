@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tracemap.measurements.model import Machine
+from tracemap.measurements.circumstances import Machine
 from tracemap.units import UNKNOWN, Text
 
 _CPUINFO: Final = Path("/proc/cpuinfo")

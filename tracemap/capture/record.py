@@ -27,11 +27,12 @@ from tracemap.capture.sampling import add_samples, samples_in_kernels
 from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed
+from tracemap.measurements.circumstances import Disturbance
 from tracemap.measurements.elapsed import Span, Stops, elapsed_parts, of_host_alone
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.medians import median_of
-from tracemap.measurements.model import Clock, Disturbance, ElapsedParts, Invocation, RunHeader
+from tracemap.measurements.model import Clock, ElapsedParts, Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder

@@ -17,6 +17,7 @@ import msgspec
 from tracemap.codec import Count, Document, OtherVersion, Positive, Record, decode_document
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid, RunVersion
+from tracemap.measurements.circumstances import UNKNOWN_MACHINE, UNOBSERVED, DeviceTime, Disturbance, Machine
 from tracemap.units import UNKNOWN, Integer, Text
 
 # ---- the header
@@ -109,53 +110,6 @@ class Invocation(Record, frozen=True):
     ended_by: Annotated[Text, msgspec.Meta(description="Why no more calls were made.")]
 
 
-class Disturbance(Record, frozen=True):
-    """What disturbed the program while it was measured, summed over its threads.
-
-    It was observed for `observed_ns` of the measured calls. `running_ns`, `waiting_ns`: time on a processor, and time
-    ready to run without one; `busy_ns`: time that all processors spent on any program; `stolen_ns`: time that the host
-    of a virtual machine gave to others, of all processors; frequencies are means of all processors; `load_percent`: the
-    machine's load average of a minute, 100 is one.
-    """
-
-    observed_ns: Integer
-    running_ns: Integer
-    waiting_ns: Integer
-    voluntary_switches: Integer
-    involuntary_switches: Integer
-    migrations: Integer
-    minor_faults: Integer
-    major_faults: Integer
-    busy_ns: Integer
-    stolen_ns: Integer
-    frequency_before_hz: Integer
-    frequency_after_hz: Integer
-    load_percent: Integer
-
-
-class DeviceTime(Record, frozen=True):
-    """How long a call took on a device, without the profiler: the median of groups of calls, with its 95 % interval."""
-
-    device: str
-    median_ns: Integer
-    low_ns: Integer
-    high_ns: Integer
-    groups: Count
-    calls: Annotated[Count, msgspec.Meta(description="In each group.")]
-
-
-class Machine(Record, frozen=True):
-    """The machine that a run was recorded on, and when: by its own clock, which may be wrong."""
-
-    host: Annotated[Text, msgspec.Meta(description="Its name.")]
-    cpu_model: Annotated[Text, msgspec.Meta(description="What its processor calls itself.")]
-    processors: Annotated[Integer, msgspec.Meta(description="Of the whole machine.")]
-    recorded_ns: Annotated[Integer, msgspec.Meta(description="Since 1970-01-01T00:00:00Z, when the run was written.")]
-
-
-UNKNOWN_MACHINE: Final = Machine(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
-
-
 class RunHeader(Document, frozen=True, kw_only=True):
     """How a run came about: unknown is what was not told by whoever wrote the file."""
 
@@ -195,8 +149,7 @@ ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_sec
 """Stands in where nobody measured the machine: one core of a present-day server. Only their ratio matters."""
 
 UNTIMED: Final = Invocation(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
-UNOBSERVED: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, UNKNOWN))
-"""What a run tells of which neither is known."""
+"""What a run tells of whose calls no time is known."""
 
 UNTOLD_HEADER: Final = RunHeader(
     module_sha256=UNKNOWN,

@@ -10,7 +10,8 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution
 from tracemap.diagnostics import DISTURBED
-from tracemap.measurements.model import DeviceTime, ElapsedParts
+from tracemap.measurements.circumstances import DeviceTime
+from tracemap.measurements.model import ElapsedParts
 from tracemap.reports.basis import with_interval
 from tracemap.units import Unknown, format_ns, format_share
 

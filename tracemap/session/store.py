@@ -21,7 +21,8 @@ from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
-    from tracemap.measurements.model import Machine, Run
+    from tracemap.measurements.circumstances import Machine
+    from tracemap.measurements.model import Run
     from tracemap.store.adding import Said
     from tracemap.store.engine import Engine
     from tracemap.store.headers import Headers

@@ -20,7 +20,8 @@ from tracemap.attribution.scan.metrics import value_column
 from tracemap.codec import encode
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import Machine, Metric, RunHeader
+from tracemap.measurements.circumstances import Machine
+from tracemap.measurements.model import Metric, RunHeader
 from tracemap.measurements.sql import quoted
 from tracemap.store.layout import ASIDE, CALLS, COSTS, OF_RUNS, RUNS, SPREADS, TARGETS, Store, run_name, run_number
 from tracemap.store.tables import COLUMNS, Row, known, write_query, write_rows

@@ -12,14 +12,17 @@ from tracemap.units import Integer, Text
 
 
 class SkippedFile(Record, frozen=True):
-    """A file of the store that was left out, and why."""
+    """A file of the store that was left out; `why`: what is wrong with it."""
 
     file: str
     why: str
 
 
 class Looked(Record, frozen=True):
-    """What was looked at: how many runs, which files were left out, and how many runs were not there whole yet."""
+    """What was looked at.
+
+    `runs`: how many; `skipped`: the files that were left out.
+    """
 
     runs: Count
     skipped: tuple[SkippedFile, ...]
@@ -46,7 +49,7 @@ class FleetOp(Record, frozen=True):
     """An op of a model over all runs of a group, whatever it is called in the maps of its compilations.
 
     `op` is its id in the first of these that was stored, with the map's beginning where that is not the oldest one;
-    `runs`: in how many it has a cost. `amounts` by metric; `per_invocation` likewise, of the group's invocations.
+    `runs`: in how many it has a cost; `amounts`: its costs over all of them, by metric.
     """
 
     op: str
@@ -59,14 +62,17 @@ class FleetOp(Record, frozen=True):
 
 
 class FleetResidual(Record, frozen=True):
-    """What has no op, by metric."""
+    """What has no op; `amounts`: what it comes to, by metric."""
 
     reason: str
     amounts: Mapping[str, int]
 
 
 class FleetGroup(Record, frozen=True):
-    """Runs of one model that have the same values in the columns that were asked for."""
+    """Runs of one model that have the same values in the columns that were asked for.
+
+    `model`: what it is called; `runs`: how many there are.
+    """
 
     model: str
     group: Annotated[Mapping[str, Text], msgspec.Meta(description="By column; null: not known.")]
@@ -77,7 +83,7 @@ class FleetGroup(Record, frozen=True):
 
 
 class FleetCosts(Document, frozen=True, kw_only=True):
-    """What ops cost over many runs."""
+    """What ops cost over many runs; `group_by`: the columns by which these are told apart."""
 
     schema_version: Literal[1] = 1
     kind: Literal["fleet-costs"] = "fleet-costs"
@@ -91,7 +97,11 @@ class FleetCosts(Document, frozen=True, kw_only=True):
 
 
 class AddedRun(Record, frozen=True):
-    """A run that was named: its file, its name in the store, and its model; `added`: it was not there before."""
+    """A run that was named.
+
+    `file`: where it lies; `run`: its name in the store; `model`: what its model is called; `added`: it was not there
+    before.
+    """
 
     file: str
     run: str
@@ -108,7 +118,20 @@ class FleetAdded(Document, frozen=True, kw_only=True):
 
 
 class FleetRun(Record, frozen=True):
-    """A run of a store, as its header tells it; the columns are described in docs/store.md."""
+    """A run of a store, as its header tells it.
+
+    `run`: its name; `model`: what its model is called; `map`: the SHA-256 of the bundle's map; `module`: that of the
+    module that ran; `bundle`: the bundle's name; `compiler`: the release of IREE's compiler; `flags`: the compiler's flags;
+    `function`: what was called; `host`: the machine's name; `cpu_model`: what its processor calls itself;
+    `processors`: how many it has; `device`: the device of IREE's; `workers`: threads that share a dispatch;
+    `clock`: that of the times; `date`: the day (UTC) of `recorded_ns`; `recorded_ns`: when it was written, by the
+    recording machine's clock; `added_ns`: when it was added, by the clock of who did; `tools`: names and versions;
+    `rule`: how costs of sites are split; `iterations`: measured calls of the function; `warmup`: calls before them;
+    `elapsed_ns`: wall time of the measured calls; `median_ns`: the median call; `low_ns`: the lower end of its 95 %
+    interval; `high_ns`: the upper end of it; `tool_ns`: the profiler's own work; `waiting_ns`: time ready to run without
+    a processor; `stolen_ns`: time that the host of a virtual machine gave to others; `disturbance_ns`: what calls took
+    beyond their fences; `calls`: how many events it has; `tags`: what was said of it as it was added.
+    """
 
     run: str
     model: str

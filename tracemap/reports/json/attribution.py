@@ -10,7 +10,8 @@ from msgspec import Meta
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost, SlowCall
 from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
-from tracemap.measurements.model import DeviceTime, ElapsedParts
+from tracemap.measurements.circumstances import DeviceTime
+from tracemap.measurements.model import ElapsedParts
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 

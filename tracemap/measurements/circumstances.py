@@ -1,0 +1,61 @@
+"""Under what a run was recorded: the machine and the time, what disturbed it, how long calls take on other devices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from tracemap.codec import Count, Record
+from tracemap.units import UNKNOWN, Integer, Text
+
+
+class Machine(Record, frozen=True):
+    """The machine that a run was recorded on, and when: by its own clock, which may be wrong."""
+
+    host: Annotated[Text, msgspec.Meta(description="Its name.")]
+    cpu_model: Annotated[Text, msgspec.Meta(description="What its processor calls itself.")]
+    processors: Annotated[Integer, msgspec.Meta(description="Of the whole machine.")]
+    recorded_ns: Annotated[Integer, msgspec.Meta(description="Since 1970-01-01T00:00:00Z, when the run was written.")]
+
+
+UNKNOWN_MACHINE: Final = Machine(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+class Disturbance(Record, frozen=True):
+    """What disturbed the program while it was measured, summed over its threads.
+
+    It was observed for `observed_ns` of the measured calls. `running_ns`, `waiting_ns`: time on a processor, and time
+    ready to run without one; `busy_ns`: time that all processors spent on any program; `stolen_ns`: time that the host
+    of a virtual machine gave to others, of all processors; frequencies are means of all processors; `load_percent`: the
+    machine's load average of a minute, 100 is one.
+    """
+
+    observed_ns: Integer
+    running_ns: Integer
+    waiting_ns: Integer
+    voluntary_switches: Integer
+    involuntary_switches: Integer
+    migrations: Integer
+    minor_faults: Integer
+    major_faults: Integer
+    busy_ns: Integer
+    stolen_ns: Integer
+    frequency_before_hz: Integer
+    frequency_after_hz: Integer
+    load_percent: Integer
+
+
+UNOBSERVED: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, UNKNOWN))
+"""What a run tells that nobody looked at while it was recorded."""
+
+
+class DeviceTime(Record, frozen=True):
+    """How long a call took on a device, without the profiler: the median of groups of calls, with its 95 % interval."""
+
+    device: str
+    median_ns: Integer
+    low_ns: Integer
+    high_ns: Integer
+    groups: Count
+    calls: Annotated[Count, msgspec.Meta(description="In each group.")]
