@@ -120,17 +120,18 @@ class FleetAdded(Document, frozen=True, kw_only=True):
 class FleetRun(Record, frozen=True):
     """A run of a store, as its header tells it.
 
-    `run`: its name; `model`: what its model is called; `map`: the SHA-256 of the bundle's map; `module`: that of the
-    module that ran; `bundle`: the bundle's name; `compiler`: the release of IREE's compiler; `flags`: the compiler's flags;
-    `function`: what was called; `host`: the machine's name; `cpu_model`: what its processor calls itself;
-    `processors`: how many it has; `device`: the device of IREE's; `workers`: threads that share a dispatch;
-    `clock`: that of the times; `date`: the day (UTC) of `recorded_ns`; `recorded_ns`: when it was written, by the
-    recording machine's clock; `added_ns`: when it was added, by the clock of who did; `tools`: names and versions;
-    `rule`: how costs of sites are split; `iterations`: measured calls of the function; `warmup`: calls before them;
-    `elapsed_ns`: wall time of the measured calls; `median_ns`: the median call; `low_ns`: the lower end of its 95 %
-    interval; `high_ns`: the upper end of it; `tool_ns`: the profiler's own work; `waiting_ns`: time ready to run without
-    a processor; `stolen_ns`: time that the host of a virtual machine gave to others; `disturbance_ns`: what calls took
-    beyond their fences; `calls`: how many events it has; `tags`: what was said of it as it was added.
+    `run`: its name; `model`: what its model is called; `map`: the SHA-256 of the bundle's map; `module`: that
+    of the module that ran; `bundle`: the bundle's name; `compiler`: the release of IREE's compiler; `flags`:
+    the compiler's flags; `function`: what was called; `host`: the machine's name; `cpu_model`: what its
+    processor calls itself; `processors`: how many it has; `device`: the device of IREE's; `workers`: threads
+    that share a dispatch; `clock`: that of the times; `date`: the day (UTC) of `recorded_ns`; `recorded_ns`:
+    when it was written, by the recording machine's clock; `added_ns`: when it was added, by the clock of who
+    did; `tools`: names and versions; `rule`: how costs of sites are split; `iterations`: measured calls of the
+    function; `warmup`: calls before them; `elapsed_ns`: wall time of the measured calls; `median_ns`: the
+    median call; `low_ns`: the lower end of its 95 % interval; `high_ns`: the upper end of it; `tool_ns`: the
+    profiler's own work; `waiting_ns`: time ready to run without a processor; `stolen_ns`: time that the host of
+    a virtual machine gave to others; `disturbance_ns`: what calls took beyond their fences; `calls`: how many
+    events it has; `tags`: what was said of it as it was added.
     """
 
     run: str
