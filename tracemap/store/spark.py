@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import StoreInvalid, ToolMissing, UsageInvalid
+from tracemap.owned.home import temporary_folder
 from tracemap.store.tables import AMOUNT, COLUMNS, Row
 from tracemap.toolchain import Progress
 
@@ -28,6 +30,7 @@ MASTER: Final = re.compile(
 """The masters that are taken, as Spark writes them (docs/submitting-applications.md of Spark)."""
 
 _TYPES: Final = {"VARCHAR": "STRING", "INTEGER": "INT"}
+_PATTERN: Final = re.compile(r"[\\*?{}\[\]]")
 _JAVA: Final = "Java 17 or later (Debian: openjdk-17-jre-headless)"
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -36,6 +39,8 @@ _SETTINGS: Final = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
     "spark.sql.session.timeZone": "UTC",
+    # What is shuffled are a few rows for each run, be the calls ever so many.
+    "spark.sql.shuffle.partitions": "16",
     # A worker that is lost is one task to be done again, not the end of the question.
     "spark.task.maxFailures": "8",
 }
@@ -59,7 +64,8 @@ class SparkEngine:
         if not files:
             self._small(name, COLUMNS[name], ())
             return
-        paths = [path.absolute().as_uri() for path in files]
+        # Spark takes names for patterns.
+        paths = [_PATTERN.sub(r"\\\g<0>", str(path.absolute())) for path in files]
         with _explained():
             self._session.read.option("mergeSchema", "true").parquet(*paths).createOrReplaceTempView(name)
 
@@ -154,8 +160,27 @@ def _started(master: str, memory_mb: int) -> SparkSession:
     if memory_mb:
         for process in ("driver", "executor"):
             builder = builder.config(f"spark.{process}.memory", f"{memory_mb}m")
+    with temporary_folder() as folder:
+        log = folder / "log"
+        try:
+            with _stderr_to(log):
+                return builder.getOrCreate()
+        except (PySparkException, Py4JError, OSError) as error:
+            said = [*log.read_text(encoding="utf-8", errors="replace").splitlines(), *str(error).strip().splitlines()]
+            told = [line for line in said if "rror" in line or "xception" in line] or said or [type(error).__name__]
+            raise ToolMissing(f"Spark on {master} does not start: {told[-1]}") from error
+
+
+@contextmanager
+def _stderr_to(file: Path) -> Iterator[None]:
+    """Let what is started inside, and goes on afterwards, say what it says to nobody: Spark greets on standard error."""
+    sys.stderr.flush()
+    kept, opened = os.dup(2), os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        return builder.getOrCreate()
-    except (PySparkException, Py4JError, OSError) as error:
-        said = str(error).strip().splitlines()
-        raise ToolMissing(f"Spark on {master} does not start: {said[0] if said else type(error).__name__}") from error
+        os.dup2(opened, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(opened)
