@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import functools
 import json
 import re
 import subprocess
@@ -109,6 +110,14 @@ class Corpus:
         """Record a run through the command line; flag files name parameters relative to the corpus's folder."""
         given: tuple[str | Path, ...] = ("--flagfile", self.flag_files()[flags], *options, "-o", run, *last)
         check_cli("record", bundle, *given, cwd=self.folder)
+
+
+@functools.cache
+def has_device(driver: str) -> bool:
+    """Whether a driver of the runtime finds a device here."""
+    command = [str(find_tool("iree-run-module")), f"--list_devices={driver}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode == 0 and bool(done.stdout.split())
 
 
 @contextmanager

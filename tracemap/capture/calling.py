@@ -125,9 +125,15 @@ def _flags(program: Program, options: FunctionOptions, tool: str) -> RuntimeFlag
     of_file = read_flags(options.flagfile) if options.flagfile else []
     check_flags(options.runtime_flags, tool)
     check_calls([*of_file, *behind], tool)
-    flags = sorted_out([*of_file, *behind])
+    flags = sorted_out([*_without_devices(of_file, behind), *behind])
     _check_behind(program.module, options, flags.modules)
     return replace(flags, inputs=options.inputs) if options.inputs else flags
+
+
+def _without_devices(of_file: Sequence[str], behind: Sequence[str]) -> list[str]:
+    """The flags of a flag file, whose devices give way to those behind the `--`: those are all that a module gets."""
+    given = sorted_out(behind).device
+    return [flag for flag in of_file if not (given and flag.startswith("--device="))]
 
 
 def _check_behind(ours: Path, options: FunctionOptions, modules: Sequence[str]) -> None:

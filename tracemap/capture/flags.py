@@ -63,7 +63,10 @@ def with_flag_files(flags: Iterable[str], _nesting: int = 0) -> list[str]:
 
 
 def sorted_out(flags: Sequence[str]) -> RuntimeFlags:
-    """Take apart a list of flags; of several `--function` or `--device` the last counts, as in IREE."""
+    """Take apart a list of flags; of several `--function` the last counts, as in IREE.
+
+    Of several devices, which a module for several is given, the last is `device`; those before it stay in `rest`.
+    """
     values: dict[str, list[str]] = {"--function": [""], "--device": [""], "--input": [], "--module": []}
     rest = []
     for flag in flags:
@@ -77,7 +80,7 @@ def sorted_out(flags: Sequence[str]) -> RuntimeFlags:
         device=values["--device"][-1],
         inputs=tuple(values["--input"]),
         modules=tuple(values["--module"]),
-        rest=tuple(rest),
+        rest=(*(f"--device={each}" for each in values["--device"][1:-1]), *rest),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracemap.ir.host import INITIALIZER, called_by_initializers, walk_hosts
 from tracemap.ir.parsing import MlirParser, Module, Operation, symbol_path, walk
@@ -16,6 +16,7 @@ from tracemap.units import UNKNOWN, Integer, Text, Unknown
 class HalCommand:
     """A command in a command buffer: kind (dispatch, barrier, copy, fill, update), its kernel, location, workgroups.
 
+    `workgroups`: those that all backends have, where the module has a variant of the kernel for each of several.
     `export`: of a dispatch whose kernel is not named (before IREE 3.12), the executable and the number in it.
     """
 
@@ -82,9 +83,12 @@ def _read_commands(parser: MlirParser, create: Operation) -> tuple[HalCommand, .
     for operation in _enclosing_function_ops(create):
         if operation not in users:
             continue
+        command = _command(parser, operation)
         if previous is not None and _is_variant_of(previous, operation):
-            continue  # the runtime records one of the variants only, so indices of commands count them once
-        commands.append(_command(parser, operation))
+            # The runtime records one of the variants only, so indices of commands count them once.
+            commands[-1] = _either(commands[-1], command)
+            continue
+        commands.append(command)
         previous = operation
     return tuple(commands)
 
@@ -104,6 +108,12 @@ def _is_variant_of(first: Operation, second: Operation) -> bool:
         return False
     one, other = _function_symbol(first), _function_symbol(second)
     return one[-1:] == other[-1:] and one != other
+
+
+def _either(one: HalCommand, other: HalCommand) -> HalCommand:
+    """A command of which two variants are known: backends cut the same work into other workgroups."""
+    both = zip(one.workgroups, other.workgroups, strict=True)
+    return replace(one, workgroups=tuple(first if first == second else UNKNOWN for first, second in both))
 
 
 def _function_symbol(dispatch: Operation) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tracemap.graph.kept import Keeping
     from tracemap.options.call import CallOptions, FunctionOptions
 
-_DEVICES = {"vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
+_DEVICES = {"vulkan": "vulkan", "vulkan-spirv": "vulkan", "cuda": "cuda", "hip": "hip", "rocm": "hip"}
+"""The runtime's drivers of what a module is compiled for, be it named as a device or as a backend."""
 _CPU = "llvm-cpu"
-_TARGET_FLAG = "--iree-hal-target-device="
 
 
 def program_of(bundle: Bundle, options: CallOptions) -> Program:
@@ -115,5 +115,7 @@ def device_of(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
     """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
     if any(flag.startswith("--device=") for flag in runtime_flags):
         return UNKNOWN
-    targets = [flag.removeprefix(_TARGET_FLAG) for flag in bundle.graph.module.flags if flag.startswith(_TARGET_FLAG)]
-    return _DEVICES.get(targets[-1], UNKNOWN) if targets else UNKNOWN
+    from tracemap.mapping.compiler.targets import targets_of
+
+    found = {_DEVICES.get(target, UNKNOWN) for target in targets_of(bundle.graph.module.flags)}
+    return found.pop() if len(found) == 1 else UNKNOWN

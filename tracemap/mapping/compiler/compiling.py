@@ -17,6 +17,7 @@ from tracemap.ir.parsing import MlirParser
 from tracemap.mapping.compiler.messages import failure, not_loaded
 from tracemap.mapping.compiler.remarks import IN_ORDER, REMARK_FLAGS, SaidRemark, read_remarks
 from tracemap.mapping.compiler.running import Run
+from tracemap.mapping.compiler.targets import DEVICE_FLAGS, TARGETS, check_chip, named
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import sum_of
 
@@ -32,13 +33,6 @@ LINKERS = tuple(f"--iree-llvmcpu-{kind}-linker-path" for kind in ("embedded", "s
 _LAST_OF_FIRST = _NUMBER_OF["stream"]
 """What comes after is read from the dumps of the second run."""
 
-_DEVICE_FLAGS = {
-    "local": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"),
-    "vulkan": ("--iree-hal-target-device=vulkan",),
-    "cuda": ("--iree-hal-target-device=cuda",),
-    "hip": ("--iree-hal-target-device=hip",),
-}
-
 _OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
 _TUNING_SPEC = "--iree-codegen-tuning-spec-path"
 _PRINTING = (
@@ -53,22 +47,17 @@ def compile_flags(device: str, user_flags: Sequence[str]) -> tuple[str, ...]:
     """The flags that decide what is compiled: the device's, unless the user's own flags name a target, and the user's.
 
     Raises:
-        UsageInvalid: a flag of the user's would take away what `build` needs.
+        UsageInvalid: a flag of the user's would take away what `build` needs, or one is missing.
     """
     for flag in user_flags:
         if flag.split("=", 1)[0] in _OURS:
             raise UsageInvalid(f"{flag}: `tracemap build` sets this flag itself; leave it out")
-    flags: list[str] = []
-    if not _names(user_flags, "--iree-hal-target-device", "--iree-hal-target-backends"):
-        flags += _DEVICE_FLAGS[device]
-    host_code = device == "local" or _names(user_flags, "--iree-hal-target-device", "--iree-hal-target-backends")
-    if host_code and not _names(user_flags, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
+    flags = [] if named(user_flags, *TARGETS) else list(DEVICE_FLAGS[device])
+    host_code = device == "local" or named(user_flags, *TARGETS)
+    if host_code and not named(user_flags, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
         flags.append("--iree-llvmcpu-target-cpu=host")
+    check_chip((*flags, *user_flags))
     return (*flags, *user_flags)
-
-
-def _names(flags: Sequence[str], *names: str) -> bool:
-    return any(flag.split("=", 1)[0] in names for flag in flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +80,7 @@ class Compiler:
         """With remarks, and without the user's flags for what is written besides the module."""
         own = tuple(flag for flag in self.flags if not flag.startswith(BESIDES))
         wanted = (*REMARK_FLAGS, IN_ORDER)
-        return Compiler(self.program, (*own, *(flag for flag in wanted if not _names(own, flag.split("=", 1)[0]))))
+        return Compiler(self.program, (*own, *(flag for flag in wanted if not named(own, flag.split("=", 1)[0]))))
 
     @property
     def flags_to_run(self) -> tuple[str, ...]:
@@ -100,12 +89,12 @@ class Compiler:
         Where it reads a tuning spec for several kernels at once, a thread that holds the lock of the spec (IREE 3.13:
         `IREECodegenDialect::getOrLoadTransformLibraryModule`) waits by doing other work, which may want that very lock.
         """
-        endangered = _names(self.flags, _TUNING_SPEC) and not _names(self.flags, IN_ORDER)
+        endangered = named(self.flags, _TUNING_SPEC) and not named(self.flags, IN_ORDER)
         return (*self.flags, IN_ORDER) if endangered else self.flags
 
     def with_printing(self) -> tuple[str, ...]:
         """The flags to run it with, and those that make dumps complete and small, unless they are given already."""
-        own = [flag for flag in _PRINTING if not _names(self.flags, flag.split("=", 1)[0])]
+        own = [flag for flag in _PRINTING if not named(self.flags, flag.split("=", 1)[0])]
         return (*self.flags_to_run, *own)
 
 
@@ -173,7 +162,7 @@ class Compilation:
         self._thread.start()
 
     def _with_constants(self) -> Run:
-        more = (*_CONFIGURE, *(flag for flag in _TEXT if not _names(self._compiler.flags, flag)))
+        more = (*_CONFIGURE, *(flag for flag in _TEXT if not named(self._compiler.flags, flag)))
         return self._run(self._bytecode, "configured.mlir", more, dumps=False)
 
     def _run(

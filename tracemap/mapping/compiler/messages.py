@@ -7,8 +7,11 @@ import signal
 from typing import Final
 
 from tracemap.toolchain import ended_by
+from tracemap.units import plural
 
 _MAX_LINE = 400
+_MOST_LINES = 40
+"""Of a failure: behind what is wrong, the compiler prints the operations, the whole module among them."""
 _NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)")
 _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
 _DIAGNOSTIC = re.compile(r"\S.*?: (?:error|warning): |LLVM ERROR: |.*: Assertion `")
@@ -21,8 +24,10 @@ def failure(status: int, said: str) -> str:
     """A sentence on how the compiler ended, and its own words: of a crash the last diagnostics, without its stack."""
     if status < 0:
         return _crash(-status, said)
-    lines = [line for line in said.splitlines() if not _STACK_LINE.match(line)]
-    words = "\n".join(map(_cut, lines)).strip()
+    lines = [_cut(line) for line in said.strip().splitlines() if not _STACK_LINE.match(line)]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"… {plural(len(lines) - _MOST_LINES, 'line')} more"]
+    words = "\n".join(lines).strip()
     return f"iree-compile failed (status {status}):\n{words or 'it printed nothing'}"
 
 

@@ -1,0 +1,121 @@
+"""Devices that need no driver: other backends, the runtime's other host device, several of them in one module.
+
+What a module is compiled for decides what its kernels are, not what they are of: each event has its site on every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.checks import check_attribution, count_of_run
+from tests.support import ROOT, SAMPLES, Corpus, Json, check_cli, has_device, json_cli, made_once, run_cli
+from tracemap.graph.bundle import load
+from tracemap.mapping.compiler.targets import targets_of
+from tracemap.units import UNKNOWN
+
+REPEATED = "hand_repeat12"
+"""Twelve sites of one kernel: only an exact join tells them apart."""
+
+INEXACT = {"split-evenly", "commands-by-order", "sites-merged", "sites-without-command"}
+VMVX = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")
+BOTH = (*VMVX, "--iree-hal-local-target-device-backends=llvm-cpu")
+WITH_VULKAN = (
+    *("--iree-hal-target-backends=llvm-cpu", "--iree-hal-target-backends=vulkan-spirv"),
+    "--iree-hal-link-executables=false",  # else the compiler (IREE 3.13) forgets to link one of the two
+)
+
+Bundles = Callable[[str, Sequence[str]], Path]
+"""Name, flags -> the bundle of the repeated layers."""
+
+
+@pytest.fixture(scope="session")
+def bundles(made: Path) -> Bundles:
+    """Makes, once, the bundle of the repeated layers, compiled with flags."""
+
+    def build(name: str, flags: Sequence[str]) -> Path:
+        bundle = made / f"{REPEATED}-{name}.tracemap"
+        with made_once(bundle) as missing:
+            if missing:
+                check_cli("build", SAMPLES / "models" / f"{REPEATED}.mlir", "-o", bundle, "--", *flags)
+        return bundle
+
+    return build
+
+
+def recorded(bundle: Path, run: Path, *devices: str) -> Json:
+    """Record two calls on devices, and attribute them: all checks of a run, and every site with its calls."""
+    flags = ("--", *(f"--device={device}" for device in devices)) if devices else ()
+    Corpus(SAMPLES).record(REPEATED, bundle, run, ("--iterations", "2"), last=flags)
+    attribution = json_cli("attribute", run, "--map", bundle)
+    check_attribution(attribution, run)
+    assert not INEXACT & {each["slug"] for each in attribution["diagnostics"]}
+    assert [site["calls"] for site in attribution["sites"]] == [2] * 12
+    assert count_of_run(run, "kind = 'dispatch'") == 24
+    return attribution
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize(("name", "flags"), [("vmvx", VMVX), ("both", BOTH)])
+def test_each_event_has_its_site_on_other_backends(
+    name: str, flags: Sequence[str], device: str, bundles: Bundles, tmp_path: Path
+) -> None:
+    recorded(bundles(name, flags), tmp_path / "run.parquet", device)
+
+
+@pytest.mark.parametrize("device", ["local-task", "vulkan"])
+def test_a_dispatch_of_a_module_for_several_backends_is_one_command(
+    device: str, bundles: Bundles, tmp_path: Path
+) -> None:
+    """Each has its own workgroups, so only what all have is known; the place of the command is the same for all."""
+    if not has_device(device):
+        pytest.skip(f"no device of {device} here")
+    bundle = bundles("with-vulkan", WITH_VULKAN)
+    (buffer,) = load(bundle).graph.command_buffers
+    dispatches = [command for command in buffer.commands if command.kind == "dispatch"]
+    assert [command.site for command in dispatches] == [f"site{number}" for number in range(12)]
+    assert {command.workgroups[0] for command in dispatches} == {UNKNOWN}
+    recorded(bundle, tmp_path / "run.parquet", device)
+
+
+def test_a_program_that_is_spread_over_two_devices(tmp_path: Path) -> None:
+    """One kernel, once on each: both devices are handed to the runtime, and each has events of its own."""
+    flags = ("--iree-hal-target-device=first=local[0]", "--iree-hal-target-device=second=local[1]")
+    bundle, run = tmp_path / "two.tracemap", tmp_path / "run.parquet"
+    model = ROOT / "tests" / "programs" / "two_devices.mlir"
+    check_cli("build", model, "-o", bundle, "--", *flags, "--iree-hal-local-target-device-backends=llvm-cpu")
+    two = ("--device=local-task", "--device=local-task")
+    check_cli("record", bundle, "--iterations", "2", "-o", run, "--", *two)
+    attribution = json_cli("attribute", run, "--map", bundle)
+    check_attribution(attribution, run)
+    assert len(load(bundle).graph.kernels) == 1
+    assert [(site["site"], site["calls"]) for site in attribution["sites"]] == [("site0", 2), ("site1", 2)]
+    assert not INEXACT & {each["slug"] for each in attribution["diagnostics"]}
+    alone = run_cli("record", bundle, "--iterations", "2", "-o", tmp_path / "alone.parquet", "--", *two[:1])
+    assert alone.returncode != 0
+    assert "HAL device `second` not found" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--device", "hip"),
+        ("--", "--iree-hal-target-device=hip"),
+        ("--", "--iree-hal-target-device=local", "--iree-hal-target-device=gpu=amdgpu[1]"),
+        ("--", "--iree-hal-target-backends=rocm"),
+    ],
+)
+def test_the_chip_of_an_amd_gpu_is_asked_for(words: Sequence[str], tmp_path: Path) -> None:
+    """In a sentence of ours, before the compiler is started, which has many more."""
+    done = run_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "b.tracemap", *words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "name its chip behind the options: -- --iree-rocm-target=gfx942" in line
+    assert line.endswith("[usage-invalid]")
+
+
+def test_targets_as_flags_name_them() -> None:
+    flags = ("--iree-hal-target-device=a=hip[0]", "--iree-hal-target-backends=vulkan-spirv", "--iree-opt-level=O3")
+    assert targets_of((*flags, '--iree-hal-target-device=#hal.device.target<"local">')) == ["hip", "vulkan-spirv"]
