@@ -318,6 +318,23 @@ def test_events_of_a_device_are_on_its_own_clock(tmp_path: Path) -> None:
     assert [item.slug for item in profile.diagnostics] == ["times-invalid"]
 
 
+def test_ticks_that_nothing_brings_to_nanoseconds_are_no_times(tmp_path: Path) -> None:
+    """As the exporter writes events of a device whose clock the profile has fewer than two records of."""
+    unconnected = DEVICE[1].replace(
+        '"start_driver_host_cpu_time_ns":4010,"duration_ns":70',
+        '"start_tick":11,"end_tick":15,"duration_ticks":4,"derived_time_available":false',
+    )
+    with duckdb.connect() as connection:
+        profile = read_export(export(tmp_path, DEVICE[0], unconnected), connection, known=KnownCalls(1))
+        found = profile.events.in_order().project("kind, duration_ns, start_ns").fetchall()
+    assert found == [("dispatch", None, None)]
+    (said,) = profile.diagnostics
+    assert (said.slug, said.message) == (
+        "clock-unconnected",
+        "1 event without a duration: nothing in the profile brings the ticks of the device's clock to nanoseconds",
+    )
+
+
 def test_clocks_are_not_mixed(tmp_path: Path) -> None:
     host = (
         '{"schema_version":15,"record_type":"host_execution_event","source_record_index":4,"event_id":1,"op":"alloca",'

@@ -10,7 +10,7 @@ from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import INSTRUCTIONS, SAMPLES
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, Clock
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, format_count, plural
 
@@ -27,6 +27,7 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     if at_load:
         text = f"{plural(at_load, 'site')} run at load, in no profile of the stock tools: not measured"
         yield Diagnostic("load-time-not-measured", text)
+    yield from _of_clocks(scan)
     yield from _of_targets(scan)
     equal = sum(site.equal_members and site.calls > 0 for site in sites)
     if equal:
@@ -41,6 +42,16 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
         yield Diagnostic("invocations-unknown", text)
     if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
+
+
+def _of_clocks(scan: Scan) -> Iterator[Diagnostic]:
+    """Which clock tells of kernels, where it is not the host's."""
+    if any(metric.clock is Clock.DEVICE for metric in scan.metrics):
+        text = (
+            "kernels were timed by the device, on a clock of its own, in ticks that the profile's records of both "
+            "clocks bring to nanoseconds; the elapsed time is the host's"
+        )
+        yield Diagnostic("device-clock", text)
 
 
 def _of_targets(scan: Scan) -> Iterator[Diagnostic]:

@@ -223,15 +223,18 @@ def losses(connection: duckdb.DuckDBPyConnection) -> tuple[int, list[Diagnostic]
 
 def invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[Diagnostic]:
     """A sentence where events have no duration."""
-    count = first_integer(
-        connection,
-        f"SELECT count(*) FROM profile_records WHERE record_type IN {record_types(clock)} "
-        "AND NOT coalesce(valid, false)",
-    )
-    if not count:
-        return []
-    text = f"{plural(count, 'event')} without a duration: the runtime marked it invalid"
-    return [Diagnostic("times-invalid", text)]
+    of_events = f"SELECT count(*) FROM profile_records WHERE record_type IN {record_types(clock)} AND "
+    found = []
+    if count := first_integer(connection, f"{of_events} NOT coalesce(valid, false)"):
+        text = f"{plural(count, 'event')} without a duration: the runtime marked it invalid"
+        found.append(Diagnostic("times-invalid", text))
+    if count := first_integer(connection, f"{of_events} valid AND duration_ns IS NULL"):
+        text = (
+            f"{plural(count, 'event')} without a duration: nothing in the profile brings the ticks of the device's "
+            "clock to nanoseconds"
+        )
+        found.append(Diagnostic("clock-unconnected", text))
+    return found
 
 
 # ---- the command buffers, and the lists of commands that were recorded into them
