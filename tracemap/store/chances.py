@@ -47,8 +47,8 @@ def student_quantile(covered: float, degrees: float) -> float:
 def holm(chances: Sequence[float]) -> list[float]:
     """The chances corrected for their number, by Holm's method (Scandinavian Journal of Statistics 6, 1979, p. 65).
 
-    It assumes nothing of how they depend on one another: where nothing changed, anything at all is named as seldom as the
-    limit says that they are held against.
+    It assumes nothing of how they depend on one another: where nothing changed, anything at all is named as seldom as
+    the limit says that they are held against.
 
     >>> holm([0.01, 0.04, 0.02])
     [0.03, 0.04, 0.04]

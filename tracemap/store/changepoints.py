@@ -237,25 +237,46 @@ def _beside(design: Design, setting: _Setting, known: Sequence[int]) -> tuple[Fl
     return np.maximum(squares, design.cells * LEAST_SCALE**2), gains, information
 
 
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Steps at one strength of walk and shocks, which is so likely: minus twice the logarithm."""
+
+    loss: float
+    sizes: Floats
+    variances: Floats
+    walk: float
+    shock: float
+
+
 def fit(design: Design, series: Floats, rarities: Floats, places: Sequence[int]) -> Fit:
-    """One series (host, night) with steps at these places: how large they are, by the most likely walk and shocks."""
-    best, chosen, best_walk = np.inf, None, 0.0
-    for number, (walk, setting) in enumerate(design.settings(series[None])):
-        squares = _beside(design, setting, places)[0][0]
-        loss = design.degrees * float(np.log(squares)) + setting.log_determinant + rarities[number]
-        if loss < best:
-            best, chosen, best_walk = loss, setting, walk
-    assert chosen is not None
-    if not places:
-        return Fit((), best_walk, chosen.basis.shock)
-    columns = design.columns(chosen, places)[np.asarray(places) - 1]
-    inverse = np.linalg.pinv(columns, hermitian=True)
-    sizes = inverse @ chosen.gains[0, np.asarray(places) - 1]
-    variance = _beside(design, chosen, places)[0][0] / max(design.degrees - len(places), 1)
-    width = student_quantile(COVERED, max(design.nights - 1 - len(places), 1))
-    errors = width * np.sqrt(np.maximum(np.diag(inverse), 0.0) * variance)
-    steps = [
-        Step(int(place), float(size), float(size - error), float(size + error))
-        for place, size, error in zip(places, sizes, errors, strict=True)
+    """One series (host, night) with steps at these places: how large they are.
+
+    All strengths of walk and shocks have their say, each as far as it is likely: that these are not known makes
+    intervals wider (Hoeting, Madigan, Raftery and Volinsky, "Bayesian model averaging", Statistical Science 14,
+    1999).
+    """
+    each = [
+        _sizes(design, setting, walk, places, float(rarity))
+        for rarity, (walk, setting) in zip(rarities, design.settings(series[None]), strict=True)
     ]
-    return Fit(tuple(steps), best_walk, chosen.basis.shock)
+    best = min(each, key=lambda one: one.loss)
+    weights = np.exp([(best.loss - one.loss) / 2 for one in each])
+    weights /= np.sum(weights)
+    means = weights @ np.array([one.sizes for one in each])
+    variances = weights @ np.array([one.variances + (one.sizes - means) ** 2 for one in each])
+    widths = student_quantile(COVERED, max(design.nights - 1 - len(places), 1)) * np.sqrt(variances)
+    steps = [
+        Step(int(place), float(size), float(size - width), float(size + width))
+        for place, size, width in zip(places, means, widths, strict=True)
+    ]
+    return Fit(tuple(steps), best.walk, best.shock)
+
+
+def _sizes(design: Design, setting: _Setting, walk: float, places: Sequence[int], rarity: float) -> _Sizes:
+    chosen = np.asarray(places) - 1
+    inverse = np.linalg.pinv(design.columns(setting, places)[chosen], hermitian=True)
+    squares = float(_beside(design, setting, places)[0][0])
+    loss = design.degrees * float(np.log(squares)) + setting.log_determinant + rarity
+    variance = squares / max(design.degrees - len(places), 1)
+    variances = np.maximum(np.diag(inverse), 0.0) * variance
+    return _Sizes(loss, inverse @ setting.gains[0, chosen], variances, walk, setting.basis.shock)

@@ -26,9 +26,13 @@ _LEAST_WEIGHT, _MOST_WEIGHT = 0.2, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Cells without outliers; `levels` of ops on hosts, `scales` of ops, and how much each host's cells weigh."""
+    """Cells without outliers; `levels` of ops on hosts, `scales` of ops, and how much each host's cells weigh.
+
+    `expected`: what cells are without noise, those that were not measured, too.
+    """
 
     cells: Floats
+    expected: Floats
     levels: Floats
     scales: Floats
     weights: Floats
@@ -49,7 +53,8 @@ def cleaned(cells: Floats) -> Cleaned:
     weights = np.clip(np.nan_to_num(noise, nan=1.0) ** -2, _LEAST_WEIGHT, _MOST_WEIGHT)
     widths = _CLIP * scales[:, None] / np.sqrt(weights)
     clipped = np.clip(rests, -widths[:, :, None], widths[:, :, None])
-    return Cleaned(levels[:, :, None] + smooth[:, None, :] + clipped, levels, scales, weights)
+    expected = levels[:, :, None] + smooth[:, None, :]
+    return Cleaned(expected + clipped, expected, levels, scales, weights)
 
 
 def _running_median(rests: Floats) -> Floats:

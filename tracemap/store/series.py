@@ -8,7 +8,7 @@ the common part the median over the ops is a first guess, which a mean of clippe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -133,8 +133,8 @@ def scale_of(rests: Floats) -> Floats:
     return np.fmax(np.fmax(MAD_TO_SIGMA * median_of(sizes), upper), LEAST_SCALE)
 
 
-def tabled(given: Observations) -> Table:
-    """Observations as a table, with what is common to the ops of each run."""
+def tabled(given: Observations, apart: Collection[int] = ()) -> Table:
+    """Observations as a table, with what the ops of each run have in common; those that stand apart are not asked."""
     kept = given.where((given.cost_ns > 0) & np.isfinite(given.cost_ns))
     ops, op = np.unique(kept.op, return_inverse=True)
     runs, first, run = np.unique(kept.run, return_index=True, return_inverse=True)
@@ -143,7 +143,8 @@ def tabled(given: Observations) -> Table:
     pairs = np.stack([kept.host[first], kept.cpu_model[first]], axis=1)
     units, unit = np.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
     unit = unit.reshape(-1)
-    return Table(ops, logs, runs, unit, kept.night[first], units[:, 0], units[:, 1], _common(logs, unit, len(units)))
+    common = _common(logs[~np.isin(ops, list(apart))], unit, len(units))
+    return Table(ops, logs, runs, unit, kept.night[first], units[:, 0], units[:, 1], common)
 
 
 def _common(logs: Floats, host: Integers, hosts: int) -> Floats:

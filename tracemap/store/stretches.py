@@ -20,6 +20,8 @@ MOST_STEPS: Final = 8
 """In one series."""
 _WINDOW, _LEAST_WINDOW = 25, 5
 """Nights on either side of a step whose levels are compared: a path that wanders was elsewhere before."""
+_MOST_LACKING: Final = 0.05
+"""Of the runs of a CPU model a series may lack so many, and be looked at as if it had them."""
 _AGREES: Final = 0.4
 """Of a step a host shows so much by itself, or it does not share it."""
 _NIGHTS_OF_HOST: Final = 3
@@ -27,17 +29,29 @@ _NIGHTS_OF_HOST: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Series of a CPU model that were measured on the same hosts in the same nights: rows of a panel."""
+    """Series of a CPU model that were measured on the same hosts in the same nights: rows of a panel.
+
+    `mask` (host, night): where. Of a few cells that a series lacks, it has what is expected.
+    """
 
     panel: Panel
     clean: Cleaned
     rows: Integers
-    hosts: Integers
-    nights: Integers
+    mask: npt.NDArray[np.bool_]
+
+    @property
+    def hosts(self) -> Integers:
+        """The places of its hosts in the panel."""
+        return np.flatnonzero(self.mask.any(axis=1))
+
+    @property
+    def nights(self) -> Integers:
+        """The places of its nights in the panel."""
+        return np.flatnonzero(self.mask.any(axis=0))
 
     def weights(self) -> Floats:
         """Of cells (host, night); 0: not measured."""
-        there = ~np.isnan(self._cut(self.panel.cells, self.rows[:1])[0])
+        there = self.mask[np.ix_(self.hosts, self.nights)]
         return np.where(there, self.clean.weights[self.hosts][:, None], 0.0)
 
     def design(self) -> Design:
@@ -46,7 +60,8 @@ class Group:
 
     def series(self) -> Floats:
         """Without outliers."""
-        return self._cut(self.clean.cells, self.rows)
+        cells = self._cut(self.clean.cells, self.rows)
+        return np.where(np.isnan(cells), self._cut(self.clean.expected, self.rows), cells)
 
     def _cut(self, cells: Floats, rows: Integers) -> Floats:
         return cells[np.ix_(rows, self.hosts, self.nights)]
@@ -60,7 +75,7 @@ class Group:
             hosts=self.panel.hosts[self.hosts],
             nights=self.panel.nights[self.nights],
             cells=self._cut(self.panel.cells, one)[0],
-            series=self._cut(self.clean.cells, one)[0],
+            series=replace(self, rows=one).series()[0],
             levels=self.clean.levels[row][self.hosts],
             scales=self.clean.scales[row] / np.sqrt(self.clean.weights[self.hosts]),
             weights=self.weights(),
@@ -139,17 +154,26 @@ class Steps:
 
 
 def groups(panel: Panel) -> Iterator[Group]:
-    """The series of a panel by where they were measured, without those that were not in enough nights."""
+    """The series of a panel by where they were measured, without those that were not in enough nights.
+
+    Each kind of where needs a decomposition of its own: series that lack but a few of all runs are taken together.
+    """
     clean = cleaned(panel.cells)
     there = ~np.isnan(panel.cells)
+    runs = np.asarray(there.any(axis=0))
     kinds: dict[bytes, list[int]] = {}
+    masks: dict[bytes, npt.NDArray[np.bool_]] = {}
     for row in range(len(panel.ops)):
-        kinds.setdefault(np.packbits(there[row]).tobytes(), []).append(row)
-    for rows in kinds.values():
-        mask = there[rows[0]]
-        nights = np.flatnonzero(mask.any(axis=0))
-        if len(nights) > 1:
-            yield Group(panel, clean, np.array(rows), np.flatnonzero(mask.any(axis=1)), nights)
+        on_all = not np.any(np.isnan(clean.levels[row]))
+        few = on_all and np.sum(there[row]) >= (1 - _MOST_LACKING) * np.sum(runs)
+        mask = runs if few else there[row]
+        key = np.packbits(mask).tobytes()
+        masks[key] = mask
+        kinds.setdefault(key, []).append(row)
+    for key, rows in kinds.items():
+        group = Group(panel, clean, np.array(rows), masks[key])
+        if len(group.nights) > 1:
+            yield group
 
 
 @dataclass(frozen=True, slots=True)
