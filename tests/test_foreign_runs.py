@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from datetime import datetime
@@ -11,8 +12,10 @@ import pytest
 
 from tests.conftest import Built
 from tests.hook import support
-from tests.support import Json, check_cli, json_cli, run_cli
+from tests.support import ROOT, Json, check_cli, json_cli, run_cli
 from tracemap.toolchain import find_tool
+
+FOREIGN = ROOT / "tests" / "programs" / "foreign"
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +214,148 @@ def test_benchmarks_without_dispatches_are_refused(built: Built, tmp_path: Path)
     assert "failed: 'no device'" in refused([*rows, rows[1] | failed])
     (tmp_path / "changed.json").write_text(json.dumps(report)[:-9], encoding="utf-8")
     assert "no output of Google Benchmark, or a damaged one" in refusal(tmp_path / "changed.json", bundle)
+
+
+# ---- IREE's hook
+
+
+KERNEL = "mlp_dispatch_1_matmul_32x128x256_f32"
+
+
+@pytest.fixture(scope="module")
+def hooked(built: Built, made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The calls of a kernel as IREE's hook writes them, a file for each worker, and a profile of the same execution."""
+    support.need_compiler()
+    folder = tmp_path_factory.mktemp("hook")
+    profile = folder / "mlp.ireeprof"
+    variables = {
+        "LD_PRELOAD": str(support.built_library(made)),
+        "IREE_HOOK_FILTER_NAME": KERNEL,
+        "IREE_HOOK_OUTPUT_CSV": str(folder),
+    }
+    tool = support.tool_command("iree-benchmark-module", module_of(built), "local-task", support.PROFILING)
+    support.run([*tool, f"--device_profiling_output={profile}"], variables)
+    return folder, profile
+
+
+def test_calls_of_irees_hook_are_those_of_the_profile(hooked: tuple[Path, Path], built: Built, tmp_path: Path) -> None:
+    folder, profile = hooked
+    bundle = built("hand_mlp")
+    files = sorted(folder.glob("iree_hook_*.csv"))
+    result = json_cli("attribute", *files, "--map", bundle, "--dispatch", KERNEL, "--keep-disturbed")
+    (site,) = [site for site in result["sites"] if site["calls"]]
+    assert site["calls"] == support.tiles_of_profile(profile)[KERNEL]
+    lines = [line.split(",") for file in files for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    assert site["metrics"]["cpu_ns"]["total"] == sum(round(float(line[3]) * 1000) for line in lines)
+    assert list(site["metrics"]) == ["cpu_ns"]
+    assert "calls-of-workgroups" in {told["slug"] for told in result["diagnostics"]}
+    check_cli("report", bundle, files[0], "--dispatch", KERNEL, "-o", tmp_path / "page.html")
+    check_cli("diff", files[0], files[0], "--map-a", bundle, "--map-b", bundle, "--dispatch", KERNEL)
+    check_cli("export", files[0], "--map", bundle, "--dispatch", KERNEL, "--to", "csv", "-o", tmp_path / "run.csv")
+
+
+def test_events_of_irees_hook_are_metrics(built: Built, tmp_path: Path) -> None:
+    """Counts are whole numbers; those that were scaled are not."""
+    calls = tmp_path / "iree_hook_w.csv"
+    calls.write_text(
+        "thread,cpu,node,duration_us,page-faults,=cycles\nw,0,0,1.5,3,1.25\nw,1,0,2.5,,2\n", encoding="utf-8"
+    )
+    result = attributed(calls, built("hand_mlp"), "--dispatch", KERNEL)
+    assert [(metric["name"], metric["unit"], metric["measured"]) for metric in result["metrics"]] == [
+        ("cpu_ns", "ns", 4000),
+        ("page-faults", "count", 3),
+        ("=cycles", "millionths", 3_250_000),
+    ]
+
+
+def test_calls_of_irees_hook_need_their_kernel(built: Built, tmp_path: Path) -> None:
+    bundle = built("hand_mlp")
+    calls = tmp_path / "calls"
+
+    def refused(text: str, *options: str) -> str:
+        calls.write_text("thread,cpu,node,duration_us,faults\n" + text, encoding="utf-8")
+        return refusal(calls, bundle, *options)
+
+    named = ("--dispatch", KERNEL)
+    assert "name it with --dispatch [usage-invalid]" in refused("w,0,0,1.5,3\n")
+    assert refused("").endswith("[run-empty]\n")
+    assert "the rows name 'other'" in refused("w,0,0,1.5,3\n", "--dispatch", "other")
+    assert "line 3, column duration_us: 'much' is not a number" in refused("w,0,0,1.5,3\nw,0,0,much,3\n", *named)
+    assert "line 2, column duration_us: '-1' is a negative time" in refused("w,0,0,-1,3\n", *named)
+    assert "line 2: 2 cells, but the header names 5 columns" in refused("w,0\n", *named)
+    calls.write_text("thread,cpu,node,duration_us,Kind\nw,0,0,1.5,3\n", encoding="utf-8")
+    assert "has an event 'Kind', which is a column of runs" in refusal(calls, bundle, *named)
+    calls.write_text(f"kernel,cpu_ns\n{KERNEL},3\n", encoding="utf-8")
+    assert "names its kernels itself" in refusal(calls, bundle, *named)
+
+
+# ---- Tracy
+
+
+ZONES = FOREIGN / "tracy-zones.csv"
+EACH_ZONE = FOREIGN / "tracy-each-zone.csv"
+"""The perceptron, called twice: `iree-benchmark-module --device=local-sync` of IREE's instrumented runtime 3.13, whose
+`iree-tracy-capture` was read by `tracy-csvexport -f dispatch`, the second time with `-u`. It was built from the sources
+of Tracy 0.12.0, as no package has it."""
+
+
+def zone_sums(file: Path, time: str) -> dict[str, tuple[int, int]]:
+    """Calls and time of each kernel, as a plain reader of CSV adds them up."""
+    found: dict[str, tuple[int, int]] = {}
+    with file.open(encoding="utf-8", newline="") as text:
+        for row in csv.DictReader(text):
+            if row["src_file"] == "-":
+                calls, ns = found.get(row["name"], (0, 0))
+                found[row["name"]] = (calls + int(row.get("counts", 1)), ns + int(row[time]))
+    return found
+
+
+@pytest.mark.parametrize(("file", "time"), [(ZONES, "total_ns"), (EACH_ZONE, "exec_time_ns")], ids=["sums", "each"])
+def test_zones_of_tracy_keep_their_sums(file: Path, time: str, built: Built) -> None:
+    bundle = built("hand_mlp")
+    truth = zone_sums(file, time)
+    assert len(truth) == 4
+    result = attributed(file, bundle, "--keep-disturbed")
+    kernels = {site["id"]: site["kernel"] for site in json_cli("show", bundle)["sites"]}
+    assert {
+        kernels[site["site"]]: (site["calls"], site["metrics"]["cpu_ns"]["total"]) for site in result["sites"]
+    } == truth
+    slugs = {told["slug"] for told in result["diagnostics"]}
+    assert "calls-of-workgroups" in slugs
+    assert ("means-only" in slugs, "zones-left-out" in slugs) == ((True, False) if file == ZONES else (False, True))
+
+
+def test_tables_of_tracy_tell_the_same() -> None:
+    assert zone_sums(ZONES, "total_ns") == zone_sums(EACH_ZONE, "exec_time_ns")
+
+
+def test_zones_with_texts_and_plots_are_passed_over(built: Built, tmp_path: Path) -> None:
+    """Of zones that csvexport.cpp joins with no quotes, texts may have commas and line ends; -p adds rows of plots."""
+    text = EACH_ZONE.read_text(encoding="utf-8")
+    more = "iree_flags_parse,c/flags.c,455,9,291784,1,--a=1\n--b,with,commas\n\nlast\nheap,,,1000,,,4096.000000\n"
+    (tmp_path / "zones.csv").write_text(text + more, encoding="utf-8")
+    bundle = built("hand_mlp")
+    assert attributed(tmp_path / "zones.csv", bundle)["sites"] == attributed(EACH_ZONE, bundle)["sites"]
+
+
+def test_zones_of_a_gpu(built: Built, tmp_path: Path) -> None:
+    """Made by hand, as csvexport/src/csvexport.cpp of Tracy writes it with -g: no device here has such zones."""
+    zones = "name,src_file,Time from start of program,GPU execution time\n"
+    zones += (
+        f"{KERNEL},model.mlir,1000,70\niree_hal_stream_tracing,c/runtime/src/iree/hal/utils/stream_tracing.c,1000,80\n"
+    )
+    (tmp_path / "gpu.csv").write_text(zones + f"{KERNEL},model.mlir,2000,50\n", encoding="utf-8")
+    result = attributed(tmp_path / "gpu.csv", built("hand_mlp"))
+    assert [(metric["name"], metric["measured"]) for metric in result["metrics"]] == [("duration_ns", 120)]
+
+
+def test_zones_that_tell_no_kernels_are_refused(built: Built, tmp_path: Path) -> None:
+    bundle = built("hand_mlp")
+    lines = ZONES.read_text(encoding="utf-8").splitlines(keepends=True)
+    file = tmp_path / "zones.csv"
+    file.write_text("".join(line for line in lines if KERNEL[:12] not in line), encoding="utf-8")
+    assert "none is a kernel's: IREE's instrumented runtime tells kernels" in refusal(file, bundle)
+    file.write_text("".join(lines).replace(",16,", ",many,"), encoding="utf-8")
+    assert "is no row of tracy-csvexport" in refusal(file, bundle)
+    (tmp_path / "run.tracy").write_bytes(b"tr\xfdP\x01\x04")
+    assert "print it first, with `tracy-csvexport`" in refusal(tmp_path / "run.tracy", bundle)

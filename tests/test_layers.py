@@ -162,7 +162,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"columns", "drift", "events", "medians"}),
         frozenset({"elapsed"}),
         frozenset({"hook", "ireeprof"}),
-        frozenset({"badcells", "foreign", "runfile"}),
+        frozenset({"badcells", "runfile"}),
+        frozenset({"foreign"}),
         frozenset({"window"}),
     ),
     "reports": (

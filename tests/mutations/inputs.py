@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.hook import support
-from tests.support import PLAIN_FLAGS, SAMPLES, check_cli
+from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli
 from tracemap.graph.kept import Keeping
 from tracemap.hook.compiling import HookUnavailable, find_compiler
 from tracemap.toolchain import find_tool
@@ -37,6 +37,7 @@ BENCHMARK = "benchmark.json"
 DISPATCH_STATISTICS = "statistics.json"
 REPORT = "dispatches.jsonl"
 REPORTED_EVENTS = "events.jsonl"
+ZONES = ("tracy-zones.csv", "tracy-each-zone.csv")
 STOPS = "stops"
 
 _MODEL = SAMPLES / "models" / "hand_mlp.mlir"
@@ -123,6 +124,8 @@ def _make_texts(folder: Path) -> None:
     row = {"name": "f", "run_type": "iteration", "iterations": 7, "real_time": 1.5, "time_unit": "us"}
     report = {"context": {"date": "now"}, "benchmarks": [row, {"run_type": "aggregate", "real_time": 2}]}
     (folder / BENCHMARK).write_text(json.dumps(report), encoding="utf-8")
+    for name in ZONES:
+        shutil.copy(ROOT / "tests" / "programs" / "foreign" / name, folder / name)
     (folder / STOPS).write_bytes(struct.pack("<16q", *range(100, 1300, 100), 0, 0, 0, 0))
 
 

@@ -197,6 +197,12 @@ def _read_hook_csv(folder: Path, dice: random.Random) -> None:
     run_command("stats", folder / inputs.HOOK_CSV, "--buckets", dice.choice("148"), *more)
 
 
+def _read_calls_of_kernel(folder: Path, dice: random.Random) -> None:
+    named = ("--dispatch", "mlp_dispatch_0_matmul_32x256x784_f32")
+    form = dice.choice(("text", "json", "csv"))
+    run_command("attribute", folder / inputs.HOOK_CSV, "--map", folder / inputs.BUNDLE, *named, "--format", form)
+
+
 def _read_counts(folder: Path, dice: random.Random) -> None:
     from tracemap.measurements.callgrind import read_callgrind
 
@@ -351,6 +357,11 @@ READERS: dict[str, Reader] = {
             _read_samples,
         ),
         Reader("hook-csv", ((inputs.HOOK_CSV, changed_csv),), _read_hook_csv),
+        Reader("hook-csv-run", ((inputs.HOOK_CSV, changed_csv),), _read_calls_of_kernel),
+        *(
+            Reader(name.removesuffix(".csv"), ((name, changed_csv), (name, changed_lines)), partial(_read_run, name))
+            for name in inputs.ZONES
+        ),
         Reader("model", ((inputs.SOURCE, changed_lines), (inputs.SOURCE, changed_bytes)), _read_model),
         Reader("dumps", ((f"{inputs.DUMPS}/*.mlir", changed_lines), ("dumped.vmfb", changed_bytes)), _read_dumps),
         Reader("locations", ((inputs.LOCATIONS, changed_words),), _read_locations),

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from tracemap.errors import RunEmpty, RunInvalid, ToolFailed
+from tracemap.errors import RunEmpty, RunInvalid, ToolFailed, UsageInvalid
 from tracemap.inputs import copy_given, is_file
 from tracemap.measurements.foreign.google_benchmark import read_google_benchmark
+from tracemap.measurements.foreign.hook_csv import read_hook_csv
 from tracemap.measurements.foreign.profile_reports import read_report
 from tracemap.measurements.foreign.recognising import Form, form_of
 from tracemap.measurements.foreign.run import ForeignRun
+from tracemap.measurements.foreign.tracy import Zones, read_tracy
 from tracemap.measurements.ireeprof.profile import NOTHING_KNOWN, KnownCalls, Profile, read_export
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_records
 from tracemap.measurements.model import UNTOLD_HEADER, Run
@@ -28,26 +31,30 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def open_run(path: Path, folder: Path) -> Run:
+def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
     """Open a run: a table (see `measurements.runfile.read_run`), or what another tool made; its content says which.
 
     Args:
         path: the file; `-` is standard input.
         folder: where the events of what is no table, or of a pipe, are put, which must stay as long as the run.
+        dispatch: the kernel of a file that names none.
 
     Raises:
         RunEmpty: nothing was recorded.
         RunInvalid: no run, or a damaged one.
         RunVersion: it is of another format version.
+        UsageInvalid: the kernel is named of a file that names its own, or is not where none is.
     """
     if not is_file(str(path)):
         path = _copied(path, folder)
     form = Form.PROFILE if path.suffix == ".ireeprof" else form_of(path)
+    if dispatch and form is not Form.HOOK_CSV:
+        raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is of CSV files of IREE's hook alone")
     if form is Form.TABLE:
         return read_run(path)
     table = folder / f"{path.name}.parquet"
     with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
-        read = _READERS[form](path, connection)
+        read = _reader(form, dispatch)(path, connection)
         write_run(read.header, read.events, table, force=True)
     return replace(read_run(table), has_header=False)
 
@@ -86,12 +93,21 @@ def _of_profile(path: Path, read: Profile) -> ForeignRun:
     return ForeignRun(header, read.events.in_order())
 
 
-_READERS: Final[Mapping[Form, Callable[[Path, duckdb.DuckDBPyConnection], ForeignRun]]] = {
-    Form.PROFILE: _read_profile,
-    Form.EXPORT: _read_export,
-    Form.REPORT: read_report,
-    Form.GOOGLE_BENCHMARK: read_google_benchmark,
-}
+_Reader = Callable[[Path, "duckdb.DuckDBPyConnection"], ForeignRun]
+
+
+def _reader(form: Form, dispatch: str) -> _Reader:
+    readers: Mapping[Form, _Reader] = {
+        Form.PROFILE: _read_profile,
+        Form.EXPORT: _read_export,
+        Form.REPORT: read_report,
+        Form.HOOK_CSV: partial(read_hook_csv, kernel=dispatch),
+        Form.TRACY_SUMS: partial(read_tracy, zones=Zones.SUMS),
+        Form.TRACY_EACH: partial(read_tracy, zones=Zones.EACH),
+        Form.TRACY_OF_GPU: partial(read_tracy, zones=Zones.OF_GPU),
+        Form.GOOGLE_BENCHMARK: read_google_benchmark,
+    }
+    return readers[form]
 
 
 # ---- an `.ireeprof`

@@ -26,6 +26,7 @@ MEMORY_HELP = (
 FROM_HELP = "Only calls that began so many seconds after the first one of the run, or later.  [default: all]"
 TO_HELP = "Only calls that began before so many seconds after it.  [default: all]"
 KEEP_DISTURBED_HELP = "Split what calls take beyond the fence of calls like them over ops, too."
+DISPATCH_HELP = "The kernel that the calls of a CSV file of IREE's hook are of, which names none."
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class AttributeOptions(Options, Windowed):
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
     html: Path | None = option(None, "Write the annotated page too.", metavar="PAGE")
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the report says so.")
+    dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     by: Literal["op", "line", "python", "caller", "scope", "kernel", "site", "name"] = option(
         "op", "What a row of the text's table is; a caller is the innermost Python line outside of shared helpers."
     )

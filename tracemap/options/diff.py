@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.attribute import DISPATCH_HELP, KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
 from tracemap.options.option import Options, option
 from tracemap.units import UNKNOWN, Unknown
 
@@ -35,6 +35,7 @@ class DiffOptions(Options):
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
+    dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
     html: Path | None = option(None, "Write a page too: both sources side by side.", metavar="PAGE")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")

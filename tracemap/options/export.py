@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from tracemap.options.attribute import (
+    DISPATCH_HELP,
     FROM_HELP,
     KEEP_DISTURBED_HELP,
     LEAST_MEMORY_MB,
@@ -47,6 +48,7 @@ class ExportOptions(Options, Windowed):
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Join a run of another module all the same.")
+    dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     metrics: tuple[str, ...] = option(
         (), "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…", split=True
     )

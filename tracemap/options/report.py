@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.options.attribute import (
+    DISPATCH_HELP,
     FROM_HELP,
     KEEP_DISTURBED_HELP,
     LEAST_MEMORY_MB,
@@ -29,6 +30,7 @@ class ReportOptions(Options, Windowed):
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
+    dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     totals: bool = option(False, "Begin with sums over all invocations, not the mean of one.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
     force: bool = option(False, "Replace PAGE.html if it exists.")

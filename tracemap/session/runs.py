@@ -57,6 +57,10 @@ class JoinOptions(Protocol):
         """Whether a run of another module is joined."""
 
     @property
+    def dispatch(self) -> str:
+        """The kernel of files of runs that name none."""
+
+    @property
     def memory(self) -> int:
         """Megabytes for the rows of runs; 0: what the machine can spare."""
 
@@ -99,7 +103,7 @@ def joined_open(
     from tracemap.machine.images import read_images
 
     progress("opening the runs")
-    with opened_runs(runs, window) as opened:
+    with opened_runs(runs, window, options.dispatch) as opened:
         of_runs = bundle or load(find_bundle(opened[0], runs[0]))
         progress("joining events to sites")
         images = partial(read_images, of_runs.module_path)
@@ -130,8 +134,8 @@ def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[E
 
 
 @contextmanager
-def opened_runs(paths: Sequence[Path], window: Window = ALL) -> Iterator[list[Run]]:
-    """Open runs, or of each the calls of a window.
+def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "") -> Iterator[list[Run]]:
+    """Open runs, or of each the calls of a window; `dispatch` is the kernel of files that name none.
 
     What has to be converted (`.ireeprof`) or cut lies in a temporary folder for as long as they are used.
 
@@ -150,7 +154,7 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL) -> Iterator[list[Ru
         for number, path in enumerate(paths):
             own = folder / str(number)  # two runs may have the same name
             own.mkdir()
-            opened.append(cut(open_run(path, own), window, own))
+            opened.append(cut(open_run(path, own, dispatch), window, own))
         yield opened
 
 

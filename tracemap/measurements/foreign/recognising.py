@@ -9,6 +9,9 @@ from typing import Final
 
 from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
+from tracemap.measurements.columns import kernel_name
+from tracemap.measurements.foreign.hook_csv import FIXED
+from tracemap.measurements.foreign.tracy import Zones, zones_of
 
 _HEAD_BYTES: Final = 1 << 16
 
@@ -23,6 +26,14 @@ class Form(enum.Enum):
     """What `iree-profile export --format=ireeperf-jsonl` writes."""
     REPORT = enum.auto()
     """What other commands of iree-profile print with `--format=jsonl`."""
+    HOOK_CSV = enum.auto()
+    """Calls of one kernel on one thread, by IREE's own hook."""
+    TRACY_SUMS = enum.auto()
+    """Zones of Tracy, added up."""
+    TRACY_EACH = enum.auto()
+    """Each zone of Tracy."""
+    TRACY_OF_GPU = enum.auto()
+    """Each zone of Tracy's of a GPU."""
     GOOGLE_BENCHMARK = enum.auto()
     """JSON of Google Benchmark."""
 
@@ -30,6 +41,7 @@ class Form(enum.Enum):
 _MARKS: Final = {b"IRPF": Form.PROFILE}
 _REFUSED: Final = {
     b"PERFILE2": "is a recording of perf: print it first, with `perf script`",
+    b"tr\xfdP": "is a capture of Tracy: print it first, with `tracy-csvexport`",
 }
 """What others begin with that is read only after a tool of theirs has printed it."""
 
@@ -49,7 +61,23 @@ def form_of(path: Path) -> Form:
         if head.startswith(mark):
             raise RunInvalid(f"{path}: {what}")
     text = head.decode("utf-8-sig", errors="replace").lstrip()
-    return _json_form(path, text) if text.startswith(("{", "[")) else Form.TABLE
+    return _json_form(path, text) if text.startswith(("{", "[")) else _form_of_lines(text)
+
+
+def _form_of_lines(text: str) -> Form:
+    first = text.partition("\n")[0].rstrip("\r").lower()
+    names = [name.strip(' "') for name in re.split("[,;\t]", first)]
+    if names[: len(FIXED)] == list(FIXED) and not kernel_name(names):
+        return Form.HOOK_CSV
+    zones = zones_of(names)
+    return Form.TABLE if zones is None else _ZONES[zones]
+
+
+_ZONES: Final = {
+    Zones.SUMS: Form.TRACY_SUMS,
+    Zones.EACH: Form.TRACY_EACH,
+    Zones.OF_GPU: Form.TRACY_OF_GPU,
+}
 
 
 def _json_form(path: Path, text: str) -> Form:

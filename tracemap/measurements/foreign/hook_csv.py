@@ -1,0 +1,98 @@
+"""CSV files of IREE's own hook: the calls of workgroups of one kernel on one thread, with the events counted in each.
+
+The columns are `thread`, `cpu`, `node`, `duration_us` and one for each event. The file says of no call which kernel it
+was of: IREE's hook records one at a time (`IREE_HOOK_FILTER_NAME`), whose name the user gives again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import RunEmpty, RunInvalid, UsageInvalid
+from tracemap.inert import plain_cell
+from tracemap.measurements.badcells import explain_bad_cell
+from tracemap.measurements.columns import (
+    check_width,
+    csv_rows,
+    csv_sql,
+    events_sql,
+    file_columns,
+    metrics_of,
+)
+from tracemap.measurements.foreign.run import ForeignRun
+from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run
+from tracemap.measurements.sql import literal, quoted, reading_errors
+
+if TYPE_CHECKING:
+    import duckdb
+
+FIXED = ("thread", "cpu", "node", "duration_us")
+"""The first columns."""
+
+_TABLE = "hook_rows"
+# What a workgroup takes on its worker is a part of the time over workers; how long the dispatch took is not known.
+_ROWS = "SELECT * EXCLUDE duration_ns REPLACE ({kernel} AS kernel, duration_ns AS cpu_ns) FROM ({events})"
+
+
+def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str) -> ForeignRun:
+    """Read such a file, whose calls are of a kernel; the table `hook_rows` in the connection is overwritten.
+
+    Raises:
+        RunEmpty: there are no calls.
+        RunInvalid: a cell is not what its column says.
+        UsageInvalid: no kernel is named.
+    """
+    with csv_rows(path) as rows:
+        names = tuple(map(plain_cell, next(rows, ())))
+        check_width(path, len(names))
+        if not any(itertools.islice(rows, 1)):
+            raise RunEmpty(f"{path}: holds no call")
+    if not kernel:
+        raise UsageInvalid(
+            f"{path}: is of IREE's hook, which does not write which kernel the calls are of; name it with --dispatch"
+        )
+    _check_events(path, names[len(FIXED) :])
+    columns = _typed(path, connection, names)
+    metrics = metrics_of(file_columns(path, columns), Clock.UNKNOWN)
+    table = Run(UNTOLD_HEADER, path, "csv", names, metrics, has_header=False)
+    query = _ROWS.format(kernel=literal(kernel), events=events_sql(table))
+    try:
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {_TABLE} AS {query}")
+    except reading_errors() as error:
+        raise explain_bad_cell(table, error) from error
+    header = structs.replace(UNTOLD_HEADER, diagnostics=(calls_of_workgroups("IREE's hook"),))
+    return ForeignRun(header, connection.sql(f"SELECT * FROM {_TABLE}"))
+
+
+def calls_of_workgroups(whose: str) -> Diagnostic:
+    """What a reader must know of a run whose rows are not dispatches."""
+    text = (
+        f"{whose} tells calls of workgroups: cpu_ns adds up to that of the dispatches, but numbers of calls, and what "
+        "one took, are of workgroups; how long a dispatch took on the wall is not known"
+    )
+    return Diagnostic("calls-of-workgroups", text)
+
+
+def _check_events(path: Path, events: tuple[str, ...]) -> None:
+    """Refuse names of events that mean something else in a run."""
+    for name in events:
+        if name.strip().lower() in COLUMNS or name in STEP_METRICS:
+            raise RunInvalid(f"{path}: has an event {name!r}, which is a column of runs; rename it")
+
+
+def _typed(path: Path, connection: duckdb.DuckDBPyConnection, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Name and SQL type of each column: events are counted in whole numbers, unless they were scaled."""
+    texts = csv_sql(path, ["VARCHAR"] * len(names))
+    values = (f"TRY_CAST({quoted(f'c{index}')} AS DOUBLE)" for index in range(len(FIXED), len(names)))
+    fractions = ", ".join(["0", *(f"count(*) FILTER (isfinite({v}) AND {v} <> trunc({v}))" for v in values)])
+    try:
+        ((_, *found),) = connection.execute(f"SELECT {fractions} FROM {texts}").fetchall()
+    except reading_errors():  # the scan of all cells will say where
+        found = [0] * (len(names) - len(FIXED))
+    types = ["VARCHAR", "BIGINT", "BIGINT", "DOUBLE", *("DOUBLE" if count else "BIGINT" for count in found)]
+    return list(zip(names, types, strict=True))
