@@ -20,6 +20,7 @@ from tests.support import Corpus, Json, check_cli, has_device, json_cli, made_on
 from tracemap.graph.bundle import load
 from tracemap.measurements.model import Clock
 from tracemap.measurements.runfile import read_run
+from tracemap.units import UNKNOWN
 
 pytestmark = pytest.mark.skipif(
     not has_device("vulkan"),
@@ -111,6 +112,8 @@ def test_clocks_of_device_and_host_are_kept_apart(recorded_on_vulkan: Recorded, 
     assert (header.device, header.clock) == ("vulkan", Clock.DEVICE)
     assert [(metric.name, metric.clock) for metric in read_run(run).metrics] == [("duration_ns", Clock.DEVICE)]
     assert count_of_run(run) > 0 == count_of_run(run, "submitted_ns IS NOT NULL")
+    assert header.elapsed.host_ns is UNKNOWN
+    assert sum(part for part in header.elapsed.values() if isinstance(part, int)) == header.elapsed_ns
     text = check_cli("attribute", run, "--map", on_vulkan("hand_mlp"))
     assert "note [device-clock]: kernels were timed by the device, on a clock of its own" in text
 

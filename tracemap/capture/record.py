@@ -28,7 +28,7 @@ from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed
 from tracemap.measurements.circumstances import Disturbance
-from tracemap.measurements.elapsed import Span, Stops, elapsed_parts, of_host_alone
+from tracemap.measurements.elapsed import Span, Stops, elapsed_parts, of_host_alone, parts_by_device
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.medians import median_of
@@ -223,7 +223,7 @@ def _elapsed_parts(execution: Execution, elapsed_ns: Integer) -> ElapsedParts:
     """What the elapsed time went for. Of a device with a clock of its own the rows alone tell, on that clock."""
     profile = execution.profile
     if profile.clock is not Clock.HOST:
-        return elapsed_parts(profile.events, elapsed_ns, Span(UNKNOWN, UNKNOWN), None)
+        return parts_by_device(profile.events, elapsed_ns)
     if (stops := _stops_alone(execution)) is not None:
         return of_host_alone(stops, execution.warmup, execution.calls)
     return elapsed_parts(profile.events, elapsed_ns, Span(*_measured_span(execution)), execution.stops)

@@ -105,6 +105,14 @@ def elapsed_parts(events: EventTable, elapsed_ns: Integer, span: Span, stops: St
     return ElapsedParts(kernels, transfers, queue, host, profiler, rest, found_by)
 
 
+def parts_by_device(events: EventTable, elapsed_ns: Integer) -> ElapsedParts:
+    """The same of rows on a device's own clock, which says nothing of the host: it may wait, too."""
+    parts = elapsed_parts(events, elapsed_ns, Span(UNKNOWN, UNKNOWN), None)
+    if parts.host_ns is UNKNOWN:
+        return parts
+    return structs.replace(parts, host_ns=UNKNOWN, unexplained_ns=sum_of((parts.unexplained_ns, parts.host_ns)))
+
+
 def of_host_alone(stops: Stops, warmup: int, calls: int) -> ElapsedParts:
     """The same of calls that did nothing on a device, the first of which are warm-up: all is the host's or a stop."""
     going, stopped = stops.going_ns[warmup:calls], stops.stopped_ns[warmup:calls]
