@@ -30,7 +30,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv dist release clean
+.PHONY: help venv demo test browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -56,11 +56,14 @@ demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(READY)) ## build, record and attribu
 	@cat $(DEMO)/table.txt
 	@echo "The annotated page: $(CURDIR)/$(DEMO)/page.html"
 
-test: $(READY) browser ## run all tests
+test: $(READY) browser vulkan ## run all tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 browser: # the page's tests run in a real Chromium; where it can be neither found nor installed they skip and say so
 	@sh tests/browser/setup.sh
+
+vulkan: # the tests of Vulkan run on whatever device there is, else on Mesa's on the processor; without one they skip
+	@sh tests/lavapipe.sh
 
 lint: $(READY) ## check style, types and spelling
 	$(BIN)/ruff check .

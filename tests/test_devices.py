@@ -5,14 +5,19 @@ What a module is compiled for decides what its kernels are, not what they are of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.checks import check_attribution, count_of_run
+from tests.devices import BACKENDS, MODELS, Comparison, built, compare, defects
 from tests.support import ROOT, SAMPLES, Corpus, Json, check_cli, has_device, json_cli, made_once, run_cli
 from tracemap.graph.bundle import load
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate
 from tracemap.mapping.compiler.targets import targets_of
 from tracemap.units import UNKNOWN
 
@@ -119,3 +124,56 @@ def test_the_chip_of_an_amd_gpu_is_asked_for(words: Sequence[str], tmp_path: Pat
 def test_targets_as_flags_name_them() -> None:
     flags = ("--iree-hal-target-device=a=hip[0]", "--iree-hal-target-backends=vulkan-spirv", "--iree-opt-level=O3")
     assert targets_of((*flags, '--iree-hal-target-device=#hal.device.target<"local">')) == ["hip", "vulkan-spirv"]
+
+
+GPUS = [backend for backend in BACKENDS if backend not in ("llvm-cpu", "vmvx")]
+
+
+@pytest.fixture(scope="module")
+def maps(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TraceGraph]:
+    """Makes, once, the map of a sample for a backend."""
+    folder = tmp_path_factory.mktemp("maps")
+
+    @functools.cache
+    def build(model: str, backend: str, *more: str) -> TraceGraph:
+        own = folder / "-".join((model, backend, *more))
+        own.mkdir()
+        graph = built(model, backend, own, more)
+        assert not isinstance(graph, str), graph
+        return graph
+
+    return build
+
+
+@pytest.mark.parametrize("backend", GPUS)
+@pytest.mark.parametrize("model", ["hand_attention", "jax_cnn"])
+def test_maps_of_gpus_are_as_that_of_a_processor(model: str, backend: str, maps: Callable[..., TraceGraph]) -> None:
+    """What became of each op, and which share a kernel; without a device. `python -m tests.devices` does more."""
+    assert model in MODELS
+    graph = maps(model, backend)
+    assert compare(maps(model, "llvm-cpu"), graph) == Comparison((), (), 0, ())
+    assert {kernel.name for kernel in graph.kernels} == {kernel.name for kernel in maps(model, "llvm-cpu").kernels}
+
+
+@pytest.mark.parametrize(("backend", "fewer"), [("vulkan-spirv", -7), ("cuda", -7), ("rocm", 0)])
+def test_kernels_of_layouts_are_what_tiled_products_differ_in(
+    backend: str, fewer: int, maps: Callable[..., TraceGraph]
+) -> None:
+    """IREE has layouts of tiled products for some backends only; that apart, the maps are the same."""
+    tiled = "--iree-opt-data-tiling"
+    found = compare(maps("hand_mlp", "llvm-cpu", tiled), maps("hand_mlp", backend, tiled))
+    assert found == Comparison((), (), fewer, ())
+
+
+def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
+    """A map that lost what it knew has defects, and is not the same any more."""
+    fused = maps("hand_mlp", "rocm")
+    lost = structs.replace(
+        fused,
+        ops=tuple(structs.replace(op, fate=Fate.UNKNOWN) for op in fused.ops),
+        sites=tuple(structs.replace(site, members=()) for site in fused.sites),
+    )
+    assert compare(fused, fused).explained
+    assert len(compare(fused, lost).fates) == len(fused.ops)
+    assert [text for text in defects(lost) if "members" in text] == [f"{site.id} has no members" for site in lost.sites]
+    assert compare(fused, lost).regrouped
