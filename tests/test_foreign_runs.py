@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
 import shutil
+import subprocess
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import Built
 from tests.hook import support
-from tests.support import ROOT, Json, check_cli, json_cli, run_cli
+from tests.support import ROOT, SAMPLES, Json, check_cli, json_cli, made_once, run_cli
+from tracemap.machine.images import read_images
+from tracemap.machine.symbols import addresses_at
 from tracemap.toolchain import find_tool
 
 FOREIGN = ROOT / "tests" / "programs" / "foreign"
@@ -359,3 +366,110 @@ def test_zones_that_tell_no_kernels_are_refused(built: Built, tmp_path: Path) ->
     assert "is no row of tracy-csvexport" in refusal(file, bundle)
     (tmp_path / "run.tracy").write_bytes(b"tr\xfdP\x01\x04")
     assert "print it first, with `tracy-csvexport`" in refusal(tmp_path / "run.tracy", bundle)
+
+
+# ---- perf
+
+
+PRINTED = FOREIGN / "perf-script.txt"
+CALLERS = FOREIGN / "perf-script-callers.txt"
+"""The perceptron, compiled with --iree-llvmcpu-link-embedded=false for x86-64-v3 and sampled by perf 6.1 with `-e
+cpu-clock`, as `perf script` prints it; the second time with the callers of each sample (`perf record -g`)."""
+
+
+@pytest.fixture(scope="module")
+def system(made: Path) -> Path:
+    """The perceptron's bundle with a kernel library that the dynamic linker maps."""
+    bundle = made / "hand_mlp-system.tracemap"
+    with made_once(bundle) as missing:
+        if missing:
+            flags = ("--iree-llvmcpu-link-embedded=false", support.system_linker())
+            check_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", bundle, "--", *flags)
+    return bundle
+
+
+def told_of_samples(result: Json) -> str:
+    (told,) = [told["message"] for told in result["diagnostics"] if told["slug"] == "sampled"]
+    return str(told)
+
+
+def test_samples_of_perf_are_counted(system: Path) -> None:
+    result = attributed(PRINTED, system)
+    (metric,) = result["metrics"]
+    lines = PRINTED.read_text(encoding="utf-8").splitlines()
+    assert (metric["name"], metric["measured"]) == ("samples", len(lines))
+    inside = sum("(/tmp/iree_dylib_" in line for line in lines)
+    share = f"{100 * inside / len(lines):.1f} %"
+    assert told_of_samples(result).startswith(f"{len(lines)} samples of cpu-clock by perf: {share} lie in kernels, ")
+    outside = [row["metrics"]["samples"] for row in result["residual"] if row["reason"] == "outside-kernels"]
+    assert outside == [len(lines) - inside]
+
+
+def test_of_callers_only_the_sample_counts(system: Path, tmp_path: Path) -> None:
+    """With the line of the event above each sample, and (`-F ip,sym,symoff,dso`) with nothing but an empty line."""
+    blocks = CALLERS.read_text(encoding="utf-8").strip().split("\n\n")
+    inside = sum("iree_dylib_" in block.splitlines()[1] for block in blocks)
+    assert sum(block.count("iree_dylib_") for block in blocks) >= inside > 20
+    bare = tmp_path / "bare"
+    bare.write_text("\n\n".join(block.partition("\n")[2] for block in blocks) + "\n", encoding="utf-8")
+    for file in (CALLERS, bare):
+        result = attributed(file, system)
+        assert result["metrics"][0]["measured"] == len(blocks)
+        assert f": {100 * inside / len(blocks):.1f} % lie in kernels" in told_of_samples(result)
+
+
+def test_samples_of_perf_are_placed_to_the_line(system: Path, tmp_path: Path) -> None:
+    """The truth is made of addresses and of where the library was mapped, not of the symbols that perf names."""
+    perf = shutil.which("perf")
+    if perf is None:
+        pytest.skip("perf is not installed")
+    tool = [str(find_tool("iree-benchmark-module")), f"--module={system / 'module.vmfb'}", "--device=local-task"]
+    call = [*tool, "--flagfile=flags/hand_mlp.flags", "--benchmark_min_time=200x"]
+    data = tmp_path / "perf.data"
+    command = [perf, "record", "-e", "cpu-clock:u", "-F", "4000", "-o", str(data), *call]
+    environment = {**os.environ, "IREE_PRESERVE_DYLIB_TEMP_FILES": str(tmp_path)}
+    recorded = subprocess.run(command, env=environment, cwd=SAMPLES, capture_output=True, text=True, check=False)
+    if recorded.returncode or not data.exists():
+        pytest.skip(f"perf cannot sample here: {recorded.stderr[-200:]}")
+    with_maps = support.run([perf, "script", "-i", data, "--show-mmap-events"])
+    (tmp_path / "samples.txt").write_text(support.run([perf, "script", "-i", data]), encoding="utf-8")
+    ((start, size, offset),) = re.findall(r"MMAP2 .*: \[(0x\w+)\((0x\w+)\) @ (0x\w+|0) .*r-xp .*iree_dylib_", with_maps)
+    begin, end = int(start, 16), int(start, 16) + int(size, 16)
+    (image,) = read_images(system / "module.vmfb")
+    instructions = [int(ip, 16) for ip in re.findall(r"cpu-clock:u:\s+([0-9a-f]+) ", with_maps)]
+    places = np.array([ip - begin + int(offset, 16) for ip in instructions if begin <= ip < end], dtype=np.int64)
+    addresses = addresses_at(image, places)
+    truth = Counter(
+        (image.functions[function].name, int(line))
+        for function, line in zip(image.functions_at(addresses), image.lines_at(addresses), strict=True)
+    )
+    if truth.total() < 20:
+        pytest.skip(f"only {truth.total()} samples were taken in kernels")
+    result = attributed(tmp_path / "samples.txt", system)
+    assert "samples-astray" not in {told["slug"] for told in result["diagnostics"]}
+    found = {(step["kernel"], step["line"]): step["metrics"]["samples"] for step in result["steps"]}
+    assert found == truth
+
+
+def test_samples_of_another_compilation_are_told(built: Built) -> None:
+    result = attributed(PRINTED, built("hand_mlp"))
+    (told,) = [told["message"] for told in result["diagnostics"] if told["slug"] == "samples-astray"]
+    assert "samples are of machine code that the bundle does not have" in told
+
+
+def test_samples_that_tell_no_place_are_refused(system: Path, tmp_path: Path) -> None:
+    text = PRINTED.read_text(encoding="utf-8")
+    file = tmp_path / "samples"
+
+    def refused(text: str) -> str:
+        file.write_text(text, encoding="utf-8")
+        return refusal(file, system)
+
+    assert "print samples with `perf script -F +symoff`" in refused(re.sub(r"\+0x[0-9a-f]+", "", text))
+    first, _, rest = text.partition("\n")
+    assert "has samples of several events" in refused(first.replace("cpu-clock", "cycles") + "\n" + rest)
+    assert "is no line of perf script that is understood" in refused(f"{first}\nnothing of the kind\n{rest}")
+    record = "perf 1 2.0: PERF_RECORD_MMAP2 1/1: [0x1000(0x1000) @ 0 fe:00 1 2]: r-xp /bin/true\n"
+    assert refused(record).endswith("[run-empty]\n")
+    file.write_bytes(b"PERFILE2\0\0")
+    assert "print it first, with `perf script`" in refusal(file, system)

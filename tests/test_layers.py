@@ -142,7 +142,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "peaks",
             }
         ),
-        frozenset({"inputs", "open_run", "reserving", "sampling", "simulating", "steady", "watching"}),
+        frozenset({"inputs", "open_run", "placing", "reserving", "sampling", "simulating", "steady", "watching"}),
         frozenset({"counting", "kept"}),
         frozenset({"calling"}),
         frozenset({"expected", "outputs", "plan", "sizes", "timing"}),

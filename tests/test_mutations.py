@@ -31,6 +31,8 @@ TRIES = {
     "exported-run": 40,
     "report": 60,
     "hook-csv-run": 60,
+    "perf-script": 60,
+    "perf-script-callers": 60,
     "tracy-zones": 60,
     "tracy-each-zone": 60,
     "reported-events": 60,

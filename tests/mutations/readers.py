@@ -362,6 +362,10 @@ READERS: dict[str, Reader] = {
             Reader(name.removesuffix(".csv"), ((name, changed_csv), (name, changed_lines)), partial(_read_run, name))
             for name in inputs.ZONES
         ),
+        *(
+            Reader(name.removesuffix(".txt"), ((name, changed_lines), (name, changed_words)), partial(_read_run, name))
+            for name in inputs.SAMPLES_OF_PERF
+        ),
         Reader("model", ((inputs.SOURCE, changed_lines), (inputs.SOURCE, changed_bytes)), _read_model),
         Reader("dumps", ((f"{inputs.DUMPS}/*.mlir", changed_lines), ("dumped.vmfb", changed_bytes)), _read_dumps),
         Reader("locations", ((inputs.LOCATIONS, changed_words),), _read_locations),

@@ -15,6 +15,7 @@ from tracemap.errors import RunEmpty, RunInvalid, ToolFailed, UsageInvalid
 from tracemap.inputs import copy_given, is_file
 from tracemap.measurements.foreign.google_benchmark import read_google_benchmark
 from tracemap.measurements.foreign.hook_csv import read_hook_csv
+from tracemap.measurements.foreign.perf_script import read_perf_script
 from tracemap.measurements.foreign.profile_reports import read_report
 from tracemap.measurements.foreign.recognising import Form, form_of
 from tracemap.measurements.foreign.run import ForeignRun
@@ -105,6 +106,7 @@ def _reader(form: Form, dispatch: str) -> _Reader:
         Form.TRACY_SUMS: partial(read_tracy, zones=Zones.SUMS),
         Form.TRACY_EACH: partial(read_tracy, zones=Zones.EACH),
         Form.TRACY_OF_GPU: partial(read_tracy, zones=Zones.OF_GPU),
+        Form.PERF_SCRIPT: read_perf_script,
         Form.GOOGLE_BENCHMARK: read_google_benchmark,
     }
     return readers[form]

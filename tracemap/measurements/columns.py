@@ -30,6 +30,9 @@ _REAL_TYPES = ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT", "DECIMAL")
 _NUMBERS_OF_CALLS = ("tid", "node", "workgroup_x", "workgroup_y", "workgroup_z")
 """Columns of numbers that tables of the hook's calls have (`hook.calls.CALL_COLUMNS`) and that measure nothing."""
 
+CODE_OFFSET: Final = "code_offset"
+"""Of a row of a step whose place in the bundle is still to be found: bytes behind the beginning of its kernel."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
@@ -93,7 +96,7 @@ def _column(index: int, name: str, found_type: str, kernel: str) -> FileColumn |
     base, _, unit = plain.rpartition("_")
     if f"{base}_ns" in TIME_METRICS and unit in _NANOSECONDS:
         return FileColumn(index, name, f"{base}_ns", "BIGINT", _NANOSECONDS[unit])
-    if not plain or plain in _NUMBERS_OF_CALLS:
+    if not plain or plain in (*_NUMBERS_OF_CALLS, CODE_OFFSET):
         return None
     if found_type in _INTEGER_TYPES:
         return FileColumn(index, name, name, "BIGINT", 1)

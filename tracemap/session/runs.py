@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -99,14 +99,16 @@ def joined_open(
     Of each run only the calls of a window are looked at.
     """
     from tracemap.attribution.attribute import Request, attribute
+    from tracemap.capture.placing import placed
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
 
     progress("opening the runs")
-    with opened_runs(runs, window, options.dispatch) as opened:
-        of_runs = bundle or load(find_bundle(opened[0], runs[0]))
+    with opened_runs(runs, window, options.dispatch) as found, temporary_folder() as folder:
+        of_runs = bundle or load(find_bundle(found[0], runs[0]))
         progress("joining events to sites")
-        images = partial(read_images, of_runs.module_path)
+        images = cache(partial(read_images, of_runs.module_path))
+        opened = [placed(run, images, folder / str(number)) for number, run in enumerate(found)]
         request = Request(
             of_runs.graph,
             of_runs.map_sha256,

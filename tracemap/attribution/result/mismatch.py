@@ -28,6 +28,7 @@ def check_something_matches(graph: TraceGraph, tables: Tables, seen: Scan) -> No
         RunMismatch: it is so.
     """
     lost = seen.by_target[UNMATCHED].events if UNMATCHED in seen.by_target else 0
+    lost += sum(row.target == UNMATCHED for row in seen.step_rows)
     found = any(number >= 0 and events.events for number, events in seen.by_target.items())
     if not lost or found or any(row.target >= 0 for row in seen.step_rows):
         return

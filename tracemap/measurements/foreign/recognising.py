@@ -11,6 +11,7 @@ from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
 from tracemap.measurements.columns import kernel_name
 from tracemap.measurements.foreign.hook_csv import FIXED
+from tracemap.measurements.foreign.perf_script import FRAME, HEAD
 from tracemap.measurements.foreign.tracy import Zones, zones_of
 
 _HEAD_BYTES: Final = 1 << 16
@@ -34,6 +35,8 @@ class Form(enum.Enum):
     """Each zone of Tracy."""
     TRACY_OF_GPU = enum.auto()
     """Each zone of Tracy's of a GPU."""
+    PERF_SCRIPT = enum.auto()
+    """Samples, as perf prints them."""
     GOOGLE_BENCHMARK = enum.auto()
     """JSON of Google Benchmark."""
 
@@ -69,6 +72,8 @@ def _form_of_lines(text: str) -> Form:
     names = [name.strip(' "') for name in re.split("[,;\t]", first)]
     if names[: len(FIXED)] == list(FIXED) and not kernel_name(names):
         return Form.HOOK_CSV
+    if _is_perf_script(text):
+        return Form.PERF_SCRIPT
     zones = zones_of(names)
     return Form.TABLE if zones is None else _ZONES[zones]
 
@@ -78,6 +83,16 @@ _ZONES: Final = {
     Zones.EACH: Form.TRACY_EACH,
     Zones.OF_GPU: Form.TRACY_OF_GPU,
 }
+
+
+def _is_perf_script(text: str) -> bool:
+    """Whether the first line that says anything is a sample, or tells of one that is printed below it."""
+    lines = [line for line in text.split("\n") if line.strip() and not re.match(r"\s*#", line)]
+    if not lines:
+        return False
+    if re.search(r"\sPERF_RECORD_", lines[0]) or re.match(FRAME, lines[0]):
+        return True
+    return len(lines) > 1 and re.search(HEAD, lines[0]) is not None and re.match(FRAME, lines[1]) is not None
 
 
 def _json_form(path: Path, text: str) -> Form:
