@@ -6,6 +6,7 @@ What a module is compiled for decides what its kernels are, not what they are of
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.mapping.compiler.targets import targets_of
-from tracemap.units import UNKNOWN
+from tracemap.session.programs import device_of
+from tracemap.units import UNKNOWN, Text
 
 REPEATED = "hand_repeat12"
 """Twelve sites of one kernel: only an exact join tells them apart."""
@@ -177,3 +179,33 @@ def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
     assert len(compare(fused, lost).fates) == len(fused.ops)
     assert [text for text in defects(lost) if "members" in text] == [f"{site.id} has no members" for site in lost.sites]
     assert compare(fused, lost).regrouped
+
+
+def test_the_compiler_is_quoted_no_further_than_one_reads(tmp_path: Path) -> None:
+    """A backend that cannot compile this prints each of its kernels several times, and the module."""
+    flags = ("--", "--iree-hal-target-backends=vmvx-inline")
+    done = run_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "b.tracemap", *flags)
+    assert done.returncode == 2
+    first, *_, last = done.stderr.splitlines()
+    assert first.endswith("cannot be compiled: iree-compile failed (status 1):")
+    assert "failed to serialize executable for target backend vmvx-inline" in done.stderr
+    assert re.fullmatch(r"… [\d,]+ lines more \[model-invalid\]", last)
+    assert len(done.stderr.splitlines()) < 50
+
+
+@pytest.mark.parametrize(
+    ("flags", "device"),
+    [
+        (("--iree-hal-target-backends=vulkan-spirv",), "vulkan"),
+        (("--iree-hal-target-backends=rocm", "--iree-rocm-target=gfx942"), "hip"),
+        (("--iree-hal-target-device=gpu=cuda[0]",), "cuda"),
+        (WITH_VULKAN, UNKNOWN),
+        (VMVX, UNKNOWN),
+    ],
+)
+def test_a_bundle_is_run_on_what_it_was_compiled_for(flags: Sequence[str], device: Text, tmp_path: Path) -> None:
+    """However the flags name it; where they name several, or the host, the runtime's default is taken."""
+    check_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "b.tracemap", "--", *flags)
+    bundle = load(tmp_path / "b.tracemap")
+    assert device_of(bundle, ()) == device
+    assert device_of(bundle, ("--device=local-sync",)) is UNKNOWN
