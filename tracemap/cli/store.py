@@ -11,7 +11,13 @@ from tracemap.cli.help import HelpContext
 from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import tell
-from tracemap.options.store import StoreAddOptions, StoreListOptions, StoreQueryOptions
+from tracemap.options.store import (
+    StoreAddOptions,
+    StoreCompareOptions,
+    StoreListOptions,
+    StoreQueryOptions,
+    StoreTrendOptions,
+)
 
 
 class _Store(click.Group):
@@ -94,10 +100,53 @@ def query(options: StoreQueryOptions) -> None:
         tell(f"written: {options.output}")
 
 
+@options_command("trend", StoreTrendOptions)
+def trend(options: StoreTrendOptions) -> None:
+    """Say which ops became slower or faster, since which night, on which processors; and which hosts are unlike others.
+
+    What all ops of a run have in common is taken out first: a slow night of a machine is no op's. Changes are named
+    that chance does not explain, corrected for all that was looked at.
+
+    \b
+    Example:
+      tracemap store trend --store nightly
+      tracemap store trend --store nightly --over compiler --html week.html
+    """
+    from tracemap.session.store import show_trends, store_trend
+
+    with phases_shown("store trend") as progress:
+        found = store_trend(options, progress)
+    if options.html is not None:
+        tell(f"page: {options.html}")
+    if options.output is None:
+        show_trends(found, options, sys.stdout)
+
+
+@options_command("compare", StoreCompareOptions)
+def compare(options: StoreCompareOptions) -> None:
+    """Say which ops cost more or less in some runs than in others, on which processors: of two nights, for one.
+
+    Each host is compared with itself.
+
+    \b
+    Example:
+      tracemap store compare --store nightly \\
+        --before date=2026-11-01 --after date=2026-11-02
+    """
+    from tracemap.session.store import show_comparison, store_compare
+
+    with phases_shown("store compare") as progress:
+        found = store_compare(options, progress)
+    if options.output is None:
+        show_comparison(found, options, sys.stdout)
+
+
 _LINES = {
     add: "Put runs into a store, each joined with its bundle.",
     list_: "List the runs of a store, with what their headers tell.",
     query: "Say what ops cost over runs of a store.",
+    trend: "Say which ops became slower or faster, and since when.",
+    compare: "Say which ops cost more in some runs than in others.",
 }
 for _each, _line in _LINES.items():
     _each.short_help = _line

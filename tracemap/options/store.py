@@ -76,3 +76,26 @@ class StoreQueryOptions(AskOptions):
     )
     totals: bool = option(False, "Sums of all runs, instead of what one invocation costs.")
     top: int = option(20, "Ops of each group in the text's table; 0: all.", metavar="N", at_least=0)
+
+
+_THRESHOLD_HELP: Final = "Name what changed by more than this, beyond chance, in percent."
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTrendOptions(AskOptions):
+    """What to look for over time."""
+
+    over: Literal["date", "compiler"] = option("date", "What grows with time: the day of the recording, or the compiler.")
+    metric: str = option("cpu_ns", "The costs that are looked at.", metavar="NAME")
+    threshold: float = option(2.0, _THRESHOLD_HELP, metavar="PERCENT", at_least=0.1, at_most=1000)
+    html: Path | None = option(None, "Write a page too: a small picture for each change.", metavar="PAGE")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCompareOptions(AskOptions):
+    """Which runs to compare with which."""
+
+    before: tuple[str, ...] = required("Runs of the one side: date=2026-11-01; may be repeated.", metavar="COND")
+    after: tuple[str, ...] = required("Runs of the other side: date=2026-11-02; may be repeated.", metavar="COND")
+    metric: str = option("cpu_ns", "The costs that are compared.", metavar="NAME")
+    threshold: float = option(2.0, _THRESHOLD_HELP, metavar="PERCENT", at_least=0.1, at_most=1000)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, TextIO
 from msgspec import structs
 
 from tracemap.errors import StoreInvalid, UsageInvalid
-from tracemap.options.store import AskOptions, StoreAddOptions, StoreListOptions, StoreQueryOptions
+from tracemap.options.store import (
+    AskOptions,
+    StoreAddOptions,
+    StoreCompareOptions,
+    StoreListOptions,
+    StoreQueryOptions,
+    StoreTrendOptions,
+)
 from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.session.runs import check_named_once, find_bundle, opened_runs
 from tracemap.toolchain import Progress, no_progress
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from tracemap.store.headers import Headers
     from tracemap.store.layout import Store
     from tracemap.store.lineage import Keys
-    from tracemap.store.model import AddedRun, FleetAdded, FleetCosts, FleetRuns
+    from tracemap.store.model import AddedRun, FleetAdded, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -236,6 +243,63 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     return found
 
 
+def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) -> FleetTrends:
+    """What became slower or faster over the runs of a store, since when, on which processors; hosts unlike others.
+
+    Raises:
+        StoreInvalid: there is no store, or a file cannot be read.
+        UsageInvalid: no run is as asked for, has the metric, or tells when and where it was recorded.
+        TargetExists, TargetUnwritable: an output cannot be written.
+    """
+    from tracemap.store.asking import fleet_trends
+    from tracemap.store.engine import duck_engine
+    from tracemap.store.lineage import read_names
+
+    check_files(options.output, options.html, force=options.force)
+    headers = asked(options)
+    names = read_names(headers.listing, [row["map"] for row in headers.rows])
+    progress("looking for changes")
+    with duck_engine(options.memory, progress) as engine:
+        found = fleet_trends(engine, headers, names, options.metric, options.over, 1 + options.threshold / 100)
+    if options.html is not None:
+        from tracemap.reports.fleet.render import write_trends_page
+
+        write_trends_page(found, options.html, force=options.force)
+    if options.output is not None:
+        write_shown(partial(show_trends, found, options), options.output)
+    return found
+
+
+def store_compare(options: StoreCompareOptions, progress: Progress = no_progress) -> FleetComparison:
+    """Which ops cost more or less in some runs of a store than in others, on which processors.
+
+    Raises:
+        StoreInvalid, UsageInvalid: as `store_trend`; or a run is of both sides.
+        TargetExists, TargetUnwritable: the output cannot be written.
+    """
+    from tracemap.store.asking import fleet_comparison
+    from tracemap.store.engine import duck_engine
+    from tracemap.store.lineage import read_names
+    from tracemap.store.selection import conditions
+
+    check_files(options.output, force=options.force)
+    headers = asked(options)
+    sides = []
+    for name, texts in (("--before", options.before), ("--after", options.after)):
+        side = headers.chosen(conditions(texts))
+        if not side.rows:
+            raise UsageInvalid(f"{name} {' '.join(texts)}: no run of {len(headers.rows)} is as asked for")
+        sides.append(side)
+    names = read_names(headers.listing, [row["map"] for row in headers.rows])
+    progress("comparing")
+    with duck_engine(options.memory, progress) as engine:
+        both = sides[0], sides[1]
+        found = fleet_comparison(engine, both, names, options.metric, 1 + options.threshold / 100)
+    if options.output is not None:
+        write_shown(partial(show_comparison, found, options), options.output)
+    return found
+
+
 def _without_damaged(headers: Headers, tables: Sequence[str], options: AskOptions) -> Headers:
     """The runs of which all files can be read, after a question has failed.
 
@@ -325,5 +389,37 @@ def show_costs(found: FleetCosts, options: StoreQueryOptions, out: TextIO) -> No
             from tracemap.reports.terminal.fleet import print_costs
 
             print_costs(found, stream, options)
+
+    show_as(options.format, out, text, lambda: found)
+
+
+def show_trends(found: FleetTrends, options: StoreTrendOptions, out: TextIO) -> None:
+    """Write what changed in a fleet, in the format of the options."""
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            from tracemap.reports.csv.fleet import trends_csv
+
+            stream.write(trends_csv(found))
+        else:
+            from tracemap.reports.terminal.fleet_changes import print_trends
+
+            print_trends(found, stream)
+
+    show_as(options.format, out, text, lambda: found)
+
+
+def show_comparison(found: FleetComparison, options: StoreCompareOptions, out: TextIO) -> None:
+    """Write what differs between two sets of runs, in the format of the options."""
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            from tracemap.reports.csv.fleet import comparison_csv
+
+            stream.write(comparison_csv(found))
+        else:
+            from tracemap.reports.terminal.fleet_changes import print_comparison
+
+            print_comparison(found, stream)
 
     show_as(options.format, out, text, lambda: found)

@@ -167,7 +167,7 @@ def _started(master: str, memory_mb: int) -> SparkSession:
                 return builder.getOrCreate()
         except (PySparkException, Py4JError, OSError) as error:
             said = [*log.read_text(encoding="utf-8", errors="replace").splitlines(), *str(error).strip().splitlines()]
-            told = [line for line in said if "rror" in line or "xception" in line] or said or [type(error).__name__]
+            told = [line for line in said if "rror" in line or "xception" in line] or said or ["no reason is told"]
             raise ToolMissing(f"Spark on {master} does not start: {told[-1]}") from error
 
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracemap.inert import csv_line, without_controls
-from tracemap.store.model import FleetCosts, FleetGroup, FleetRun, FleetRuns
+from tracemap.store.model import (
+    FleetComparison,
+    FleetCosts,
+    FleetGroup,
+    FleetName,
+    FleetRun,
+    FleetRuns,
+    FleetTrends,
+)
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 _OF_COSTS: Final = ("op", "name", "file", "line", "scope", "runs", "metric", "amount", "invocations")
@@ -39,6 +47,38 @@ def _rows(group: FleetGroup) -> Iterator[list[Integer | Text]]:
         for row in group.residual:
             nothing: list[Integer | Text] = [UNKNOWN] * 3
             yield [*about, "", row.reason, *nothing, group.runs, metric.name, row.amounts[metric.name], *figures]
+
+
+_OF_OP: Final = ("op", "name", "file", "line", "scope")
+_FIGURES: Final = ("ratio", "ratio_low", "ratio_high", "before", "after", "hosts", "chance")
+
+
+def trends_csv(found: FleetTrends) -> str:
+    """The changes, with a header line; an empty processor or host is all of them."""
+    names = ("kind", "night", "night_low", "night_high", "cpu_model", "host", *_FIGURES)
+    lines = [csv_line(("model", *names, *_OF_OP))]
+    for model in found.models:
+        for each in model.changes:
+            lines.append(csv_line([model.model, *(_figure(getattr(each, name)) for name in names), *_op(each.op)]))
+    return "".join(lines)
+
+
+def comparison_csv(found: FleetComparison) -> str:
+    """The differences, with a header line; an empty processor is all of them."""
+    names = ("kind", "cpu_model", *_FIGURES)
+    lines = [csv_line(("model", *names, *_OF_OP))]
+    for model in found.models:
+        for each in model.differences:
+            lines.append(csv_line([model.model, *(_figure(getattr(each, name)) for name in names), *_op(each.op)]))
+    return "".join(lines)
+
+
+def _op(op: FleetName) -> list[int | str]:
+    return [_cell(getattr(op, name)) for name in _OF_OP]
+
+
+def _figure(value: Integer | Text | float) -> int | str:
+    return f"{value:.6g}" if isinstance(value, float) else _cell(value)
 
 
 def _cell(value: Integer | Text) -> int | str:

@@ -57,7 +57,7 @@ def print_runs(found: FleetRuns, out: TextIO) -> None:
         for run in found.runs
     )
     print_table(to, "", headings, rows)
-    _say_looked(to, found.looked)
+    say_looked(to, found.looked)
 
 
 def print_costs(found: FleetCosts, out: TextIO, options: StoreQueryOptions) -> None:
@@ -67,7 +67,7 @@ def print_costs(found: FleetCosts, out: TextIO, options: StoreQueryOptions) -> N
         if count:
             say(to, "")
         _print_group(to, group, options)
-    _say_looked(to, found.looked)
+    say_looked(to, found.looked)
 
 
 def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
@@ -117,7 +117,7 @@ def _cells(
         yield format_share(amount, of_all[metric])
 
 
-def _say_looked(to: Console, looked: Looked) -> None:
+def say_looked(to: Console, looked: Looked) -> None:
     """What was left out, and what is to be known of the runs."""
     for skipped in looked.skipped:
         say(to, f"left out: {skipped.file} {skipped.why}", "yellow")

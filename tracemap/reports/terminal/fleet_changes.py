@@ -1,0 +1,142 @@
+"""What changed in a fleet as text: since when, on which processors, by how much; and hosts that are unlike others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, TextIO
+
+from tracemap.measurements.model import TIME_METRICS
+from tracemap.reports.terminal.fleet import say_looked
+from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
+from tracemap.store.model import (
+    FleetChange,
+    FleetComparison,
+    FleetHost,
+    FleetName,
+    FleetTrend,
+    FleetTrends,
+    ModelDifferences,
+)
+from tracemap.units import Integer, Text, format_quantity, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_trends(found: FleetTrends, out: TextIO) -> None:
+    """For each model its changes, the least likely by chance first, then hosts that are unlike others."""
+    to = console(out)
+    for count, trend in enumerate(found.models):
+        if count:
+            say(to, "")
+        _print_trend(to, trend, found)
+    say_looked(to, found.looked)
+
+
+def _print_trend(to: Console, trend: FleetTrend, found: FleetTrends) -> None:
+    of = "night" if found.over == "date" else "compiler"
+    size = ", ".join(
+        (plural(trend.nights, of), plural(trend.hosts, "host"), plural(trend.cpu_models, "processor model"))
+    )
+    what = plural(len(trend.changes), "change") if trend.changes else "nothing changed beyond chance"
+    say(to, f"{trend.model}: {what} ({found.metric}; {size})", "bold")
+    if trend.untold:
+        say(to, f"{plural(trend.untold, 'run')} left out: they do not tell when or where they were recorded", "yellow")
+    if trend.changes:
+        print_table(to, "", _HEADINGS, [_change(each, found.metric) for each in trend.changes], gap=False)
+    if trend.outliers:
+        print_table(to, "hosts unlike others of their processor", _OF_HOSTS, map(_host, trend.outliers))
+
+
+_HEADINGS: Sequence[Heading] = (
+    Heading("since"),
+    Heading("change"),
+    Heading("op", least=6),
+    Heading("name", least=10, leave=40),
+    Heading("line", least=10, leave=30),
+    Heading("processor", least=10),
+    Heading("host", least=6, leave=10),
+    number("before", leave=20),
+    number("after", leave=20),
+    Heading("95 %", leave=50),
+    number("hosts", leave=60),
+)
+_OF_HOSTS: Sequence[Heading] = (
+    Heading("host"),
+    Heading("processor", least=10),
+    Heading("change"),
+    Heading("op", least=6),
+    Heading("name", least=10, leave=40),
+    number("z", leave=50),
+    number("hosts", leave=60),
+)
+
+
+def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
+    since = change.night if change.night_low == change.night_high else f"{change.night} ({change.night_low} … {change.night_high})"
+    return (
+        since,
+        _percent(change.ratio),
+        *_op(change.op),
+        _or_all(change.cpu_model),
+        _or_all(change.host),
+        _cost(change.before, metric),
+        _cost(change.after, metric),
+        f"{_percent(change.ratio_low)} … {_percent(change.ratio_high)}",
+        f"{change.hosts_agree} of {change.hosts}",
+    )
+
+
+def _host(found: FleetHost) -> tuple[object, ...]:
+    op, name, _ = _op(found.op)
+    return found.host, found.cpu_model, _percent(found.ratio), op, name, f"{found.z:.1f}", found.hosts
+
+
+def print_comparison(found: FleetComparison, out: TextIO) -> None:
+    """For each model what differs, the least likely by chance first."""
+    to = console(out)
+    for count, each in enumerate(found.models):
+        if count:
+            say(to, "")
+        _print_differences(to, each, found.metric)
+    say_looked(to, found.after)
+
+
+def _print_differences(to: Console, found: ModelDifferences, metric: str) -> None:
+    what = plural(len(found.differences), "difference") if found.differences else "no difference beyond chance"
+    say(to, f"{found.model}: {what} ({metric}; {plural(found.compared, 'op and processor', 'ops and processors')} compared)", "bold")
+    if found.lonely:
+        say(to, f"{found.lonely} could not be compared: no host is on both sides", "yellow")
+    rows = (
+        (
+            _percent(each.ratio),
+            *_op(each.op),
+            _or_all(each.cpu_model),
+            _cost(each.before, metric),
+            _cost(each.after, metric),
+            f"{_percent(each.ratio_low)} … {_percent(each.ratio_high)}",
+            each.hosts,
+        )
+        for each in found.differences
+    )
+    if found.differences:
+        without = [heading for heading in _HEADINGS if heading.text not in {"since", "host"}]
+        print_table(to, "", without, rows, gap=False)
+
+
+def _op(op: FleetName) -> tuple[str, str, str]:
+    place = f"{PurePath(op.file).name}:{op.line}" if isinstance(op.file, str) and isinstance(op.line, int) else ""
+    return op.op, op.name if isinstance(op.name, str) else "", place
+
+
+def _or_all(value: Text) -> str:
+    return value if isinstance(value, str) else "all"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def _cost(value: Integer, metric: str) -> str:
+    return format_quantity(value, "ns" if metric in TIME_METRICS else "count") if isinstance(value, int) else ""

@@ -1,0 +1,264 @@
+"""What changed in a fleet, and what differs between two sets of its runs: from the store's tables to findings, and back.
+
+What an op costs in a run is the median over the run's invocations; where a run does not tell these apart, its cost by
+the number of its invocations. Numbers are found by `trends`, `hosts` and `nightlies`; here they get their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from tracemap.errors import UsageInvalid
+from tracemap.measurements.sql import literal
+from tracemap.store.costs import grouped, looked, register
+from tracemap.store.engine import Engine
+from tracemap.store.findings import Change, NightChange, OutlierHost
+from tracemap.store.headers import Header, Headers
+from tracemap.store.hosts import outliers
+from tracemap.store.layout import COSTS, SPREADS
+from tracemap.store.lineage import Names
+from tracemap.store.model import (
+    FleetChange,
+    FleetComparison,
+    FleetDifference,
+    FleetHost,
+    FleetName,
+    FleetPoint,
+    FleetTrend,
+    FleetTrends,
+    ModelDifferences,
+)
+from tracemap.store.nightlies import compared
+from tracemap.store.trends import EVERY, Observations, changes
+from tracemap.units import UNKNOWN, Text, Unknown
+
+Over = Literal["date", "compiler"]
+
+MEDIANS: Final = """
+SELECT spreads.run, keyed.op_key, CAST(sum(spreads.median) AS DECIMAL(38,0)) AS cost
+FROM spreads JOIN chosen ON chosen.number = spreads.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = spreads.op
+WHERE spreads.metric = {metric} GROUP BY spreads.run, keyed.op_key
+"""
+SUMS: Final = """
+SELECT costs.run, keyed.op_key, CAST(sum(costs.amount) AS DECIMAL(38,0)) AS cost
+FROM costs JOIN chosen ON chosen.number = costs.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = costs.op
+WHERE costs.metric = {metric} GROUP BY costs.run, keyed.op_key
+"""
+
+ALL_OPS: Final = FleetName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKNOWN, scope=UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the ops of one model cost in its runs: the observations, and what their numbers stand for.
+
+    `nights` are the values of the column that grows with time; `untold`: runs that are left out, as they do not tell
+    when they were recorded, where, or by how many invocations.
+    """
+
+    model: str
+    observations: Observations
+    nights: Sequence[str]
+    hosts: Sequence[str]
+    cpu_models: Sequence[str]
+    untold: int
+
+    def place(self, number: int, of: Sequence[str]) -> Text:
+        """The name of a number; unknown: all of them."""
+        return UNKNOWN if number == EVERY else of[number]
+
+
+def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, over: Over, least: float) -> FleetTrends:
+    """What became slower or faster over the runs, and which hosts are unlike others.
+
+    Raises:
+        UsageInvalid: no run has the metric, or tells when and where it was recorded.
+    """
+    found = []
+    for seen in observed(engine, headers, names, metric, over):
+        said = changes(seen.observations, least_ratio=least)
+        found.append(
+            FleetTrend(
+                model=seen.model,
+                nights=len(seen.nights),
+                hosts=len(seen.hosts),
+                cpu_models=len(seen.cpu_models),
+                series=said.series,
+                untold=seen.untold,
+                changes=tuple(_change(each, seen, names) for each in said.changes),
+                outliers=tuple(_outlier(each, seen, names) for each in outliers(seen.observations)),
+            )
+        )
+    return FleetTrends(metric=metric, over=over, models=tuple(found), looked=looked(headers))
+
+
+def fleet_comparison(
+    engine: Engine, sides: tuple[Headers, Headers], names: Names, metric: str, least: float
+) -> FleetComparison:
+    """What ops cost in one set of runs and in another, on which CPU models.
+
+    Raises:
+        UsageInvalid: no run has the metric, a run is in both sets, or no model is.
+    """
+    before, after = sides
+    if both := {row["run"] for row in before.rows} & {row["run"] for row in after.rows}:
+        raise UsageInvalid(f"{len(both)} runs are of both sides, {min(both)} for one; choose sides that have none in common")
+    of_before = {seen.model: seen for seen in observed(engine, before, names, metric, "date", keep_undated=True)}
+    of_after = {seen.model: seen for seen in observed(engine, after, names, metric, "date", keep_undated=True)}
+    common = [model for model in of_before if model in of_after]
+    if not common:
+        raise UsageInvalid("no model has runs on both sides: nothing can be compared")
+    found = []
+    for model in common:
+        one, two = _alike(of_before[model], of_after[model])
+        said = compared(one.observations, two.observations, least_ratio=least)
+        differences = tuple(_difference(each, one, names) for each in said.changes)
+        found.append(ModelDifferences(model, said.compared, said.lonely, one.untold + two.untold, differences))
+    return FleetComparison(metric=metric, models=tuple(found), before=looked(before), after=looked(after))
+
+
+def _alike(one: Seen, two: Seen) -> tuple[Seen, Seen]:
+    """Both with the same numbers for hosts and CPU models."""
+    hosts, models = ([*dict.fromkeys([*a, *b])] for a, b in ((one.hosts, two.hosts), (one.cpu_models, two.cpu_models)))
+
+    def renumbered(seen: Seen) -> Seen:
+        told = seen.observations
+        host = np.asarray([hosts.index(each) for each in seen.hosts], dtype=np.int64)[told.host]
+        model = np.asarray([models.index(each) for each in seen.cpu_models], dtype=np.int64)[told.cpu_model]
+        columns = {name: getattr(told, name) for name in ("op", "night", "run", "cost_ns")}
+        made = Observations.of(**columns, host=host, cpu_model=model)
+        return Seen(seen.model, made, seen.nights, hosts, models, seen.untold)
+
+    return renumbered(one), renumbered(two)
+
+
+# ---- from the tables
+
+
+def observed(
+    engine: Engine, headers: Headers, names: Names, metric: str, over: Over, *, keep_undated: bool = False
+) -> Iterator[Seen]:
+    """What ops cost, for each model; `keep_undated`: when runs were recorded does not matter.
+
+    Raises:
+        UsageInvalid: no run has the metric, or tells when and where it was recorded.
+    """
+    groups = grouped(headers.rows, ())
+    register(engine, headers, names, groups)
+    engine.view(COSTS, headers.files(COSTS))
+    engine.view(SPREADS, headers.files(SPREADS))
+    costs = _costs_of_runs(engine, headers.rows, metric)
+    if not costs:
+        raise UsageInvalid(f"--metric {metric}: no run has it in any op, or tells of how many invocations")
+    seen = [_seen(group, costs, over, keep_undated=keep_undated) for group in groups]
+    there = [each for each in seen if len(each.observations.op)]
+    if not there:
+        raise UsageInvalid("no run tells when and on which host it was recorded; say it with --recorded and --host")
+    yield from there
+
+
+def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mapping[int, dict[int, float]]:
+    """By run and key what an op costs in an invocation."""
+    iterations = {row["number"]: row["iterations"] for row in rows}
+    found: dict[int, dict[int, float]] = {}
+    for run, key, cost in engine.rows(SUMS.format(metric=literal(metric))):
+        if iterations[run]:
+            found.setdefault(run, {})[key] = int(cost) / iterations[run]
+    for run, key, cost in engine.rows(MEDIANS.format(metric=literal(metric))):
+        found.setdefault(run, {})[key] = float(int(cost))
+    return found
+
+
+def _seen(group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: Over, *, keep_undated: bool) -> Seen:
+    told = [row for row in group if row["host"] is not None and (row[over] is not None or keep_undated)]
+    told = [row for row in told if row["number"] in costs]
+    # Dates are in the order of their letters; compilers in that in which they came into use.
+    nights = sorted({str(row[over]) for row in told}) if over == "date" else [*dict.fromkeys(row[over] for row in told)]
+    hosts = sorted({row["host"] for row in told})
+    models = sorted({row["cpu_model"] or "unknown" for row in told})
+    columns: dict[str, list[Any]] = {name: [] for name in Observations.__slots__}
+    for row in told:
+        place = (hosts.index(row["host"]), models.index(row["cpu_model"] or "unknown"), nights.index(str(row[over])))
+        for key, cost in costs[row["number"]].items():
+            for name, value in zip(("op", "host", "cpu_model", "night", "run", "cost_ns"), (key, *place, row["number"], cost), strict=True):
+                columns[name].append(value)
+    return Seen(group[0]["model"], Observations.of(**columns), nights, hosts, models, len(group) - len(told))
+
+
+# ---- to findings with names
+
+
+def _change(change: Change, seen: Seen, names: Names) -> FleetChange:
+    night, low, high = (seen.nights[each] for each in (change.night, change.night_low, change.night_high))
+    return FleetChange(
+        kind=change.kind,
+        op=_name(change.op, names),
+        cpu_model=seen.place(change.cpu_model, seen.cpu_models),
+        host=seen.place(change.host, seen.hosts),
+        night=night,
+        night_low=low,
+        night_high=high,
+        ratio=change.ratio,
+        ratio_low=change.ratio_low,
+        ratio_high=change.ratio_high,
+        before=_rounded(change.before_ns),
+        after=_rounded(change.after_ns),
+        hosts=change.hosts,
+        hosts_agree=change.hosts_agree,
+        nights_before=change.nights_before,
+        nights_after=change.nights_after,
+        chance=change.chance,
+        series=tuple(_series(change, seen)),
+    )
+
+
+def _series(change: Change, seen: Seen) -> Iterator[FleetPoint]:
+    """The median of each night over the hosts of the change, for the picture."""
+    told = seen.observations
+    chosen = np.ones(len(told.op), dtype=bool) if change.op == EVERY else told.op == change.op
+    for number, of in ((change.cpu_model, told.cpu_model), (change.host, told.host)):
+        if number != EVERY:
+            chosen &= of == number
+    night, cost = told.night[chosen], told.cost_ns[chosen]
+    for each in np.unique(night):
+        yield FleetPoint(seen.nights[int(each)], round(float(np.median(cost[night == each]))))
+
+
+def _outlier(found: OutlierHost, seen: Seen, names: Names) -> FleetHost:
+    return FleetHost(
+        host=seen.hosts[found.host],
+        cpu_model=seen.cpu_models[found.cpu_model],
+        op=_name(found.op, names),
+        ratio=found.ratio,
+        z=found.z,
+        hosts=found.hosts,
+        chance=found.chance,
+    )
+
+
+def _difference(found: NightChange, seen: Seen, names: Names) -> FleetDifference:
+    return FleetDifference(
+        kind=found.kind,
+        op=_name(found.op, names),
+        cpu_model=seen.place(found.cpu_model, seen.cpu_models),
+        ratio=found.ratio,
+        ratio_low=found.ratio_low,
+        ratio_high=found.ratio_high,
+        before=_rounded(found.before_ns),
+        after=_rounded(found.after_ns),
+        hosts=found.hosts,
+        runs=found.runs,
+        chance=found.chance,
+    )
+
+
+def _name(op: int, names: Names) -> FleetName:
+    return ALL_OPS if op == EVERY else FleetName(**names.said(op))
+
+
+def _rounded(value: float | Unknown) -> int | Unknown:
+    return UNKNOWN if isinstance(value, Unknown) else round(value)
