@@ -28,6 +28,7 @@ from tracemap.store.model import (
     FleetHost,
     FleetName,
     FleetPoint,
+    FleetSeries,
     FleetTrend,
     FleetTrends,
     ModelDifferences,
@@ -91,6 +92,7 @@ def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
                 untold=seen.untold,
                 changes=tuple(_change(each, seen, names) for each in said.changes),
                 outliers=tuple(_outlier(each, seen, names) for each in outliers(seen.observations)),
+                dearest=tuple(_dearest(seen, names)),
             )
         )
     return FleetTrends(metric=metric, over=over, models=tuple(found), looked=looked(headers))
@@ -212,15 +214,30 @@ def _change(change: Change, seen: Seen, names: Names) -> FleetChange:
         nights_before=change.nights_before,
         nights_after=change.nights_after,
         chance=change.chance,
-        series=tuple(_series(change, seen)),
+        series=tuple(_points(seen, change.op, change.cpu_model, change.host)),
     )
 
 
-def _series(change: Change, seen: Seen) -> Iterator[FleetPoint]:
-    """The median of each night over the hosts of the change, for the picture."""
+_DEAREST: Final = 12
+"""Ops of a model whose nights are shown, be they the same ever since."""
+
+
+def _dearest(seen: Seen, names: Names) -> Iterator[FleetSeries]:
     told = seen.observations
-    chosen = np.ones(len(told.op), dtype=bool) if change.op == EVERY else told.op == change.op
-    for number, of in ((change.cpu_model, told.cpu_model), (change.host, told.host)):
+    ops, place = np.unique(told.op, return_inverse=True)
+    costs = np.bincount(place, weights=told.cost_ns)
+    for number in sorted(range(len(ops)), key=lambda each: -costs[each])[:_DEAREST]:
+        op = int(ops[number])
+        for model, cpu_model in enumerate(seen.cpu_models):
+            if points := tuple(_points(seen, op, model, EVERY)):
+                yield FleetSeries(_name(op, names), cpu_model, points)
+
+
+def _points(seen: Seen, op: int, cpu_model: int, host: int) -> Iterator[FleetPoint]:
+    """The median of each night, over the hosts that are asked for."""
+    told = seen.observations
+    chosen = np.ones(len(told.op), dtype=bool)
+    for number, of in ((op, told.op), (cpu_model, told.cpu_model), (host, told.host)):
         if number != EVERY:
             chosen &= of == number
     night, cost = told.night[chosen], told.cost_ns[chosen]

@@ -248,12 +248,21 @@ class FleetHost(Record, frozen=True):
     chance: float
 
 
+class FleetSeries(Record, frozen=True):
+    """What an op costs on a processor, night by night: `op` is which, `cpu_model` the processor, `points` its nights."""
+
+    op: FleetName
+    cpu_model: str
+    points: tuple[FleetPoint, ...]
+
+
 class FleetTrend(Record, frozen=True):
     """What changed in the runs of a model, the least likely by chance first, and hosts that are unlike others.
 
     `model`: what it is called; `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many processors;
     `series`: in how many series changes were looked for; `untold`: runs left out, as they do not tell when or where they
-    were recorded; `changes`: what became slower or faster; `outliers`: hosts that are unlike others.
+    were recorded; `changes`: what became slower or faster; `outliers`: hosts that are unlike others; `dearest`: the ops
+    that cost most, night by night, on each processor.
     """
 
     model: str
@@ -264,6 +273,7 @@ class FleetTrend(Record, frozen=True):
     untold: Count
     changes: tuple[FleetChange, ...]
     outliers: tuple[FleetHost, ...]
+    dearest: tuple[FleetSeries, ...]
 
 
 class FleetTrends(Document, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _KIND = Kind(
     template="stats/stats.html.j2",
     styles=("shared/heat.css", "stats/stats.css"),
-    scripts=("shared/views.js", "shared/keys.js", "stats/stats.js"),
+    scripts=("shared/views.js", "shared/keys.js", "shared/panels.js"),
 )
 MOST_CELLS: Final = 500_000
 """Of all heat maps of a page: browsers take seconds to show more."""

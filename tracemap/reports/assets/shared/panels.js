@@ -1,4 +1,4 @@
-// The page of statistics: one thread at a time, and the anchors of heat maps. Pictures and tables are in the markup.
+// Pages whose pictures and tables are in the markup: one panel at a time, and the anchors of what lies in them.
 function follow() {
   const target = byId(named());
   const number = panels.findIndex((panel) => target && panel.contains(target));

@@ -1,0 +1,171 @@
+"""The page of `tracemap store trend`: for each model what changed, hosts unlike others, and its dearest ops by night."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Final
+
+from tracemap.codec import Record
+from tracemap.measurements.model import TIME_METRICS
+from tracemap.reports.fleet.multiples import BASE, HEIGHT, WIDTH, Picture, picture
+from tracemap.reports.html.document import Kind, render, write_page
+from tracemap.store.model import FleetChange, FleetHost, FleetName, FleetTrend, FleetTrends
+from tracemap.units import Integer, format_quantity, plural
+
+_KIND: Final = Kind(
+    template="fleet/fleet.html.j2",
+    styles=("fleet/fleet.css",),
+    scripts=("shared/views.js", "shared/keys.js", "shared/panels.js"),
+)
+
+
+class ChangePanel(Record, frozen=True):
+    """A change: what is said of it, and its picture."""
+
+    title: str
+    where: str
+    change: str
+    slower: bool
+    since: str
+    about: str
+    picture: Picture
+
+
+class SeriesPanel(Record, frozen=True):
+    """An op on a processor."""
+
+    title: str
+    where: str
+    last: str
+    picture: Picture
+
+
+class HostRow(Record, frozen=True):
+    """A host that is unlike others of its processor."""
+
+    host: str
+    cpu_model: str
+    op: str
+    change: str
+    hosts: int
+
+
+class ModelPanel(Record, frozen=True):
+    """All of one model."""
+
+    anchor: str
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    changes: tuple[ChangePanel, ...]
+    hosts: tuple[HostRow, ...]
+    dearest: tuple[SeriesPanel, ...]
+
+
+class FleetPage(Record, frozen=True):
+    """A whole page."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...]
+    models: tuple[ModelPanel, ...]
+
+
+def write_trends_page(found: FleetTrends, target: Path, *, force: bool) -> None:
+    """Write the page.
+
+    Raises:
+        TargetExists: it exists and `force` is not set.
+        TargetUnwritable: it cannot be written.
+    """
+    page = build_fleet_page(found)
+    text = render(_KIND, page, title=page.title, width=WIDTH, height=HEIGHT, base=BASE)
+    write_page(text, target, force=force)
+
+
+def build_fleet_page(found: FleetTrends) -> FleetPage:
+    """The data of the page."""
+    unit = "ns" if found.metric in TIME_METRICS else "count"
+    changes = sum(len(model.changes) for model in found.models)
+    facts = (
+        ("runs", str(found.looked.runs)),
+        ("costs", f"{found.metric} of an invocation"),
+        ("changes beyond chance", str(changes)),
+        ("not there whole", str(found.looked.unfinished)),
+        ("clocks ahead", str(found.looked.ahead)),
+    )
+    left_out = tuple(f"{each.file} {each.why}" for each in found.looked.skipped)
+    models = tuple(_model(model, f"m{number}", unit) for number, model in enumerate(found.models))
+    return FleetPage("What changed in the fleet", facts, left_out, models)
+
+
+def _model(trend: FleetTrend, anchor: str, unit: str) -> ModelPanel:
+    nights = [*dict.fromkeys(sorted(point.night for series in trend.dearest for point in series.points))]
+    facts = (
+        ("nights", str(trend.nights)),
+        ("hosts", str(trend.hosts)),
+        ("processor models", str(trend.cpu_models)),
+        ("series looked at", str(trend.series)),
+        ("runs left out", str(trend.untold)),
+    )
+    return ModelPanel(
+        anchor,
+        trend.model,
+        facts,
+        tuple(_change(each, unit) for each in trend.changes),
+        tuple(map(_host, trend.outliers)),
+        tuple(_dearest(trend, nights, unit)),
+    )
+
+
+def _change(change: FleetChange, unit: str) -> ChangePanel:
+    exact = change.night_low == change.night_high
+    since = change.night if exact else f"{change.night} (between {change.night_low} and {change.night_high})"
+    levels = [cost for cost in (change.before, change.after) if isinstance(cost, int)]
+    about = (
+        f"{_cost(change.before, unit)} → {_cost(change.after, unit)}; 95 %: {_percent(change.ratio_low)} to "
+        f"{_percent(change.ratio_high)}; {change.hosts_agree} of {plural(change.hosts, 'host')}"
+    )
+    nights = [point.night for point in change.series]
+    return ChangePanel(
+        title=_titled(change.op),
+        where=f"{_named(change.cpu_model, 'all processors')}, {_named(change.host, 'all hosts')}",
+        change=_percent(change.ratio),
+        slower=change.kind == "slower",
+        since=since,
+        about=about,
+        picture=picture(change.series, nights, unit, change.night, levels),
+    )
+
+
+def _dearest(trend: FleetTrend, nights: list[str], unit: str) -> Iterator[SeriesPanel]:
+    for series in trend.dearest:
+        yield SeriesPanel(
+            title=_titled(series.op),
+            where=series.cpu_model,
+            last=_cost(series.points[-1].cost, unit),
+            picture=picture(series.points, nights, unit),
+        )
+
+
+def _host(found: FleetHost) -> HostRow:
+    return HostRow(found.host, found.cpu_model, _titled(found.op), _percent(found.ratio), found.hosts)
+
+
+def _titled(op: FleetName) -> str:
+    if not isinstance(op.name, str):
+        return op.op
+    place = f", {PurePath(op.file).name}:{op.line}" if isinstance(op.file, str) and isinstance(op.line, int) else ""
+    return f"{op.op} {op.name}{place}"
+
+
+def _named(value: object, otherwise: str) -> str:
+    return value if isinstance(value, str) else otherwise
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def _cost(value: Integer, unit: str) -> str:
+    return format_quantity(value, unit) if isinstance(value, int) else "?"
