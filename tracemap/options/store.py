@@ -85,13 +85,15 @@ _THRESHOLD_HELP: Final = "Name what changed by more than this, beyond chance, in
 class StoreTrendOptions(AskOptions):
     """What to look for over time."""
 
-    over: Literal["date", "compiler"] = option("date", "What grows with time: the day of the recording, or the compiler.")
+    over: Literal["date", "compiler"] = option(
+        "date", "What grows with time: the day of the recording, or the compiler."
+    )
     metric: str = option("cpu_ns", "The costs that are looked at.", metavar="NAME")
     threshold: float = option(2.0, _THRESHOLD_HELP, metavar="PERCENT", at_least=0.1, at_most=1000)
     html: Path | None = option(None, "Write a page too: a small picture for each change.", metavar="PAGE")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCompareOptions(AskOptions):
     """Which runs to compare with which."""
 

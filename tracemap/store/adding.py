@@ -80,11 +80,12 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     partition = {"model": said.model, "host": said.machine.host, "date": date_of(said.machine.recorded_ns)}
     header = store.run_file(RUNS, name, partition)
     files = {table: store.run_file(table, name, partition) for table in OF_RUNS}
-    write_query(joined.tables.connection, _events(number, metrics, joined), files[CALLS])
-    write_rows(TARGETS, [*_targets(number, graph, joined)], files[TARGETS])
-    write_rows(ASIDE, [*_aside(number, joined)], files[ASIDE])
-    write_rows(COSTS, [*_costs(number, graph, joined)], files[COSTS])
-    write_rows(SPREADS, [*_spreads(number, joined)], files[SPREADS])
+    connection = joined.tables.connection  # opening one takes longer than all that is written
+    write_query(connection, _events(number, metrics, joined), files[CALLS])
+    write_rows(connection, TARGETS, [*_targets(number, graph, joined)], files[TARGETS])
+    write_rows(connection, ASIDE, [*_aside(number, joined)], files[ASIDE])
+    write_rows(connection, COSTS, [*_costs(number, graph, joined)], files[COSTS])
+    write_rows(connection, SPREADS, [*_spreads(number, joined)], files[SPREADS])
     calls = sum(each.events for each in joined.places.scan.by_target.values())
     row = _header_row(number, graph, result.run, said) | {
         "map": result.map_sha256,
@@ -92,7 +93,7 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
         "calls": calls,
         "disturbance_ns": _disturbance_ns(joined),
     }
-    write_rows(RUNS, [tuple(row[column] for column in COLUMNS[RUNS])], header)
+    write_rows(connection, RUNS, [tuple(row[column] for column in COLUMNS[RUNS])], header)
     return Added(name, was_there=False)
 
 

@@ -1,4 +1,4 @@
-"""What changed in a fleet, and what differs between two sets of its runs: from the store's tables to findings, and back.
+"""What changed in a fleet, and what differs between two sets of its runs: from tables to findings with names.
 
 What an op costs in a run is the median over the run's invocations; where a run does not tell these apart, its cost by
 the number of its invocations. Numbers are found by `trends`, `hosts` and `nightlies`; here they get their names.
@@ -108,7 +108,9 @@ def fleet_comparison(
     """
     before, after = sides
     if both := {row["run"] for row in before.rows} & {row["run"] for row in after.rows}:
-        raise UsageInvalid(f"{len(both)} runs are of both sides, {min(both)} for one; choose sides that have none in common")
+        raise UsageInvalid(
+            f"{len(both)} runs are of both sides, {min(both)} for one; choose sides that have none in common"
+        )
     of_before = {seen.model: seen for seen in observed(engine, before, names, metric, "date", keep_undated=True)}
     of_after = {seen.model: seen for seen in observed(engine, after, names, metric, "date", keep_undated=True)}
     common = [model for model in of_before if model in of_after]
@@ -186,7 +188,9 @@ def _seen(group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: 
     for row in told:
         place = (hosts.index(row["host"]), models.index(row["cpu_model"] or "unknown"), nights.index(str(row[over])))
         for key, cost in costs[row["number"]].items():
-            for name, value in zip(("op", "host", "cpu_model", "night", "run", "cost_ns"), (key, *place, row["number"], cost), strict=True):
+            for name, value in zip(
+                ("op", "host", "cpu_model", "night", "run", "cost_ns"), (key, *place, row["number"], cost), strict=True
+            ):
                 columns[name].append(value)
     return Seen(group[0]["model"], Observations.of(**columns), nights, hosts, models, len(group) - len(told))
 

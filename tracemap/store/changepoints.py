@@ -30,6 +30,8 @@ SHOCKS: Final = (0.0, 0.1, 0.3, 1.0, 3.0)
 """Noise that all hosts share in a night, likewise."""
 LEAST_NIGHTS: Final = 5
 """On either side of a step: what is gone sooner is no new level."""
+FEWEST_NIGHTS: Final = 2 * LEAST_NIGHTS
+"""With fewer no step can be told."""
 COVERED: Final = 0.95
 _TURNS: Final = 50
 _UNLIKE: Final = 0.2

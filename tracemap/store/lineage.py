@@ -101,8 +101,9 @@ def keep_map(store: Store, bundle: Bundle, keys: Keys) -> None:
         BundleInvalid: the model cannot be read.
     """
     sha = bundle.map_sha256
-    write_rows(MAPS, [*_kept(bundle)], store.map_file(MAPS, sha))
-    write_rows(OPS, [*_op_rows(sha, bundle.graph, keys)], store.map_file(OPS, sha))
+    with duckdb.connect() as connection:
+        write_rows(connection, MAPS, [*_kept(bundle)], store.map_file(MAPS, sha))
+        write_rows(connection, OPS, [*_op_rows(sha, bundle.graph, keys)], store.map_file(OPS, sha))
 
 
 def _op_rows(sha: str, graph: TraceGraph, keys: Keys) -> Iterator[Row]:

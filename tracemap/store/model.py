@@ -203,12 +203,12 @@ class FleetChange(Record, frozen=True):
     """An op became slower or faster.
 
     `kind`: `slower` or `faster`; `op`: which; `cpu_model`: on which processors, null: on all; `host`: on which host
-    alone, null: on all that have the processor; `night`: the first one with the new cost; `night_low`: the first one
-    that it may have been, with 95 %; `night_high`: the last one; `ratio`: the new cost by the old one; `ratio_low`: the
-    lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`: what it cost in an invocation; `after`:
-    what it costs since; `hosts`: how many tell of it; `hosts_agree`: how many show it by themselves; `nights_before`: how
-    many nights it rests on before; `nights_after`: how many since; `chance`: how often chance makes as much of a change
-    anywhere, corrected for all that was looked at; `series`: its nights.
+    alone, null: on all that have the processor; `night`: the first one with the new cost; `night_low`: the first
+    one that it may have been, with 95 %; `night_high`: the last one; `ratio`: the new cost by the old one;
+    `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`: what it cost in an
+    invocation; `after`: what it costs since; `hosts`: how many tell of it; `hosts_agree`: how many show it by
+    themselves; `nights_before`: how many nights it rests on before; `nights_after`: how many since; `chance`: how
+    often chance makes as much of a change anywhere, corrected for all that was looked at; `series`: its nights.
     """
 
     kind: Literal["slower", "faster"]
@@ -234,9 +234,9 @@ class FleetChange(Record, frozen=True):
 class FleetHost(Record, frozen=True):
     """A host that is unlike others of its processor.
 
-    `host`: its name; `cpu_model`: its processor; `op`: in which op, beyond what it is in all of them; `ratio`: its cost by
-    that of the others; `z`: by how many robust standard deviations; `hosts`: how many have the processor; `chance`: how
-    often chance makes as much of a difference anywhere.
+    `host`: its name; `cpu_model`: its processor; `op`: in which op, beyond what it is in all of them; `ratio`: its
+    cost by that of the others; `z`: by how many robust standard deviations; `hosts`: how many have the processor;
+    `chance`: how often chance makes as much of a difference anywhere.
     """
 
     host: str
@@ -249,7 +249,7 @@ class FleetHost(Record, frozen=True):
 
 
 class FleetSeries(Record, frozen=True):
-    """What an op costs on a processor, night by night: `op` is which, `cpu_model` the processor, `points` its nights."""
+    """What an op costs on a processor: `op` is which, `cpu_model` the processor, `points` its nights."""
 
     op: FleetName
     cpu_model: str
@@ -259,10 +259,10 @@ class FleetSeries(Record, frozen=True):
 class FleetTrend(Record, frozen=True):
     """What changed in the runs of a model, the least likely by chance first, and hosts that are unlike others.
 
-    `model`: what it is called; `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many processors;
-    `series`: in how many series changes were looked for; `untold`: runs left out, as they do not tell when or where they
-    were recorded; `changes`: what became slower or faster; `outliers`: hosts that are unlike others; `dearest`: the ops
-    that cost most, night by night, on each processor.
+    `model`: what it is called; `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many
+    processors; `series`: in how many series changes were looked for; `untold`: runs left out, as they do not tell
+    when or where they were recorded; `changes`: what became slower or faster; `outliers`: hosts that are unlike
+    others; `dearest`: the ops that cost most, night by night, on each processor.
     """
 
     model: str
@@ -293,10 +293,10 @@ class FleetTrends(Document, frozen=True, kw_only=True):
 class FleetDifference(Record, frozen=True):
     """An op costs more or less in one set of runs than in another.
 
-    `kind`: `slower` or `faster`; `op`: which; `cpu_model`: on which processors, null: on all; `ratio`: the new cost by the
-    old one; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`: what it cost in
-    an invocation; `after`: what it costs; `hosts`: how many are on both sides; `runs`: how many of theirs there are;
-    `chance`: how often chance makes as much of a difference anywhere.
+    `kind`: `slower` or `faster`; `op`: which; `cpu_model`: on which processors, null: on all; `ratio`: the new cost
+    by the old one; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`:
+    what it cost in an invocation; `after`: what it costs; `hosts`: how many are on both sides; `runs`: how many of
+    theirs there are; `chance`: how often chance makes as much of a difference anywhere.
     """
 
     kind: Literal["slower", "faster"]
@@ -315,9 +315,9 @@ class FleetDifference(Record, frozen=True):
 class ModelDifferences(Record, frozen=True):
     """What differs in the runs of a model.
 
-    `model`: what it is called; `compared`: pairs of op and processor that hosts of both sides have; `lonely`: those that none
-    has; `untold`: runs left out, as they do not tell where they were recorded; `differences`: the least likely by chance
-    first.
+    `model`: what it is called; `compared`: pairs of op and processor that hosts of both sides have; `lonely`: those
+    that none has; `untold`: runs left out, as they do not tell where they were recorded; `differences`: the least
+    likely by chance first.
     """
 
     model: str
@@ -330,8 +330,8 @@ class ModelDifferences(Record, frozen=True):
 class FleetComparison(Document, frozen=True, kw_only=True):
     """What ops cost in one set of runs and in another.
 
-    `metric`: which costs were looked at; `models`: the findings of each model; `before`: what was looked at of one side;
-    `after`: of the other.
+    `metric`: which costs were looked at; `models`: the findings of each model; `before`: what was looked at of one
+    side; `after`: of the other.
     """
 
     schema_version: Literal[1] = 1

@@ -173,7 +173,7 @@ def _started(master: str, memory_mb: int) -> SparkSession:
 
 @contextmanager
 def _stderr_to(file: Path) -> Iterator[None]:
-    """Let what is started inside, and goes on afterwards, say what it says to nobody: Spark greets on standard error."""
+    """Let what is started inside, and goes on afterwards, talk to a file: Spark greets on standard error."""
     sys.stderr.flush()
     kept, opened = os.dup(2), os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -128,17 +128,16 @@ def known(value: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
     return None if value is UNKNOWN else value
 
 
-def write_rows(table: str, rows: Sequence[Row], target: Path) -> None:
+def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row], target: Path) -> None:
     """Write a table of a store, with columns as `COLUMNS` has them.
 
     Raises:
         TargetUnwritable: it cannot be written.
     """
-    import duckdb
-
-    with duckdb.connect() as connection:
-        fill(connection, "written", COLUMNS[table], rows)
-        write_query(connection, "SELECT * FROM written", target)
+    fill(connection, "written", COLUMNS[table], rows)
+    # The same rows are the same file; a header is a single one.
+    order = "" if table == RUNS else " ORDER BY ALL"
+    write_query(connection, f"SELECT * FROM written{order}", target)
 
 
 def fill(connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:

@@ -59,7 +59,11 @@ def picture(
     highest = max((*(point.cost for point in points), *levels, 1))
     spots = [(_x(place[point.night], len(nights)), _y(point.cost, highest), point) for point in points]
     said = [f"{point.night}: {format_quantity(point.cost, unit)}" for point in points]
-    dots = tuple(Dot(x, y, text) for (x, y, _), text in zip(spots, said, strict=True)) if len(spots) <= _MOST_TITLES else ()
+    dots = (
+        tuple(Dot(x, y, text) for (x, y, _), text in zip(spots, said, strict=True))
+        if len(spots) <= _MOST_TITLES
+        else ()
+    )
     return Picture(
         path=" ".join(f"{'L' if number else 'M'}{x} {y}" for number, (x, y, _) in enumerate(spots)),
         dots=dots,
@@ -90,7 +94,7 @@ def _between(place: Mapping[str, int], since: str, count: int) -> float:
 def _levels(
     place: Mapping[str, int], since: str, levels: Sequence[int], highest: int, count: int
 ) -> Sequence[tuple[float, float, float]]:
-    if since not in place or len(levels) != 2:  # noqa: PLR2004 - before and since
+    if since not in place or len(levels) != 2:
         return ()
     x = _between(place, since, count)
     before, after = (_y(level, highest) for level in levels)

@@ -1,4 +1,4 @@
-"""The page of `tracemap store trend`: for each model what changed, hosts unlike others, and its dearest ops by night."""
+"""The page of `tracemap store trend`: for each model what changed, odd hosts, and its dearest ops night by night."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.terminal.fleet import say_looked
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
+from tracemap.store.changepoints import FEWEST_NIGHTS
 from tracemap.store.model import (
     FleetChange,
     FleetComparison,
@@ -43,6 +44,12 @@ def _print_trend(to: Console, trend: FleetTrend, found: FleetTrends) -> None:
     say(to, f"{trend.model}: {what} ({found.metric}; {size})", "bold")
     if trend.untold:
         say(to, f"{plural(trend.untold, 'run')} left out: they do not tell when or where they were recorded", "yellow")
+    if trend.nights < FEWEST_NIGHTS:
+        say(
+            to,
+            f"fewer than {FEWEST_NIGHTS}: steps cannot be told; tracemap store compare tells two nights apart",
+            "dim",
+        )
     if trend.changes:
         print_table(to, "", _HEADINGS, [_change(each, found.metric) for each in trend.changes], gap=False)
     if trend.outliers:
@@ -74,7 +81,8 @@ _OF_HOSTS: Sequence[Heading] = (
 
 
 def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
-    since = change.night if change.night_low == change.night_high else f"{change.night} ({change.night_low} … {change.night_high})"
+    exact = change.night_low == change.night_high
+    since = change.night if exact else f"{change.night} ({change.night_low} … {change.night_high})"
     return (
         since,
         _percent(change.ratio),
@@ -105,7 +113,8 @@ def print_comparison(found: FleetComparison, out: TextIO) -> None:
 
 def _print_differences(to: Console, found: ModelDifferences, metric: str) -> None:
     what = plural(len(found.differences), "difference") if found.differences else "no difference beyond chance"
-    say(to, f"{found.model}: {what} ({metric}; {plural(found.compared, 'op and processor', 'ops and processors')} compared)", "bold")
+    compared = plural(found.compared, "op and processor", "ops and processors")
+    say(to, f"{found.model}: {what} ({metric}; {compared} compared)", "bold")
     if found.lonely:
         say(to, f"{found.lonely} could not be compared: no host is on both sides", "yellow")
     rows = (

@@ -1,0 +1,25 @@
+#!/bin/sh
+# What a nightly job runs on each machine: record MODEL and put the runs into the team's store.
+#
+#   nightly.sh MODEL.mlir STORE [WHAT TO TAG THE RUNS WITH …]
+#
+# MODEL.flags beside the model, if it is there, has its inputs. The bundle is built anew each night: what the night's
+# compiler makes of the model is what is measured. STORE is a folder that all machines see; files are only added to it.
+set -eu
+model=$1 store=$2
+shift 2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+bundle=$folder/$(basename "$model" .mlir).tracemap
+flags=${model%.mlir}.flags
+tracemap build "$model" -o "$bundle"
+if [ -f "$flags" ]; then
+  (cd "$(dirname "$model")" && tracemap record "$bundle" --repeat 3 --flagfile "$(basename "$flags")")
+else
+  tracemap record "$bundle" --repeat 3
+fi
+for tag; do
+  shift
+  set -- "$@" --tag "$tag"
+done
+tracemap store add "$bundle"/runs/*.parquet --map "$bundle" --store "$store" "$@"
