@@ -25,7 +25,7 @@ from tracemap.reports.json.lowering import ShownLowering
 from tracemap.reports.json.show import ShownMap
 from tracemap.reports.json.stats import ShownStats
 from tracemap.session.doctor import Findings
-from tracemap.store.model import FleetAdded, FleetCosts, FleetRuns
+from tracemap.store.model import FleetAdded, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
@@ -48,6 +48,8 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "fleet-added": (FleetAdded, "tracemap store add"),
     "fleet-runs": (FleetRuns, "tracemap store list"),
     "fleet-costs": (FleetCosts, "tracemap store query"),
+    "fleet-trends": (FleetTrends, "tracemap store trend"),
+    "fleet-comparison": (FleetComparison, "tracemap store compare"),
 }
 """Name of the schema -> the document and its title."""
 

@@ -172,7 +172,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"tracks"}),
         frozenset({"remarks"}),
         frozenset({"calls", "lowering", "page", "views"}),
-        frozenset({"csv", "diff", "json", "terminal"}),
+        frozenset({"csv", "diff", "fleet", "json", "terminal"}),
         frozenset({"exports"}),
     ),
 }

@@ -67,10 +67,24 @@ from tracemap.measurements.runfile import header_path
 from tracemap.options.diff import DiffOptions
 from tracemap.reports.terminal.bench import print_bench
 from tracemap.reports.terminal.diff import print_diff
+from tracemap.reports.terminal.fleet_changes import print_comparison, print_trends
 from tracemap.reports.terminal.swap import print_swap
 from tracemap.reports.terminal.tune import print_tune
 from tracemap.reports.views.chosen import VIEWS
 from tracemap.session.doctor import Ability, Findings, State
+from tracemap.store.asking import ALL_OPS
+from tracemap.store.model import (
+    FleetChange,
+    FleetComparison,
+    FleetDifference,
+    FleetHost,
+    FleetName,
+    FleetPoint,
+    FleetTrend,
+    FleetTrends,
+    Looked,
+    ModelDifferences,
+)
 from tracemap.units import UNKNOWN
 
 Masks = tuple[tuple[re.Pattern[str], str], ...]
@@ -109,6 +123,8 @@ OUTPUTS = {
     "store add": ["store-add"],
     "store list": ["store-list"],
     "store query": ["store-query"],
+    "store trend": ["store-trend"],
+    "store compare": ["store-compare"],
 }
 """Each command, and the golden files of what it prints. A group prints nothing but its help, `sweep` only CSV,
 `export` what other tools read."""
@@ -266,6 +282,52 @@ def test_a_store_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.F
     check_shown("store-list", "store", "list", *about, cwd=tmp_path, request=request, masks=run_name)
     grouped = ("--group-by", "host,tag.branch", "--metric", "cpu_ns,duration_ns", "--top", "5")
     check_shown("store-query", "store", "query", *about, *grouped, cwd=tmp_path, request=request, masks=())
+
+
+OP = FleetName(op="op12", name="stablehlo.dot_general", file="jax_mlp_train.mlir", line=22, scope="grad/jvp(layer1)")
+LOOKED = Looked(runs=4000, skipped=(), unfinished=1, ahead=2)
+
+
+def test_what_changed_in_a_fleet_looks_as_it_did(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A change on some hosts and one of all ops, a host unlike others, a model without any."""
+    change = FleetChange(
+        kind="slower",
+        op=OP,
+        cpu_model="Intel Xeon Platinum 8481C",
+        host=UNKNOWN,
+        night="2026-11-19",
+        night_low="2026-11-18",
+        night_high="2026-11-20",
+        ratio=1.041,
+        ratio_low=1.032,
+        ratio_high=1.049,
+        before=214_912,
+        after=223_723,
+        hosts=6,
+        hosts_agree=5,
+        nights_before=90,
+        nights_after=110,
+        chance=3e-9,
+        series=(FleetPoint("2026-11-18", 214_912), FleetPoint("2026-11-19", 223_723)),
+    )
+    every = structs.replace(change, op=ALL_OPS, host="ci-7", before=UNKNOWN, after=UNKNOWN, night_low=change.night)
+    every = structs.replace(every, night_high=change.night, kind="faster", ratio=0.931)
+    odd = FleetHost("ci-3", "AMD EPYC 7313", ALL_OPS, ratio=1.31, z=9.4, hosts=8, chance=1e-6)
+    first = FleetTrend("jax_mlp_train", 200, 20, 3, 106, 3, (change, every), (odd,), ())
+    quiet = FleetTrend("hand_mlp", 7, 20, 3, 24, 0, (), (), ())
+    found = FleetTrends(metric="cpu_ns", over="date", models=(first, quiet), looked=LOOKED)
+    check_gold("store-trend", lambda out: print_trends(found, out), monkeypatch, request)
+
+
+def test_what_differs_between_runs_looks_as_it_did(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    slower = FleetDifference("slower", OP, "AMD EPYC 7313", 1.12, 1.09, 1.15, 214_912, 240_701, 4, 24, 1e-9)
+    models = (ModelDifferences("m", 53, 2, 0, (slower,)), ModelDifferences("hand_mlp", 16, 0, 0, ()))
+    found = FleetComparison(metric="cpu_ns", models=models, before=LOOKED, after=LOOKED)
+    check_gold("store-compare", lambda out: print_comparison(found, out), monkeypatch, request)
 
 
 def test_lower_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:

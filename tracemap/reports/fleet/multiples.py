@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tracemap.codec import Record
@@ -29,8 +30,8 @@ class Dot(Record, frozen=True):
 class Picture(Record, frozen=True):
     """A series as a picture: `path` is its line, `dots` its nights, `since` where it changed (none: nowhere).
 
-    The axis of costs begins at 0, so that a change is drawn as large as it is; `levels` are heights of what it cost
-    before and since.
+    The axis of costs begins at 0, so that a series is drawn as steady as it is; that of a change begins at `least`,
+    so that a small one is seen, too (empty: at 0). `levels` are heights of what it cost before and since.
     """
 
     path: str
@@ -40,6 +41,7 @@ class Picture(Record, frozen=True):
     first: str
     last: str
     most: str
+    least: str
     heard: str
 
 
@@ -56,8 +58,12 @@ def picture(
         levels: what it cost before and since, where there is a change.
     """
     place = {night: number for number, night in enumerate(nights)}
-    highest = max((*(point.cost for point in points), *levels, 1))
-    spots = [(_x(place[point.night], len(nights)), _y(point.cost, highest), point) for point in points]
+    costs = [*(point.cost for point in points), *levels]
+    highest, lowest = max(*costs, 1), 0
+    if since:
+        lowest = max(0, min(costs) - (highest - min(costs)) // 2)
+    axis = _Axis(lowest, highest)
+    spots = [(_x(place[point.night], len(nights)), axis.y(point.cost), point) for point in points]
     said = [f"{point.night}: {format_quantity(point.cost, unit)}" for point in points]
     dots = (
         tuple(Dot(x, y, text) for (x, y, _), text in zip(spots, said, strict=True))
@@ -68,10 +74,11 @@ def picture(
         path=" ".join(f"{'L' if number else 'M'}{x} {y}" for number, (x, y, _) in enumerate(spots)),
         dots=dots,
         since=(_between(place, since, len(nights)),) if since in place else (),
-        levels=tuple(_levels(place, since, levels, highest, len(nights))),
+        levels=tuple(_levels(place, since, [axis.y(level) for level in levels], len(nights))),
         first=nights[0],
         last=nights[-1],
         most=format_quantity(highest, unit),
+        least=format_quantity(lowest, unit) if lowest else "",
         heard=f"{said[0]}, {said[-1]}",
     )
 
@@ -81,8 +88,16 @@ def _x(number: int, count: int) -> float:
     return round(_LEFT + (span / 2 if count == 1 else number * span / (count - 1)), 1)
 
 
-def _y(cost: int, highest: int) -> float:
-    return round(BASE - (BASE - _TOP) * cost / highest, 1)
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The costs at the bottom and at the top of a picture."""
+
+    lowest: int
+    highest: int
+
+    def y(self, cost: int) -> float:
+        """The height at which a cost is drawn."""
+        return round(BASE - (BASE - _TOP) * (cost - self.lowest) / max(1, self.highest - self.lowest), 1)
 
 
 def _between(place: Mapping[str, int], since: str, count: int) -> float:
@@ -92,10 +107,10 @@ def _between(place: Mapping[str, int], since: str, count: int) -> float:
 
 
 def _levels(
-    place: Mapping[str, int], since: str, levels: Sequence[int], highest: int, count: int
+    place: Mapping[str, int], since: str, levels: Sequence[float], count: int
 ) -> Sequence[tuple[float, float, float]]:
     if since not in place or len(levels) != 2:
         return ()
     x = _between(place, since, count)
-    before, after = (_y(level, highest) for level in levels)
+    before, after = levels
     return (_LEFT, x, before), (x, WIDTH - _LEFT, after)

@@ -45,11 +45,7 @@ def _print_trend(to: Console, trend: FleetTrend, found: FleetTrends) -> None:
     if trend.untold:
         say(to, f"{plural(trend.untold, 'run')} left out: they do not tell when or where they were recorded", "yellow")
     if trend.nights < FEWEST_NIGHTS:
-        say(
-            to,
-            f"fewer than {FEWEST_NIGHTS}: steps cannot be told; tracemap store compare tells two nights apart",
-            "dim",
-        )
+        say(to, f"fewer than {FEWEST_NIGHTS}: no steps can be told; tracemap store compare tells nights apart", "dim")
     if trend.changes:
         print_table(to, "", _HEADINGS, [_change(each, found.metric) for each in trend.changes], gap=False)
     if trend.outliers:

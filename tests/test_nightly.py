@@ -1,0 +1,77 @@
+"""The sample of a nightly job: its fake nights, what is found in them, and the page; its script on a real model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import ROOT, SAMPLES, check_cli, json_cli, run_cli
+
+NIGHTLY = ROOT / "samples" / "nightly"
+NIGHTS, SINCE, PROCESSOR = 12, "2026-11-22", "Fictional Beta 8481C"
+
+
+@pytest.fixture(scope="module")
+def store(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of nights that one recording was made into; the dearest kernel is 12 % slower since one of them."""
+    folder = tmp_path_factory.mktemp("nightly")
+    run = folder / "run.parquet"
+    check_cli("record", built("hand_mlp"), "--iterations", "30", "-o", run)
+    made = [sys.executable, str(NIGHTLY / "fake_week.py"), str(run), str(folder / "week"), str(NIGHTS)]
+    assert SINCE in subprocess.run(made, check=True, capture_output=True, text=True).stdout
+    check_cli("store", "add", *sorted((folder / "week").iterdir()), "--map", built("hand_mlp"), "--store", folder / "s")
+    return folder / "s"
+
+
+def test_what_became_slower_is_named_with_its_night_and_processor(store: Path) -> None:
+    (model,) = json_cli("store", "trend", "--store", store)["models"]
+    assert (model["nights"], model["hosts"], model["cpu_models"], model["untold"]) == (NIGHTS, 6, 2, 0)
+    assert {change["op"]["name"] for change in model["changes"]} >= {"linalg.matmul"}
+    for change in model["changes"]:
+        assert (change["kind"], change["night"], change["cpu_model"]) == ("slower", SINCE, PROCESSOR)
+        assert 1.10 < change["ratio"] < 1.14
+
+
+def test_nights_are_compared_host_by_host(store: Path) -> None:
+    sides = ("--before", f"date<{SINCE}", "--after", f"date>={SINCE}")
+    (model,) = json_cli("store", "compare", "--store", store, *sides)["models"]
+    assert {each["cpu_model"] for each in model["differences"]} == {PROCESSOR}
+    assert "linalg.matmul" in {each["op"]["name"] for each in model["differences"]}
+    before = ("--before", "date<2026-11-18", "--after", "date=2026-11-19")
+    (quiet,) = json_cli("store", "compare", "--store", store, *before)["models"]
+    assert quiet["differences"] == []
+    both = run_cli("store", "compare", "--store", store, "--before", "date<2026-11-19", "--after", "date=2026-11-18")
+    assert (both.returncode, "runs are of both sides" in both.stderr) == (2, True)
+
+
+def test_the_page_shows_the_nights(store: Path, tmp_path: Path) -> None:
+    page = tmp_path / "week.html"
+    text = check_cli("store", "trend", "--store", store, "--html", page)
+    assert SINCE in text
+    markup = page.read_text(encoding="utf-8")
+    assert markup.count("<svg ") > 2 * 5
+    assert f"since {SINCE}" in markup
+    assert "<script>alert" not in markup
+
+
+def test_a_job_records_and_reports(tmp_path: Path) -> None:
+    """The scripts as they are, on a real model: two nights of one machine."""
+    for folder, suffix in (("models", ".mlir"), ("flags", ".flags")):
+        shutil.copy(SAMPLES / folder / f"hand_mlp{suffix}", tmp_path)
+    program = tmp_path / "bin" / "tracemap"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tracemap "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    script = NIGHTLY / "nightly.sh"
+    words = [str(script), "hand_mlp.mlir", "store", "branch=main", "night=1"]
+    subprocess.run(words, check=True, cwd=tmp_path, env=environment, capture_output=True)
+    runs = json_cli("store", "list", "--store", tmp_path / "store")["runs"]
+    assert [run["tags"] for run in runs] == [{"branch": "main", "night": "1"}] * 3
+    assert not list(tmp_path.glob("*.tracemap"))
