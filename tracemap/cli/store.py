@@ -54,7 +54,7 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
       tracemap store add model.tracemap/runs/*.parquet --store nightly
       tracemap store add run.csv --map model.tracemap --store nightly --host ci-7
     """
-    from tracemap.session.store import show_added, store_add
+    from tracemap.session.store_add import show_added, store_add
 
     with phases_shown("store add") as progress:
         added = store_add(runs, None, options, progress)

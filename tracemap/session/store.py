@@ -1,196 +1,29 @@
-"""Runs put into a store, and questions about all of them."""
+"""Questions about the runs of a store."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
-
-from msgspec import structs
 
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import (
     AskOptions,
-    StoreAddOptions,
     StoreCompareOptions,
     StoreListOptions,
     StoreQueryOptions,
     StoreTrendOptions,
 )
 from tracemap.outputs import check_files, show_as, write_shown
-from tracemap.session.runs import check_named_once, find_bundle, opened_runs
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
-    from tracemap.graph.bundle import Bundle
-    from tracemap.measurements.circumstances import Machine
-    from tracemap.measurements.model import Run
-    from tracemap.store.adding import Said
     from tracemap.store.engine import Engine
     from tracemap.store.headers import Headers
-    from tracemap.store.layout import Store
-    from tracemap.store.lineage import Keys
-    from tracemap.store.model import AddedRun, FleetAdded, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+    from tracemap.store.model import FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 _NANOSECONDS: Final = 1_000_000_000
-
-
-# ---- adding
-
-
-def store_add(
-    runs: Sequence[Path], bundle: Bundle | None, options: StoreAddOptions, progress: Progress = no_progress
-) -> FleetAdded:
-    """Put runs into a store, which is made with the first one. A run that is there already stays as it is.
-
-    Raises:
-        TracemapError: as `session.attribute.attribute` does for each of them.
-        UsageInvalid: a tag or a time is none.
-        TargetUnwritable: the store cannot be written.
-    """
-    from tracemap.graph.bundle import load
-    from tracemap.store.layout import Store
-    from tracemap.store.model import FleetAdded
-
-    if not runs:
-        raise UsageInvalid("name at least one run")
-    check_named_once(runs)
-    tags, recorded_ns = _tags(options.tag), _recorded_ns(options.recorded)
-    if bundle is None and options.map is not None:
-        bundle = load(options.map)
-    store, found = Store(options.store), []
-    for path in runs:
-        with opened_runs([path]) as (run,):
-            of_run = bundle or load(find_bundle(run, path))
-            progress(f"adding {path}")
-            machine = _machine(run, options, recorded_ns)
-            found.append(_add(store, path, run, of_run, options, (tags, machine), progress))
-    return FleetAdded(runs=tuple(found))
-
-
-def _add(
-    store: Store,
-    path: Path,
-    run: Run,
-    bundle: Bundle,
-    options: StoreAddOptions,
-    about: tuple[dict[str, str], Machine],
-    progress: Progress,
-) -> AddedRun:
-    from tracemap.attribution.attribute import Request, joined
-    from tracemap.machine.images import read_images
-    from tracemap.store.adding import Said, add_run
-    from tracemap.store.model import AddedRun
-
-    tags, machine = about
-    request = Request(
-        bundle.graph,
-        bundle.map_sha256,
-        [run],
-        options.rule,
-        options.allow_mismatch,
-        partial(read_images, bundle.module_path),
-        keep_disturbed=options.keep_disturbed,
-        memory_mb=options.memory,
-    )
-    content = path if path.is_file() else run.table
-    model = options.model or bundle.path.resolve().stem
-    said = Said(content=content, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
-    with joined(request) as made:
-        _keep_map(store, bundle, said, progress)
-        added = add_run(store, bundle.graph, made, said)
-    return AddedRun(str(path), added.name, model, not added.was_there)
-
-
-def _keep_map(store: Store, bundle: Bundle, said: Said, progress: Progress) -> None:
-    """Keep a bundle's map where it is not yet, its ops matched with those of the newest map of the same model."""
-    from tracemap.store.layout import OPS
-    from tracemap.store.lineage import keep_map
-
-    if store.map_file(OPS, bundle.map_sha256).exists():
-        return
-    progress("matching its ops with those of earlier maps")
-    keep_map(store, bundle, _keys(store, bundle, said.model))
-
-
-def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
-    from tracemap.store.headers import read_headers
-    from tracemap.store.layout import OPS, RUNS
-    from tracemap.store.lineage import SAME, kept_bundle, read_ops
-
-    if not (store.root / RUNS).is_dir():
-        return {}
-    headers = read_headers(store, skip_bad=True)
-    there = headers.listing.files[OPS]
-    earlier = [row for row in headers.rows if row["model"] == model and row["map"] in there]
-    if not earlier:
-        return {}
-    newest = max(earlier, key=lambda row: (row["added_ns"], row["run"]))["map"]
-    key_of = {row["op"]: row["key"] for row in read_ops(headers.listing, newest)}
-    with kept_bundle(headers.listing, newest) as before:
-        matched = _matched(before, bundle)
-    if matched is None:
-        return {op: (key, SAME) for op, key in key_of.items()}
-    return {after: (key_of[one], how) for one, after, how in matched if one in key_of}
-
-
-def _matched(before: Bundle | None, bundle: Bundle) -> list[tuple[str, str, str]] | None:
-    """The ops of a kept map and those of a bundle that they are; None: both are of the same text."""
-    from tracemap.session.diff import matched_models
-
-    if before is None:
-        return []
-    found = matched_models(before, bundle)
-    return None if found is None else [(str(each.before), str(each.after), each.how.value) for each in found]
-
-
-def _tags(texts: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name or not name.replace("-", "_").replace(".", "_").isidentifier():
-            raise UsageInvalid(f"--tag {text}: is no tag; write NAME=VALUE, such as branch=main")
-        if found.setdefault(name, value) != value:
-            raise UsageInvalid(f"--tag {text}: {name} is said to be {found[name]} as well; say it once")
-    return found
-
-
-def _recorded_ns(text: str | None) -> int | None:
-    """A time as it is typed, which is UTC where it does not say otherwise."""
-    if text is None:
-        return None
-    try:
-        told = datetime.fromisoformat(text)
-        seconds = (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise UsageInvalid(f"--recorded {text}: is no time; write 2026-11-20 or 2026-11-20T02:30:00Z") from error
-    if seconds < 0:
-        raise UsageInvalid(f"--recorded {text}: lies before 1970, when nothing was recorded")
-    return round(seconds) * _NANOSECONDS
-
-
-def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Machine:
-    """The machine of a run: what it tells itself is not said otherwise.
-
-    Raises:
-        UsageInvalid: it is.
-    """
-    machine = run.header.machine
-    given = {"host": options.host, "cpu_model": options.cpu_model, "recorded_ns": recorded_ns}
-    for name, value in given.items():
-        told = getattr(machine, name)
-        if value is not None and told is not UNKNOWN and told != value:
-            flag = {"host": "--host", "cpu_model": "--cpu-model", "recorded_ns": "--recorded"}[name]
-            raise UsageInvalid(f"{flag}: {run.table.name} tells it itself ({told}); leave {flag} out")
-    return structs.replace(machine, **{name: value for name, value in given.items() if value is not None})
-
-
-# ---- asking
 
 
 def asked(options: AskOptions) -> Headers:
@@ -348,17 +181,6 @@ def _engine(name: str, memory_mb: int, progress: Progress) -> Iterator[Engine]:
 
 
 # ---- showing
-
-
-def show_added(added: FleetAdded, options: StoreAddOptions, out: TextIO) -> None:
-    """Write what was added."""
-
-    def text(stream: TextIO) -> None:
-        from tracemap.reports.terminal.fleet import print_added
-
-        print_added(added, stream)
-
-    show_as(options.format, out, text, lambda: added)
 
 
 def show_list(found: FleetRuns, options: StoreListOptions, out: TextIO) -> None:

@@ -249,7 +249,7 @@ class FleetHost(Record, frozen=True):
 
 
 class FleetSeries(Record, frozen=True):
-    """What an op costs on a processor: `op` is which, `cpu_model` the processor, `points` its nights."""
+    """What an op costs on a processor: `op`: which; `cpu_model`: its processor; `points`: its nights."""
 
     op: FleetName
     cpu_model: str
