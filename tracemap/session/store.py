@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import (
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tracemap.store.engine import Engine
     from tracemap.store.headers import Headers
     from tracemap.store.model import FleetComparison, FleetCosts, FleetRuns, FleetTrends
-
-_NANOSECONDS: Final = 1_000_000_000
 
 
 def asked(options: AskOptions) -> Headers:
