@@ -11,6 +11,7 @@ from benchmarks import (
     build,
     differences,
     elapsed,
+    fleet,
     growth,
     hook,
     kernels,
@@ -41,7 +42,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "timeline": timeline.measure,
     "differences": differences.measure,
 }
-LONG: dict[str, Callable[[Path], list[Figure]]] = {"real_sizes": real_sizes.measure}
+LONG: dict[str, Callable[[Path], list[Figure]]] = {"real_sizes": real_sizes.measure, "fleet": fleet.measure}
 """Those that run only where they are named: they take many minutes and gigabytes."""
 
 
