@@ -473,3 +473,25 @@ def test_samples_that_tell_no_place_are_refused(system: Path, tmp_path: Path) ->
     assert refused(record).endswith("[run-empty]\n")
     file.write_bytes(b"PERFILE2\0\0")
     assert "print it first, with `perf script`" in refusal(file, system)
+
+
+# ---- a store
+
+
+def test_runs_of_other_tools_go_into_a_store(
+    profile: Path, hooked: tuple[Path, Path], system: Path, built: Built, tmp_path: Path
+) -> None:
+    bundle = built("hand_mlp")
+    benchmark(built, tmp_path / "benchmark.json", "--benchmark_min_time=2x")
+    calls = next(hooked[0].glob("iree_hook_*.csv"))
+    store = ("--store", tmp_path / "store")
+    for run, of, *options in (
+        (profile, bundle),
+        (tmp_path / "benchmark.json", bundle),
+        (calls, bundle, "--dispatch", KERNEL),
+        (ZONES, bundle),
+        (PRINTED, system),
+    ):
+        (added,) = json_cli("store", "add", run, "--map", of, *options, *store)["runs"]
+        assert added["added"]
+    assert len(json_cli("store", "list", *store)["runs"]) == 5

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from tracemap.options.attribute import KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
+from tracemap.options.attribute import DISPATCH_HELP, KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
 from tracemap.options.option import Options, option, required
 
 _STORE_HELP: Final = "The store: a folder."
@@ -33,6 +33,7 @@ class StoreAddOptions(Options):
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
+    dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json"] = option("text", "What to print.")
     memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.timeline import Excerpt
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.model import TraceGraph
+    from tracemap.machine.images import Image
     from tracemap.measurements.model import Run
     from tracemap.reports.costed import CostedMap
 
@@ -99,28 +100,27 @@ def joined_open(
     Of each run only the calls of a window are looked at.
     """
     from tracemap.attribution.attribute import Request, attribute
-    from tracemap.capture.placing import placed
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
 
     progress("opening the runs")
-    with opened_runs(runs, window, options.dispatch) as found, temporary_folder() as folder:
+    with opened_runs(runs, window, options.dispatch) as found:
         of_runs = bundle or load(find_bundle(found[0], runs[0]))
         progress("joining events to sites")
         images = cache(partial(read_images, of_runs.module_path))
-        opened = [placed(run, images, folder / str(number)) for number, run in enumerate(found)]
-        request = Request(
-            of_runs.graph,
-            of_runs.map_sha256,
-            opened,
-            options.rule,
-            options.allow_mismatch,
-            images,
-            keep_disturbed=options.keep_disturbed,
-            memory_mb=options.memory,
-            series=series,
-        )
-        yield Attributed(of_runs, attribute(request)), opened
+        with placed_runs(found, images) as opened:
+            request = Request(
+                of_runs.graph,
+                of_runs.map_sha256,
+                opened,
+                options.rule,
+                options.allow_mismatch,
+                images,
+                keep_disturbed=options.keep_disturbed,
+                memory_mb=options.memory,
+                series=series,
+            )
+            yield Attributed(of_runs, attribute(request)), opened
 
 
 def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:
@@ -158,6 +158,19 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "")
             own.mkdir()
             opened.append(cut(open_run(path, own, dispatch), window, own))
         yield opened
+
+
+@contextmanager
+def placed_runs(opened: Sequence[Run], images: Callable[[], Sequence[Image]]) -> Iterator[list[Run]]:
+    """Opened runs whose samples, where they name a symbol only, have their places in a bundle's machine code.
+
+    Raises:
+        ModuleInvalid: that cannot be read.
+    """
+    from tracemap.capture.placing import placed
+
+    with temporary_folder() as folder:
+        yield [placed(run, images, folder / str(number)) for number, run in enumerate(opened)]
 
 
 def check_named_once(paths: Sequence[Path]) -> None:

@@ -16,7 +16,7 @@ from tracemap.options.store import (
     StoreAddOptions,
 )
 from tracemap.outputs import show_as
-from tracemap.session.runs import check_named_once, find_bundle, opened_runs
+from tracemap.session.runs import check_named_once, find_bundle, opened_runs, placed_runs
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
 
@@ -43,6 +43,7 @@ def store_add(
         TargetUnwritable: the store cannot be written.
     """
     from tracemap.graph.bundle import load
+    from tracemap.machine.images import read_images
     from tracemap.store.layout import Store
     from tracemap.store.model import FleetAdded
 
@@ -54,11 +55,12 @@ def store_add(
         bundle = load(options.map)
     store, found = Store(options.store), []
     for path in runs:
-        with opened_runs([path]) as (run,):
-            of_run = bundle or load(find_bundle(run, path))
+        with opened_runs([path], dispatch=options.dispatch) as (opened,):
+            of_run = bundle or load(find_bundle(opened, path))
             progress(f"adding {path}")
-            machine = _machine(run, options, recorded_ns)
-            found.append(_add(store, path, run, of_run, options, (tags, machine), progress))
+            machine = _machine(opened, options, recorded_ns)
+            with placed_runs([opened], partial(read_images, of_run.module_path)) as (run,):
+                found.append(_add(store, path, run, of_run, options, (tags, machine), progress))
     return FleetAdded(runs=tuple(found))
 
 
