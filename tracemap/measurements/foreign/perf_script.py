@@ -40,7 +40,7 @@ _LINES: Final = "perf_lines"
 _COLUMNS: Final = f"""
 line, regexp_extract(line, {literal(FRAME)}, {list(_FIELDS)}) AS frame,
 CASE WHEN line IS NULL OR regexp_matches(line, {literal(ASIDE)}) THEN 'none'
-     WHEN regexp_matches(line, {literal(FRAME)}) THEN 'frame'
+     WHEN struct_extract(frame, 'ip') <> '' THEN 'frame'
      WHEN regexp_matches(line, {literal(HEAD)}) THEN 'head' ELSE 'other' END AS form
 """
 # A frame that stands alone in its line is a caller's, unless it follows a head or, where there are none, an empty line.
@@ -59,6 +59,14 @@ SELECT frame.symbol AS symbol, frame.file AS file, frame.behind AS behind,
 FROM seen WHERE form = 'frame' AND
     CASE WHEN told <> '' THEN true WHEN has_heads THEN above = 'head' WHEN has_gaps THEN begins ELSE true END
 """
+# Most files have a line for each sample, and need not be gone through in their order.
+_LINE_EACH: Final = f"""
+CREATE OR REPLACE TEMP TABLE perf_samples AS
+SELECT frame.symbol AS symbol, frame.file AS file, frame.behind AS behind,
+    regexp_extract(frame.before, '(\\S+):\\s*$', 1) AS event, number
+FROM {_LINES} WHERE form = 'frame'
+"""
+_OF_SEVERAL: Final = f"SELECT count(*) FROM {_LINES} WHERE form = 'head' OR line IS NULL"
 _IN_KERNEL: Final = f"regexp_matches(regexp_replace(file, ' \\(deleted\\)$', ''), {literal(_KERNELS)})"
 _IS_NAMED: Final = f"symbol <> '{_NAMELESS}'"
 _ROWS: Final = f"""
@@ -83,7 +91,8 @@ def read_perf_script(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
         f"SELECT number, line FROM {_LINES} WHERE form = 'other' ORDER BY number LIMIT 1"
     ).fetchall():
         raise not_understood(path, number, line, "line of perf script that is understood")
-    connection.execute(_SAMPLES)
+    ((several,),) = connection.execute(_OF_SEVERAL).fetchall()
+    connection.execute(_SAMPLES if several else _LINE_EACH)
     events = connection.execute("SELECT DISTINCT event FROM perf_samples ORDER BY ALL LIMIT 9").fetchall()
     if not events:
         raise RunEmpty(f"{path}: holds no sample")
