@@ -1,9 +1,9 @@
 """How a store copes with many calls: runs of a million calls each, made of a recorded one, on one machine.
 
 `python -m benchmarks fleet` measures FLEET_FILES=1000 files, a thousand million calls: some minutes and ten gigabytes.
-All single calls are added up (`tracemap store query --calls`), beside DuckDB's bare group-by of the same files, in turn,
-both under the same limit of memory. The files are made with the same numbers of runs, targets and calls as real ones
-have: values of calls are those of a real run, moved a little, differently in each file.
+All single calls are added up (`tracemap store query --calls`), beside DuckDB's bare group-by of the same files, in
+turn, both under the same limit of memory. The files have as many targets as the real run; the values of their calls are
+its own, moved a little, differently in each file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ _NEEDED: Final = 14_000
 
 
 def measure(folder: Path) -> list[Figure]:
-    """Seconds by those of the bare group-by, and the peak of memory; growth over a tenth and a hundredth of the files."""
-    if shutil.disk_usage(folder).free < FILES * CALLS // 1000 * _NEEDED:
-        raise SystemExit(
-            f"{FILES} files of {CALLS:,} calls need {FILES * CALLS // 1000 * _NEEDED / 1e9:.0f} GB of disk"
-        )
+    """Seconds by those of the bare group-by, and the peak of memory; over a hundredth and a tenth of the files, too."""
+    needed = FILES * CALLS // 1000 * _NEEDED
+    if shutil.disk_usage(folder).free < needed:
+        raise SystemExit(f"{FILES} files of {CALLS:,} calls need {needed / 1e9:.0f} GB of disk")
     figures: list[Figure] = []
     for files in sorted({max(1, FILES // 100), max(1, FILES // 10), FILES}):
         store = folder / f"store-{files}"

@@ -25,7 +25,7 @@ from tracemap.reports.json.lowering import ShownLowering
 from tracemap.reports.json.show import ShownMap
 from tracemap.reports.json.stats import ShownStats
 from tracemap.session.doctor import Findings
-from tracemap.store.model import FleetAdded, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
@@ -48,6 +48,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "fleet-added": (FleetAdded, "tracemap store add"),
     "fleet-runs": (FleetRuns, "tracemap store list"),
     "fleet-costs": (FleetCosts, "tracemap store query"),
+    "fleet-calls": (FleetCalls, "tracemap store sites"),
     "fleet-trends": (FleetTrends, "tracemap store trend"),
     "fleet-comparison": (FleetComparison, "tracemap store compare"),
 }

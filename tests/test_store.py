@@ -10,11 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import Built
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tracemap.measurements.sql import rows_of
+from tracemap.store.engine import duck_engine
+from tracemap.store.headers import read_headers
+from tracemap.store.layout import Store
+from tracemap.store.lineage import Names
+from tracemap.store.percentiles import fleet_calls
+from tracemap.toolchain import no_progress
 
 MODEL = "hand_mlp"
 RUNS = 3
@@ -306,3 +313,35 @@ def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> 
     check_cli("store", "query", "--store", store, "--format", "json", "-o", target)
     assert json.loads(target.read_text(encoding="utf-8")) == query(store)
     assert "exists already" in failed("store", "query", "--store", store, "-o", target).stderr
+
+
+# ---- percentiles
+
+
+def test_percentiles_of_sites_are_those_of_their_calls(store: Path, runs: list[Path]) -> None:
+    """Exact ones against numpy's: each of the model's kernels has a single site."""
+    (group,) = json_cli("store", "sites", "--store", store)["groups"]
+    listed = ", ".join(f"'{run}'" for run in runs)
+    events = f"read_parquet([{listed}], union_by_name = true)"
+    rows = rows_of(f"SELECT kernel, cpu_ns FROM {events} WHERE kind = 'dispatch' AND NOT warmup")
+    sites = {site["kernel"]: site for site in group["sites"]}
+    assert sites.keys() == {kernel for kernel, _ in rows}
+    for kernel, site in sites.items():
+        values = np.array([value for name, value in rows if name == kernel])
+        expected = np.percentile(values, [10, 50, 90, 99])
+        found = [site[name] for name in ("p10", "median", "p90", "p99")]
+        assert np.abs(np.array(found) - expected).max() <= 1
+        assert (site["calls"], site["most"]) == (len(values), values.max())
+
+
+def test_buckets_tell_percentiles_as_well_as_they_say(store: Path) -> None:
+    headers = read_headers(Store(store), skip_bad=False)
+    with duck_engine(0, no_progress) as engine:
+        exact, sketched = (fleet_calls(engine, headers, Names({}, ()), "cpu_ns", (), most) for most in (10**9, 0))
+    assert (exact.error_percent, sketched.error_percent) == (0, 0.5)
+    for one, other in zip(exact.groups[0].sites, sketched.groups[0].sites, strict=True):
+        assert (one.calls, one.most) == (other.calls, other.most)
+    values = {site.kernel: site for site in exact.groups[0].sites}
+    for site in sketched.groups[0].sites:
+        # A rank between two calls is one of them here, and between them there.
+        assert abs(site.median - values[site.kernel].median) <= 0.05 * values[site.kernel].median + 20

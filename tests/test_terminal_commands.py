@@ -123,6 +123,7 @@ OUTPUTS = {
     "store add": ["store-add"],
     "store list": ["store-list"],
     "store query": ["store-query"],
+    "store sites": ["store-sites"],
     "store trend": ["store-trend"],
     "store compare": ["store-compare"],
 }
@@ -281,6 +282,9 @@ def test_a_store_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.F
     about = ("--store", "nightly", "--skip-bad")
     check_shown("store-list", "store", "list", *about, cwd=tmp_path, request=request, masks=run_name)
     grouped = ("--group-by", "host,tag.branch", "--metric", "cpu_ns,duration_ns", "--top", "5")
+    by_site = ("store", "sites", *about, "--top", "6")
+    of_map: Masks = ((re.compile(r"(?<=map )[0-9a-f]{12}"), "<its beginning>"),)
+    check_shown("store-sites", *by_site, cwd=tmp_path, request=request, masks=of_map)
     check_shown("store-query", "store", "query", *about, *grouped, cwd=tmp_path, request=request, masks=())
 
 

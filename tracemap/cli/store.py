@@ -16,6 +16,7 @@ from tracemap.options.store import (
     StoreCompareOptions,
     StoreListOptions,
     StoreQueryOptions,
+    StoreSitesOptions,
     StoreTrendOptions,
 )
 
@@ -100,6 +101,24 @@ def query(options: StoreQueryOptions) -> None:
         tell(f"written: {options.output}")
 
 
+@options_command("sites", StoreSitesOptions)
+def sites(options: StoreSitesOptions) -> None:
+    """Say how long single calls of each site take over runs of a store: percentiles, exact up to 20 million calls.
+
+    With more calls they are known to within 0.5 %, which the answer says.
+
+    \b
+    Example:
+      tracemap store sites --store nightly --group-by cpu_model
+    """
+    from tracemap.session.store import show_sites, store_sites
+
+    with phases_shown("store sites") as progress:
+        found = store_sites(options, progress)
+    if options.output is None:
+        show_sites(found, options, sys.stdout)
+
+
 @options_command("trend", StoreTrendOptions)
 def trend(options: StoreTrendOptions) -> None:
     """Say which ops became slower or faster, since which night, on which processors; and which hosts are unlike others.
@@ -145,6 +164,7 @@ _LINES = {
     add: "Put runs into a store, each joined with its bundle.",
     list_: "List the runs of a store, with what their headers tell.",
     query: "Say what ops cost over runs of a store.",
+    sites: "Say how long single calls of each site take.",
     trend: "Say which ops became slower or faster, and since when.",
     compare: "Say which ops cost more in some runs than in others.",
 }

@@ -11,6 +11,8 @@ from tracemap.options.option import Options, option, required
 
 _STORE_HELP: Final = "The store: a folder."
 _STORE_VARIABLE: Final = "TRACEMAP_STORE"
+_GROUP_BY_HELP: Final = "Tell runs apart by columns of their headers: host,cpu_model,compiler,date,tag.NAME."
+_ENGINE_HELP: Final = "What adds up: duckdb, in this process, or Spark: local[*] or spark://HOST:PORT."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +66,22 @@ class StoreListOptions(AskOptions):
 class StoreQueryOptions(AskOptions):
     """Which costs to add up, and over what."""
 
-    group_by: tuple[str, ...] = option(
-        (),
-        "Tell runs apart by columns of their headers: host,cpu_model,compiler,date,tag.NAME.",
-        metavar="A,B",
-        split=True,
-    )
+    group_by: tuple[str, ...] = option((), _GROUP_BY_HELP, metavar="A,B", split=True)
     metric: tuple[str, ...] = option((), "The metrics.  [default: time]", metavar="A,B", split=True)
     calls: bool = option(False, "Add up all single calls anew, instead of what each run came to when it was added.")
-    engine: str = option(
-        "duckdb", "What adds up: duckdb, in this process, or Spark: local[*] or spark://HOST:PORT.", metavar="ENGINE"
-    )
+    engine: str = option("duckdb", _ENGINE_HELP, metavar="ENGINE")
     totals: bool = option(False, "Sums of all runs, instead of what one invocation costs.")
     top: int = option(20, "Ops of each group in the text's table; 0: all.", metavar="N", at_least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSitesOptions(AskOptions):
+    """Of which calls percentiles are told."""
+
+    group_by: tuple[str, ...] = option((), _GROUP_BY_HELP, metavar="A,B", split=True)
+    metric: str = option("cpu_ns", "What of the calls.", metavar="NAME")
+    engine: str = option("duckdb", _ENGINE_HELP, metavar="ENGINE")
+    top: int = option(20, "Sites of each group in the text's table; 0: all.", metavar="N", at_least=0)
 
 
 _THRESHOLD_HELP: Final = "Name what changed by more than this, beyond chance, in percent."

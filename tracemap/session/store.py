@@ -13,6 +13,7 @@ from tracemap.options.store import (
     StoreCompareOptions,
     StoreListOptions,
     StoreQueryOptions,
+    StoreSitesOptions,
     StoreTrendOptions,
 )
 from tracemap.outputs import check_files, show_as, write_shown
@@ -21,7 +22,7 @@ from tracemap.toolchain import Progress, no_progress
 if TYPE_CHECKING:
     from tracemap.store.engine import Engine
     from tracemap.store.headers import Headers
-    from tracemap.store.model import FleetComparison, FleetCosts, FleetRuns, FleetTrends
+    from tracemap.store.model import FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 
 def asked(options: AskOptions) -> Headers:
@@ -71,6 +72,33 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
             found = fleet_costs(engine, _without_damaged(headers, tables, options), names, question)
     if options.output is not None:
         write_shown(partial(show_costs, found, options), options.output)
+    return found
+
+
+def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) -> FleetCalls:
+    """How long single calls of sites take over the runs of a store.
+
+    Raises:
+        StoreInvalid, UsageInvalid, ToolMissing: as `store_query` does.
+        TargetExists, TargetUnwritable: the output cannot be written.
+    """
+    from tracemap.store.layout import CALLS, TARGETS
+    from tracemap.store.lineage import Names
+    from tracemap.store.percentiles import fleet_calls
+    from tracemap.store.selection import check_column
+
+    check_files(options.output, force=options.force)
+    for column in options.group_by:
+        check_column(column)
+    headers, nobody = asked(options), Names({}, ())
+    with _engine(options.engine, options.memory, progress) as engine:
+        try:
+            found = fleet_calls(engine, headers, nobody, options.metric, options.group_by)
+        except StoreInvalid:
+            whole = _without_damaged(headers, (CALLS, TARGETS), options)
+            found = fleet_calls(engine, whole, nobody, options.metric, options.group_by)
+    if options.output is not None:
+        write_shown(partial(show_sites, found, options), options.output)
     return found
 
 
@@ -241,5 +269,21 @@ def show_comparison(found: FleetComparison, options: StoreCompareOptions, out: T
             from tracemap.reports.terminal.fleet_changes import print_comparison
 
             print_comparison(found, stream)
+
+    show_as(options.format, out, text, lambda: found)
+
+
+def show_sites(found: FleetCalls, options: StoreSitesOptions, out: TextIO) -> None:
+    """Write percentiles of calls, in the format of the options."""
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            from tracemap.reports.csv.fleet import sites_csv
+
+            stream.write(sites_csv(found))
+        else:
+            from tracemap.reports.terminal.fleet import print_sites
+
+            print_sites(found, stream, options.top)
 
     show_as(options.format, out, text, lambda: found)

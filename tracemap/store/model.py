@@ -340,3 +340,51 @@ class FleetComparison(Document, frozen=True, kw_only=True):
     models: tuple[ModelDifferences, ...]
     before: Looked
     after: Looked
+
+
+class SiteCalls(Record, frozen=True):
+    """How long the calls of a site take, in the unit of the metric.
+
+    `site`: which, null: calls that may be of several sites of their kernel; `kernel`: what it calls; `calls`: how
+    many; `p10`: what a tenth of them stays below; `median`: the middle one; `p90`: what nine in ten stay below;
+    `p99`: what 99 in a hundred do; `most`: the longest.
+    """
+
+    site: Text
+    kernel: Text
+    calls: Count
+    p10: int
+    median: int
+    p90: int
+    p99: int
+    most: int
+
+
+class GroupCalls(Record, frozen=True):
+    """The calls of runs of one map that have the same values in the columns that were asked for.
+
+    `model`: what it is called; `group`: the values by column, null: not known; `map`: the SHA-256 of the map;
+    `runs`: how many there are; `sites`: those that take most time first.
+    """
+
+    model: str
+    group: Mapping[str, Text]
+    map: str
+    runs: Count
+    sites: tuple[SiteCalls, ...]
+
+
+class FleetCalls(Document, frozen=True, kw_only=True):
+    """Percentiles of single calls over many runs.
+
+    `metric`: what of calls; `group_by`: the columns by which runs are told apart; `error_percent`: by how much, at
+    most, a percentile may be wrong: 0 where it is exact.
+    """
+
+    schema_version: Literal[1] = 1
+    kind: Literal["fleet-calls"] = "fleet-calls"
+    metric: str
+    group_by: tuple[str, ...]
+    error_percent: float
+    groups: tuple[GroupCalls, ...]
+    looked: Looked

@@ -7,6 +7,7 @@ from typing import Final
 
 from tracemap.inert import csv_line, without_controls
 from tracemap.store.model import (
+    FleetCalls,
     FleetComparison,
     FleetCosts,
     FleetGroup,
@@ -14,6 +15,7 @@ from tracemap.store.model import (
     FleetRun,
     FleetRuns,
     FleetTrends,
+    SiteCalls,
 )
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
@@ -47,6 +49,16 @@ def _rows(group: FleetGroup) -> Iterator[list[Integer | Text]]:
         for row in group.residual:
             nothing: list[Integer | Text] = [UNKNOWN] * 3
             yield [*about, "", row.reason, *nothing, group.runs, metric.name, row.amounts[metric.name], *figures]
+
+
+def sites_csv(found: FleetCalls) -> str:
+    """Percentiles of the calls of sites, with a header line; an empty site stands for several of its kernel."""
+    names = SiteCalls.__struct_fields__
+    lines = [csv_line(("model", *found.group_by, "map", "runs", "metric", *names))]
+    for group in found.groups:
+        about = [_cell(each) for each in (group.model, *group.group.values(), group.map, group.runs, found.metric)]
+        lines += [csv_line([*about, *(_cell(getattr(site, name)) for name in names)]) for site in group.sites]
+    return "".join(lines)
 
 
 _OF_OP: Final = ("op", "name", "file", "line", "scope")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
-from tracemap.store.model import FleetAdded, FleetCosts, FleetGroup, FleetOp, FleetRuns, Looked
+from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetGroup, FleetOp, FleetRuns, Looked
 from tracemap.units import UNKNOWN, Integer, Text, format_mean, format_ns, format_quantity, format_share, plural
 
 if TYPE_CHECKING:
@@ -68,6 +68,44 @@ def print_costs(found: FleetCosts, out: TextIO, options: StoreQueryOptions) -> N
             say(to, "")
         _print_group(to, group, options)
     say_looked(to, found.looked)
+
+
+def print_sites(found: FleetCalls, out: TextIO, top: int) -> None:
+    """A table for each group and map: sites, those that take most time first."""
+    to = console(out)
+    unit = "ns" if found.metric in TIME_METRICS else "count"
+    for count, group in enumerate(found.groups):
+        if count:
+            say(to, "")
+        named = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
+        about = f"{found.metric} of a call" + (f", within {found.error_percent:g} %" if found.error_percent else "")
+        shown = group.sites[:top] if top else group.sites
+        rows = (
+            (
+                _text(site.site) if isinstance(site.site, str) else "several",
+                _text(site.kernel),
+                site.calls,
+                *(format_quantity(value, unit) for value in (site.p10, site.median, site.p90, site.p99, site.most)),
+            )
+            for site in shown
+        )
+        title = f"{group.model}{named}, map {group.map[:12]}: {plural(group.runs, 'run')}, {about}"
+        print_table(to, title, _OF_SITES, rows, gap=False)
+        if len(shown) < len(group.sites):
+            say(to, f"… {plural(len(group.sites) - len(shown), 'more site')}", "dim")
+    say_looked(to, found.looked)
+
+
+_OF_SITES: Sequence[Heading] = (
+    Heading("site"),
+    Heading("kernel", least=12),
+    number("calls"),
+    number("p10", leave=20),
+    number("median"),
+    number("p90"),
+    number("p99", leave=10),
+    number("max", leave=15),
+)
 
 
 def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
