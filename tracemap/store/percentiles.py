@@ -37,23 +37,6 @@ WHERE calls.target >= 0 AND calls.{metric} IS NOT NULL
 _SITE: Final = "CASE WHEN targets.places = 1 THEN targets.place END"
 _PLACE: Final = f"chosen.grouping, chosen.map, targets.kernel, {_SITE} AS place"
 _BY_PLACE: Final = f"GROUP BY chosen.grouping, chosen.map, targets.kernel, {_SITE}"
-EXACT: Final = 20_000_000
-FRACTIONS: Final = (0.1, 0.5, 0.9, 0.99)
-GAMMA: Final = 1.01
-"""The ratio of the bounds of a bucket."""
-
-_PLACED: Final = """
-FROM calls JOIN chosen ON chosen.number = calls.run
-JOIN targets ON targets.run = calls.run AND targets.target = calls.target AND targets.position = 0
-WHERE calls.target >= 0 AND calls.{metric} IS NOT NULL
-"""
-# Events that may be of several places are those of their kernel.
-_PLACE: Final = (
-    "chosen.grouping, chosen.map, targets.kernel, CASE WHEN targets.places = 1 THEN targets.place END AS place"
-)
-_BY_PLACE: Final = (
-    "GROUP BY chosen.grouping, chosen.map, targets.kernel, CASE WHEN targets.places = 1 THEN targets.place END"
-)
 EXACT: Final = f"""
 SELECT {_PLACE}, count(*) AS calls, max(calls.{{metric}}) AS most, {{percentiles}} {_PLACED} {_BY_PLACE}
 """
