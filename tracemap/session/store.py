@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import (
@@ -16,7 +16,8 @@ from tracemap.options.store import (
     StoreSitesOptions,
     StoreTrendOptions,
 )
-from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.outputs import check_files, write_shown
+from tracemap.session.store_shown import show_comparison, show_costs, show_list, show_sites, show_trends
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -204,86 +205,3 @@ def _engine(name: str, memory_mb: int, progress: Progress) -> Iterator[Engine]:
 
     with spark_engine(name, memory_mb, progress) as on_spark:
         yield on_spark
-
-
-# ---- showing
-
-
-def show_list(found: FleetRuns, options: StoreListOptions, out: TextIO) -> None:
-    """Write the runs of a store, in the format of the options."""
-
-    def text(stream: TextIO) -> None:
-        if options.format == "csv":
-            from tracemap.reports.csv.fleet import runs_csv
-
-            stream.write(runs_csv(found))
-        else:
-            from tracemap.reports.terminal.fleet import print_runs
-
-            print_runs(found, stream)
-
-    show_as(options.format, out, text, lambda: found)
-
-
-def show_costs(found: FleetCosts, options: StoreQueryOptions, out: TextIO) -> None:
-    """Write what ops cost over runs, in the format of the options."""
-
-    def text(stream: TextIO) -> None:
-        if options.format == "csv":
-            from tracemap.reports.csv.fleet import costs_csv
-
-            stream.write(costs_csv(found))
-        else:
-            from tracemap.reports.terminal.fleet import print_costs
-
-            print_costs(found, stream, options)
-
-    show_as(options.format, out, text, lambda: found)
-
-
-def show_trends(found: FleetTrends, options: StoreTrendOptions, out: TextIO) -> None:
-    """Write what changed in a fleet, in the format of the options."""
-
-    def text(stream: TextIO) -> None:
-        if options.format == "csv":
-            from tracemap.reports.csv.fleet import trends_csv
-
-            stream.write(trends_csv(found))
-        else:
-            from tracemap.reports.terminal.fleet_changes import print_trends
-
-            print_trends(found, stream)
-
-    show_as(options.format, out, text, lambda: found)
-
-
-def show_comparison(found: FleetComparison, options: StoreCompareOptions, out: TextIO) -> None:
-    """Write what differs between two sets of runs, in the format of the options."""
-
-    def text(stream: TextIO) -> None:
-        if options.format == "csv":
-            from tracemap.reports.csv.fleet import comparison_csv
-
-            stream.write(comparison_csv(found))
-        else:
-            from tracemap.reports.terminal.fleet_changes import print_comparison
-
-            print_comparison(found, stream)
-
-    show_as(options.format, out, text, lambda: found)
-
-
-def show_sites(found: FleetCalls, options: StoreSitesOptions, out: TextIO) -> None:
-    """Write percentiles of calls, in the format of the options."""
-
-    def text(stream: TextIO) -> None:
-        if options.format == "csv":
-            from tracemap.reports.csv.fleet import sites_csv
-
-            stream.write(sites_csv(found))
-        else:
-            from tracemap.reports.terminal.fleet import print_sites
-
-            print_sites(found, stream, options.top)
-
-    show_as(options.format, out, text, lambda: found)
