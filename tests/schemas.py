@@ -25,7 +25,8 @@ from tracemap.reports.json.lowering import ShownLowering
 from tracemap.reports.json.show import ShownMap
 from tracemap.reports.json.stats import ShownStats
 from tracemap.session.doctor import Findings
-from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+from tracemap.store.changed import FleetComparison, FleetTrends
+from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetRuns
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {

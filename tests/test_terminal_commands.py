@@ -73,7 +73,7 @@ from tracemap.reports.terminal.tune import print_tune
 from tracemap.reports.views.chosen import VIEWS
 from tracemap.session.doctor import Ability, Findings, State
 from tracemap.store.asking import ALL_OPS
-from tracemap.store.model import (
+from tracemap.store.changed import (
     FleetChange,
     FleetComparison,
     FleetDifference,
@@ -82,9 +82,9 @@ from tracemap.store.model import (
     FleetPoint,
     FleetTrend,
     FleetTrends,
-    Looked,
     ModelDifferences,
 )
+from tracemap.store.model import Looked
 from tracemap.units import UNKNOWN
 
 Masks = tuple[tuple[re.Pattern[str], str], ...]

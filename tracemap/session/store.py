@@ -21,9 +21,10 @@ from tracemap.session.store_shown import show_comparison, show_costs, show_list,
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
+    from tracemap.store.changed import FleetComparison, FleetTrends
     from tracemap.store.engine import Engine
     from tracemap.store.headers import Headers
-    from tracemap.store.model import FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+    from tracemap.store.model import FleetCalls, FleetCosts, FleetRuns
 
 
 def asked(options: AskOptions) -> Headers:

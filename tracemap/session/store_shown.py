@@ -14,7 +14,8 @@ from tracemap.options.store import (
 from tracemap.outputs import show_as
 
 if TYPE_CHECKING:
-    from tracemap.store.model import FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+    from tracemap.store.changed import FleetComparison, FleetTrends
+    from tracemap.store.model import FleetCalls, FleetCosts, FleetRuns
 
 
 def show_list(found: FleetRuns, options: StoreListOptions, out: TextIO) -> None:

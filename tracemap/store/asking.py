@@ -14,14 +14,7 @@ import numpy as np
 
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.sql import literal
-from tracemap.store.costs import grouped, looked, register
-from tracemap.store.engine import Engine
-from tracemap.store.findings import Change, NightChange, OutlierHost
-from tracemap.store.headers import Header, Headers
-from tracemap.store.hosts import outliers
-from tracemap.store.layout import COSTS, SPREADS
-from tracemap.store.lineage import Names
-from tracemap.store.model import (
+from tracemap.store.changed import (
     FleetChange,
     FleetComparison,
     FleetDifference,
@@ -33,6 +26,13 @@ from tracemap.store.model import (
     FleetTrends,
     ModelDifferences,
 )
+from tracemap.store.costs import grouped, looked, register
+from tracemap.store.engine import Engine
+from tracemap.store.findings import Change, NightChange, OutlierHost
+from tracemap.store.headers import Header, Headers
+from tracemap.store.hosts import outliers
+from tracemap.store.layout import COSTS, SPREADS
+from tracemap.store.lineage import Names
 from tracemap.store.nightlies import compared
 from tracemap.store.trends import EVERY, Observations, changes
 from tracemap.units import UNKNOWN, Text, Unknown

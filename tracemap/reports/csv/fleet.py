@@ -6,17 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracemap.inert import csv_line, without_controls
-from tracemap.store.model import (
-    FleetCalls,
-    FleetComparison,
-    FleetCosts,
-    FleetGroup,
-    FleetName,
-    FleetRun,
-    FleetRuns,
-    FleetTrends,
-    SiteCalls,
-)
+from tracemap.store.changed import FleetComparison, FleetName, FleetTrends
+from tracemap.store.model import FleetCalls, FleetCosts, FleetGroup, FleetRun, FleetRuns, SiteCalls
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 _OF_COSTS: Final = ("op", "name", "file", "line", "scope", "runs", "metric", "amount", "invocations")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracemap.codec import Record
-from tracemap.store.model import FleetPoint
+from tracemap.store.changed import FleetPoint
 from tracemap.units import format_quantity
 
 WIDTH: Final = 300

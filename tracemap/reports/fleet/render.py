@@ -10,7 +10,7 @@ from tracemap.codec import Record
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.fleet.multiples import BASE, HEIGHT, WIDTH, Picture, picture
 from tracemap.reports.html.document import Kind, render, write_page
-from tracemap.store.model import FleetChange, FleetHost, FleetName, FleetTrend, FleetTrends
+from tracemap.store.changed import FleetChange, FleetHost, FleetName, FleetTrend, FleetTrends
 from tracemap.units import Integer, format_quantity, plural
 
 _KIND: Final = Kind(

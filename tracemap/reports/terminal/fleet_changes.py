@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.terminal.fleet import say_looked
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
-from tracemap.store.changepoints import FEWEST_NIGHTS
-from tracemap.store.model import (
+from tracemap.store.changed import (
     FleetChange,
     FleetComparison,
     FleetHost,
@@ -19,6 +18,7 @@ from tracemap.store.model import (
     FleetTrends,
     ModelDifferences,
 )
+from tracemap.store.changepoints import FEWEST_NIGHTS
 from tracemap.units import Integer, Text, format_quantity, plural
 
 if TYPE_CHECKING:
