@@ -38,10 +38,11 @@ class FleetChange(Record, frozen=True):
     `kind`: `slower` or `faster`; `op`: which; `cpu_model`: on which processors, null: on all; `host`: on which host
     alone, null: on all that have the processor; `night`: the first one with the new cost; `night_low`: the first
     one that it may have been, with 95 %; `night_high`: the last one; `ratio`: the new cost by the old one;
-    `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`: what it cost in an
-    invocation; `after`: what it costs since; `hosts`: how many tell of it; `hosts_agree`: how many show it by
-    themselves; `nights_before`: how many nights it rests on before; `nights_after`: how many since; `chance`: how
-    often chance makes as much of a change anywhere, corrected for all that was looked at; `series`: its nights.
+    `ratio_low`: the lower end of its interval, which holds it in about 85 of 100 cases; `ratio_high`: the upper end
+    of it; `before`: what it cost in an invocation; `after`: what it costs since; `hosts`: how many tell of it;
+    `hosts_agree`: how many show it by themselves; `nights_before`: how many nights it rests on before;
+    `nights_after`: how many since; `chance`: how often chance makes as much of a change anywhere, corrected for all
+    that was looked at; `series`: its nights.
     """
 
     kind: Literal["slower", "faster"]

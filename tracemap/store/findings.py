@@ -19,7 +19,8 @@ class Change:
     model do not share it.
 
     `night` is the first one with the new level that was measured, `night_low` and `night_high` hold it with 95 %.
-    `ratio` is the new cost by the old one, with its interval of 95 %; of an ordinary host `before_ns` became
+    `ratio` is the new cost by the old one, with an interval that is meant to hold it in 95 of 100 cases and holds it in
+    about 85 (docs/accuracy.md); of an ordinary host `before_ns` became
     `after_ns` (unknown where `op` is `EVERY`). It rests on so many hosts, of which `hosts_agree` show it each by
     itself, and on so many nights before and after, up to other changes. `chance` is the p-value, corrected for the
     number of series.

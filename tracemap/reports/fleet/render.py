@@ -123,7 +123,7 @@ def _change(change: FleetChange, unit: str) -> ChangePanel:
     since = change.night if exact else f"{change.night} (between {change.night_low} and {change.night_high})"
     levels = [cost for cost in (change.before, change.after) if isinstance(cost, int)]
     about = (
-        f"{_cost(change.before, unit)} → {_cost(change.after, unit)}; 95 %: {_percent(change.ratio_low)} to "
+        f"{_cost(change.before, unit)} → {_cost(change.after, unit)}; {_percent(change.ratio_low)} to "
         f"{_percent(change.ratio_high)}; {change.hosts_agree} of {plural(change.hosts, 'host')}"
     )
     nights = [point.night for point in change.series]

@@ -62,7 +62,7 @@ _HEADINGS: Sequence[Heading] = (
     Heading("host", least=6, leave=10),
     number("before", leave=20),
     number("after", leave=20),
-    Heading("95 %", leave=50),
+    Heading("interval", leave=50),
     number("hosts", leave=60),
 )
 _OF_HOSTS: Sequence[Heading] = (
