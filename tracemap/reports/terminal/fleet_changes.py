@@ -64,6 +64,7 @@ _HEADINGS: Sequence[Heading] = (
     number("after", leave=20),
     Heading("interval", leave=50),
     number("hosts", leave=60),
+    Heading("or between", leave=45),
 )
 _OF_HOSTS: Sequence[Heading] = (
     Heading("host"),
@@ -77,10 +78,9 @@ _OF_HOSTS: Sequence[Heading] = (
 
 
 def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
-    exact = change.night_low == change.night_high
-    since = change.night if exact else f"{change.night} ({change.night_low} … {change.night_high})"
+    between = "" if change.night_low == change.night_high else f"{change.night_low} … {change.night_high}"
     return (
-        since,
+        change.night,
         _percent(change.ratio),
         *_op(change.op),
         _or_all(change.cpu_model),
@@ -89,6 +89,7 @@ def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
         _cost(change.after, metric),
         f"{_percent(change.ratio_low)} … {_percent(change.ratio_high)}",
         f"{change.hosts_agree} of {change.hosts}",
+        between,
     )
 
 
@@ -126,7 +127,7 @@ def _print_differences(to: Console, found: ModelDifferences, metric: str) -> Non
         for each in found.differences
     )
     if found.differences:
-        without = [heading for heading in _HEADINGS if heading.text not in {"since", "host"}]
+        without = [heading for heading in _HEADINGS if heading.text not in {"since", "host", "or between"}]
         print_table(to, "", without, rows, gap=False)
 
 
