@@ -23,6 +23,8 @@ from tests.support import ROOT, SAMPLES
 MODEL: Final = "jax_gpt2_4l"
 FILES: Final = int(os.environ.get("FLEET_FILES", "1000"))
 CALLS: Final = 1_000_000
+ITERATIONS: Final = "4000"
+"""Of the real run: some 270,000 calls."""
 MEMORY_MB: Final = 4_000
 PAIRS: Final = 3
 _NEEDED: Final = 14_000
@@ -72,7 +74,7 @@ def make_store(folder: Path, store: Path, files: int, calls: int) -> None:
     if not first.exists():
         run(tracemap("build", SAMPLES / "models" / f"{MODEL}.mlir", "-o", bundle))
         flags = SAMPLES / "flags" / f"{MODEL}.flags"
-        run(tracemap("record", bundle, "--flagfile", flags, "--iterations", "100", "-o", recorded))
+        run(tracemap("record", bundle, "--flagfile", flags, "--iterations", ITERATIONS, "-o", recorded))
         run(tracemap("store", "add", recorded, "--map", bundle, "--store", first))
     shutil.copytree(first, store)
     (real,) = first.glob("runs/*/*/*/*.parquet")

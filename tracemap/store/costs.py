@@ -52,7 +52,7 @@ WITH worked AS (
            CAST(sum(coalesce(costs.amount, CAST(1 AS DECIMAL(38,0))))
                OVER (PARTITION BY placed.run, placed.place) AS DECIMAL(38,0)) AS whole,
            count(*) OVER (PARTITION BY placed.run, placed.place) AS members
-    FROM placed LEFT JOIN costs
+    FROM placed LEFT JOIN kept_costs AS costs
         ON costs.run = placed.run AND costs.place = placed.place AND costs.metric = {metric}
 ), even AS (
     SELECT run, place, total, position, op, reason,
@@ -78,6 +78,10 @@ FROM aside JOIN reduced ON reduced.run = aside.run AND reduced.target = aside.ta
 WHERE aside.metric = {metric} AND aside.reason = 'disturbance'
 """
 
+KEPT_COSTS: Final = "kept_costs"
+_KEPT: Final = """
+SELECT costs.run, costs.metric, costs.place, costs.position, costs.op, costs.reason, costs.amount FROM costs
+"""
 _GROUPED: Final = """
 SELECT chosen.grouping, {table}.metric, keyed.op_key, {table}.reason,
        CAST(sum({table}.amount) AS DECIMAL(38,0)) AS amount, count(DISTINCT {table}.run) AS runs
@@ -87,12 +91,11 @@ WHERE {table}.metric IN ({metrics})
 GROUP BY chosen.grouping, {table}.metric, keyed.op_key, {table}.reason
 """
 _METRICS: Final = """
-SELECT costs.metric, count(DISTINCT costs.run) FROM costs JOIN chosen ON chosen.number = costs.run
-GROUP BY costs.metric ORDER BY costs.metric
+SELECT DISTINCT kept_costs.metric FROM kept_costs ORDER BY kept_costs.metric
 """
 _OF_RUNS: Final = """
-SELECT DISTINCT chosen.grouping, chosen.number, costs.metric FROM costs JOIN chosen ON chosen.number = costs.run
-WHERE costs.metric IN ({metrics})
+SELECT DISTINCT chosen.grouping, chosen.number, costs.metric FROM kept_costs AS costs
+JOIN chosen ON chosen.number = costs.run WHERE costs.metric IN ({metrics})
 """
 _AHEAD_NS: Final = 60_000_000_000
 _PREFERRED: Final = ("cpu_ns", "duration_ns")
@@ -119,8 +122,10 @@ def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Questi
     groups = grouped(headers.rows, question.group_by)
     register(engine, headers, names, groups)
     engine.view(COSTS, headers.files(COSTS))
+    # They lie in as many files as there are runs, and are asked for several times.
+    engine.keep(KEPT_COSTS, _KEPT)
     metrics = _wanted(engine, question)
-    table = COSTS
+    table = KEPT_COSTS
     if question.from_calls:
         engine.keep("anew", _from_calls(engine, headers, metrics))
         table = "anew"
@@ -171,7 +176,7 @@ def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Se
 
 def _wanted(engine: Engine, question: Question) -> list[str]:
     """The metrics that are asked for; without a word the first of the times that runs have."""
-    there = [str(metric) for metric, _ in engine.rows(_METRICS)]
+    there = [str(metric) for (metric,) in engine.rows(_METRICS)]
     for metric in question.metrics:
         if metric not in there:
             raise UsageInvalid(f"--metric {metric}: no run has it; the metrics of these runs are: {', '.join(there)}")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 
 from tracemap.errors import StoreInvalid
 from tracemap.measurements.sql import first_line, literal, reading_errors
-from tracemap.store.layout import MAPS, OF_RUNS, OPS, RUNS, STORE_KEY, BadFile, Listing, Store
+from tracemap.store.layout import OF_RUNS, RUNS, BadFile, Listing, Store
 from tracemap.store.selection import Condition, cell_of
 from tracemap.store.tables import COLUMNS
 
 Header = Mapping[str, Any]
 """A row of the table `runs`, by column."""
-_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,9 @@ def read_headers(store: Store, *, skip_bad: bool) -> Headers:
     Raises:
         StoreInvalid: there is no store, or a file that is none of its tables.
     """
-    listing = _without_foreign(store.listed())
-    rows = _rows(listing)
+    listing = store.listed()
+    rows, unread = _rows(listing)
+    listing = replace(listing, bad=(*listing.bad, *unread))
     missing = []
     for row in rows:
         lacks = [table for table in OF_RUNS if row["run"] not in listing.files[table]]
@@ -98,50 +99,31 @@ def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
     return found
 
 
-def _without_foreign(listing: Listing) -> Listing:
-    """The listing without files that are Parquet, but none of ours."""
-    paths = [path for table in (*OF_RUNS, RUNS, OPS, MAPS) for path in listing.files[table].values()]
-    foreign: dict[str, str] = {}
-    for begin in range(0, len(paths), _AT_ONCE):
-        foreign |= _foreign([str(path) for path in paths[begin : begin + _AT_ONCE]])
-    if not foreign:
-        return listing
-    bad = [BadFile(path, foreign[str(path)]) for path in paths if str(path) in foreign]
-    files = {
-        table: {stem: path for stem, path in of_table.items() if str(path) not in foreign}
-        for table, of_table in listing.files.items()
-    }
-    return replace(listing, files=files, bad=(*listing.bad, *bad))
-
-
-def _foreign(paths: Sequence[str]) -> dict[str, str]:
-    """By path what is wrong with files: their footers are damaged, or they do not say that they are a store's."""
-    listed = ", ".join(map(literal, paths))
-    query = f"SELECT DISTINCT file_name FROM parquet_kv_metadata([{listed}]) WHERE decode(key) = {literal(STORE_KEY)}"
+def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:
+    """The headers, and files of some that cannot be read."""
+    paths = list(listing.files[RUNS].values())
     try:
-        with duckdb.connect() as connection:
-            ours = {str(name) for (name,) in connection.execute(query).fetchall()}
-    except reading_errors() as error:
-        if len(paths) == 1:
-            return {paths[0]: f"is damaged: {first_line(error)}"}
-        half = len(paths) // 2
-        return _foreign(paths[:half]) | _foreign(paths[half:])
-    return {path: "is no file of a store" for path in paths if path not in ours}
+        return _rows_of(paths), []
+    except reading_errors():
+        bad = []
+    for path in paths:
+        try:
+            _rows_of([path])
+        except reading_errors() as error:
+            bad.append(BadFile(path, f"is damaged: {first_line(error)}"))
+    spoiled = {each.path for each in bad}
+    return _rows_of([path for path in paths if path not in spoiled]), bad
 
 
-def _rows(listing: Listing) -> list[Header]:
-    files = ", ".join(literal(str(path)) for path in listing.files[RUNS].values())
-    if not files:
+def _rows_of(paths: Sequence[Path]) -> list[Header]:
+    if not paths:
         return []
-    columns = COLUMNS[RUNS]
-    cells = ", ".join(columns)
+    # What a header says as a whole is long, and nobody asks for it here.
+    columns = [name for name in COLUMNS[RUNS] if name != "header"]
+    files = ", ".join(literal(str(path)) for path in paths)
     query = (
-        f"SELECT {cells} FROM read_parquet([{files}], union_by_name = true, hive_partitioning = false) "
+        f"SELECT {', '.join(columns)} FROM read_parquet([{files}], hive_partitioning = false) "
         "ORDER BY recorded_ns NULLS FIRST, added_ns, run"
     )
-    try:
-        with duckdb.connect() as connection:
-            found = connection.execute(query).fetchall()
-    except reading_errors() as error:
-        raise StoreInvalid(f"the headers of runs cannot be read: {first_line(error)}") from error
-    return [dict(zip(columns, row, strict=True)) for row in found]
+    with duckdb.connect() as connection:
+        return [dict(zip(columns, row, strict=True)) for row in connection.execute(query).fetchall()]
