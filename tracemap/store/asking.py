@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from tracemap.errors import UsageInvalid
-from tracemap.measurements.sql import literal
 from tracemap.store.changed import (
     FleetChange,
     FleetComparison,
@@ -27,7 +26,7 @@ from tracemap.store.changed import (
     ModelDifferences,
 )
 from tracemap.store.costs import grouped, looked, register
-from tracemap.store.engine import Engine
+from tracemap.store.engine import Engine, text_literal
 from tracemap.store.findings import Change, NightChange, OutlierHost
 from tracemap.store.headers import Header, Headers
 from tracemap.store.hosts import outliers
@@ -169,10 +168,10 @@ def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mappi
     """By run and key what an op costs in an invocation."""
     iterations = {row["number"]: row["iterations"] for row in rows}
     found: dict[int, dict[int, float]] = {}
-    for run, key, cost in engine.rows(SUMS.format(metric=literal(metric))):
+    for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
         if iterations[run]:
             found.setdefault(run, {})[key] = int(cost) / iterations[run]
-    for run, key, cost in engine.rows(MEDIANS.format(metric=literal(metric))):
+    for run, key, cost in engine.rows(MEDIANS.format(metric=text_literal(metric))):
         found.setdefault(run, {})[key] = float(int(cost))
     return found
 

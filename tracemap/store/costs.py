@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracemap.errors import UsageInvalid
-from tracemap.measurements.sql import literal, quoted
-from tracemap.store.engine import Engine
+from tracemap.measurements.sql import quoted
+from tracemap.store.engine import Engine, text_literal
 from tracemap.store.headers import Header, Headers
 from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
 from tracemap.store.lineage import Names
@@ -129,7 +129,7 @@ def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Questi
     if question.from_calls:
         engine.keep("anew", _from_calls(engine, headers, metrics))
         table = "anew"
-    wanted = ", ".join(map(literal, metrics))
+    wanted = ", ".join(map(text_literal, metrics))
     rows = engine.rows(_GROUPED.format(table=table, metrics=wanted))
     have = _invocations(engine.rows(_OF_RUNS.format(metrics=wanted)), headers.rows)
     summed: dict[int, dict[_Cell, tuple[int, int]]] = defaultdict(dict)
@@ -198,7 +198,7 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
             )
     sums = (_SUM.format(column=quoted(metric), number=number) for number, metric in enumerate(metrics))
     engine.keep("reduced", REDUCE.format(sums="".join(sums)))
-    parts = (SPLIT.format(number=number, metric=literal(metric)) for number, metric in enumerate(metrics))
+    parts = (SPLIT.format(number=number, metric=text_literal(metric)) for number, metric in enumerate(metrics))
     return " UNION ALL ".join(f"SELECT * FROM ({part}) AS of_{number}" for number, part in enumerate(parts))
 
 

@@ -7,6 +7,7 @@ both; each engine defines `quotient(a, b)`.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
 
 QUOTIENT: Final = "quotient"
 _EVERY_S: Final = 1.0
+
+
+def text_literal(text: str) -> str:
+    """A text as all engines take it: what ends a literal, or escapes in some, stands beside it by its number."""
+    parts = re.split(r"(['\\])", text)
+    shown = (f"chr({ord(part)})" if part in {"'", "\\"} else f"'{part}'" for part in parts if part)
+    return f"({' || '.join(shown)})" if text else "''"
 
 
 class Engine(Protocol):
@@ -68,9 +76,7 @@ class DuckEngine:
             empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in COLUMNS[name].items())
             self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT {empty} LIMIT 0")
             return
-        listed = ", ".join(literal(str(path)) for path in files)
-        options = "union_by_name = true, hive_partitioning = false"
-        self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet([{listed}], {options})")
+        self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {_parquet(files)}")
 
     def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         """As `Engine.fill`."""
@@ -126,6 +132,28 @@ def _plain(cell: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
     from decimal import Decimal
 
     return int(cell) if isinstance(cell, Decimal) else cell
+
+
+def columns_of(files: Sequence[Path]) -> dict[str, str]:
+    """The columns that Parquet files have together, with their types, as their footers tell.
+
+    Raises:
+        StoreInvalid: one cannot be read.
+    """
+    import duckdb
+
+    with duckdb.connect() as connection:
+        try:
+            described = connection.execute(f"DESCRIBE SELECT * FROM {_parquet(files)}").fetchall()
+        except reading_errors() as error:
+            raise StoreInvalid(f"the store cannot be read: {first_line(error)}") from error
+    return {str(column): str(kind) for column, kind, *_ in described}
+
+
+def _parquet(files: Sequence[Path]) -> str:
+    """Files as DuckDB takes them for a table; a column that one lacks is NULL there."""
+    listed = ", ".join(literal(str(path)) for path in files)
+    return f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
 
 
 @contextmanager
