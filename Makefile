@@ -15,6 +15,7 @@ RELEASES ?= 3.11.0,3.12.0,3.13.0
 MUTATION_FLAGS ?=
 ACCURACY_FLAGS ?=
 FRONTENDS_FLAGS ?=
+SPARK_FLAGS ?=
 FRONTENDS ?= jax,onnx,pandas,notebook
 FRONTENDS_MORE ?= 'skl2onnx>=1.19,<2'
 
@@ -30,7 +31,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv dist release clean
+.PHONY: help venv demo test browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -127,16 +128,28 @@ knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record
 compat: $(READY) ## what works with which release of IREE: RELEASES=3.11.0,3.12.0,3.13.0, in environments below .compat
 	$(BIN)/python -m tests.compat --releases $(RELEASES)
 
-frontendsenv: $(READY) # an environment of its own for frameworks, over .venv: what is there is not installed twice
-	@test -x .frontends/bin/pip || $(BIN)/python -m venv .frontends || { rm -rf .frontends; exit 1; }
-	@.frontends/bin/python -c 'import pathlib, sysconfig, sys; \
+# An environment of its own in the folder $(1), over .venv: what is there is not installed twice.
+define over_venv
+	@test -x $(1)/bin/pip || $(BIN)/python -m venv $(1) || { rm -rf $(1); exit 1; }
+	@$(1)/bin/python -c 'import pathlib, sysconfig, sys; \
 		pathlib.Path(sysconfig.get_path("purelib"), "venv.pth").write_text(f"import site; site.addsitedir({sys.argv[1]!r})\n")' \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+endef
+
+frontendsenv: $(READY) # an environment of its own for frameworks
+	$(call over_venv,.frontends)
 	.frontends/bin/python -m pip install --quiet --editable '.[$(FRONTENDS)]' $(FRONTENDS_MORE)
 
 frontends: frontendsenv ## programs of JAX and ONNX, notebooks and tables; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
 	PATH="$(abspath $(BIN)):$$PATH" .frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py \
 		tests/test_examples.py $(FRONTENDS_FLAGS)
+
+sparkenv: $(READY) # an environment of its own for Apache Spark, which takes half a gigabyte
+	$(call over_venv,.sparkenv)
+	.sparkenv/bin/python -m pip install --quiet --editable '.[spark]'
+
+spark: sparkenv ## the same answers by DuckDB and by Apache Spark, on a cluster too whose workers are killed; needs Java 17
+	PATH="$(abspath $(BIN)):$$PATH" .sparkenv/bin/python -m pytest tests/test_spark.py tests/test_spark_cluster.py $(SPARK_FLAGS)
 
 dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'
@@ -149,5 +162,5 @@ release: dist ## try the wheel where there is no C compiler, run the demo with i
 	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 clean: ## remove what these targets made, the virtual environment too
-	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual .compat .frontends
+	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual .compat .frontends .sparkenv
 	find tracemap tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,7 +30,8 @@ from tracemap.store.costs import Question, fleet_costs
 from tracemap.store.engine import DuckEngine, Engine
 from tracemap.store.headers import read_headers
 from tracemap.store.layout import Store
-from tracemap.store.lineage import read_names
+from tracemap.store.lineage import Names, read_names
+from tracemap.store.percentiles import MOST_EXACT, fleet_calls
 from tracemap.toolchain import no_progress
 
 MISSING: Final = (
@@ -119,6 +120,16 @@ def test_calls_and_summaries_are_the_same_in_duckdb(store: Path, of: tuple[str, 
         one, other = (answered(engine, store, Question(("tag.how",), of, from_calls=each)) for each in (False, True))
     assert one["groups"] == other["groups"]
     assert (one["added_up"], other["added_up"]) == ("summaries", "calls")
+
+
+@on_spark
+@pytest.mark.parametrize("most_exact", [0, MOST_EXACT], ids=["histogram", "exact"])
+def test_percentiles_of_calls_are_the_same(store: Path, spark: Engine, most_exact: int) -> None:
+    headers, nobody, found = read_headers(Store(store), skip_bad=False), Names({}, ()), []
+    with duck() as engine:
+        for each in (engine, spark):
+            found.append(encode(fleet_calls(each, headers, nobody, "cpu_ns", ("tag.how",), most_exact)))
+    assert json.loads(found[0]) == json.loads(found[1])
 
 
 @on_spark
@@ -274,8 +285,19 @@ def test_without_java_it_is_said_what_to_install(store: Path) -> None:
 def test_a_java_that_is_none_is_said_so(store: Path, tmp_path: Path) -> None:
     done = query(store, "local[2]", JAVA_HOME=str(tmp_path))
     check_refused(done)
-    assert "Spark on local[2] does not start: " in done.stderr
-    assert str(tmp_path) in done.stderr
+    assert f"JAVA_HOME is {tmp_path}, where no bin/java is" in done.stderr
+
+
+@on_spark
+def test_what_spark_says_of_a_start_that_fails_is_passed_on(store: Path, tmp_path: Path) -> None:
+    """A program that is called java, but is none."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'Error: this is no Java' >&2\nexit 3\n", encoding="utf-8")
+    java.chmod(0o755)
+    done = query(store, "local[2]", JAVA_HOME=str(tmp_path))
+    check_refused(done)
+    assert "Spark on local[2] does not start: Error: this is no Java [tool-failed]" in done.stderr
 
 
 @on_spark

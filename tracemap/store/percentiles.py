@@ -85,9 +85,14 @@ def _exact(engine: Engine, metric: str) -> Mapping[_Place, SiteCalls]:
     percentiles = ", ".join(_PERCENTILE.format(fraction=fraction, metric=name) for fraction in FRACTIONS)
     rows = engine.rows(EXACT.format(metric=name, percentiles=percentiles))
     return {
-        (group, of_map, kernel, place): _site(place, kernel, calls, [round(each) for each in values], most)
+        (group, of_map, kernel, place): _site(place, kernel, calls, [*map(_whole, values)], most)
         for group, of_map, kernel, place, calls, most, *values in rows
     }
+
+
+def _whole(value: float) -> int:
+    """Rounded, halves up; engines that interpolate differ in the last digit, which is not to decide."""
+    return math.floor(round(value, 3) + 0.5)
 
 
 def _sketched(engine: Engine, metric: str) -> Mapping[_Place, SiteCalls]:

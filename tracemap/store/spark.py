@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import StoreInvalid, ToolFailed
-from tracemap.store.engine import columns_of
+from tracemap.store.engine import QUOTIENT, columns_of
 from tracemap.store.spark_session import spark_session
 from tracemap.store.tables import AMOUNT, COLUMNS, Row
 from tracemap.toolchain import Progress
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 _TYPES: Final = {"VARCHAR": "STRING", "INTEGER": "INT"}
 _PATTERN: Final = re.compile(r"[\\*?{}\[\]]")
+# Spark's `div` gives a BIGINT, whatever it divides; what can be divided without a rest is exact as a decimal.
 _QUOTIENT: Final = (
-    f"CREATE OR REPLACE TEMPORARY FUNCTION quotient(a {AMOUNT}, b {AMOUNT}) RETURNS {AMOUNT} "
-    f"RETURN CAST(a div b AS {AMOUNT})"
+    f"CREATE OR REPLACE TEMPORARY FUNCTION {QUOTIENT}(a {AMOUNT}, b {AMOUNT}) RETURNS {AMOUNT} "
+    f"RETURN CAST((a - a % b) / b AS {AMOUNT})"
 )
 _EVERY_S: Final = 1.0
 _MOST_IDLE_S: Final = 60.0

@@ -10,11 +10,10 @@ import logging
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -93,7 +92,10 @@ def _check(master: str) -> None:
         raise UsageInvalid(f"--engine {master}: is not known; choose duckdb, local[*] or spark://HOST:PORT")
     if importlib.util.find_spec("pyspark") is None:
         raise ToolMissing(f"Spark is not installed: pip install 'tracemap[spark]', and {_JAVA}")
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+    home = os.environ.get("JAVA_HOME")
+    if home and not Path(home, "bin", "java").exists():
+        raise ToolMissing(f"JAVA_HOME is {home}, where no bin/java is; Spark needs {_JAVA}")
+    if not home and shutil.which("java") is None:
         raise ToolMissing(f"Spark needs {_JAVA}: install it, or set JAVA_HOME")
     if known["hosts"]:
         _check_answers(known["hosts"].split(","))
@@ -133,25 +135,14 @@ def _started(master: str, memory_mb: int, folder: Path) -> SparkSession:
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     log = folder / "log"
     try:
-        with _stderr_to(log), _own_interrupts():
-            return builder.getOrCreate()
+        # In the main thread Spark would take Ctrl-C for itself, which is this program's.
+        with _stderr_to(log), ThreadPoolExecutor(1) as apart:
+            return apart.submit(builder.getOrCreate).result()
     except (PySparkException, Py4JError, OSError) as error:
-        said = [*log.read_text(encoding="utf-8", errors="replace").splitlines(), *str(error).strip().splitlines()]
-        told = [line for line in said if "rror" in line or "xception" in line] or said or ["no reason is told"]
+        logged = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        said = logged or str(error).strip().splitlines() or ["no reason is told"]
+        told = [line for line in said if "rror" in line or "xception" in line] or said
         raise ToolFailed(f"Spark on {master} does not start: {told[-1].strip()}") from error
-
-
-@contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Spark's Python takes Ctrl-C for itself, which is this program's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    kept = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, kept)
 
 
 @contextmanager
