@@ -73,7 +73,7 @@ ONE_ONLY: Final = {
     r"\\": "escapes in texts of Spark, stands for itself in DuckDB",
 }
 """Pattern -> why not."""
-NEVER_NULL: Final = frozenset({"rest desc", "position", "costs.metric", "calls.x"})
+NEVER_NULL: Final = frozenset({"rest desc", "position", "metric", "x"})
 """What is ordered by: NULLs come first in Spark and last in DuckDB. Calls are ordered by metrics that they have."""
 
 
@@ -92,7 +92,11 @@ def faults_of(query: str) -> list[str]:
         for match in re.finditer(r"(?<!cast\()\bsum\(", bare)
     ]
     for order in re.findall(r"\border by\s+([^()]*?)(?:\)|$)", bare, re.MULTILINE):
-        found += [f"ORDER BY {key}: where are NULLs?" for key in order.split(",") if key.strip() not in NEVER_NULL]
+        found += [
+            f"ORDER BY {key}: where are NULLs?"
+            for key in order.split(",")
+            if key.strip().rpartition(".")[2] not in NEVER_NULL
+        ]
     return found
 
 
