@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable
-from tracemap.measurements.sql import literal, said_by_system
+from tracemap.measurements.sql import fitting, literal, said_by_system
 from tracemap.store.layout import (
     ASIDE,
     COSTS,
@@ -155,10 +155,12 @@ def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path)
 
     Raises:
         TargetUnwritable: it cannot be written.
+        UsageInvalid: its rows do not fit into memory, even with all that can be on disk.
     """
     import duckdb
 
-    with published(target) as path:
+    remedy = "allow more with --memory, or name a folder that has more room by TMPDIR"
+    with published(target) as path, fitting(f"the rows of {target.name}, in their order,", remedy):
         try:
             connection.execute(f"COPY ({query}) TO {literal(str(path))} ({_PARQUET})").fetchall()
         except duckdb.IOException as error:
