@@ -12,6 +12,7 @@ from benchmarks import (
     differences,
     elapsed,
     fleet,
+    fleet_spark,
     growth,
     hook,
     kernels,
@@ -42,7 +43,11 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "timeline": timeline.measure,
     "differences": differences.measure,
 }
-LONG: dict[str, Callable[[Path], list[Figure]]] = {"real_sizes": real_sizes.measure, "fleet": fleet.measure}
+LONG: dict[str, Callable[[Path], list[Figure]]] = {
+    "real_sizes": real_sizes.measure,
+    "fleet": fleet.measure,
+    "fleet_spark": fleet_spark.measure,
+}
 """Those that run only where they are named: they take many minutes and gigabytes."""
 
 

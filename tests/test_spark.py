@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from typing import Final
 import pytest
 
 from tests.conftest import Built, Recorded
+from tests.spark_cluster import wait_for
 from tests.support import Json, check_cli, command_line, interruptible, run_cli
 from tracemap.codec import encode
 from tracemap.errors import UsageInvalid
@@ -236,15 +237,6 @@ def test_no_java_machine_is_left_by_a_query_that_is_ended(store: Path, number: s
     assert wait_for(lambda: not java_machines() - before, 5 if number == signal.SIGKILL else 0.5)
     if number != signal.SIGKILL:
         assert everything_in(tmp_path) == []
-
-
-def wait_for(what: Callable[[], bool], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 # ---- no Spark
