@@ -56,7 +56,7 @@ class Cluster:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._shown}/json/", timeout=5) as answer:
                 found = json.load(answer)
-        except OSError:
+        except (OSError, ValueError):  # while it starts it answers with a page that says so
             return None
         assert isinstance(found, dict)
         return found
