@@ -31,6 +31,9 @@ class Cluster:
         self.folder = folder
         self.port, self._shown = free_port(), free_port()
         self._started: list[subprocess.Popen[bytes]] = []
+
+    def begin(self) -> None:
+        """Start the master."""
         words = ("--host", "127.0.0.1", "--port", self.port, "--webui-port", self._shown)
         self._start("master.Master", *words)
         assert wait_for(lambda: self.state() is not None, 60), self.said()
@@ -118,6 +121,7 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
     folder.mkdir()
     made = Cluster(folder)
     try:
+        made.begin()
         yield made
     finally:
         made.end()
