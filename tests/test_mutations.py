@@ -67,7 +67,7 @@ def test_damaged_files_end_well(name: str, inputs: Path) -> None:
     reader = READERS[name]
     if not reader.files(inputs):
         pytest.skip("this machine lacks what makes its files: a compiler of C, or valgrind")
-    summary = try_reader(reader, inputs, TRIES.get(name, 200), seed=1)
+    summary = try_reader(reader, inputs, TRIES.get(name, 120), seed=1)
     assert not summary.findings, f"{summary.text()}\n{summary.findings[0].details}"
     endings = {outcome.ending for outcome in summary.outcomes}
     assert "read" in endings, "the damage is so coarse that nothing is read any more"

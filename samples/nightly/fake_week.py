@@ -16,7 +16,7 @@ from pathlib import Path
 
 import duckdb
 
-PROCESSORS = {"Fictional Alpha 7313": ["a1", "a2", "a3"], "Fictional Beta 8481C": ["b1", "b2", "b3"]}
+PROCESSORS = {"Fictional Alpha 7313": ["a1", "a2"], "Fictional Beta 8481C": ["b1", "b2"]}
 MONDAY = datetime.date(2026, 11, 16)
 SLOWER_ON, SLOWER_BY = "Fictional Beta 8481C", 1.12
 
