@@ -17,7 +17,7 @@ from typing import Final
 
 import duckdb
 
-from benchmarks.measure import Figure, Usage, in_turn, print_row, print_title, run, targeted, tracemap
+from benchmarks.measure import Figure, in_turn, print_row, print_title, run, targeted, tracemap
 from tests.support import ROOT, SAMPLES
 
 MODEL: Final = "jax_gpt2_4l"
@@ -56,16 +56,12 @@ def _measured(store: Path, files: int, *, largest: bool) -> Iterator[Figure]:
     print_row("calls a second", [files * CALLS / ours.seconds / 1e6 for ours, _ in pairs], "M")
     rates = [theirs.seconds / ours.seconds for ours, theirs in pairs]
     print_row("rate by that of the group-by", rates, "x")
-    peak = max(_peak(ours) for ours, _ in pairs)
+    peak = max(ours.peak_mib for ours, _ in pairs)
     print_row("peak memory", [peak], "MiB")
     if largest:
         # The rate is to be at least 0.8 of the group-by's: the time at most 1.25 times its.
         yield targeted("store query / bare group-by", [1 / rate for rate in rates], "x", 1.25)
         yield targeted("store query, peak memory", [peak], "MiB", 8e9 / 2**20)
-
-
-def _peak(usage: Usage) -> float:
-    return usage.peak_mib
 
 
 def make_store(folder: Path, store: Path, files: int, calls: int) -> None:

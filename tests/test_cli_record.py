@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built
+from tests.disks import disk_of
 from tests.recording import events
 from tests.support import SAMPLES, check_cli, interruptible, json_cli, run_cli
 from tracemap.capture.enough import enough_hz
@@ -187,19 +188,8 @@ def check_salvaged(output: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for 600 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mounting, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no program `mount`")
-    if done.returncode:
-        pytest.skip(f"this user may mount nothing: {done.stderr.strip()}")
-    try:
+    with disk_of("600k", tmp_path / "small") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_while_the_profile_is_written(multifunc: Path, small_disk: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built, Recorded
+from tests.disks import disk_of
 from tests.support import check_cli, command_line, json_cli
 from tracemap.measurements.sql import rows_of
 
@@ -19,19 +20,8 @@ CALLS = 3_000_000
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for 6 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    try:
-        mounting = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
-        done = subprocess.run(mounting, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no program `mount`")
-    if done.returncode:
-        pytest.skip(f"this user may mount nothing: {done.stderr.strip()}")
-    try:
+    with disk_of("6m", tmp_path / "small") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def on_disk(disk: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:

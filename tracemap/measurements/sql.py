@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +68,25 @@ def rows_of(query: str) -> list[tuple[Any, ...]]:
 
     with duckdb.connect() as connection:
         return connection.execute(query).fetchall()
+
+
+def fill(
+    connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """A table of rows of ours, bound column by column, in place of any that had the name.
+
+    Args:
+        connection: whose temporary table it is.
+        name: of the table, which is no text of others.
+        columns: their SQL types by name.
+        rows: the cells, in the order of the columns.
+    """
+    declared = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({declared})")
+    if rows:
+        lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in columns.values())
+        cells = [list(column) for column in zip(*rows, strict=True)]
+        connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
 
 
 def quoted(name: str) -> str:

@@ -28,6 +28,11 @@ def file_line(file: Text, line: Integer) -> str:
     return short_name(file) if isinstance(line, Unknown) else f"{short_name(file)}:{line}"
 
 
+def file_line_if_known(file: Text, line: Integer) -> str:
+    """The same, nothing where one of both is unknown."""
+    return "" if isinstance(file, Unknown) or isinstance(line, Unknown) else file_line(file, line)
+
+
 def or_dash(value: Text | Integer) -> str:
     """The value as it is, `–` where unknown."""
     return "–" if isinstance(value, Unknown) else str(value)

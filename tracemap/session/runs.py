@@ -18,6 +18,7 @@ from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
+    from tracemap.attribution.attribute import Request
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
     from tracemap.graph.bundle import Bundle
@@ -99,7 +100,7 @@ def joined_open(
 
     Of each run only the calls of a window are looked at.
     """
-    from tracemap.attribution.attribute import Request, attribute
+    from tracemap.attribution.attribute import attribute
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
 
@@ -109,18 +110,32 @@ def joined_open(
         progress("joining events to sites")
         images = cache(partial(read_images, of_runs.module_path))
         with placed_runs(found, images) as opened:
-            request = Request(
-                of_runs.graph,
-                of_runs.map_sha256,
-                opened,
-                options.rule,
-                options.allow_mismatch,
-                images,
-                keep_disturbed=options.keep_disturbed,
-                memory_mb=options.memory,
-                series=series,
-            )
+            request = request_of(of_runs, opened, options, images, series=series)
             yield Attributed(of_runs, attribute(request)), opened
+
+
+def request_of(
+    bundle: Bundle,
+    opened: Sequence[Run],
+    options: JoinOptions,
+    images: Callable[[], Sequence[Image]],
+    *,
+    series: bool = False,
+) -> Request:
+    """What is asked of attribution: opened runs onto a bundle, whose machine code `images` reads."""
+    from tracemap.attribution.attribute import Request
+
+    return Request(
+        bundle.graph,
+        bundle.map_sha256,
+        opened,
+        options.rule,
+        options.allow_mismatch,
+        images,
+        keep_disturbed=options.keep_disturbed,
+        memory_mb=options.memory,
+        series=series,
+    )
 
 
 def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import (
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tracemap.store.engine import Engine
     from tracemap.store.headers import Headers
     from tracemap.store.model import FleetCalls, FleetCosts, FleetRuns
+
+_T = TypeVar("_T")
 
 
 def asked(options: AskOptions) -> Headers:
@@ -66,12 +68,9 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     question = Question(options.group_by, options.metric, options.calls)
     headers = asked(options)
     names = read_names(headers.listing, [row["map"] for row in headers.rows])
+    tables = (CALLS, TARGETS, ASIDE, COSTS) if options.calls else (COSTS,)
     with _engine(options.engine, options.memory, progress) as engine:
-        try:
-            found = fleet_costs(engine, headers, names, question)
-        except StoreInvalid:
-            tables = (CALLS, TARGETS, ASIDE, COSTS) if options.calls else (COSTS,)
-            found = fleet_costs(engine, _without_damaged(headers, tables, options), names, question)
+        found = _answer(headers, tables, options, lambda whole: fleet_costs(engine, whole, names, question))
     if options.output is not None:
         write_shown(partial(show_costs, found, options), options.output)
     return found
@@ -94,11 +93,12 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
         check_column(column)
     headers, nobody = asked(options), Names({}, ())
     with _engine(options.engine, options.memory, progress) as engine:
-        try:
-            found = fleet_calls(engine, headers, nobody, options.metric, options.group_by)
-        except StoreInvalid:
-            whole = _without_damaged(headers, (CALLS, TARGETS), options)
-            found = fleet_calls(engine, whole, nobody, options.metric, options.group_by)
+        found = _answer(
+            headers,
+            (CALLS, TARGETS),
+            options,
+            lambda whole: fleet_calls(engine, whole, nobody, options.metric, options.group_by),
+        )
     if options.output is not None:
         write_shown(partial(show_sites, found, options), options.output)
     return found
@@ -161,21 +161,24 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     return found
 
 
-def _without_damaged(headers: Headers, tables: Sequence[str], options: AskOptions) -> Headers:
-    """The runs of which all files can be read, after a question has failed.
+def _answer(headers: Headers, tables: Sequence[str], options: AskOptions, ask: Callable[[Headers], _T]) -> _T:
+    """The answer to a question that reads some tables; asked again without runs whose files cannot be read whole.
 
     Raises:
-        StoreInvalid: a file cannot be read, and is not to be left out; or no file is to blame: what has failed already.
+        StoreInvalid: a file cannot be read, and is not to be left out; or no file is to blame for what has failed.
     """
     from tracemap.store.headers import check_readable, damaged
 
-    found = damaged(headers, tables)
-    if not found:
-        raise  # noqa: PLE0704 - the error that is being handled
+    try:
+        return ask(headers)
+    except StoreInvalid:
+        found = damaged(headers, tables)
+        if not found:
+            raise
     left = headers.without(found)
     if not options.skip_bad:
         check_readable(left.listing)
-    return left
+    return ask(left)
 
 
 def store_list(options: StoreListOptions) -> FleetRuns:

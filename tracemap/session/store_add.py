@@ -5,29 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
 from tracemap.errors import UsageInvalid
-from tracemap.options.store import (
-    StoreAddOptions,
-)
+from tracemap.options.store import StoreAddOptions
 from tracemap.outputs import show_as
-from tracemap.session.runs import check_named_once, find_bundle, opened_runs, placed_runs
+from tracemap.session.runs import check_named_once, find_bundle, opened_runs, placed_runs, request_of
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
+    from tracemap.attribution.attribute import Request
     from tracemap.graph.bundle import Bundle
     from tracemap.measurements.circumstances import Machine
     from tracemap.measurements.model import Run
     from tracemap.store.adding import Said
     from tracemap.store.layout import Store
     from tracemap.store.lineage import Keys
-    from tracemap.store.model import AddedRun, FleetAdded
+    from tracemap.store.model import FleetAdded
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -44,8 +43,9 @@ def store_add(
     """
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
+    from tracemap.store.adding import Said
     from tracemap.store.layout import Store
-    from tracemap.store.model import FleetAdded
+    from tracemap.store.model import AddedRun, FleetAdded
 
     if not runs:
         raise UsageInvalid("name at least one run")
@@ -59,43 +59,25 @@ def store_add(
             of_run = bundle or load(find_bundle(opened, path))
             progress(f"adding {path}")
             machine = _machine(opened, options, recorded_ns)
-            with placed_runs([opened], partial(read_images, of_run.module_path)) as (run,):
-                found.append(_add(store, path, run, of_run, options, (tags, machine), progress))
+            images = cache(partial(read_images, of_run.module_path))
+            with placed_runs([opened], images) as (run,):
+                content = path if path.is_file() else run.table
+                model = options.model or of_run.path.resolve().stem
+                said = Said(content=content, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
+                name, was_there = _add(store, of_run, request_of(of_run, [run], options, images), said, progress)
+            found.append(AddedRun(str(path), name, model, not was_there))
     return FleetAdded(runs=tuple(found))
 
 
-def _add(
-    store: Store,
-    path: Path,
-    run: Run,
-    bundle: Bundle,
-    options: StoreAddOptions,
-    about: tuple[dict[str, str], Machine],
-    progress: Progress,
-) -> AddedRun:
-    from tracemap.attribution.attribute import Request, joined
-    from tracemap.machine.images import read_images
-    from tracemap.store.adding import Said, add_run
-    from tracemap.store.model import AddedRun
+def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: Progress) -> tuple[str, bool]:
+    """Put one run into a store; returns its name there, and whether it was there before."""
+    from tracemap.attribution.attribute import joined
+    from tracemap.store.adding import add_run
 
-    tags, machine = about
-    request = Request(
-        bundle.graph,
-        bundle.map_sha256,
-        [run],
-        options.rule,
-        options.allow_mismatch,
-        partial(read_images, bundle.module_path),
-        keep_disturbed=options.keep_disturbed,
-        memory_mb=options.memory,
-    )
-    content = path if path.is_file() else run.table
-    model = options.model or bundle.path.resolve().stem
-    said = Said(content=content, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
     with joined(request) as made:
         _keep_map(store, bundle, said, progress)
         added = add_run(store, bundle.graph, made, said)
-    return AddedRun(str(path), added.name, model, not added.was_there)
+    return added.name, added.was_there
 
 
 def _keep_map(store: Store, bundle: Bundle, said: Said, progress: Progress) -> None:

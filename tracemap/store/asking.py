@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from tracemap.codec import view
 from tracemap.errors import UsageInvalid
 from tracemap.store.changed import (
     FleetChange,
@@ -199,24 +200,17 @@ def _seen(group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: 
 
 def _change(change: Change, seen: Seen, names: Names) -> FleetChange:
     night, low, high = (seen.nights[each] for each in (change.night, change.night_low, change.night_high))
-    return FleetChange(
-        kind=change.kind,
+    return view(
+        FleetChange,
+        change,
         op=_name(change.op, names),
         cpu_model=seen.place(change.cpu_model, seen.cpu_models),
         host=seen.place(change.host, seen.hosts),
         night=night,
         night_low=low,
         night_high=high,
-        ratio=change.ratio,
-        ratio_low=change.ratio_low,
-        ratio_high=change.ratio_high,
         before=_rounded(change.before_ns),
         after=_rounded(change.after_ns),
-        hosts=change.hosts,
-        hosts_agree=change.hosts_agree,
-        nights_before=change.nights_before,
-        nights_after=change.nights_after,
-        chance=change.chance,
         series=tuple(_points(seen, change.op, change.cpu_model, change.host)),
     )
 
@@ -249,30 +243,18 @@ def _points(seen: Seen, op: int, cpu_model: int, host: int) -> Iterator[FleetPoi
 
 
 def _outlier(found: OutlierHost, seen: Seen, names: Names) -> FleetHost:
-    return FleetHost(
-        host=seen.hosts[found.host],
-        cpu_model=seen.cpu_models[found.cpu_model],
-        op=_name(found.op, names),
-        ratio=found.ratio,
-        z=found.z,
-        hosts=found.hosts,
-        chance=found.chance,
-    )
+    host, cpu_model = seen.hosts[found.host], seen.cpu_models[found.cpu_model]
+    return view(FleetHost, found, host=host, cpu_model=cpu_model, op=_name(found.op, names))
 
 
 def _difference(found: NightChange, seen: Seen, names: Names) -> FleetDifference:
-    return FleetDifference(
-        kind=found.kind,
+    return view(
+        FleetDifference,
+        found,
         op=_name(found.op, names),
         cpu_model=seen.place(found.cpu_model, seen.cpu_models),
-        ratio=found.ratio,
-        ratio_low=found.ratio_low,
-        ratio_high=found.ratio_high,
         before=_rounded(found.before_ns),
         after=_rounded(found.after_ns),
-        hosts=found.hosts,
-        runs=found.runs,
-        chance=found.chance,
     )
 
 

@@ -20,6 +20,7 @@ from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetResidual, Looked, SkippedFile
 from tracemap.store.selection import cell_of
+from tracemap.store.tables import told
 from tracemap.units import UNKNOWN, Integer, Text, sum_of
 
 REDUCE: Final = """
@@ -165,6 +166,12 @@ def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]
     return [found[key] for key in order]
 
 
+def group_of(runs: Sequence[Header], columns: Sequence[str]) -> dict[str, Text]:
+    """What the runs of a group have in the columns in which they are alike."""
+    cells = {column: cell_of(runs[0], column) for column in columns}
+    return {column: UNKNOWN if cell is None else str(cell) for column, cell in cells.items()}
+
+
 def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Sequence[Header]]) -> None:
     """Hand the small tables to an engine: which run is of which group, and which op of a map has which key."""
     maps = {sha: number for number, sha in enumerate(dict.fromkeys(row["map"] for row in headers.rows))}
@@ -207,8 +214,7 @@ def _invocations(rows: Sequence[tuple[int, int, str]], headers: Sequence[Header]
     iterations = {row["number"]: row["iterations"] for row in headers}
     found: dict[tuple[int, str], list[Integer]] = defaultdict(list)
     for group, run, metric in rows:
-        known = iterations[run]
-        found[group, metric].append(UNKNOWN if known is None else known)
+        found[group, metric].append(told(iterations[run]))
     return {key: sum_of(values) for key, values in found.items()}
 
 
@@ -236,7 +242,7 @@ class _Group:
         residual = [FleetResidual(reason, self._amounts(None, reason)) for reason in reasons]
         return FleetGroup(
             self.runs[0]["model"],
-            {column: _shown(cell_of(self.runs[0], column)) for column in self.columns},
+            group_of(self.runs, self.columns),
             len(self.runs),
             tuple(self._total(metric, ops, residual) for metric in self.invocations),
             tuple(ops),
@@ -254,7 +260,3 @@ class _Group:
         attributed = sum(op.amounts[metric] for op in ops)
         rest = sum(row.amounts[metric] for row in residual)
         return FleetMetric(metric, attributed + rest, attributed, rest, self.invocations[metric])
-
-
-def _shown(cell: object) -> Text:
-    return UNKNOWN if cell is None else str(cell)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.sql import (
+    fill,
     first_line,
     literal,
     open_database,
@@ -23,7 +24,7 @@ from tracemap.measurements.sql import (
     reading_errors,
     spared_memory,
 )
-from tracemap.store.tables import AMOUNT, COLUMNS, Row, fill
+from tracemap.store.tables import AMOUNT, COLUMNS, Row
 from tracemap.toolchain import Progress
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.measurements.sql import first_line, literal, reading_errors
 from tracemap.owned.home import temporary_folder
 from tracemap.store.layout import MAPS, OPS, Listing, Store
-from tracemap.store.tables import COLUMNS, Row, known, write_rows
-from tracemap.units import UNKNOWN
+from tracemap.store.tables import COLUMNS, Row, known, told, write_rows
 
 FIRST, SAME, UNMATCHED = "first", "same", "new"
 """How an op got its key: of the first map of its model; of the same model's text; of none before. Else how `diff`
@@ -48,8 +47,7 @@ class Names:
     def said(self, key: int) -> dict[str, Any]:
         """What is said of the ops of a key."""
         op = self.ops[key]
-        unknown = {name: UNKNOWN if op[name] is None else op[name] for name in ("name", "file", "line", "scope")}
-        return {"op": op["key"], **unknown}
+        return {"op": op["key"], **{name: told(op[name]) for name in ("name", "file", "line", "scope")}}
 
 
 def read_names(listing: Listing, maps: Sequence[str]) -> Names:

@@ -7,7 +7,7 @@ from typing import Any
 from tracemap.store.costs import looked
 from tracemap.store.headers import Header, Headers
 from tracemap.store.model import FleetRun, FleetRuns
-from tracemap.units import UNKNOWN
+from tracemap.store.tables import told
 
 
 def fleet_runs(headers: Headers) -> FleetRuns:
@@ -16,8 +16,6 @@ def fleet_runs(headers: Headers) -> FleetRuns:
 
 
 def _run(row: Header) -> FleetRun:
-    cells: dict[str, Any] = {
-        name: UNKNOWN if row[name] is None else row[name] for name in FleetRun.__struct_fields__ if name != "tags"
-    }
+    cells: dict[str, Any] = {name: told(row[name]) for name in FleetRun.__struct_fields__}
     cells |= {"disturbance_ns": int(row["disturbance_ns"] or 0), "tags": row["tags"] or {}}
     return FleetRun(**cells)

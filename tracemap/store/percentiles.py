@@ -14,14 +14,13 @@ from typing import Final
 
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.sql import quoted
-from tracemap.store.costs import grouped, looked, register
+from tracemap.store.costs import group_of, grouped, looked, register
 from tracemap.store.engine import Engine
 from tracemap.store.headers import Header, Headers
 from tracemap.store.layout import CALLS, TARGETS
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetCalls, GroupCalls, SiteCalls
-from tracemap.store.selection import cell_of
-from tracemap.units import UNKNOWN
+from tracemap.store.tables import told
 
 MOST_EXACT: Final = 20_000_000
 FRACTIONS: Final = (0.1, 0.5, 0.9, 0.99)
@@ -66,6 +65,7 @@ def fleet_calls(
         raise UsageInvalid(f"--metric {metric}: no calls have it; tracemap store query --metric says what runs have")
     exact = sum(row["calls"] or 0 for row in headers.rows) <= most_exact
     found = _exact(engine, metric) if exact else _sketched(engine, metric)
+    by_group = _by_group(found)
     maps = [*dict.fromkeys(row["map"] for row in headers.rows)]
     return FleetCalls(
         metric=metric,
@@ -74,7 +74,7 @@ def fleet_calls(
         groups=tuple(
             _group(runs, group_by, maps[number], sites)
             for place, runs in enumerate(groups)
-            for number, sites in sorted(_of_group(found, place).items())
+            for number, sites in sorted(by_group[place].items())
         ),
         looked=looked(headers),
     )
@@ -120,24 +120,22 @@ def _at(counts: Sequence[tuple[int, int, int]], rank: float) -> int:
 
 def _site(place: str | None, kernel: str | None, calls: int, values: Sequence[int], most: int) -> SiteCalls:
     p10, median, p90, p99 = values
-    unknown = UNKNOWN if kernel is None else kernel
-    site = UNKNOWN if place is None else place
-    return SiteCalls(site, unknown, calls, p10=p10, median=median, p90=p90, p99=p99, most=int(most))
+    return SiteCalls(told(place), told(kernel), calls, p10=p10, median=median, p90=p90, p99=p99, most=int(most))
 
 
-def _of_group(found: Mapping[_Place, SiteCalls], group: int) -> Mapping[int, list[SiteCalls]]:
-    """The sites of a group by the number of their map, those that take most time first."""
-    sites: dict[int, list[SiteCalls]] = defaultdict(list)
-    for (of_group, of_map, _, _), site in found.items():
-        if of_group == group:
-            sites[of_map].append(site)
-    for each in sites.values():
-        each.sort(key=lambda site: (-site.calls * site.median, str(site.site), str(site.kernel)))
+def _by_group(found: Mapping[_Place, SiteCalls]) -> Mapping[int, Mapping[int, list[SiteCalls]]]:
+    """The sites of each group by the number of their map, those that take most time first."""
+    sites: dict[int, dict[int, list[SiteCalls]]] = defaultdict(lambda: defaultdict(list))
+    in_order = sorted(found.items(), key=lambda each: _dearness(each[1]))
+    for (group, of_map, _, _), site in in_order:
+        sites[group][of_map].append(site)
     return sites
 
 
+def _dearness(site: SiteCalls) -> tuple[int, str, str]:
+    return -site.calls * site.median, str(site.site), str(site.kernel)
+
+
 def _group(runs: Sequence[Header], columns: Sequence[str], of_map: str, sites: Sequence[SiteCalls]) -> GroupCalls:
-    cells = {column: cell_of(runs[0], column) for column in columns}
-    group = {column: UNKNOWN if cell is None else str(cell) for column, cell in cells.items()}
     own = [run for run in runs if run["map"] == of_map]
-    return GroupCalls(runs[0]["model"], group, of_map, len(own), tuple(sites))
+    return GroupCalls(runs[0]["model"], group_of(runs, columns), of_map, len(own), tuple(sites))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable
-from tracemap.measurements.sql import fitting, literal, said_by_system
+from tracemap.measurements.sql import fill, fitting, literal, said_by_system
 from tracemap.store.layout import (
     ASIDE,
     COSTS,
@@ -128,6 +128,11 @@ def known(value: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
     return None if value is UNKNOWN else value
 
 
+def told(cell: Any) -> Any:  # noqa: ANN401 - the same
+    """The inverse of `known`."""
+    return UNKNOWN if cell is None else cell
+
+
 def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row], target: Path) -> None:
     """Write a table of a store, with columns as `COLUMNS` has them.
 
@@ -138,16 +143,6 @@ def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence
     # The same rows are the same file; a header is a single one.
     order = "" if table == RUNS else " ORDER BY ALL"
     write_query(connection, f"SELECT * FROM written{order}", target)
-
-
-def fill(connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-    """A table of rows of ours, bound column by column, in place of any that had the name."""
-    declared = ", ".join(f"{column} {kind}" for column, kind in columns.items())
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({declared})")
-    if rows:
-        lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in columns.values())
-        cells = [list(column) for column in zip(*rows, strict=True)]
-        connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
 
 
 def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:

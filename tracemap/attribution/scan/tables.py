@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.model import Run
-from tracemap.measurements.sql import first_line, open_database, out_of_memory, reading_errors, spared_memory
+from tracemap.measurements.sql import fill, first_line, open_database, out_of_memory, reading_errors, spared_memory
 
 if TYPE_CHECKING:
     import duckdb
@@ -90,9 +90,4 @@ class Tables:
 
     def fill(self, name: str, columns: str, rows: Sequence[Row]) -> None:
         """A table of rows of ours, bound column by column, in place of any that had the name."""
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
-        if rows:
-            types = [column.split()[1] for column in columns.split(", ")]
-            lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in types)
-            cells = [list(column) for column in zip(*rows, strict=True)]
-            self.connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
+        fill(self.connection, name, dict(column.split() for column in columns.split(", ")), rows)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 from tracemap.codec import Record
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.fleet.multiples import BASE, HEIGHT, WIDTH, Picture, picture
 from tracemap.reports.html.document import Kind, render, write_page
+from tracemap.reports.labels import file_line_if_known
 from tracemap.store.changed import FleetChange, FleetHost, FleetName, FleetTrend, FleetTrends
 from tracemap.units import Integer, format_quantity, plural
 
@@ -155,8 +156,8 @@ def _host(found: FleetHost) -> HostRow:
 def _titled(op: FleetName) -> str:
     if not isinstance(op.name, str):
         return op.op
-    place = f", {PurePath(op.file).name}:{op.line}" if isinstance(op.file, str) and isinstance(op.line, int) else ""
-    return f"{op.op} {op.name}{place}"
+    place = file_line_if_known(op.file, op.line)
+    return ", ".join(filter(None, (f"{op.op} {op.name}", place)))
 
 
 def _named(value: object, otherwise: str) -> str:

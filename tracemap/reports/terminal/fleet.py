@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.measurements.model import TIME_METRICS
+from tracemap.reports.labels import file_line_if_known
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetGroup, FleetOp, FleetRuns, Looked
 from tracemap.units import UNKNOWN, Integer, Text, format_mean, format_ns, format_quantity, format_share, plural
@@ -133,7 +133,7 @@ def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> 
 def _op_row(
     op: FleetOp, metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
 ) -> tuple[object, ...]:
-    place = f"{PurePath(op.file).name}:{op.line}" if isinstance(op.file, str) and op.line is not UNKNOWN else ""
+    place = file_line_if_known(op.file, op.line)
     return op.op, _text(op.name), place, _text(op.scope), op.runs, *_cells(op.amounts, metrics, calls, of_all)
 
 

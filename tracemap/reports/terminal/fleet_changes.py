@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.measurements.model import TIME_METRICS
+from tracemap.reports.labels import file_line_if_known
 from tracemap.reports.terminal.fleet import say_looked
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.store.changed import (
@@ -132,8 +132,7 @@ def _print_differences(to: Console, found: ModelDifferences, metric: str) -> Non
 
 
 def _op(op: FleetName) -> tuple[str, str, str]:
-    place = f"{PurePath(op.file).name}:{op.line}" if isinstance(op.file, str) and isinstance(op.line, int) else ""
-    return op.op, op.name if isinstance(op.name, str) else "", place
+    return op.op, op.name if isinstance(op.name, str) else "", file_line_if_known(op.file, op.line)
 
 
 def _or_all(value: Text) -> str:
