@@ -26,7 +26,7 @@ CALLS: Final = 1_000_000
 ITERATIONS: Final = "4000"
 """Of the real run: some 270,000 calls."""
 MEMORY_MB: Final = 4_000
-PAIRS: Final = 3
+PAIRS: Final = 5
 _NEEDED: Final = 14_000
 """Bytes of disk for a thousand calls, with room to spare."""
 

@@ -29,7 +29,8 @@ SELECT run, target, count(*) AS calls{sums} FROM calls GROUP BY run, target
 _SUM: Final = ", CAST(sum({column}) AS DECIMAL(38,0)) AS total_{number}"
 
 # Of one metric. The n-th of the places of a target gets one more where n is less than what cannot be divided; weights
-# are what ops got of the place when the run was added, and where all of them are nothing, all are alike.
+# are what ops got of the place when the run was added, and where all of them are nothing, all are alike. What is alone
+# in its place gets all of it.
 SPLIT: Final = """
 WITH worked AS (
     SELECT reduced.run AS run, reduced.target AS target,
@@ -46,20 +47,21 @@ WITH worked AS (
                           THEN 1 ELSE 0 END AS part
         FROM worked JOIN targets ON targets.run = worked.run AND targets.target = worked.target) AS parts
     GROUP BY run, place
+), known AS (
+    SELECT run, place, CAST(sum(amount) AS DECIMAL(38,0)) AS whole, count(*) AS members
+    FROM kept_costs WHERE metric = {metric} GROUP BY run, place
 ), weighed AS (
     SELECT placed.run AS run, placed.place AS place, placed.total AS total, coalesce(costs.position, 0) AS position,
            costs.op AS op, CASE WHEN costs.run IS NULL THEN placed.place ELSE costs.reason END AS reason,
-           coalesce(costs.amount, CAST(1 AS DECIMAL(38,0))) AS weight,
-           CAST(sum(coalesce(costs.amount, CAST(1 AS DECIMAL(38,0))))
-               OVER (PARTITION BY placed.run, placed.place) AS DECIMAL(38,0)) AS whole,
-           count(*) OVER (PARTITION BY placed.run, placed.place) AS members
-    FROM placed LEFT JOIN kept_costs AS costs
+           costs.amount AS weight, known.whole AS whole, coalesce(known.members, 1) AS members
+    FROM placed LEFT JOIN known ON known.run = placed.run AND known.place = placed.place
+    LEFT JOIN kept_costs AS costs
         ON costs.run = placed.run AND costs.place = placed.place AND costs.metric = {metric}
 ), even AS (
     SELECT run, place, total, position, op, reason,
            CASE WHEN whole = 0 THEN CAST(1 AS DECIMAL(38,0)) ELSE weight END AS weight,
            CASE WHEN whole = 0 THEN CAST(members AS DECIMAL(38,0)) ELSE whole END AS whole
-    FROM weighed
+    FROM weighed WHERE members > 1
 ), shared AS (
     SELECT run, place, total, position, op, reason, quotient(total * weight, whole) AS share,
            total * weight - quotient(total * weight, whole) * whole AS rest
@@ -73,6 +75,8 @@ WITH worked AS (
 SELECT run, {metric} AS metric, place, position, op, reason,
        CAST(share + CASE WHEN place_of_rest <= left_over THEN 1 ELSE 0 END AS DECIMAL(38,0)) AS amount
 FROM ranked
+UNION ALL
+SELECT run, {metric}, place, position, op, reason, total FROM weighed WHERE members = 1
 UNION ALL
 SELECT aside.run, {metric}, aside.reason, 0, CAST(NULL AS STRING), aside.reason, aside.amount
 FROM aside JOIN reduced ON reduced.run = aside.run AND reduced.target = aside.target

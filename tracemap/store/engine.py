@@ -68,6 +68,8 @@ class DuckEngine:
         self._memory = memory
         self._progress = progress
         connection.execute("SET preserve_insertion_order = false")
+        # Thousands of files, each opened by every query; none is ever replaced.
+        connection.execute("SET parquet_metadata_cache = true")
         whole = "CAST(a AS HUGEINT) // CAST(b AS HUGEINT)"
         connection.execute(f"CREATE MACRO {QUOTIENT}(a, b) AS CAST({whole} AS {AMOUNT})")
 
