@@ -25,11 +25,14 @@ SELECT min(invocation), max(invocation), count(*), count(*) FILTER (target >= 0 
 class Invocations:
     """How many invocations were measured, and the aggregate that counts those of some events.
 
-    `count` is unknown where an event of a place does not tell its invocation.
+    `count` is unknown where an event of a place does not tell its invocation, and so are the numbers of the `first` and
+    the `last` one.
     """
 
     count: Integer
     distinct: str
+    first: Integer = UNKNOWN
+    last: Integer = UNKNOWN
 
     @property
     def interval(self) -> tuple[float, ...]:
@@ -50,7 +53,7 @@ def invocations(tables: Tables) -> Invocations:
     bits = f"coalesce(bit_count(bitstring_agg(invocation, {first}, {last})), 0)"
     distinct = bits if narrow else "count(DISTINCT invocation)"
     ((count,),) = tables.query(f"SELECT {distinct} FROM resolved")
-    return Invocations(int(count), distinct)
+    return Invocations(int(count), distinct, int(first), int(last))
 
 
 PlaceOf = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
@@ -58,15 +61,20 @@ _WIDEST_TABLE = 16
 """Numbers for each invocation, up to which their places are in a table."""
 
 
-def place_of(tables: Tables) -> PlaceOf:
-    """What gives the place of invocations among all of them, by their numbers, which may have gaps."""
+def place_of(tables: Tables, of_all: Invocations) -> PlaceOf:
+    """What gives the place of invocations, whose number is known, among all of them, by their numbers."""
     import numpy as np
 
+    first, last, count = of_all.first, of_all.last, of_all.count
+    assert first is not UNKNOWN
+    assert last is not UNKNOWN
+    assert count is not UNKNOWN
+    if last - first + 1 == count:  # as nearly always: the numbers have no gaps
+        return lambda invocations: np.asarray(invocations - first)
     query = "SELECT DISTINCT invocation FROM resolved WHERE invocation IS NOT NULL ORDER BY invocation"
     numbers = tables.columns(query)["invocation"]
-    first, last = int(numbers[0]), int(numbers[-1])
-    if last - first >= _WIDEST_TABLE * len(numbers):
+    if last - first >= _WIDEST_TABLE * count:
         return lambda invocations: np.asarray(np.searchsorted(numbers, invocations))
     places = np.zeros(last - first + 1, dtype=np.int64)
-    places[numbers - first] = np.arange(len(numbers))
+    places[numbers - first] = np.arange(count)
     return lambda invocations: np.asarray(places[invocations - first])

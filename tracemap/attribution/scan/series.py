@@ -36,7 +36,7 @@ def values_by_target(tables: Tables, seen: Scan) -> Mapping[str, Values]:
     if count is UNKNOWN or count * len(seen.targets) > MOST_VALUES:
         return {}
     times = [(number, metric.name) for number, metric in enumerate(seen.metrics) if metric.name in TIME_METRICS]
-    places = place_of(tables)
+    places = place_of(tables, seen.invocations)
     return {name: _of_metric(tables, seen, number, places) for number, name in times}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def per_invocation(tables: Tables, seen: Scan, sums: Sequence[Weighted]) -> dict
     untold = [each for each, told in found.items() if each and len(told) < len(seen.metrics)]
     if not untold:
         return found
-    rows = _Rows(tables, seen, place_of(tables), _parts(tables, len(seen.metrics)))
+    rows = _Rows(tables, seen, place_of(tables, seen.invocations), _parts(tables, len(seen.metrics)))
     rest = iter(untold)
     at_a_time = max(1, tables.memory_bytes // _OF_MEMORY // (_BYTES_OF_SUM * count * len(seen.metrics)))
     while some := list(islice(rest, at_a_time)):
@@ -156,12 +157,19 @@ class _Rows:
             }
 
     def _blocks(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
-        """The rows of the targets that are summed up, some at a time."""
+        """The rows of the targets that are summed up, some at a time: the next ones are read meanwhile."""
+        from concurrent.futures import ThreadPoolExecutor
+
         columns = "".join(f", {worked(number)} AS {value_column(number)}" for number in range(len(self.parts)))
         ((rows,),) = self.tables.query("SELECT count(*) FROM resolved")
-        for first in range(0, rows, _ROWS_AT_A_TIME):
-            limits = {"first": first, "count": _ROWS_AT_A_TIME}
-            yield self.tables.columns(_ROWS.format(columns=columns, same_group=self.seen.same_group, **limits))
+        query = partial(_ROWS.format, columns=columns, same_group=self.seen.same_group, count=_ROWS_AT_A_TIME)
+        with ThreadPoolExecutor(1) as reader:
+            block = reader.submit(self.tables.columns, query(first=0))
+            for first in range(_ROWS_AT_A_TIME, rows, _ROWS_AT_A_TIME):
+                following = reader.submit(self.tables.columns, query(first=first))
+                yield block.result()
+                block = following
+            yield block.result()
 
     def _add(
         self,
@@ -175,8 +183,10 @@ class _Rows:
         order = np.argsort(block["target"], kind="stable")
         targets = block["target"][order]
         places = self.place_of(block["invocation"][order])
-        for target, weights in of_target.items():
-            begin, end = np.searchsorted(targets, [target, target + 1])
+        # All at once, and as numbers of the same width: else all targets are made wider for each.
+        wanted = np.array(list(of_target), dtype=targets.dtype)
+        begins, ends = (np.searchsorted(targets, wanted, side=side) for side in ("left", "right"))
+        for weights, begin, end in zip(of_target.values(), begins, ends, strict=True):
             own = places[begin:end]
             for metric, (parts, sums) in enumerate(zip(self.parts, added, strict=True)):
                 values = block[value_column(metric)][order[begin:end]].astype(sums.dtype, copy=False)
