@@ -30,7 +30,7 @@ _SUM: Final = ", CAST(sum({column}) AS DECIMAL(38,0)) AS total_{number}"
 
 # Of one metric. The n-th of the places of a target gets one more where n is less than what cannot be divided; weights
 # are what ops got of the place when the run was added, and where all of them are nothing, all are alike. What is alone
-# in its place gets all of it.
+# in its place gets all of it; where the sum of calls is what it was when the run was added, so is what each op gets.
 SPLIT: Final = """
 WITH worked AS (
     SELECT reduced.run AS run, reduced.target AS target,
@@ -61,7 +61,7 @@ WITH worked AS (
     SELECT run, place, total, position, op, reason,
            CASE WHEN whole = 0 THEN CAST(1 AS DECIMAL(38,0)) ELSE weight END AS weight,
            CASE WHEN whole = 0 THEN CAST(members AS DECIMAL(38,0)) ELSE whole END AS whole
-    FROM weighed WHERE members > 1
+    FROM weighed WHERE members > 1 AND total <> whole
 ), shared AS (
     SELECT run, place, total, position, op, reason, quotient(total * weight, whole) AS share,
            total * weight - quotient(total * weight, whole) * whole AS rest
@@ -76,7 +76,8 @@ SELECT run, {metric} AS metric, place, position, op, reason,
        CAST(share + CASE WHEN place_of_rest <= left_over THEN 1 ELSE 0 END AS DECIMAL(38,0)) AS amount
 FROM ranked
 UNION ALL
-SELECT run, {metric}, place, position, op, reason, total FROM weighed WHERE members = 1
+SELECT run, {metric}, place, position, op, reason, CASE WHEN members = 1 THEN total ELSE weight END
+FROM weighed WHERE members = 1 OR total = whole
 UNION ALL
 SELECT aside.run, {metric}, aside.reason, 0, CAST(NULL AS STRING), aside.reason, aside.amount
 FROM aside JOIN reduced ON reduced.run = aside.run AND reduced.target = aside.target

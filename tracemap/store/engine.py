@@ -24,6 +24,7 @@ from tracemap.measurements.sql import (
     reading_errors,
     spared_memory,
 )
+from tracemap.store.layout import CALLS
 from tracemap.store.tables import AMOUNT, COLUMNS, Row
 from tracemap.toolchain import Progress
 
@@ -45,7 +46,10 @@ class Engine(Protocol):
     """Runs queries over views and kept tables."""
 
     def view(self, name: str, files: Sequence[Path]) -> None:
-        """Make files of one table a view; a column that a file lacks is NULL there. Without files it has no rows."""
+        """Make files of one table a view. Without files it has no rows.
+
+        Calls have the metrics that their run was measured with: one that a file lacks is NULL there.
+        """
 
     def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         """A small table of rows of ours, with columns of these SQL types."""
@@ -79,7 +83,7 @@ class DuckEngine:
             empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in COLUMNS[name].items())
             self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT {empty} LIMIT 0")
             return
-        self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {_parquet(files)}")
+        self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {_parquet(files, name)}")
 
     def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         """As `Engine.fill`."""
@@ -147,16 +151,16 @@ def columns_of(files: Sequence[Path]) -> dict[str, str]:
 
     with duckdb.connect() as connection:
         try:
-            described = connection.execute(f"DESCRIBE SELECT * FROM {_parquet(files)}").fetchall()
+            described = connection.execute(f"DESCRIBE SELECT * FROM {_parquet(files, CALLS)}").fetchall()
         except reading_errors() as error:
             raise StoreInvalid(f"the store cannot be read: {first_line(error)}") from error
     return {str(column): str(kind) for column, kind, *_ in described}
 
 
-def _parquet(files: Sequence[Path]) -> str:
-    """Files as DuckDB takes them for a table; a column that one lacks is NULL there."""
+def _parquet(files: Sequence[Path], table: str) -> str:
+    """Files of a table as DuckDB takes them; to find the columns of all of them takes as long as reading small ones."""
     listed = ", ".join(literal(str(path)) for path in files)
-    return f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
+    return f"read_parquet([{listed}], union_by_name = {str(table == CALLS).lower()}, hive_partitioning = false)"
 
 
 @contextmanager
