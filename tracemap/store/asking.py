@@ -26,9 +26,9 @@ from tracemap.store.changed import (
     FleetTrends,
     ModelDifferences,
 )
-from tracemap.store.costs import grouped, looked, register
 from tracemap.store.engine import Engine, text_literal
 from tracemap.store.findings import Change, NightChange, OutlierHost
+from tracemap.store.grouping import grouped, looked, register
 from tracemap.store.headers import Header, Headers
 from tracemap.store.hosts import outliers
 from tracemap.store.layout import COSTS, SPREADS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracemap.store.costs import looked
+from tracemap.store.grouping import looked
 from tracemap.store.headers import Header, Headers
 from tracemap.store.model import FleetRun, FleetRuns
 from tracemap.store.tables import told

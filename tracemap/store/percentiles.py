@@ -14,8 +14,8 @@ from typing import Final
 
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.sql import quoted
-from tracemap.store.costs import group_of, grouped, looked, register
 from tracemap.store.engine import Engine
+from tracemap.store.grouping import group_of, grouped, looked, register
 from tracemap.store.headers import Header, Headers
 from tracemap.store.layout import CALLS, TARGETS
 from tracemap.store.lineage import Names

@@ -1,0 +1,50 @@
+"""The runs that a question is about, in groups: told to the engine that answers, and to those who read the answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from tracemap.store.engine import Engine
+from tracemap.store.headers import Header, Headers
+from tracemap.store.lineage import Names
+from tracemap.store.model import Looked, SkippedFile
+from tracemap.store.selection import cell_of
+from tracemap.units import UNKNOWN, Text
+
+_AHEAD_NS: Final = 60_000_000_000
+"""By so much a clock may be ahead of another and still be right."""
+
+
+def looked(headers: Headers) -> Looked:
+    """What was looked at."""
+    ahead = sum(
+        row["recorded_ns"] is not None and row["recorded_ns"] > row["added_ns"] + _AHEAD_NS for row in headers.rows
+    )
+    skipped = tuple(SkippedFile(str(each.path), each.why) for each in headers.listing.bad)
+    return Looked(len(headers.rows), skipped, headers.listing.unfinished, ahead)
+
+
+def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]]:
+    """Runs of the same model with the same values in columns, in the order of these; what is not known comes last."""
+    found: dict[tuple[object, ...], list[Header]] = defaultdict(list)
+    for row in rows:
+        found[(row["model"], *(cell_of(row, column) for column in columns))].append(row)
+    order = sorted(found, key=lambda key: [(cell is None, str(type(cell)), cell or 0) for cell in key])
+    return [found[key] for key in order]
+
+
+def group_of(runs: Sequence[Header], columns: Sequence[str]) -> dict[str, Text]:
+    """What the runs of a group have in the columns in which they are alike."""
+    cells = {column: cell_of(runs[0], column) for column in columns}
+    return {column: UNKNOWN if cell is None else str(cell) for column, cell in cells.items()}
+
+
+def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Sequence[Header]]) -> None:
+    """Hand the small tables to an engine: which run is of which group, and which op of a map has which key."""
+    maps = {sha: number for number, sha in enumerate(dict.fromkeys(row["map"] for row in headers.rows))}
+    rows = [(row["number"], number, maps[row["map"]]) for number, group in enumerate(groups) for row in group]
+    engine.fill("chosen", {"number": "BIGINT", "grouping": "INTEGER", "map": "INTEGER"}, rows)
+    keyed = [(maps[sha], op, key) for (sha, op), key in names.keys.items() if sha in maps]
+    engine.fill("keyed", {"map": "INTEGER", "op": "VARCHAR", "op_key": "INTEGER"}, keyed)
