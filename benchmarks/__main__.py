@@ -12,6 +12,7 @@ from benchmarks import (
     differences,
     elapsed,
     fleet,
+    fleet_growth,
     fleet_spark,
     growth,
     hook,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "large_runs": large_runs.measure,
     "large_models": large_models.measure,
     "growth": growth.measure,
+    "fleet_growth": fleet_growth.measure,
     "timeline": timeline.measure,
     "differences": differences.measure,
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -66,12 +66,23 @@ def _measured(store: Path, files: int, *, largest: bool) -> Iterator[Figure]:
 
 def make_store(folder: Path, store: Path, files: int, calls: int) -> None:
     """A store of so many runs, each of so many calls, made of one that was recorded and added."""
-    bundle, recorded, first = folder / f"{MODEL}.tracemap", folder / "recorded.parquet", folder / "first"
+    first = folder / "first"
     if not first.exists():
-        run(tracemap("build", SAMPLES / "models" / f"{MODEL}.mlir", "-o", bundle))
-        flags = SAMPLES / "flags" / f"{MODEL}.flags"
-        run(tracemap("record", bundle, "--flagfile", flags, "--iterations", ITERATIONS, "-o", recorded))
-        run(tracemap("store", "add", recorded, "--map", bundle, "--store", first))
+        flags = ("--flagfile", SAMPLES / "flags" / f"{MODEL}.flags", "--iterations", ITERATIONS)
+        add_recorded(SAMPLES / "models" / f"{MODEL}.mlir", flags, first, folder)
+    multiply(first, store, files, calls)
+
+
+def add_recorded(model: Path, options: Sequence[str | Path], store: Path, folder: Path) -> None:
+    """Build a model and record it with these options, and add the run to a store; other files lie in the folder."""
+    bundle, recorded = folder / f"{model.stem}.tracemap", folder / f"{model.stem}.parquet"
+    run(tracemap("build", model, "-o", bundle))
+    run(tracemap("record", bundle, *options, "-o", recorded))
+    run(tracemap("store", "add", recorded, "--map", bundle, "--store", store))
+
+
+def multiply(first: Path, store: Path, files: int, calls: int) -> None:
+    """Make a store of so many runs, each of so many calls, of one that has a single run."""
     shutil.copytree(first, store)
     (real,) = first.glob("runs/*/*/*/*.parquet")
     with duckdb.connect() as connection:

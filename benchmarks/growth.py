@@ -98,11 +98,11 @@ def _exponents(points: Sequence[_Point], command: str) -> Iterator[tuple[str, fl
     """The slopes, on logarithmic axes, of time over layers at the most calls, and over calls at the most layers."""
     of_layers = [point for point in points if point.iterations == ITERATIONS[-1]]
     of_calls = [point for point in points if point.layers == LAYERS[-1]]
-    yield "layers", _slope([point.layers for point in of_layers], [point.seconds[command] for point in of_layers])
-    yield "calls", _slope([point.iterations for point in of_calls], [point.seconds[command] for point in of_calls])
+    yield "layers", slope([point.layers for point in of_layers], [point.seconds[command] for point in of_layers])
+    yield "calls", slope([point.iterations for point in of_calls], [point.seconds[command] for point in of_calls])
 
 
-def _slope(along: Sequence[int], values: Sequence[float]) -> float:
+def slope(along: Sequence[float], values: Sequence[float]) -> float:
     """The median of the slopes of all pairs (Theil, 1950), which one disturbed measurement does not move far."""
     logs = list(zip(np.log(along), np.log(values), strict=True))
     return statistics.median(float((y2 - y1) / (x2 - x1)) for (x1, y1), (x2, y2) in itertools.combinations(logs, 2))
