@@ -112,6 +112,7 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 	$(BIN)/python -m tests.oracle.compilations --corpus $(CORPUS)
 	$(BIN)/python -m tests.oracle.changes $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.nights $(ACCURACY_FLAGS)
+	$(BIN)/python -m tests.oracle.sides $(ACCURACY_FLAGS)
 
 mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from tests.oracle import sides
 from tests.oracle.fleets import Maker
 from tests.oracle.nights import Case, Tally, table, tallied
 from tracemap.store.chances import (
@@ -379,3 +380,25 @@ def test_made_up_fleets_are_the_same_of_the_same_seed() -> None:
     assert planted.ratio == 1.04
     clean = Maker(5, nights=30).fleet()
     assert clean.planted == ()
+
+
+def test_the_oracle_of_sides_judges() -> None:
+    """What is missing, what is named in vain, and another host are all not right."""
+    for said, named, quiet in (
+        ([(3, 1, 0)], 1, 1),
+        ([], 0, 1),
+        ([(3, 1, 0), (4, 1, 0)], 1, 0),
+        ([(3, 2, 0)], 0, 0),
+    ):
+        judged = sides.Tally()
+        judged.add(7, {(3, 1, 0)}, said)
+        assert (judged.named, judged.quiet, judged.right) == (named, quiet, named and quiet)
+    found = sides.tallied(sides.Sides("20 %", 5, 1.2), [3])
+    assert "| 20 % | 1 of 1 | 1 of 1 | 1 of 1 |" in sides.table([(sides.Sides("20 %", 5, 1.2), found)])
+    assert sides.tallied(sides.Hosts("a host", 1.6, single=True), [3]).right == 1
+
+
+def test_many_hosts_are_compared_with_some_others_each() -> None:
+    small = Small(models=np.zeros(90, dtype=int))
+    small.logs[:, 40] += 0.6
+    assert [(each.host, each.op) for each in outliers(small.observed())] == [(140, EVERY)]
