@@ -109,7 +109,7 @@ class DuckEngine:
         except out_of_memory() as error:
             raise UsageInvalid(
                 f"the runs take more memory than {self._memory // 1_000_000} MB, even with all that can be on disk: "
-                "allow more with --memory, or choose fewer runs with --where"
+                "allow more with --memory, let TMPDIR name a folder with more room, or choose fewer runs with --where"
             ) from error
         except reading_errors() as error:
             raise StoreInvalid(f"the store cannot be read: {first_line(error)}") from error
