@@ -58,7 +58,7 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         ToolMissing: Spark is not installed.
     """
     from tracemap.store.costs import Question, fleet_costs
-    from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
+    from tracemap.store.layout import ASIDE, CALLS, COSTS, OPS, TARGETS
     from tracemap.store.lineage import read_names
     from tracemap.store.selection import check_column
 
@@ -67,10 +67,13 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         check_column(column)
     question = Question(options.group_by, options.metric, options.calls)
     headers = asked(options)
-    names = read_names(headers.listing, [row["map"] for row in headers.rows])
-    tables = (CALLS, TARGETS, ASIDE, COSTS) if options.calls else (COSTS,)
+    tables = (OPS, CALLS, TARGETS, ASIDE, COSTS) if options.calls else (OPS, COSTS)
     with _engine(options.engine, options.memory, progress) as engine:
-        found = _answer(headers, tables, options, lambda whole: fleet_costs(engine, whole, names, question))
+
+        def ask(whole: Headers) -> FleetCosts:
+            return fleet_costs(engine, whole, read_names(whole.listing, whole.maps), question)
+
+        found = _answer(options, tables, ask, headers)
     if options.output is not None:
         write_shown(partial(show_costs, found, options), options.output)
     return found
@@ -93,12 +96,11 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
         check_column(column)
     headers, nobody = asked(options), Names({}, ())
     with _engine(options.engine, options.memory, progress) as engine:
-        found = _answer(
-            headers,
-            (CALLS, TARGETS),
-            options,
-            lambda whole: fleet_calls(engine, whole, nobody, options.metric, options.group_by),
-        )
+
+        def ask(whole: Headers) -> FleetCalls:
+            return fleet_calls(engine, whole, nobody, options.metric, options.group_by)
+
+        found = _answer(options, (CALLS, TARGETS), ask, headers)
     if options.output is not None:
         write_shown(partial(show_sites, found, options), options.output)
     return found
@@ -114,14 +116,19 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     """
     from tracemap.store.asking import fleet_trends
     from tracemap.store.engine import duck_engine
+    from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
 
     check_files(options.output, options.html, force=options.force)
     headers = asked(options)
-    names = read_names(headers.listing, [row["map"] for row in headers.rows])
     progress("looking for changes")
     with duck_engine(options.memory, progress) as engine:
-        found = fleet_trends(engine, headers, names, options.metric, options.over, 1 + options.threshold / 100)
+
+        def ask(whole: Headers) -> FleetTrends:
+            names = read_names(whole.listing, whole.maps)
+            return fleet_trends(engine, whole, names, options.metric, options.over, 1 + options.threshold / 100)
+
+        found = _answer(options, (OPS, COSTS, SPREADS), ask, headers)
     if options.html is not None:
         from tracemap.reports.fleet.render import write_trends_page
 
@@ -140,45 +147,62 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     """
     from tracemap.store.asking import fleet_comparison
     from tracemap.store.engine import duck_engine
+    from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
-    from tracemap.store.selection import conditions
 
     check_files(options.output, force=options.force)
     headers = asked(options)
-    sides = []
-    for name, texts in (("--before", options.before), ("--after", options.after)):
-        side = headers.chosen(conditions(texts))
-        if not side.rows:
-            raise UsageInvalid(f"{name} {' '.join(texts)}: no run of {len(headers.rows)} is as asked for")
-        sides.append(side)
-    names = read_names(headers.listing, [row["map"] for row in headers.rows])
+    sides = _side(headers, "--before", options.before), _side(headers, "--after", options.after)
     progress("comparing")
     with duck_engine(options.memory, progress) as engine:
-        both = sides[0], sides[1]
-        found = fleet_comparison(engine, both, names, options.metric, 1 + options.threshold / 100)
+
+        def ask(before: Headers, after: Headers) -> FleetComparison:
+            of_either = {*before.maps, *after.maps}
+            names = read_names(before.listing, [each for each in headers.maps if each in of_either])
+            return fleet_comparison(engine, (before, after), names, options.metric, 1 + options.threshold / 100)
+
+        found = _answer(options, (OPS, COSTS, SPREADS), ask, *sides)
     if options.output is not None:
         write_shown(partial(show_comparison, found, options), options.output)
     return found
 
 
-def _answer(headers: Headers, tables: Sequence[str], options: AskOptions, ask: Callable[[Headers], _T]) -> _T:
-    """The answer to a question that reads some tables; asked again without runs whose files cannot be read whole.
+def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
+    """The runs of one side of a comparison.
 
     Raises:
-        StoreInvalid: a file cannot be read, and is not to be left out; or no file is to blame for what has failed.
+        UsageInvalid: a condition is none, or no run is as it says.
+    """
+    from tracemap.store.selection import conditions
+
+    side = headers.chosen(conditions(texts))
+    if not side.rows:
+        raise UsageInvalid(f"{name} {' '.join(texts)}: no run of {len(headers.rows)} is as asked for")
+    return side
+
+
+def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _T], *sides: Headers) -> _T:
+    """The answer to a question that reads some tables of one set of runs or more; asked again without runs whose files
+    cannot be read whole.
+
+    Raises:
+        StoreInvalid: a file cannot be read, and is not to be left out, or no run is left without it; or no file is to
+            blame for what has failed.
     """
     from tracemap.store.headers import check_readable, damaged
 
     try:
-        return ask(headers)
+        return ask(*sides)
     except StoreInvalid:
-        found = damaged(headers, tables)
+        found = [bad for side in sides for bad in damaged(side, tables)]
         if not found:
             raise
-    left = headers.without(found)
+    left = [side.without(found) for side in sides]
     if not options.skip_bad:
-        check_readable(left.listing)
-    return ask(left)
+        check_readable(left[0].listing)
+    if not all(side.rows for side in left):
+        check_readable(left[0].listing, "no run without such a file is left to answer of; add runs again")
+    return ask(*left)
 
 
 def store_list(options: StoreListOptions) -> FleetRuns:

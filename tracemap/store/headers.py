@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +10,8 @@ from typing import Any, Final
 import duckdb
 
 from tracemap.errors import StoreInvalid
-from tracemap.measurements.sql import first_line, literal, reading_errors
-from tracemap.store.layout import OF_RUNS, RUNS, BadFile, Listing, Store
+from tracemap.measurements.sql import first_line, literal, quoted, reading_errors
+from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
 from tracemap.store.selection import Condition, cell_of
 from tracemap.store.tables import COLUMNS
 
@@ -32,14 +32,22 @@ class Headers:
         return replace(self, rows=rows)
 
     def without(self, bad: Sequence[BadFile]) -> Headers:
-        """Those that have none of these files, which the listing names from now on."""
-        names = {each.path.stem for each in bad}
-        listing = replace(self.listing, bad=(*self.listing.bad, *bad))
-        return Headers([row for row in self.rows if row["run"] not in names], listing)
+        """Those that have none of these files, nor a map whose file is one; the listing names them from now on."""
+        listing = replace(self.listing, bad=tuple(dict.fromkeys((*self.listing.bad, *bad))))
+        names = {each.path.stem for each in listing.bad}
+        return Headers([row for row in self.rows if row["run"] not in names and row["map"] not in names], listing)
 
-    def files(self, table: str) -> list[Any]:
-        """Their files of a table, in their order."""
-        return [self.listing.files[table][row["run"]] for row in self.rows]
+    def files(self, table: str) -> list[Path]:
+        """Their files of a table, in their order; of `ops` a file for each of their maps that has one."""
+        there = self.listing.files[table]
+        if table == OPS:
+            return [there[sha] for sha in self.maps if sha in there]
+        return [there[row["run"]] for row in self.rows]
+
+    @property
+    def maps(self) -> list[str]:
+        """Their maps, in the order in which runs of them were recorded."""
+        return [*dict.fromkeys(row["map"] for row in self.rows)]
 
 
 def read_headers(store: Store, *, skip_bad: bool) -> Headers:
@@ -67,36 +75,71 @@ def read_headers(store: Store, *, skip_bad: bool) -> Headers:
     return found
 
 
-def check_readable(listing: Listing) -> None:
+def check_readable(listing: Listing, remedy: str = "take such files away, or leave them out with --skip-bad") -> None:
     """Refuse a store with files that are none of its tables.
 
     Raises:
-        StoreInvalid: there are some; the first ones are named.
+        StoreInvalid: there are some; the first ones are named, and what to do.
     """
     if listing.bad:
         named = "; ".join(f"{each.path} {each.why}" for each in listing.bad[:_NAMED])
         more = f" (and {len(listing.bad) - _NAMED} more)" if len(listing.bad) > _NAMED else ""
-        raise StoreInvalid(f"{named}{more}: take such files away, or leave them out with --skip-bad")
+        raise StoreInvalid(f"{named}{more}: {remedy}")
 
 
 _NAMED: Final = 3
 
 
 def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
-    """The files of some tables that cannot be read to their ends: each is read whole, which is only done when a
-    question has failed.
+    """The files of some tables for which a question has failed: those of maps that are known to be bad or lost, and
+    those that cannot be read. Only then are they read for their own sake.
     """
-    found = []
-    for table in tables:
-        for path in headers.files(table):
-            try:
-                with duckdb.connect() as connection:
-                    connection.execute(
-                        f"SELECT bit_xor(hash(t)) FROM read_parquet({literal(str(path))}) AS t"
-                    ).fetchall()
-            except reading_errors() as error:
-                found.append(BadFile(path, f"is damaged: {first_line(error)}"))
+    found = [*_without_ops(headers)] if OPS in tables else []
+    for reading in (_read_whole, _read_by_values):
+        for table in tables:
+            for path in headers.files(table):
+                if why := _damage_of(path, table, reading):
+                    found.append(BadFile(path, f"is damaged: {why}"))
+        if found:
+            break
     return found
+
+
+def _without_ops(headers: Headers) -> Iterator[BadFile]:
+    """Files of the ops of maps that are bad; where such a file is not there, the headers of its runs."""
+    bad = [each for each in headers.listing.bad if each.path.stem in headers.maps]
+    yield from bad
+    lost = set(headers.maps) - headers.listing.files[OPS].keys() - {each.path.stem for each in bad}
+    for row in headers.rows:
+        if row["map"] in lost:
+            path = headers.listing.files[RUNS][row["run"]]
+            yield BadFile(path, "has lost the ops of its map, which are there again when a run of it is added again")
+
+
+def _damage_of(path: Path, table: str, reading: Callable[[duckdb.DuckDBPyConnection, str, str], str]) -> str:
+    """Why a file of a table cannot be read; "" where it can."""
+    try:
+        with duckdb.connect() as connection:
+            return reading(connection, f"read_parquet({literal(str(path))}, hive_partitioning = false)", table)
+    except reading_errors() as error:
+        return first_line(error)
+
+
+def _read_whole(connection: duckdb.DuckDBPyConnection, file: str, table: str) -> str:
+    there = {str(column): str(kind) for column, kind, *_ in connection.execute(f"DESCRIBE FROM {file}").fetchall()}
+    connection.execute(f"SELECT bit_xor(hash(t)) FROM {file} AS t").fetchall()
+    lost = [column for column, kind in COLUMNS.get(table, {}).items() if there.get(column) != kind]
+    return f"its column {lost[0]} is lost" if lost else ""
+
+
+def _read_by_values(connection: duckdb.DuckDBPyConnection, file: str, _table: str) -> str:
+    """Questions that name a value look at what a file says of its values, too, which nobody else reads."""
+    columns = [quoted(str(column)) for column, *_ in connection.execute(f"DESCRIBE FROM {file}").fetchall()]
+    (least,) = connection.execute(f"SELECT {', '.join(f'min({each})' for each in columns)} FROM {file}").fetchall()
+    for column, value in zip(columns, least, strict=True):
+        if value is not None:
+            connection.execute(f"SELECT count(*) FROM {file} WHERE {column} = {literal(str(value))}").fetchall()
+    return ""
 
 
 def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:

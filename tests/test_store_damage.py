@@ -1,0 +1,146 @@
+"""Damaged files of a store: every question names them, or leaves out the runs that have them and says so."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built
+from tests.support import check_cli, run_cli
+from tracemap.errors import StoreInvalid
+from tracemap.measurements.sql import rows_of
+from tracemap.options.store import StoreCompareOptions, StoreQueryOptions, StoreSitesOptions, StoreTrendOptions
+from tracemap.session.store import store_compare, store_query, store_sites, store_trend
+from tracemap.store.model import Looked
+
+MODELS = ("hand_mlp", "hand_oneline")
+CALLS = (20, 21)
+BEFORE, AFTER = (f"iterations={number}" for number in CALLS)
+RUNS = len(MODELS) * len(CALLS)
+
+
+def query(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+    looked = store_query(StoreQueryOptions(store=store, skip_bad=skip_bad)).looked
+    return looked, looked.runs
+
+
+def query_calls(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+    looked = store_query(StoreQueryOptions(store=store, skip_bad=skip_bad, calls=True)).looked
+    return looked, looked.runs
+
+
+def sites(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+    looked = store_sites(StoreSitesOptions(store=store, skip_bad=skip_bad)).looked
+    return looked, looked.runs
+
+
+def trend(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+    looked = store_trend(StoreTrendOptions(store=store, skip_bad=skip_bad)).looked
+    return looked, looked.runs
+
+
+def compare(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+    asked = StoreCompareOptions(store=store, skip_bad=skip_bad, before=(BEFORE,), after=(AFTER,))
+    found = store_compare(asked)
+    assert found.before.skipped == found.after.skipped
+    return found.after, found.before.runs + found.after.runs
+
+
+Ask = Callable[..., tuple[Looked, int]]
+"""What was looked at by a question, and how many runs."""
+READS: dict[Ask, tuple[str, ...]] = {
+    query: ("runs", "ops", "costs"),
+    query_calls: ("runs", "ops", "costs", "calls", "targets", "aside"),
+    sites: ("runs", "calls", "targets"),
+    trend: ("runs", "ops", "costs", "spreads"),
+    compare: ("runs", "ops", "costs", "spreads"),
+}
+CASES = [pytest.param(ask, table, id=f"{ask.__name__}-{table}") for ask, tables in READS.items() for table in tables]
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-20]
+
+
+def flipped(data: bytes) -> bytes:
+    """One bit of the header of the first page of the first column, which all questions read."""
+    return data[:4] + bytes([data[4] ^ 1]) + data[5:]
+
+
+@pytest.fixture(scope="module")
+def whole(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two models, each with two runs."""
+    folder = tmp_path_factory.mktemp("whole")
+    for model in MODELS:
+        for number in CALLS:
+            run = folder / f"{model}-{number}.parquet"
+            check_cli("record", built(model), "--iterations", str(number), "-o", run)
+            check_cli("store", "add", run, "--map", built(model), "--store", folder / "store")
+    return folder / "store"
+
+
+@pytest.fixture
+def store(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "store"))
+
+
+def file_of(store: Path, table: str) -> Path:
+    """The file that the first run of the second model has of a table; of `ops` that of its map."""
+    header = min(store.glob(f"runs/model={MODELS[1]}/**/*.parquet"))
+    if table != "ops":
+        return min(store.glob(f"{table}/**/{header.name}"))
+    ((sha,),) = rows_of(f"SELECT map FROM read_parquet('{header}', hive_partitioning = false)")
+    return store / "ops" / f"{sha}.parquet"
+
+
+@pytest.mark.parametrize("damage", [cut, flipped])
+@pytest.mark.parametrize(("ask", "table"), CASES)
+def test_a_damaged_file_is_named_and_can_be_left_out(
+    store: Path, ask: Ask, table: str, damage: Callable[[bytes], bytes]
+) -> None:
+    broken = file_of(store, table)
+    broken.write_bytes(damage(broken.read_bytes()))
+    with pytest.raises(StoreInvalid, match=r"take such files away, or leave them out with --skip-bad") as refused:
+        ask(store, skip_bad=False)
+    assert str(broken) in str(refused.value)
+    looked, runs = ask(store, skip_bad=True)
+    assert [skipped.file for skipped in looked.skipped] == [str(broken)]
+    assert runs == RUNS - (len(CALLS) if table == "ops" else 1)
+
+
+@pytest.mark.parametrize("ask", [query, trend, compare])
+def test_runs_whose_ops_are_lost_are_named_and_can_be_left_out(store: Path, ask: Ask) -> None:
+    file_of(store, "ops").unlink()
+    with pytest.raises(StoreInvalid, match="has lost the ops of its map, which are there again when a run of it is"):
+        ask(store, skip_bad=False)
+    looked, runs = ask(store, skip_bad=True)
+    headers = sorted(map(str, store.glob(f"runs/model={MODELS[1]}/**/*.parquet")))
+    assert sorted(skipped.file for skipped in looked.skipped) == headers
+    assert runs == RUNS - len(headers)
+
+
+@pytest.mark.parametrize("ask", [trend, compare])
+@pytest.mark.parametrize("table", ["costs", "spreads"])
+def test_no_bit_of_a_file_stops_those_who_leave_out_what_is_bad(store: Path, ask: Ask, table: str) -> None:
+    """What a file says of its values is read by some questions only; a bit that is in nobody's way may stay."""
+    broken = file_of(store, table)
+    whole = broken.read_bytes()
+    for place in range(4, len(whole), len(whole) // 16):
+        broken.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        looked, runs = ask(store, skip_bad=True)
+        assert [skipped.file for skipped in looked.skipped] in ([], [str(broken)]), place
+        assert runs == RUNS - len(looked.skipped), place
+
+
+def test_where_no_run_is_left_the_files_are_named(store: Path) -> None:
+    broken = sorted(store.glob("costs/**/*.parquet"))
+    for path in broken:
+        path.write_bytes(flipped(path.read_bytes()))
+    for words in (("trend",), ("compare", "--before", BEFORE, "--after", AFTER), ("query",)):
+        done = run_cli("store", *words, "--store", store, "--skip-bad")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "no run without such a file is left" in done.stderr
+        assert any(str(path) in done.stderr for path in broken)
