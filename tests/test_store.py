@@ -15,7 +15,10 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tracemap.graph.bundle import load
 from tracemap.measurements.sql import rows_of
+from tracemap.options.store import StoreAddOptions
+from tracemap.session.store_add import store_add
 from tracemap.store.engine import duck_engine
 from tracemap.store.headers import read_headers
 from tracemap.store.layout import Store
@@ -127,6 +130,30 @@ def test_the_same_run_is_there_once(bundle: Path, store: Path, runs: list[Path],
     (added,) = add(bundle, store, copy)["runs"]
     assert not added["added"]
     assert sorted(path for path in store.rglob("*")) == before
+
+
+def test_what_is_there_is_not_joined_again(
+    bundle: Path, store: Path, runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From another place, by another name, and with the map's ops lost, which are there again then."""
+
+    def refused(request: object) -> None:
+        raise AssertionError(f"{request} is joined")
+
+    copy, loaded = tmp_path / "copy.parquet", load(bundle)
+    shutil.copy(runs[0], copy)
+    here = tmp_path / "store"
+    shutil.copytree(store, here)
+    (ops,) = (here / "ops").iterdir()
+    ops.unlink()
+    monkeypatch.setattr("tracemap.attribution.attribute.joined", refused)
+    (added,) = store_add([copy], loaded, StoreAddOptions(store=here)).runs
+    assert not added.added
+    assert list((here / "runs").rglob(f"{added.run}.parquet"))
+    assert query(here)["groups"] == query(store)["groups"]
+    with pytest.raises(AssertionError, match="is joined"):
+        store_add([copy], loaded, StoreAddOptions(store=tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
 
 
 def test_conditions_choose_runs(store: Path) -> None:

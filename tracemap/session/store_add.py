@@ -43,7 +43,7 @@ def store_add(
     """
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
-    from tracemap.store.adding import Said
+    from tracemap.store.adding import Said, number_of
     from tracemap.store.layout import Store
     from tracemap.store.model import AddedRun, FleetAdded
 
@@ -61,19 +61,25 @@ def store_add(
             machine = _machine(opened, options, recorded_ns)
             images = cache(partial(read_images, of_run.module_path))
             with placed_runs([opened], images) as (run,):
-                content = path if path.is_file() else run.table
+                number = number_of(of_run.map_sha256, run.header, path if path.is_file() else run.table)
                 model = options.model or of_run.path.resolve().stem
-                said = Said(content=content, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
+                said = Said(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
                 name, was_there = _add(store, of_run, request_of(of_run, [run], options, images), said, progress)
             found.append(AddedRun(str(path), name, model, not was_there))
     return FleetAdded(runs=tuple(found))
 
 
 def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: Progress) -> tuple[str, bool]:
-    """Put one run into a store; returns its name there, and whether it was there before."""
-    from tracemap.attribution.attribute import joined
+    """Put one run into a store; returns its name there, and whether it was there before: then nothing is joined."""
+    from tracemap.attribution.attribute import check_runs, joined
     from tracemap.store.adding import add_run
+    from tracemap.store.layout import run_name
 
+    name = run_name(said.number)
+    if store.has_run(name):
+        check_runs(request.graph, request.runs, allow_mismatch=request.allow_mismatch)
+        _keep_map(store, bundle, said, progress)  # which may have been lost
+        return name, True
     with joined(request) as made:
         _keep_map(store, bundle, said, progress)
         added = add_run(store, bundle.graph, made, said)

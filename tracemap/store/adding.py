@@ -46,10 +46,10 @@ _PART: Final = 1 << 20
 class Said:
     """What is said of a run by who adds it: the name of its model, tags, and what its header does not tell.
 
-    `content`: the file that it was given as, by which it is told from others.
+    `number`: by which it is told from others (`number_of`).
     """
 
-    content: Path
+    number: int
     model: str
     tags: Mapping[str, str] = field(default_factory=dict)
     machine: Machine
@@ -73,7 +73,7 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     """
     result = joined.result
     metrics = _checked(joined)
-    number = _number(joined, said)
+    number = said.number
     name = run_name(number)
     if store.has_run(name):
         return Added(name, was_there=True)
@@ -107,13 +107,19 @@ def _checked(joined: Joined) -> tuple[Metric, ...]:
     return metrics
 
 
-def _number(joined: Joined, said: Said) -> int:
-    """The number of a run: of its file, its header (which lies beside a CSV) and its map."""
+def number_of(map_sha256: str, header: RunHeader, content: Path) -> int:
+    """The number of a run: of its map, its header (which lies beside a CSV) and its file. No event is joined for it.
+
+    Args:
+        map_sha256: of the bundle's map.
+        header: of the run.
+        content: the file that the run was given as.
+    """
 
     def parts() -> Iterator[bytes]:
-        yield joined.result.map_sha256.encode()
-        yield encode(joined.result.run)
-        with said.content.open("rb") as file:
+        yield map_sha256.encode()
+        yield encode(header)
+        with content.open("rb") as file:
             while part := file.read(_PART):
                 yield part
 
