@@ -1,8 +1,8 @@
 """The examples in the docstrings of the Python API, and those of the rooms' own functions, as doctest reads them.
 
 `python -m tests.examples FOLDER` runs the examples of the API, each in a copy of the folder: they are of `model.mlir`
-in it, its bundle `model.tracemap` with remarks, its runs `run.parquet` and `again.parquet`, and `edited.mlir`, the
-configuration of its first kernel.
+in it, its bundle `model.tracemap` with remarks, its runs `run.parquet` and `again.parquet`, the store `nightly` with
+both, and `edited.mlir`, the configuration of its first kernel.
 """
 
 from __future__ import annotations

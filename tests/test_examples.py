@@ -22,8 +22,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("examples")
     shutil.copy(PROGRAM, made)
     check_cli("build", "model.mlir", "--remarks", cwd=made)
-    for run in ("run.parquet", "again.parquet"):
+    for night, run in enumerate(("run.parquet", "again.parquet"), 1):
         check_cli("record", "model.tracemap", "--iterations", "5", "-o", run, cwd=made)
+        added = (run, "--map", "model.tracemap", "--tag", f"night={night}", "--store", "nightly")
+        check_cli("store", "add", *added, cwd=made)
     check_cli("swap", "model.tracemap", "main_dispatch_0", "--dump", "configuration", "-o", "edited.mlir", cwd=made)
     return made
 

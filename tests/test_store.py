@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tracemap
 from tests.conftest import Built
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tracemap.codec import pretty
 from tracemap.graph.bundle import load
 from tracemap.measurements.sql import rows_of
-from tracemap.options.store import StoreAddOptions
+from tracemap.options.store import StoreAddOptions, StoreSitesOptions
 from tracemap.session.store_add import store_add
 from tracemap.store.engine import duck_engine
 from tracemap.store.headers import read_headers
@@ -340,6 +342,26 @@ def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> 
     check_cli("store", "query", "--store", store, "--format", "json", "-o", target)
     assert json.loads(target.read_text(encoding="utf-8")) == query(store)
     assert "exists already" in failed("store", "query", "--store", store, "-o", target).stderr
+
+
+def test_python_answers_as_the_commands_do(bundle: Path, store: Path, runs: list[Path], tmp_path: Path) -> None:
+    words = ("--format", "json", "--store", store)
+    one, other = "iterations=20", "iterations=21"
+    assert pretty(tracemap.store_list(store)) == check_cli("store", "list", *words)
+    grouped = check_cli("store", "query", *words, "--group-by", "iterations", "--calls")
+    assert pretty(tracemap.store_query(store, group_by=["iterations"], calls=True)) == grouped
+    asked = StoreSitesOptions(store=store, metric="duration_ns")
+    sites = check_cli("store", "sites", *words, "--metric", "duration_ns", "--where", one)
+    assert pretty(tracemap.store_sites(str(store), asked, where=[one])) == sites
+    assert pretty(tracemap.store_trend(store, threshold=5)) == check_cli("store", "trend", *words, "--threshold", "5")
+    compared = check_cli("store", "compare", *words, "--before", one, "--after", other)
+    assert pretty(tracemap.store_compare(store, [one], [other])) == compared
+    added = tracemap.store_add(runs[0], tmp_path / "s", bundle, tag=["branch=main"])
+    assert pretty(added).replace(": true", ": false") == check_cli(
+        "store", "add", runs[0], "--map", bundle, "--tag", "branch=main", "--format", "json", "--store", tmp_path / "s"
+    )
+    with pytest.raises(TypeError, match="no option 'groupby', but 'group_by'"):
+        tracemap.store_query(store, groupby=["host"])
 
 
 # ---- percentiles

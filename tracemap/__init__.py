@@ -13,9 +13,10 @@ be given as text, a model as its file, its MLIR text or its bytes, inputs as arr
         print(op.name, op.line, op.metrics["cpu_ns"].attributed)
 
 The examples of single functions are of such a `model.mlir` as well, of its bundle `model.tracemap`, which keeps the
-compiler's remarks, of runs of it (`run.parquet`, `again.parquet`), and of `edited.mlir`, the configuration of its first
-kernel as `tracemap swap --dump` writes it. All functions raise kinds of `tracemap.errors.TracemapError`, and TypeError
-for an option that does not exist.
+compiler's remarks, of runs of it (`run.parquet`, `again.parquet`), of a store `nightly` that has both, one with the tag
+`night=1`, one with `night=2`, and of `edited.mlir`, the configuration of its first kernel as `tracemap swap --dump`
+writes it. All functions raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not
+exist.
 
 Long because: it has a function for each command, and all of them are to be found in one place.
 """
@@ -49,6 +50,14 @@ if TYPE_CHECKING:
     from tracemap.options.remarks import RemarksOptions
     from tracemap.options.report import ReportOptions
     from tracemap.options.run import RunOptions
+    from tracemap.options.store import (
+        StoreAddOptions,
+        StoreCompareOptions,
+        StoreListOptions,
+        StoreQueryOptions,
+        StoreSitesOptions,
+        StoreTrendOptions,
+    )
     from tracemap.options.swap import SwapOptions
     from tracemap.options.sweep import SweepOptions
     from tracemap.options.tune import TuneOptions
@@ -58,6 +67,8 @@ if TYPE_CHECKING:
     from tracemap.results.comparison import Comparison
     from tracemap.results.recording import Recording
     from tracemap.results.run import Run as RunResult
+    from tracemap.store.changed import FleetComparison, FleetTrends
+    from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetRuns
 
     Run = str | Path | Recorded
     Runs = Run | Sequence[Run]
@@ -79,6 +90,12 @@ __all__ = [
     "remarks",
     "report",
     "run",
+    "store_add",
+    "store_compare",
+    "store_list",
+    "store_query",
+    "store_sites",
+    "store_trend",
     "swap",
     "sweep",
     "tune",
@@ -612,6 +629,173 @@ def report(
 
     asked = chosen(ReportOptions, options, changes, output=output)
     report_bundle(_opened(bundle), _paths(runs), asked)
+
+
+def store_add(
+    runs: Runs,
+    store: str | Path,
+    bundle: StoredBundle | str | Path | None = None,
+    options: StoreAddOptions | None = None,
+    **changes: object,
+) -> FleetAdded:
+    """Put runs into a store, each joined with its bundle; the store is made with the first one.
+
+    Args:
+        runs: as `attribute` takes them.
+        store: its folder.
+        bundle: what `build` or `load` returned, or its path; None: each run's own is found.
+        options: what `tracemap store add` can be asked; None: its defaults.
+        changes: options by name, such as `tag=["branch=main"]`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.store_add.store_add` does.
+        TypeError: there is no such option.
+
+    Example:
+        >>> made = tracemap.store_add(["run.parquet", "again.parquet"], "new", "model.tracemap", tag=["branch=main"])
+        >>> [(run.file, run.added) for run in made.runs]
+        [('run.parquet', True), ('again.parquet', True)]
+        >>> tracemap.store_add("run.parquet", "new", "model.tracemap").runs[0].added
+        False
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.store import StoreAddOptions
+    from tracemap.session.store_add import store_add as add_runs
+
+    asked = chosen(StoreAddOptions, options, changes, store=store)
+    return add_runs(_paths(runs), None if bundle is None else _opened(bundle), asked)
+
+
+def store_list(store: str | Path, options: StoreListOptions | None = None, **changes: object) -> FleetRuns:
+    """The runs of a store, with what their headers tell.
+
+    Args:
+        store: its folder.
+        options: what `tracemap store list` can be asked; None: its defaults.
+        changes: options by name, such as `where=["host=ci-*"]`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.store.store_list` does.
+        TypeError: there is no such option.
+
+    Example:
+        >>> found = tracemap.store_list("nightly", where=["tag.night=2"])
+        >>> [(run.model, run.iterations, run.tags) for run in found.runs]
+        [('model', 5, {'night': '2'})]
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.store import StoreListOptions
+    from tracemap.session.store import store_list as ask
+
+    return ask(chosen(StoreListOptions, options, changes, store=store))
+
+
+def store_query(store: str | Path, options: StoreQueryOptions | None = None, **changes: object) -> FleetCosts:
+    """What ops cost over runs of a store: of each model, and of each value of the columns to group by.
+
+    Args:
+        store: its folder.
+        options: what `tracemap store query` can be asked; None: its defaults.
+        changes: options by name, such as `group_by=["cpu_model"]`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.store.store_query` does.
+        TypeError: there is no such option.
+
+    Example:
+        >>> found = tracemap.store_query("nightly", group_by=["tag.night"], metric=["cpu_ns"])
+        >>> [(group.group, group.runs, len(group.ops)) for group in found.groups]
+        [({'tag.night': '1'}, 1, 8), ({'tag.night': '2'}, 1, 8)]
+        >>> cpu = found.groups[0].metrics[0]
+        >>> sum(op.amounts["cpu_ns"] for op in found.groups[0].ops) == cpu.attributed == cpu.measured - cpu.residual
+        True
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.store import StoreQueryOptions
+    from tracemap.session.store import store_query as ask
+
+    return ask(chosen(StoreQueryOptions, options, changes, store=store))
+
+
+def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **changes: object) -> FleetCalls:
+    """How long single calls of each site take over runs of a store: percentiles.
+
+    Args:
+        store: its folder.
+        options: what `tracemap store sites` can be asked; None: its defaults.
+        changes: options by name, such as `group_by=["cpu_model"]`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.store.store_sites` does.
+        TypeError: there is no such option.
+
+    Example:
+        >>> (group,) = tracemap.store_sites("nightly").groups
+        >>> group.runs, all(site.p10 <= site.median <= site.most for site in group.sites)
+        (2, True)
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.store import StoreSitesOptions
+    from tracemap.session.store import store_sites as ask
+
+    return ask(chosen(StoreSitesOptions, options, changes, store=store))
+
+
+def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **changes: object) -> FleetTrends:
+    """Which ops became slower or faster over the runs of a store, since which night; hosts unlike others.
+
+    Args:
+        store: its folder.
+        options: what `tracemap store trend` can be asked; None: its defaults.
+        changes: options by name, such as `over="compiler", html="trend.html"`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.store.store_trend` does.
+        TypeError: there is no such option.
+
+    Example:
+        >>> found = tracemap.store_trend("nightly")
+        >>> [(trend.model, trend.changes) for trend in found.models]
+        [('model', ())]
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.store import StoreTrendOptions
+    from tracemap.session.store import store_trend as ask
+
+    return ask(chosen(StoreTrendOptions, options, changes, store=store))
+
+
+def store_compare(
+    store: str | Path,
+    before: Sequence[str],
+    after: Sequence[str],
+    options: StoreCompareOptions | None = None,
+    **changes: object,
+) -> FleetComparison:
+    """Which ops cost more or less in some runs of a store than in others, on which processors.
+
+    Args:
+        store: its folder.
+        before: conditions that hold of the runs of the one side, such as `["date=2026-11-01"]`.
+        after: the same, of the other side.
+        options: what `tracemap store compare` can be asked; None: its defaults.
+        changes: options by name, such as `threshold=5`.
+
+    Raises:
+        tracemap.errors.TracemapError: as `tracemap.session.store.store_compare` does.
+        TypeError: there is no such option.
+
+    Example:
+        >>> found = tracemap.store_compare("nightly", ["tag.night=1"], ["tag.night=2"])
+        >>> [model.model for model in found.models], found.before.runs, found.after.runs
+        (['model'], 1, 1)
+    """
+    from tracemap.options.option import chosen
+    from tracemap.options.store import StoreCompareOptions
+    from tracemap.session.store import store_compare as compare_runs
+
+    asked = chosen(StoreCompareOptions, options, changes, store=store, before=before, after=after)
+    return compare_runs(asked)
 
 
 def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need not be there
