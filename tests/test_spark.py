@@ -30,7 +30,7 @@ from tracemap.measurements.sql import literal, open_database, quoted, rows_of
 from tracemap.store.costs import Question, fleet_costs
 from tracemap.store.engine import DuckEngine, Engine
 from tracemap.store.headers import read_headers
-from tracemap.store.layout import Store
+from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names, read_names
 from tracemap.store.percentiles import MOST_EXACT, fleet_calls
 from tracemap.toolchain import no_progress
@@ -87,7 +87,7 @@ def spark() -> Iterator[Engine]:
 
 
 def answered(engine: Engine, store: Path, question: Question) -> Json:
-    headers = read_headers(Store(store), skip_bad=False)
+    headers = read_headers(store_at(store), skip_bad=False)
     names = read_names(headers.listing, [row["map"] for row in headers.rows])
     answer = json.loads(encode(fleet_costs(engine, headers, names, question)))
     assert isinstance(answer, dict)
@@ -126,7 +126,7 @@ def test_calls_and_summaries_are_the_same_in_duckdb(store: Path, of: tuple[str, 
 @on_spark
 @pytest.mark.parametrize("most_exact", [0, MOST_EXACT], ids=["histogram", "exact"])
 def test_percentiles_of_calls_are_the_same(store: Path, spark: Engine, most_exact: int) -> None:
-    headers, nobody, found = read_headers(Store(store), skip_bad=False), Names({}, ()), []
+    headers, nobody, found = read_headers(store_at(store), skip_bad=False), Names({}, ()), []
     with duck() as engine:
         for each in (engine, spark):
             found.append(encode(fleet_calls(each, headers, nobody, "cpu_ns", ("tag.how",), most_exact)))

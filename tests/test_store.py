@@ -23,7 +23,7 @@ from tracemap.options.store import StoreAddOptions, StoreSitesOptions
 from tracemap.session.store_add import store_add
 from tracemap.store.engine import duck_engine
 from tracemap.store.headers import read_headers
-from tracemap.store.layout import Store
+from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names
 from tracemap.store.percentiles import fleet_calls
 from tracemap.toolchain import no_progress
@@ -384,7 +384,7 @@ def test_percentiles_of_sites_are_those_of_their_calls(store: Path, runs: list[P
 
 
 def test_buckets_tell_percentiles_as_well_as_they_say(store: Path) -> None:
-    headers = read_headers(Store(store), skip_bad=False)
+    headers = read_headers(store_at(store), skip_bad=False)
     with duck_engine(0, no_progress) as engine:
         exact, sketched = (fleet_calls(engine, headers, Names({}, ()), "cpu_ns", (), most) for most in (10**9, 0))
     assert (exact.error_percent, sketched.error_percent) == (0, 0.5)

@@ -20,7 +20,7 @@ from tracemap.store.asking import Over, fleet_comparison, fleet_trends
 from tracemap.store.costs import Question, fleet_costs
 from tracemap.store.engine import DuckEngine
 from tracemap.store.headers import Headers, read_headers
-from tracemap.store.layout import Store
+from tracemap.store.layout import store_at
 from tracemap.store.lineage import read_names
 from tracemap.store.percentiles import fleet_calls
 from tracemap.store.tables import Row
@@ -200,7 +200,7 @@ def headers(built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathF
     words: Sequence[str | Path] = ("--map", built("hand_mlp"), "--store", store)
     check_cli("store", "add", recorded("hand_mlp"), *words)
     check_cli("store", "add", recorded("hand_mlp", ".csv"), *words, "--tag", "other=1")
-    return read_headers(Store(store), skip_bad=False)
+    return read_headers(store_at(store), skip_bad=False)
 
 
 def test_queries_are_common_to_both_engines_as_they_are_sent(headers: Headers) -> None:

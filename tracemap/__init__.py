@@ -642,7 +642,7 @@ def store_add(
 
     Args:
         runs: as `attribute` takes them.
-        store: its folder.
+        store: its folder, or a bucket's address as a text.
         bundle: what `build` or `load` returned, or its path; None: each run's own is found.
         options: what `tracemap store add` can be asked; None: its defaults.
         changes: options by name, such as `tag=["branch=main"]`.
@@ -670,7 +670,7 @@ def store_list(store: str | Path, options: StoreListOptions | None = None, **cha
     """The runs of a store, with what their headers tell.
 
     Args:
-        store: its folder.
+        store: its folder, or a bucket's address as a text.
         options: what `tracemap store list` can be asked; None: its defaults.
         changes: options by name, such as `where=["host=ci-*"]`.
 
@@ -694,7 +694,7 @@ def store_query(store: str | Path, options: StoreQueryOptions | None = None, **c
     """What ops cost over runs of a store: of each model, and of each value of the columns to group by.
 
     Args:
-        store: its folder.
+        store: its folder, or a bucket's address as a text.
         options: what `tracemap store query` can be asked; None: its defaults.
         changes: options by name, such as `group_by=["cpu_model"]`.
 
@@ -721,7 +721,7 @@ def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **c
     """How long single calls of each site take over runs of a store: percentiles.
 
     Args:
-        store: its folder.
+        store: its folder, or a bucket's address as a text.
         options: what `tracemap store sites` can be asked; None: its defaults.
         changes: options by name, such as `group_by=["cpu_model"]`.
 
@@ -745,7 +745,7 @@ def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **c
     """Which ops became slower or faster over the runs of a store, since which night; hosts unlike others.
 
     Args:
-        store: its folder.
+        store: its folder, or a bucket's address as a text.
         options: what `tracemap store trend` can be asked; None: its defaults.
         changes: options by name, such as `over="compiler", html="trend.html"`.
 
@@ -775,7 +775,7 @@ def store_compare(
     """Which ops cost more or less in some runs of a store than in others, on which processors.
 
     Args:
-        store: its folder.
+        store: its folder, or a bucket's address as a text.
         before: conditions that hold of the runs of the one side, such as `["date=2026-11-01"]`.
         after: the same, of the other side.
         options: what `tracemap store compare` can be asked; None: its defaults.

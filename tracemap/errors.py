@@ -169,7 +169,7 @@ class RunVersion(TracemapError):
 
 
 class StoreInvalid(TracemapError):
-    """A folder is no store of runs, or files in it are damaged or none of its tables."""
+    """A folder or bucket is no store of runs or cannot be read, or files in it are damaged or none of its tables."""
 
     remedy = "take away the files that the message names, or leave them out with `--skip-bad`"
 

@@ -21,6 +21,7 @@ _KINDS_OF_PATH = {
     "any": PATH,
     "file": click.Path(exists=True, dir_okay=False, path_type=Path),
     "folder": click.Path(exists=True, file_okay=False, path_type=Path),
+    "address": click.Path(),
 }
 
 
@@ -108,7 +109,7 @@ def _click_type(declared: DeclaredOption) -> click.ParamType[Any]:
     option, item = declared.option, declared.item
     if declared.choices:
         return click.Choice(declared.choices)
-    if item is Path:
+    if item is Path or option.path == "address":
         return _KINDS_OF_PATH[option.path]
     if item is int:
         least, most = (None if limit is None else int(limit) for limit in (option.at_least, option.at_most))

@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from tracemap.errors import UsageInvalid
+from tracemap.options.address import taken_address
 from tracemap.units import Integer, Unknown
 
 T = TypeVar("T")
@@ -44,8 +46,8 @@ class Option:
     """The environment variable that stands for it where it is not given."""
     bare: Integer | None = None
     """What it is where its name is typed without a value; None: the value must be there."""
-    path: Literal["any", "file", "folder"] = "any"
-    """Whether the command line takes any path, or only an existing file or folder."""
+    path: Literal["any", "file", "folder", "address"] = "any"
+    """Whether the command line takes any path, or only an existing file or folder; or a text that may be an address."""
     split: bool = False
     """Whether its names come in one word, with commas between them."""
 
@@ -145,8 +147,8 @@ class DeclaredOption:
             if not isinstance(value, str) or value not in self.choices:
                 raise self._not_taken(value, f"one of {', '.join(self.choices)}")
             return self.item(value)
-        if self.item is Path and isinstance(value, (str, os.PathLike)):
-            return Path(value)
+        if isinstance(value, (str, os.PathLike)) and (taken := self._path_taken()) is not None:
+            return taken(value)
         if self.item is float and type(value) is int:  # `95` is a number as much as `95.0`
             value = float(value)
         if not isinstance(value, self.item) or (isinstance(value, bool) and self.item is not bool):
@@ -154,6 +156,12 @@ class DeclaredOption:
         if not all(holds(value, limit) for _, limit, holds in self._limits()):
             raise self._not_taken(value, " and ".join(f"{word} {limit}" for word, limit, _ in self._limits()))
         return value
+
+    def _path_taken(self) -> Callable[[str | os.PathLike[str]], object] | None:
+        """What makes a path or an address of a text; None: it is neither."""
+        if self.option.path == "address":
+            return partial(taken_address, self.name)
+        return Path if self.item is Path else None
 
     def _limits(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
         """What a value must be: the words for it, the limit, and the comparison that holds (of no number: nothing)."""

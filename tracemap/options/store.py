@@ -9,7 +9,7 @@ from typing import Final, Literal
 from tracemap.options.attribute import DISPATCH_HELP, KEEP_DISTURBED_HELP, LEAST_MEMORY_MB, MEMORY_HELP, RULE_HELP, Rule
 from tracemap.options.option import Options, option, required
 
-_STORE_HELP: Final = "The store: a folder."
+_STORE_HELP: Final = "The store: a folder, or a bucket: s3://BUCKET/PREFIX."
 _STORE_VARIABLE: Final = "TRACEMAP_STORE"
 _GROUP_BY_HELP: Final = "Tell runs apart by columns of their headers: host,cpu_model,compiler,date,tag.NAME."
 _ENGINE_HELP: Final = "What adds up: duckdb, in this process, or Spark: local[*] or spark://HOST:PORT."
@@ -19,7 +19,7 @@ _ENGINE_HELP: Final = "What adds up: duckdb, in this process, or Spark: local[*]
 class StoreAddOptions(Options):
     """Which store runs go to, and what is said of them."""
 
-    store: Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE)
+    store: str | Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE, path="address")
     map: Path | None = option(
         None, "The bundle of the runs.  [default: found as tracemap attribute does]", metavar="BUNDLE"
     )
@@ -44,7 +44,7 @@ class StoreAddOptions(Options):
 class AskOptions(Options):
     """Which runs of a store a question is about, and where the answer goes."""
 
-    store: Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE)
+    store: str | Path = required(_STORE_HELP, metavar="DIR", variable=_STORE_VARIABLE, path="address")
     where: tuple[str, ...] = option(
         (),
         "Only runs of which this holds: host=ci-*, date>=2026-11-01, tag.branch=main; may be repeated.",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracemap.store.engine import Engine
     from tracemap.store.headers import Headers
     from tracemap.store.model import FleetCalls, FleetCosts, FleetRuns
+    from tracemap.store.places import Place
 
 _T = TypeVar("_T")
 
@@ -37,11 +38,11 @@ def asked(options: AskOptions) -> Headers:
         UsageInvalid: a condition is none, or no run is as it says.
     """
     from tracemap.store.headers import read_headers
-    from tracemap.store.layout import Store
+    from tracemap.store.layout import store_at
     from tracemap.store.selection import conditions
 
     wanted = conditions(options.where)
-    headers = read_headers(Store(options.store), skip_bad=options.skip_bad)
+    headers = read_headers(store_at(options.store), skip_bad=options.skip_bad)
     chosen = headers.chosen(wanted)
     if not chosen.rows:
         named = " ".join(f"--where {text}" for text in options.where)
@@ -68,7 +69,7 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     question = Question(options.group_by, options.metric, options.calls)
     headers = asked(options)
     tables = (OPS, CALLS, TARGETS, ASIDE, COSTS) if options.calls else (OPS, COSTS)
-    with _engine(options.engine, options.memory, progress) as engine:
+    with _engine(options, headers.listing.place, progress) as engine:
 
         def ask(whole: Headers) -> FleetCosts:
             return fleet_costs(engine, whole, read_names(whole.listing, whole.maps), question)
@@ -95,7 +96,7 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
     for column in options.group_by:
         check_column(column)
     headers, nobody = asked(options), Names({}, ())
-    with _engine(options.engine, options.memory, progress) as engine:
+    with _engine(options, headers.listing.place, progress) as engine:
 
         def ask(whole: Headers) -> FleetCalls:
             return fleet_calls(engine, whole, nobody, options.metric, options.group_by)
@@ -122,7 +123,7 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     check_files(options.output, options.html, force=options.force)
     headers = asked(options)
     progress("looking for changes")
-    with duck_engine(options.memory, progress) as engine:
+    with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
         def ask(whole: Headers) -> FleetTrends:
             names = read_names(whole.listing, whole.maps)
@@ -154,7 +155,7 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     headers = asked(options)
     sides = _side(headers, "--before", options.before), _side(headers, "--after", options.after)
     progress("comparing")
-    with duck_engine(options.memory, progress) as engine:
+    with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
         def ask(before: Headers, after: Headers) -> FleetComparison:
             of_either = {*before.maps, *after.maps}
@@ -222,14 +223,16 @@ def store_list(options: StoreListOptions) -> FleetRuns:
 
 
 @contextmanager
-def _engine(name: str, memory_mb: int, progress: Progress) -> Iterator[Engine]:
-    if name == "duckdb":
+def _engine(options: StoreQueryOptions | StoreSitesOptions, place: Place, progress: Progress) -> Iterator[Engine]:
+    if options.engine == "duckdb":
         from tracemap.store.engine import duck_engine
 
-        with duck_engine(memory_mb, progress) as engine:
+        with duck_engine(options.memory, progress, place) as engine:
             yield engine
         return
     from tracemap.store.spark import spark_engine
 
-    with spark_engine(name, memory_mb, progress) as on_spark:
+    if not place.local:
+        raise UsageInvalid(f"--engine {options.engine}: Spark reads stores in folders only; leave it out for {place}")
+    with spark_engine(options.engine, options.memory, progress) as on_spark:
         yield on_spark

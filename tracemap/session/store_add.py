@@ -44,7 +44,7 @@ def store_add(
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
     from tracemap.store.adding import Said, number_of
-    from tracemap.store.layout import Store
+    from tracemap.store.layout import store_at
     from tracemap.store.model import AddedRun, FleetAdded
 
     if not runs:
@@ -53,7 +53,7 @@ def store_add(
     tags, recorded_ns = _tags(options.tag), _recorded_ns(options.recorded)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    store, found = Store(options.store), []
+    store, found = store_at(options.store), []
     for path in runs:
         with opened_runs([path], dispatch=options.dispatch) as (opened,):
             of_run = bundle or load(find_bundle(opened, path))
@@ -99,10 +99,10 @@ def _keep_map(store: Store, bundle: Bundle, said: Said, progress: Progress) -> N
 
 def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
     from tracemap.store.headers import read_headers
-    from tracemap.store.layout import OPS, RUNS
+    from tracemap.store.layout import OPS
     from tracemap.store.lineage import SAME, kept_bundle, read_ops
 
-    if not (store.root / RUNS).is_dir():
+    if not store.has_runs():
         return {}
     headers = read_headers(store, skip_bad=True)
     there = headers.listing.files[OPS]

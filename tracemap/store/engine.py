@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tracemap.errors import StoreInvalid, UsageInvalid
@@ -25,6 +24,7 @@ from tracemap.measurements.sql import (
     spared_memory,
 )
 from tracemap.store.layout import CALLS
+from tracemap.store.places import Place
 from tracemap.store.tables import AMOUNT, COLUMNS, Row
 from tracemap.toolchain import Progress
 
@@ -45,7 +45,7 @@ def text_literal(text: str) -> str:
 class Engine(Protocol):
     """Runs queries over views and kept tables."""
 
-    def view(self, name: str, files: Sequence[Path]) -> None:
+    def view(self, name: str, files: Sequence[str]) -> None:
         """Make files of one table a view. Without files it has no rows.
 
         Calls have the metrics that their run was measured with: one that a file lacks is NULL there.
@@ -77,7 +77,7 @@ class DuckEngine:
         whole = "CAST(a AS HUGEINT) // CAST(b AS HUGEINT)"
         connection.execute(f"CREATE MACRO {QUOTIENT}(a, b) AS CAST({whole} AS {AMOUNT})")
 
-    def view(self, name: str, files: Sequence[Path]) -> None:
+    def view(self, name: str, files: Sequence[str]) -> None:
         """As `Engine.view`."""
         if not files:
             empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in COLUMNS[name].items())
@@ -141,7 +141,7 @@ def _plain(cell: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
     return int(cell) if isinstance(cell, Decimal) else cell
 
 
-def columns_of(files: Sequence[Path]) -> dict[str, str]:
+def columns_of(files: Sequence[str]) -> dict[str, str]:
     """The columns that Parquet files have together, with their types, as their footers tell.
 
     Raises:
@@ -157,15 +157,24 @@ def columns_of(files: Sequence[Path]) -> dict[str, str]:
     return {str(column): str(kind) for column, kind, *_ in described}
 
 
-def _parquet(files: Sequence[Path], table: str) -> str:
+def _parquet(files: Sequence[str], table: str) -> str:
     """Files of a table as DuckDB takes them; to find the columns of all of them takes as long as reading small ones."""
-    listed = ", ".join(literal(str(path)) for path in files)
+    listed = ", ".join(literal(path) for path in files)
     return f"read_parquet([{listed}], union_by_name = {str(table == CALLS).lower()}, hive_partitioning = false)"
 
 
 @contextmanager
-def duck_engine(memory_mb: int, progress: Progress) -> Iterator[DuckEngine]:
-    """DuckDB, which may hold so many megabytes (0: what the machine can spare)."""
+def duck_engine(memory_mb: int, progress: Progress, place: Place | None = None) -> Iterator[DuckEngine]:
+    """DuckDB, which may hold so many megabytes (0: what the machine can spare), and reads files of a place."""
     memory = memory_mb * 1_000_000 or spared_memory()
     with open_database(memory) as connection:
-        yield DuckEngine(connection, memory, progress)
+        engine = DuckEngine(connection, memory, progress)
+        if place is None:
+            yield engine
+            return
+        place.open_to(connection)
+        try:
+            yield engine
+        except StoreInvalid:
+            place.check_answers()
+            raise

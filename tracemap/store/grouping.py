@@ -22,7 +22,7 @@ def looked(headers: Headers) -> Looked:
     ahead = sum(
         row["recorded_ns"] is not None and row["recorded_ns"] > row["added_ns"] + _AHEAD_NS for row in headers.rows
     )
-    skipped = tuple(SkippedFile(str(each.path), each.why) for each in headers.listing.bad)
+    skipped = tuple(SkippedFile(each.path, each.why) for each in headers.listing.bad)
     return Looked(len(headers.rows), skipped, headers.listing.unfinished, ahead)
 
 

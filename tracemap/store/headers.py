@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -12,6 +12,7 @@ import duckdb
 from tracemap.errors import StoreInvalid
 from tracemap.measurements.sql import first_line, literal, quoted, reading_errors
 from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
+from tracemap.store.places import Place
 from tracemap.store.selection import Condition, cell_of
 from tracemap.store.tables import COLUMNS
 
@@ -34,10 +35,10 @@ class Headers:
     def without(self, bad: Sequence[BadFile]) -> Headers:
         """Those that have none of these files, nor a map whose file is one; the listing names them from now on."""
         listing = replace(self.listing, bad=tuple(dict.fromkeys((*self.listing.bad, *bad))))
-        names = {each.path.stem for each in listing.bad}
+        names = {each.stem for each in listing.bad}
         return Headers([row for row in self.rows if row["run"] not in names and row["map"] not in names], listing)
 
-    def files(self, table: str) -> list[Path]:
+    def files(self, table: str) -> list[str]:
         """Their files of a table, in their order; of `ops` a file for each of their maps that has one."""
         there = self.listing.files[table]
         if table == OPS:
@@ -65,10 +66,10 @@ def read_headers(store: Store, *, skip_bad: bool) -> Headers:
         if lacks:
             path = listing.files[RUNS][row["run"]]
             missing.append(BadFile(path, f"has lost its {' and its '.join(lacks)}"))
-    lost = {each.path.stem for each in missing}
+    lost = {each.stem for each in missing}
     # A run that has lost a file to damage is named once, by that file.
-    broken = {each.path.stem for each in listing.bad}
-    bad = (*listing.bad, *(each for each in missing if each.path.stem not in broken))
+    broken = {each.stem for each in listing.bad}
+    bad = (*listing.bad, *(each for each in missing if each.stem not in broken))
     found = Headers([row for row in rows if row["run"] not in lost | broken], replace(listing, bad=bad))
     if not skip_bad:
         check_readable(found.listing)
@@ -93,12 +94,17 @@ _NAMED: Final = 3
 def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
     """The files of some tables for which a question has failed: those of maps that are known to be bad or lost, and
     those that cannot be read. Only then are they read for their own sake.
+
+    Raises:
+        StoreInvalid: it was no file that failed, but the place that they lie in.
     """
+    place = headers.listing.place
+    place.check_answers()
     found = [*_without_ops(headers)] if OPS in tables else []
     for reading in (_read_whole, _read_by_values):
         for table in tables:
             for path in headers.files(table):
-                if why := _damage_of(path, table, reading):
+                if why := _damage_of(place, path, table, reading):
                     found.append(BadFile(path, f"is damaged: {why}"))
         if found:
             break
@@ -107,20 +113,22 @@ def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
 
 def _without_ops(headers: Headers) -> Iterator[BadFile]:
     """Files of the ops of maps that are bad; where such a file is not there, the headers of its runs."""
-    bad = [each for each in headers.listing.bad if each.path.stem in headers.maps]
+    bad = [each for each in headers.listing.bad if each.stem in headers.maps]
     yield from bad
-    lost = set(headers.maps) - headers.listing.files[OPS].keys() - {each.path.stem for each in bad}
+    lost = set(headers.maps) - headers.listing.files[OPS].keys() - {each.stem for each in bad}
     for row in headers.rows:
         if row["map"] in lost:
             path = headers.listing.files[RUNS][row["run"]]
             yield BadFile(path, "has lost the ops of its map, which are there again when a run of it is added again")
 
 
-def _damage_of(path: Path, table: str, reading: Callable[[duckdb.DuckDBPyConnection, str, str], str]) -> str:
+def _damage_of(
+    place: Place, path: str, table: str, reading: Callable[[duckdb.DuckDBPyConnection, str, str], str]
+) -> str:
     """Why a file of a table cannot be read; "" where it can."""
     try:
-        with duckdb.connect() as connection:
-            return reading(connection, f"read_parquet({literal(str(path))}, hive_partitioning = false)", table)
+        with reader(place) as connection:
+            return reading(connection, f"read_parquet({literal(path)}, hive_partitioning = false)", table)
     except reading_errors() as error:
         return first_line(error)
 
@@ -142,31 +150,47 @@ def _read_by_values(connection: duckdb.DuckDBPyConnection, file: str, _table: st
     return ""
 
 
+@contextmanager
+def reader(place: Place) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that reads files of a place.
+
+    Raises:
+        StoreInvalid: as `Place.check_answers`, where a query fails for that.
+    """
+    with duckdb.connect() as connection:
+        place.open_to(connection)
+        try:
+            yield connection
+        except reading_errors():
+            place.check_answers()
+            raise
+
+
 def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:
     """The headers, and files of some that cannot be read."""
-    paths = list(listing.files[RUNS].values())
+    place, paths = listing.place, list(listing.files[RUNS].values())
     try:
-        return _rows_of(paths), []
+        return _rows_of(place, paths), []
     except reading_errors():
         bad = []
     for path in paths:
         try:
-            _rows_of([path])
+            _rows_of(place, [path])
         except reading_errors() as error:
             bad.append(BadFile(path, f"is damaged: {first_line(error)}"))
     spoiled = {each.path for each in bad}
-    return _rows_of([path for path in paths if path not in spoiled]), bad
+    return _rows_of(place, [path for path in paths if path not in spoiled]), bad
 
 
-def _rows_of(paths: Sequence[Path]) -> list[Header]:
+def _rows_of(place: Place, paths: Sequence[str]) -> list[Header]:
     if not paths:
         return []
     # What a header says as a whole is long, and nobody asks for it here.
     columns = [name for name in COLUMNS[RUNS] if name != "header"]
-    files = ", ".join(literal(str(path)) for path in paths)
+    files = ", ".join(literal(path) for path in paths)
     query = (
         f"SELECT {', '.join(columns)} FROM read_parquet([{files}], hive_partitioning = false) "
         "ORDER BY recorded_ns NULLS FIRST, added_ns, run"
     )
-    with duckdb.connect() as connection:
+    with reader(place) as connection:
         return [dict(zip(columns, row, strict=True)) for row in connection.execute(query).fetchall()]

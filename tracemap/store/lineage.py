@@ -21,6 +21,7 @@ from tracemap.graph.literals import LITERALS_FOLDER
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.sql import first_line, literal, reading_errors
 from tracemap.owned.home import temporary_folder
+from tracemap.store.headers import reader
 from tracemap.store.layout import MAPS, OPS, Listing, Store
 from tracemap.store.tables import COLUMNS, Row, known, told, write_rows
 
@@ -82,9 +83,9 @@ def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
             "add one of its runs again"
         )
     columns = COLUMNS[OPS]
-    query = f"SELECT {', '.join(columns)} FROM read_parquet({literal(str(path))}, hive_partitioning = false)"
+    query = f"SELECT {', '.join(columns)} FROM read_parquet({literal(path)}, hive_partitioning = false)"
     try:
-        with duckdb.connect() as connection:
+        with reader(listing.place) as connection:
             rows = connection.execute(query).fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
@@ -138,8 +139,8 @@ def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle | None]:
         yield None
         return
     try:
-        with duckdb.connect() as connection:
-            files = connection.execute(f"SELECT name, content FROM read_parquet({literal(str(path))})").fetchall()
+        with reader(listing.place) as connection:
+            files = connection.execute(f"SELECT name, content FROM read_parquet({literal(path)})").fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
     with temporary_folder() as folder:

@@ -46,13 +46,13 @@ class SparkEngine:
         self._kept: dict[str, DataFrame] = {}
         session.sql(_QUOTIENT)
 
-    def view(self, name: str, files: Sequence[Path]) -> None:
+    def view(self, name: str, files: Sequence[str]) -> None:
         """As `Engine.view`. The files' columns are told: Spark would start a job to learn them."""
         if not files:
             self.fill(name, COLUMNS[name], ())
             return
         # Spark takes names for patterns.
-        paths = [_PATTERN.sub(r"\\\g<0>", str(path.absolute())) for path in files]
+        paths = [_PATTERN.sub(r"\\\g<0>", str(Path(path).absolute())) for path in files]
         with _explained():
             self._session.read.schema(_declared(columns_of(files))).parquet(*paths).createOrReplaceTempView(name)
 

@@ -6,7 +6,6 @@ Types are those that DuckDB and Spark both have. Amounts are decimals of 38 digi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable
@@ -18,11 +17,9 @@ from tracemap.store.layout import (
     OPS,
     RUNS,
     SPREADS,
-    STORE_KEY,
-    STORE_VERSION,
     TARGETS,
-    published,
 )
+from tracemap.store.places import STORE_KEY, STORE_VERSION, StoreFile
 from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
@@ -133,7 +130,7 @@ def told(cell: Any) -> Any:  # noqa: ANN401 - the same
     return UNKNOWN if cell is None else cell
 
 
-def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row], target: Path) -> None:
+def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row], target: StoreFile) -> None:
     """Write a table of a store, with columns as `COLUMNS` has them.
 
     Raises:
@@ -145,7 +142,7 @@ def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence
     write_query(connection, f"SELECT * FROM written{order}", target)
 
 
-def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: StoreFile) -> None:
     """Write the rows of a query as a file of a store.
 
     Raises:
@@ -155,7 +152,7 @@ def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: Path)
     import duckdb
 
     remedy = "allow more with --memory, or name a folder that has more room by TMPDIR"
-    with published(target) as path, fitting(f"the rows of {target.name}, in their order,", remedy):
+    with target.published() as path, fitting(f"the rows of {target.name}, in their order,", remedy):
         try:
             connection.execute(f"COPY ({query}) TO {literal(str(path))} ({_PARQUET})").fetchall()
         except duckdb.IOException as error:
