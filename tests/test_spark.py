@@ -88,7 +88,7 @@ def spark() -> Iterator[Engine]:
 
 def answered(engine: Engine, store: Path, question: Question) -> Json:
     headers = read_headers(store_at(store), skip_bad=False)
-    names = read_names(headers.listing, [row["map"] for row in headers.rows])
+    names = read_names(headers.listing, headers.maps_of_models)
     answer = json.loads(encode(fleet_costs(engine, headers, names, question)))
     assert isinstance(answer, dict)
     return answer

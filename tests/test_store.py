@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tracemap
-from tests.conftest import Built
+from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tracemap.codec import pretty
 from tracemap.graph.bundle import load
@@ -170,6 +170,8 @@ def test_conditions_choose_runs(store: Path) -> None:
         ("tag.branch=x", "no run of 3"),
         ("colour=red", "no such column"),
         ("host", "is no condition"),
+        ("date<yesterday", "such as 2026-11-09"),
+        ("date>=2026-11-9", "such as 2026-11-09"),
     ):
         assert why in failed("store", "list", "--store", store, "--where", condition).stderr
 
@@ -335,6 +337,39 @@ def test_ops_keep_their_keys_where_the_model_is_edited(tmp_path: Path) -> None:
     ]
     assert names[0] == names[1] == names[2]
     assert all(op["runs"] == 2 for op in both["ops"])
+
+
+def test_ops_of_two_models_keep_their_own_names(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """Both have an `op6`, which is something else in each."""
+    store = tmp_path / "store"
+    models = ("hand_mlp", "hand_attention")
+    for model in models:
+        check_cli("store", "add", recorded(model), "--map", built(model), "--store", store)
+    groups = {group["model"]: group for group in query(store)["groups"]}
+    for model in models:
+        truth = json_cli("attribute", recorded(model), "--map", built(model))["ops"]
+        named = {op["op"]: (op["name"], op["line"]) for op in truth}
+        found = {op["op"]: (op["name"], op["line"]) for op in groups[model]["ops"]}
+        assert found.items() <= named.items()
+        assert costs_of(groups[model], "cpu_ns") == truth_of(attributed(built(model), [recorded(model)]), "cpu_ns")
+    assert query(store, "--calls")["groups"] == query(store)["groups"]
+
+
+def test_a_tag_may_be_empty_or_a_number(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for run, words in zip(runs, (("--tag", "pr="), ("--tag", "pr=10"), ()), strict=True):
+        add(bundle, store, run, *words)
+    assert [group["group"]["tag.pr"] for group in query(store, "--group-by", "tag.pr")["groups"]] == ["", "10", None]
+    listed = json_cli("store", "list", "--store", store, "--where", "tag.pr>9")["runs"]
+    assert [run["tags"] for run in listed] == [{"pr": "10"}]
+
+
+def test_sums_of_runs_that_tell_no_invocations_are_called_so(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    store, bare = tmp_path / "store", tmp_path / "bare.csv"
+    rows_of(f"COPY (SELECT kernel, cpu_ns FROM '{runs[0]}' WHERE kind = 'dispatch') TO '{bare}' (FORMAT csv)")
+    add(bundle, store, bare, runs[1])
+    assert ": 2 runs, sums" in check_cli("store", "query", "--store", store)
+    assert ": 1 run, per invocation" in check_cli("store", "query", "--store", store, "--where", "iterations=21")
 
 
 def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> None:

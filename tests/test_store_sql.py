@@ -204,7 +204,7 @@ def headers(built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathF
 
 
 def test_queries_are_common_to_both_engines_as_they_are_sent(headers: Headers) -> None:
-    names = read_names(headers.listing, [row["map"] for row in headers.rows])
+    names = read_names(headers.listing, headers.maps_of_models)
     texts: list[str] = []
     with open_database() as connection:
         engine = _Noting(connection, 0, no_progress)

@@ -72,7 +72,7 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     with _engine(options, headers.listing.place, progress) as engine:
 
         def ask(whole: Headers) -> FleetCosts:
-            return fleet_costs(engine, whole, read_names(whole.listing, whole.maps), question)
+            return fleet_costs(engine, whole, read_names(whole.listing, whole.maps_of_models), question)
 
         found = _answer(options, tables, ask, headers)
     if options.output is not None:
@@ -126,7 +126,7 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
         def ask(whole: Headers) -> FleetTrends:
-            names = read_names(whole.listing, whole.maps)
+            names = read_names(whole.listing, whole.maps_of_models)
             return fleet_trends(engine, whole, names, options.metric, options.over, 1 + options.threshold / 100)
 
         found = _answer(options, (OPS, COSTS, SPREADS), ask, headers)
@@ -158,8 +158,8 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
         def ask(before: Headers, after: Headers) -> FleetComparison:
-            of_either = {*before.maps, *after.maps}
-            names = read_names(before.listing, [each for each in headers.maps if each in of_either])
+            of_either = {*before.maps_of_models, *after.maps_of_models}
+            names = read_names(before.listing, [each for each in headers.maps_of_models if each in of_either])
             return fleet_comparison(engine, (before, after), names, options.metric, 1 + options.threshold / 100)
 
         found = _answer(options, (OPS, COSTS, SPREADS), ask, *sides)

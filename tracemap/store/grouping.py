@@ -31,7 +31,9 @@ def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]
     found: dict[tuple[object, ...], list[Header]] = defaultdict(list)
     for row in rows:
         found[(row["model"], *(cell_of(row, column) for column in columns))].append(row)
-    order = sorted(found, key=lambda key: [(cell is None, str(type(cell)), cell or 0) for cell in key])
+    order = sorted(
+        found, key=lambda key: [(cell is None, str(type(cell)), 0 if cell is None else cell) for cell in key]
+    )
     return [found[key] for key in order]
 
 
@@ -43,8 +45,10 @@ def group_of(runs: Sequence[Header], columns: Sequence[str]) -> dict[str, Text]:
 
 def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Sequence[Header]]) -> None:
     """Hand the small tables to an engine: which run is of which group, and which op of a map has which key."""
-    maps = {sha: number for number, sha in enumerate(dict.fromkeys(row["map"] for row in headers.rows))}
-    rows = [(row["number"], number, maps[row["map"]]) for number, group in enumerate(groups) for row in group]
+    maps = {pair: number for number, pair in enumerate(headers.maps_of_models)}
+    rows = [
+        (row["number"], number, maps[row["model"], row["map"]]) for number, group in enumerate(groups) for row in group
+    ]
     engine.fill("chosen", {"number": "BIGINT", "grouping": "INTEGER", "map": "INTEGER"}, rows)
-    keyed = [(maps[sha], op, key) for (sha, op), key in names.keys.items() if sha in maps]
+    keyed = [(maps[model, sha], op, key) for (model, sha, op), key in names.keys.items() if (model, sha) in maps]
     engine.fill("keyed", {"map": "INTEGER", "op": "VARCHAR", "op_key": "INTEGER"}, keyed)

@@ -48,7 +48,12 @@ class Headers:
     @property
     def maps(self) -> list[str]:
         """Their maps, in the order in which runs of them were recorded."""
-        return [*dict.fromkeys(row["map"] for row in self.rows)]
+        return [*dict.fromkeys(sha for _, sha in self.maps_of_models)]
+
+    @property
+    def maps_of_models(self) -> list[tuple[str, str]]:
+        """Each model with each of its maps, in the order in which runs of them were recorded."""
+        return [*dict.fromkeys((row["model"], row["map"]) for row in self.rows)]
 
 
 def read_headers(store: Store, *, skip_bad: bool) -> Headers:

@@ -37,12 +37,12 @@ Keys = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The keys of ops of stored maps, as numbers, and what the newest map says of each.
+    """The keys of ops of stored maps, as numbers, and what the newest map of the model says of each.
 
-    `keys`: by map and op.
+    `keys`: by model, map and op. A key is a model's own: the ops of two models have the same.
     """
 
-    keys: Mapping[tuple[str, str], int]
+    keys: Mapping[tuple[str, str, str], int]
     ops: Sequence[Mapping[str, Any]]
 
     def said(self, key: int) -> dict[str, Any]:
@@ -51,22 +51,22 @@ class Names:
         return {"op": op["key"], **{name: told(op[name]) for name in ("name", "file", "line", "scope")}}
 
 
-def read_names(listing: Listing, maps: Sequence[str]) -> Names:
-    """The names of the ops of maps, which come in the order in which they were recorded.
+def read_names(listing: Listing, maps: Sequence[tuple[str, str]]) -> Names:
+    """The names of the ops of models' maps, which come in the order in which they were recorded.
 
     Raises:
         StoreInvalid: a map is not there, or cannot be read.
     """
-    numbers: dict[str, int] = {}
-    keys: dict[tuple[str, str], int] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    keys: dict[tuple[str, str, str], int] = {}
     ops: list[Mapping[str, Any]] = []
-    for sha in dict.fromkeys(maps):
+    for model, sha in dict.fromkeys(maps):
         for row in read_ops(listing, sha):
-            number = numbers.setdefault(row["key"], len(ops))
+            number = numbers.setdefault((model, row["key"]), len(ops))
             if number == len(ops):
                 ops.append(row)
             ops[number] = row
-            keys[sha, row["op"]] = number
+            keys[model, sha, row["op"]] = number
     return Names(keys, ops)
 
 

@@ -66,7 +66,7 @@ def fleet_calls(
     exact = sum(row["calls"] or 0 for row in headers.rows) <= most_exact
     found = _exact(engine, metric) if exact else _sketched(engine, metric)
     by_group = _by_group(found)
-    maps = [*dict.fromkeys(row["map"] for row in headers.rows)]
+    maps = [sha for _, sha in headers.maps_of_models]
     return FleetCalls(
         metric=metric,
         group_by=tuple(group_by),

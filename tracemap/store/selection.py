@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ COLUMNS_OF_RUNS: Final = tuple(name for name in COLUMNS[RUNS] if name not in _HI
 """Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`."""
 _NAME = re.compile(r"[\w.\-]{1,100}")
 _COMPARISONS: Final = ("<=", ">=", "!=", "=", "<", ">")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CONDITION = re.compile(rf"(?P<column>[\w.\-]+)(?P<operator>{'|'.join(_COMPARISONS)})(?P<value>.*)", re.DOTALL)
 
 
@@ -52,13 +54,13 @@ class Condition:
     value: str
 
     def holds(self, cell: object) -> bool:
-        """Whether it holds of a cell; numbers are compared as numbers."""
+        """Whether it holds of a cell; numbers are compared as numbers, those in tags too."""
         if self.operator in {"=", "!="}:
             text = "unknown" if cell is None else str(cell)
             return fnmatchcase(text, self.value) == (self.operator == "=")
         if cell is None:
             return False
-        if isinstance(cell, str):
+        if isinstance(cell, str) and not (self.column.startswith(TAG) and _is_number(cell) and _is_number(self.value)):
             order = (cell > self.value) - (cell < self.value)
         else:
             try:
@@ -69,6 +71,13 @@ class Condition:
                 ) from error
             order = (float(str(cell)) > number) - (float(str(cell)) < number)
         return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[self.operator]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def conditions(texts: Sequence[str]) -> list[Condition]:
@@ -83,5 +92,7 @@ def conditions(texts: Sequence[str]) -> list[Condition]:
         if match is None:
             raise UsageInvalid(f"{text}: is no condition; write COLUMN=VALUE, such as host=ci-* or date>=2026-11-01")
         check_column(match["column"])
+        if match["column"] == "date" and match["operator"] not in {"=", "!="} and not _DATE.fullmatch(match["value"]):
+            raise UsageInvalid(f"{text}: dates are compared with one such as 2026-11-09")
         found.append(Condition(match["column"], match["operator"], match["value"]))
     return found

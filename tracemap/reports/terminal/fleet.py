@@ -112,8 +112,9 @@ def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> 
     named = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
     metrics = [metric.name for metric in group.metrics]
     of_all = {metric.name: metric.measured for metric in group.metrics}
-    calls = {metric.name: UNKNOWN if options.totals else metric.invocations for metric in group.metrics}
-    per = "sums" if options.totals else "per invocation"
+    told = all(isinstance(metric.invocations, int) for metric in group.metrics)
+    calls = {metric.name: metric.invocations if told and not options.totals else UNKNOWN for metric in group.metrics}
+    per = "sums" if options.totals else "per invocation" if told else "sums: not all runs tell how many invocations"
     about = f"{group.model}{named}: {plural(group.runs, 'run')}, {per}"
     headings = [
         Heading("op"),

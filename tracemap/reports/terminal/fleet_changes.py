@@ -40,17 +40,24 @@ def _print_trend(to: Console, trend: FleetTrend, found: FleetTrends) -> None:
     size = ", ".join(
         (plural(trend.nights, of), plural(trend.hosts, "host"), plural(trend.cpu_models, "processor model"))
     )
-    what = plural(len(trend.changes), "change") if trend.changes else "nothing changed beyond chance"
+    few = trend.nights < FEWEST_NIGHTS
+    nothing = "no change can be told" if few else "nothing changed beyond chance"
+    what = plural(len(trend.changes), "change") if trend.changes else nothing
     say(to, f"{trend.model}: {what} ({found.metric}; {size})", "bold")
     if trend.untold:
-        say(to, f"{plural(trend.untold, 'run')} left out: they do not tell when or where they were recorded", "yellow")
-    if trend.nights < FEWEST_NIGHTS:
-        say(to, f"fewer than {FEWEST_NIGHTS}: no steps can be told; tracemap store compare tells nights apart", "dim")
+        say(to, f"{plural(trend.untold, 'run')} left out: {_UNTOLD}", "yellow")
+    if few:
+        needed = f"a step needs {FEWEST_NIGHTS} {of}s"
+        say(to, f"{needed}; tracemap store compare sets some of them beside others", "dim")
     if trend.changes:
         print_table(to, "", _HEADINGS, [_change(each, found.metric) for each in trend.changes], gap=False)
+        say(to, _OWN, "dim")
     if trend.outliers:
         print_table(to, "hosts unlike others of their processor", _OF_HOSTS, map(_host, trend.outliers))
 
+
+_UNTOLD = "they do not tell when or where they were recorded, or what ops cost in an invocation"
+_OWN = "changes and costs of ops are without what all ops of a run have in common: that is `all ops`"
 
 _HEADINGS: Sequence[Heading] = (
     Heading("since"),
@@ -109,11 +116,12 @@ def print_comparison(found: FleetComparison, out: TextIO) -> None:
 
 
 def _print_differences(to: Console, found: ModelDifferences, metric: str) -> None:
-    what = plural(len(found.differences), "difference") if found.differences else "no difference beyond chance"
+    nothing = "no difference beyond chance" if found.compared else "nothing can be compared"
+    what = plural(len(found.differences), "difference") if found.differences else nothing
     compared = plural(found.compared, "op and processor", "ops and processors")
     say(to, f"{found.model}: {what} ({metric}; {compared} compared)", "bold")
     if found.lonely:
-        say(to, f"{found.lonely} could not be compared: no host is on both sides", "yellow")
+        say(to, f"{found.lonely} not compared: no host is on both sides, or there are too few runs of it", "yellow")
     rows = (
         (
             _percent(each.ratio),
@@ -129,6 +137,7 @@ def _print_differences(to: Console, found: ModelDifferences, metric: str) -> Non
     if found.differences:
         without = [heading for heading in _HEADINGS if heading.text not in {"since", "host", "or between"}]
         print_table(to, "", without, rows, gap=False)
+        say(to, _OWN, "dim")
 
 
 def _op(op: FleetName) -> tuple[str, str, str]:
