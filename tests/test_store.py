@@ -158,6 +158,21 @@ def test_what_is_there_is_not_joined_again(
     assert not (tmp_path / "other").exists()
 
 
+def test_what_a_run_has_lost_is_there_again_when_it_is_added_again(
+    bundle: Path, store: Path, runs: list[Path], tmp_path: Path
+) -> None:
+    here = tmp_path / "store"
+    shutil.copytree(store, here)
+    lost = sorted(here.glob("c*/*/*/*/*.parquet"))
+    for path in lost:
+        path.unlink()
+    assert "has lost its calls and its costs" in failed("store", "query", "--store", here).stderr
+    assert [run["added"] for run in add(bundle, here, *runs)["runs"]] == [True] * RUNS
+    assert sorted(here.glob("c*/*/*/*/*.parquet")) == lost
+    assert query(here, "--calls")["groups"] == query(store)["groups"]
+    assert [run["added"] for run in add(bundle, here, *runs)["runs"]] == [False] * RUNS
+
+
 def test_conditions_choose_runs(store: Path) -> None:
     def listed(*conditions: str) -> list[int]:
         words = [word for each in conditions for word in ("--where", each)]

@@ -103,7 +103,9 @@ def test_a_damaged_file_is_named_and_can_be_left_out(
 ) -> None:
     broken = file_of(store, table)
     broken.write_bytes(damage(broken.read_bytes()))
-    with pytest.raises(StoreInvalid, match=r"take such files away, or leave them out with --skip-bad") as refused:
+    with pytest.raises(
+        StoreInvalid, match=r"take such files away and add their runs again, or leave them out with --skip-bad"
+    ) as refused:
         ask(store, skip_bad=False)
     assert str(broken) in str(refused.value)
     looked, runs = ask(store, skip_bad=True)

@@ -72,11 +72,11 @@ def store_add(
 def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: Progress) -> tuple[str, bool]:
     """Put one run into a store; returns its name there, and whether it was there before: then nothing is joined."""
     from tracemap.attribution.attribute import check_runs, joined
-    from tracemap.store.adding import add_run
+    from tracemap.store.adding import add_run, is_there
     from tracemap.store.layout import run_name
 
     name = run_name(said.number)
-    if store.has_run(name):
+    if is_there(store, said):
         check_runs(request.graph, request.runs, allow_mismatch=request.allow_mismatch)
         _keep_map(store, bundle, said, progress)  # which may have been lost
         return name, True

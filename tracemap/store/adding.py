@@ -75,9 +75,9 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     metrics = _checked(joined)
     number = said.number
     name = run_name(number)
-    if store.has_run(name):
+    if is_there(store, said):
         return Added(name, was_there=True)
-    partition = {"model": said.model, "host": said.machine.host, "date": date_of(said.machine.recorded_ns)}
+    partition = _partition(said)
     header = store.run_file(RUNS, name, partition)
     files = {table: store.run_file(table, name, partition) for table in OF_RUNS}
     connection = joined.tables.connection  # opening one takes longer than all that is written
@@ -95,6 +95,16 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     }
     write_rows(connection, RUNS, [tuple(row[column] for column in COLUMNS[RUNS])], header)
     return Added(name, was_there=False)
+
+
+def is_there(store: Store, said: Said) -> bool:
+    """Whether a run is in a store, and nothing of it is lost that was added with the same words."""
+    name = run_name(said.number)
+    return store.has_run(name) and not store.has_lost(name, _partition(said))
+
+
+def _partition(said: Said) -> Mapping[str, Text]:
+    return {"model": said.model, "host": said.machine.host, "date": date_of(said.machine.recorded_ns)}
 
 
 def _checked(joined: Joined) -> tuple[Metric, ...]:

@@ -24,7 +24,7 @@ from tracemap.store.tables import told
 from tracemap.units import UNKNOWN, Integer, sum_of
 
 REDUCE: Final = """
-SELECT run, target, count(*) AS calls{sums} FROM calls GROUP BY run, target
+SELECT run, target{sums} FROM calls GROUP BY run, target
 """
 _SUM: Final = ", CAST(sum({column}) AS DECIMAL(38,0)) AS total_{number}"
 
@@ -37,7 +37,7 @@ WITH worked AS (
            coalesce(reduced.total_{number}, CAST(0 AS DECIMAL(38,0))) - coalesce(idle.amount, CAST(0 AS DECIMAL(38,0)))
                AS total
     FROM reduced LEFT JOIN (
-        SELECT run, target, CAST(sum(amount) AS DECIMAL(38,0)) AS amount FROM aside WHERE metric = {metric}
+        SELECT run, target, CAST(sum(amount) AS DECIMAL(38,0)) AS amount FROM kept_aside WHERE metric = {metric}
         GROUP BY run, target) AS idle ON idle.run = reduced.run AND idle.target = reduced.target
 ), placed AS (
     SELECT run, place, CAST(sum(part) AS DECIMAL(38,0)) AS total FROM (
@@ -80,11 +80,14 @@ SELECT run, {metric}, place, position, op, reason, CASE WHEN members = 1 THEN to
 FROM weighed WHERE members = 1 OR total = whole
 UNION ALL
 SELECT aside.run, {metric}, aside.reason, 0, CAST(NULL AS STRING), aside.reason, aside.amount
-FROM aside JOIN reduced ON reduced.run = aside.run AND reduced.target = aside.target
+FROM kept_aside AS aside JOIN reduced ON reduced.run = aside.run AND reduced.target = aside.target
 WHERE aside.metric = {metric} AND aside.reason = 'disturbance'
 """
 
 KEPT_COSTS: Final = "kept_costs"
+_KEPT_ASIDE: Final = """
+SELECT aside.run, aside.target, aside.metric, aside.reason, aside.amount FROM aside WHERE aside.metric IN ({metrics})
+"""
 _KEPT: Final = """
 SELECT costs.run, costs.metric, costs.place, costs.position, costs.op, costs.reason, costs.amount FROM costs
 """
@@ -176,6 +179,7 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
             )
     sums = (_SUM.format(column=quoted(metric), number=number) for number, metric in enumerate(metrics))
     engine.keep("reduced", REDUCE.format(sums="".join(sums)))
+    engine.keep("kept_aside", _KEPT_ASIDE.format(metrics=", ".join(map(text_literal, metrics))))
     parts = (SPLIT.format(number=number, metric=text_literal(metric)) for number, metric in enumerate(metrics))
     return " UNION ALL ".join(f"SELECT * FROM ({part}) AS of_{number}" for number, part in enumerate(parts))
 

@@ -81,7 +81,9 @@ def read_headers(store: Store, *, skip_bad: bool) -> Headers:
     return found
 
 
-def check_readable(listing: Listing, remedy: str = "take such files away, or leave them out with --skip-bad") -> None:
+def check_readable(
+    listing: Listing, remedy: str = "take such files away and add their runs again, or leave them out with --skip-bad"
+) -> None:
     """Refuse a store with files that are none of its tables.
 
     Raises:

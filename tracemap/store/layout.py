@@ -104,6 +104,12 @@ class Store:
         """Whether a run is there, whatever model, host and date it was added with."""
         return self.place.has_below(RUNS, name + SUFFIX)
 
+    def has_lost(self, name: str, partition: Mapping[str, Text]) -> bool:
+        """Whether a run that is there, with this partition, lacks a file of one of its tables."""
+        if not self.run_file(RUNS, name, partition).exists():
+            return False
+        return not all(self.run_file(table, name, partition).exists() for table in OF_RUNS)
+
     def has_runs(self) -> bool:
         """Whether any run was ever added."""
         return self.place.holds(RUNS)
