@@ -86,7 +86,7 @@ WHERE aside.metric = {metric} AND aside.reason = 'disturbance'
 
 KEPT_COSTS: Final = "kept_costs"
 _KEPT_ASIDE: Final = """
-SELECT aside.run, aside.target, aside.metric, aside.reason, aside.amount FROM aside WHERE aside.metric IN ({metrics})
+SELECT aside.run, aside.target, aside.metric, aside.reason, aside.amount FROM aside
 """
 _KEPT: Final = """
 SELECT costs.run, costs.metric, costs.place, costs.position, costs.op, costs.reason, costs.amount FROM costs
@@ -179,7 +179,7 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
             )
     sums = (_SUM.format(column=quoted(metric), number=number) for number, metric in enumerate(metrics))
     engine.keep("reduced", REDUCE.format(sums="".join(sums)))
-    engine.keep("kept_aside", _KEPT_ASIDE.format(metrics=", ".join(map(text_literal, metrics))))
+    engine.keep("kept_aside", _KEPT_ASIDE)
     parts = (SPLIT.format(number=number, metric=text_literal(metric)) for number, metric in enumerate(metrics))
     return " UNION ALL ".join(f"SELECT * FROM ({part}) AS of_{number}" for number, part in enumerate(parts))
 
