@@ -17,6 +17,7 @@ from benchmarks.fleet import add_recorded, multiply
 from benchmarks.growth import slope
 from benchmarks.measure import Figure, Usage, run, tracemap
 from tests.support import ROOT
+from tracemap.graph.bundle import load
 
 FILES: Final = (10, 100, 1000)
 LAYERS: Final = (12, 48, 192)
@@ -71,8 +72,6 @@ def _measured(first: Path, files: int, layers: int, folder: Path) -> _Point:
 
 
 def _sites(bundle: Path) -> int:
-    from tracemap.graph.bundle import load
-
     return len(load(bundle).graph.sites)
 
 

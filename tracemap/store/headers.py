@@ -120,9 +120,10 @@ def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
 
 def _without_ops(headers: Headers) -> Iterator[BadFile]:
     """Files of the ops of maps that are bad; where such a file is not there, the headers of its runs."""
-    bad = [each for each in headers.listing.bad if each.stem in headers.maps]
+    maps = set(headers.maps)
+    bad = [each for each in headers.listing.bad if each.stem in maps]
     yield from bad
-    lost = set(headers.maps) - headers.listing.files[OPS].keys() - {each.stem for each in bad}
+    lost = maps - headers.listing.files[OPS].keys() - {each.stem for each in bad}
     for row in headers.rows:
         if row["map"] in lost:
             path = headers.listing.files[RUNS][row["run"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from tracemap.errors import UsageInvalid
+from tracemap.measurements.columns import is_number
 from tracemap.store.layout import RUNS
 from tracemap.store.tables import COLUMNS
 
@@ -60,7 +60,7 @@ class Condition:
             return fnmatchcase(text, self.value) == (self.operator == "=")
         if cell is None:
             return False
-        if isinstance(cell, str) and not (self.column.startswith(TAG) and _is_number(cell) and _is_number(self.value)):
+        if isinstance(cell, str) and not (self.column.startswith(TAG) and is_number(cell) and is_number(self.value)):
             order = (cell > self.value) - (cell < self.value)
         else:
             try:
@@ -71,13 +71,6 @@ class Condition:
                 ) from error
             order = (float(str(cell)) > number) - (float(str(cell)) < number)
         return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[self.operator]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def conditions(texts: Sequence[str]) -> list[Condition]:
