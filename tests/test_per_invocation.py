@@ -160,6 +160,21 @@ def test_what_disturbed_calls_is_in_no_invocation(tmp_path: Path) -> None:
     assert 30 < first.per_invocation.max < 60
 
 
+@pytest.mark.parametrize("each", [2, 3, 41])
+def test_an_op_of_one_entry_point_costs_nothing_in_the_invocations_of_others(tmp_path: Path, each: int) -> None:
+    """What disturbed one of its calls is in no invocation either."""
+    chance = random.Random(each)
+    own = [chance.randint(90, 110) for _ in range(41)]
+    calls = [("site4", each * number, cost) for number, cost in enumerate(own)]
+    others = [("site0", number, 5) for number in range(each * 41 + 1) if number % each]
+    result = attributed(written(tmp_path, [*calls, ("site4", each * 41, 10**9), *others]))
+    cost = result.ops[4].metrics["cpu_ns"]
+    fence = int(cost.attributed) - sum(own)
+    assert max(own) <= fence < 1000
+    values = [*own, fence, *(0 for _ in others)]
+    assert_like(cost.per_invocation, [Fraction(value) for value in values])
+
+
 def test_invocations_of_several_runs_are_different_ones(tmp_path: Path) -> None:
     one = [("site1", number, 100 + number) for number in range(3, 9)]
     two = [("site1", number, 200 + number) for number in range(3, 7)]

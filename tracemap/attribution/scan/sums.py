@@ -6,7 +6,7 @@ They are first grouped by target and shape, in the table `groups`: fences are of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
 from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_of
@@ -16,6 +16,7 @@ from tracemap.attribution.scan.ordered import ordered_values
 from tracemap.attribution.scan.outliers import fence_column, find_outliers, largest_column
 from tracemap.attribution.scan.percentiles import Spread, pooled
 from tracemap.attribution.scan.rows import Resolved
+from tracemap.attribution.scan.seldom import seldom_called
 from tracemap.attribution.scan.shapes import tiles_of
 from tracemap.measurements.model import TIME_METRICS, Metric
 from tracemap.units import UNKNOWN, Integer
@@ -54,7 +55,7 @@ class TargetSum:
 
     `absent`: how many events have no value; `per_call`: percentiles of the values; `disturbed`: the part of `sums` that
     lies beyond fences, at `disturbed_calls` events. `per_invocation`: what the sums of the rest in each invocation are
-    like, as far as that is known without adding up: of targets with one event in each invocation, all of one shape.
+    like, where that is known without adding up: of targets with at most one event in each, all of one shape.
     `tiles`: the workgroups of all events, unknown as soon as one's are.
     """
 
@@ -108,11 +109,12 @@ def sums_by_target(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> d
     names = [metric.name for metric in metrics]
     several = [frozenset({target}) for target, _, groups, *_ in rows if target >= 0 and groups > 1]
     spreads = pooled(tables, names, several, {target: events for target, events, *_ in rows})
+    # At most once in each invocation, with calls of one shape. Where invocations are unknown, none is seen.
+    once = {target for target, events, groups, seen, *_ in rows if target >= 0 and groups == 1 and events == seen}
     found = {}
-    for target, events, groups, seen, tiles, untold, *cells in rows:
+    for target, events, _, _, tiles, untold, *cells in rows:
         parts = {name: _Values(*pair) for name, *pair in zip(names, cells[::2], cells[1::2], strict=True)}
         calls, taken = beyond.get(target, (0, {}))
-        once = target >= 0 and groups == 1 and events == seen == of_all.count
         found[target] = TargetSum(
             events=events,
             sums={name: each.total for name, each in parts.items()},
@@ -120,10 +122,15 @@ def sums_by_target(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> d
             per_call=spreads.get(frozenset({target})) or _per_call(parts),
             disturbed={names[number]: total for number, total in taken.items()},
             disturbed_calls=calls,
-            per_invocation=_per_invocation(parts, of_all) if once else {},
+            per_invocation=_per_invocation(parts, of_all) if target in once and events == of_all.count else {},
             tiles=UNKNOWN if untold or target < 0 else int(tiles),
         )
-    return found
+    seldom = [target for target, each in found.items() if target in once and len(each.per_invocation) < len(metrics)]
+    counted = seldom_called(resolved, seldom, of_all)
+    return {
+        target: replace(each, per_invocation=counted[target]) if target in counted else each
+        for target, each in found.items()
+    }
 
 
 class _Values:
