@@ -5,7 +5,7 @@ They are first grouped by target and shape, in the table `groups`: fences are of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
@@ -125,7 +125,15 @@ def sums_by_target(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> d
             per_invocation=_per_invocation(parts, of_all) if target in once and events == of_all.count else {},
             tiles=UNKNOWN if untold or target < 0 else int(tiles),
         )
-    seldom = [target for target, each in found.items() if target in once and len(each.per_invocation) < len(metrics)]
+    return _with_seldom(found, once, resolved, of_all)
+
+
+def _with_seldom(
+    found: Mapping[int, TargetSum], once: Collection[int], resolved: Resolved, of_all: Invocations
+) -> dict[int, TargetSum]:
+    """The same, with what those of them have in invocations that are called `once` at most and not in each."""
+    metrics = len(resolved.metrics)
+    seldom = [target for target, each in found.items() if target in once and len(each.per_invocation) < metrics]
     counted = seldom_called(resolved, seldom, of_all)
     return {
         target: replace(each, per_invocation=counted[target]) if target in counted else each
