@@ -40,6 +40,8 @@ REPORTED_EVENTS = "events.jsonl"
 SAMPLES_OF_PERF = ("perf-script.txt", "perf-script-callers.txt")
 ZONES = ("tracy-zones.csv", "tracy-each-zone.csv")
 STOPS = "stops"
+STORE = "store"
+STORED = ("night20.parquet", "night21.parquet")
 
 _MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 _FLAGFILE = SAMPLES / "flags" / "hand_mlp.flags"
@@ -73,6 +75,7 @@ def make_inputs(folder: Path) -> None:
     recorded = ("record", bundle, "--flagfile", _FLAGFILE, "--iterations", "40", "--warmup", "1")
     check_cli(*recorded, *inside, "-o", folder / RUN)
     check_cli(*recorded, "-o", folder / CSV)
+    _make_store(folder)
     _make_flags(folder)
     np.save(folder / EXPECTED, np.arange(6, dtype=np.float32).reshape(2, 3))
     _make_kept(folder)
@@ -83,6 +86,14 @@ def make_inputs(folder: Path) -> None:
         _make_calls(folder)
     if shutil.which("valgrind"):
         _make_counts(folder)
+
+
+def _make_store(folder: Path) -> None:
+    """Runs of two nights."""
+    for night, (run, number) in enumerate(zip(STORED, ("20", "21"), strict=True)):
+        check_cli("record", folder / BUNDLE, "--flagfile", _FLAGFILE, "--iterations", number, "-o", folder / run)
+        words = ("--map", folder / BUNDLE, "--store", folder / STORE, "--tag", f"night={night}")
+        check_cli("store", "add", folder / run, *words)
 
 
 def _make_kept(folder: Path) -> None:

@@ -23,6 +23,7 @@ from tests.mutations.changes import (
     changed_lines,
     changed_words,
 )
+from tests.mutations.parquet import changed_parquet_header, changed_table
 from tracemap.errors import TracemapError
 
 Read = Callable[[Path, random.Random], None]
@@ -95,25 +96,6 @@ def _read_run(name: str, folder: Path, dice: random.Random) -> None:
     form = dice.choice(("text", "json", "csv"))
     lax = ("--allow-mismatch",) if dice.random() < 0.5 else ()
     run_command("attribute", folder / name, *named, *lax, "--format", form)
-
-
-def changed_parquet_header(data: bytes, dice: random.Random) -> bytes:
-    """The table as it was, with changes to the JSON that its metadata holds."""
-    import tempfile
-
-    import duckdb
-
-    with tempfile.TemporaryDirectory() as work, duckdb.connect() as connection:
-        old, new = Path(work) / "old.parquet", Path(work) / "new.parquet"
-        old.write_bytes(data)
-        ((header,),) = connection.execute(
-            "SELECT value FROM parquet_kv_metadata($1) WHERE key = 'tracemap'", [str(old)]
-        ).fetchall()
-        connection.execute("SET VARIABLE header = $1::BLOB", [changed_json(header, dice)])
-        connection.execute(
-            f"COPY (SELECT * FROM '{old}') TO '{new}' (FORMAT parquet, KV_METADATA {{tracemap: getvariable('header')}})"
-        )
-        return new.read_bytes()
 
 
 def changed_module(data: bytes, dice: random.Random) -> bytes:
@@ -305,6 +287,32 @@ def _read_kept(folder: Path, _dice: random.Random) -> None:
     kept.flags(())
 
 
+def _read_store(folder: Path, dice: random.Random) -> None:
+    store = folder / inputs.STORE
+    lax = ("--skip-bad",) if dice.random() < 0.4 else ()
+    form = ("--format", dice.choice(("text", "json", "csv")))
+    commands: Sequence[tuple[str | Path, ...]] = (
+        ("list",),
+        ("query",),
+        ("query", "--group-by", dice.choice(("date", "cpu_model,host", "tag.night"))),
+        ("query", "--calls"),
+        ("query", "--totals", "--where", dice.choice(("iterations=20", "tag.night=1*", "date=2*"))),
+        ("sites",),
+        ("sites", "--group-by", "host"),
+        ("trend", "--threshold", "0.1"),
+        ("trend", "--over", "compiler", "--html", folder / "page.html"),
+        ("compare", "--before", "iterations=20", "--after", "iterations=21"),
+    )
+    name, *words = dice.choice(commands)
+    (folder / "page.html").unlink(missing_ok=True)
+    run_command("store", name, "--store", store, *words, *lax, *form)
+
+
+def _add_to_store(folder: Path, dice: random.Random) -> None:
+    again = dice.choice((inputs.RUN, inputs.STORED[0]))
+    run_command("store", "add", folder / again, "--map", folder / inputs.BUNDLE, "--store", folder / inputs.STORE)
+
+
 READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
@@ -368,6 +376,8 @@ READERS: dict[str, Reader] = {
         ),
         Reader("model", ((inputs.SOURCE, changed_lines), (inputs.SOURCE, changed_bytes)), _read_model),
         Reader("dumps", ((f"{inputs.DUMPS}/*.mlir", changed_lines), ("dumped.vmfb", changed_bytes)), _read_dumps),
+        Reader("store", ((f"{inputs.STORE}/**/*.parquet", changed_table),), _read_store),
+        Reader("store-add", ((f"{inputs.STORE}/**/*.parquet", changed_table),), _add_to_store),
         Reader("locations", ((inputs.LOCATIONS, changed_words),), _read_locations),
         Reader("specs", ((inputs.SPECS, changed_words),), _read_specs),
         Reader("benchmark", ((inputs.BENCHMARK, changed_json),), _read_benchmark),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -175,30 +176,46 @@ def reader(place: Place) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:
-    """The headers, and files of some that cannot be read."""
-    place, paths = listing.place, list(listing.files[RUNS].values())
+    """The headers, and files that do not hold one."""
+    place, paths = listing.place, listing.files[RUNS]
+    bad: list[BadFile] = []
     try:
-        return _rows_of(place, paths), []
+        rows = _rows_of(place, list(paths.values()))
     except reading_errors():
-        bad = []
-    for path in paths:
-        try:
-            _rows_of(place, [path])
-        except reading_errors() as error:
-            bad.append(BadFile(path, f"is damaged: {first_line(error)}"))
-    spoiled = {each.path for each in bad}
-    return _rows_of(place, [path for path in paths if path not in spoiled]), bad
+        for path in paths.values():
+            if why := _damage_of(place, path, RUNS, _read_whole):
+                bad.append(BadFile(path, f"is damaged: {why}"))
+        spoiled = {each.path for each in bad}
+        rows = _rows_of(place, [path for path in paths.values() if path not in spoiled])
+    seen = {each.stem for each in bad}
+    named = Counter(stem for stem, _ in rows)
+    own = [row for stem, row in rows if named[stem] == 1 and _is_of(row, stem)]
+    told = {row["run"] for row in own} | seen
+    bad += [
+        BadFile(path, "is damaged: it is not the header of its run") for stem, path in paths.items() if stem not in told
+    ]
+    return own, bad
 
 
-def _rows_of(place: Place, paths: Sequence[str]) -> list[Header]:
+def _is_of(row: Header, stem: str) -> bool:
+    """Whether a header is that of the run whose file it was in, and says what each does."""
+    return row["run"] == stem and all(row[name] is not None for name in ("number", "model", "map", "tags"))
+
+
+def _rows_of(place: Place, paths: Sequence[str]) -> list[tuple[str, Header]]:
+    """The headers in some files, each with its file's name."""
     if not paths:
         return []
     # What a header says as a whole is long, and nobody asks for it here.
-    columns = [name for name in COLUMNS[RUNS] if name != "header"]
+    columns = {name: kind for name, kind in COLUMNS[RUNS].items() if name != "header"}
+    # Files are read as the first of them is: what it has in place of a number is none.
+    cells = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in columns.items())
     files = ", ".join(literal(path) for path in paths)
     query = (
-        f"SELECT {', '.join(columns)} FROM read_parquet([{files}], hive_partitioning = false) "
+        f"SELECT parse_filename(filename, true) AS stem, {cells} "
+        f"FROM read_parquet([{files}], hive_partitioning = false, filename = true) "
         "ORDER BY recorded_ns NULLS FIRST, added_ns, run"
     )
     with reader(place) as connection:
-        return [dict(zip(columns, row, strict=True)) for row in connection.execute(query).fetchall()]
+        rows = connection.execute(query).fetchall()
+    return [(stem, dict(zip(columns, row, strict=True))) for stem, *row in rows]
