@@ -46,6 +46,8 @@ TRIES = {
     "dumps": 30,
     "model": 50,
     "colours": 50,
+    "store": 60,
+    "store-add": 40,
 }
 """Of readers that take long; of the others 200."""
 UNNOTICED = ("bundle", "benchmark", "stops", "colours")

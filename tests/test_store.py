@@ -354,6 +354,24 @@ def test_ops_keep_their_keys_where_the_model_is_edited(tmp_path: Path) -> None:
     assert all(op["runs"] == 2 for op in both["ops"])
 
 
+def test_ops_that_nothing_matches_are_none_of_those_before(tmp_path: Path) -> None:
+    """Two programs by one name: each has a first op, which is something else in each."""
+    store = tmp_path / "store"
+    for name in ("arith.addf %x, %x", "math.tanh %x"):
+        model = tmp_path / name.split()[0] / "model.mlir"
+        model.parent.mkdir()
+        body = f"  %0 = {name} : tensor<64xf32>\n  return %0 : tensor<64xf32>\n"
+        model.write_text(f"func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {{\n{body}}}\n", encoding="utf-8")
+        bundle = model.with_suffix(".tracemap")
+        check_cli("build", model, "-o", bundle)
+        check_cli("record", bundle, "--iterations", "5")
+        check_cli("store", "add", next((bundle / "runs").iterdir()), "--store", store)
+    (group,) = query(store)["groups"]
+    names = {op["name"]: op["runs"] for op in group["ops"]}
+    assert {"arith.addf": 1, "math.tanh": 1}.items() <= names.items()
+    assert all(op["runs"] == 1 for op in group["ops"] if op["op"] is not None)
+
+
 def test_ops_of_two_models_keep_their_own_names(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Both have an `op6`, which is something else in each."""
     store = tmp_path / "store"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Built
+from tests.conftest import Built, Recorded
 from tests.support import check_cli, run_cli
 from tracemap.errors import StoreInvalid
 from tracemap.measurements.sql import rows_of
@@ -146,3 +147,23 @@ def test_where_no_run_is_left_the_files_are_named(store: Path) -> None:
         assert (done.returncode, done.stdout) == (2, "")
         assert "no run without such a file is left" in done.stderr
         assert any(str(path) in done.stderr for path in broken)
+
+
+@pytest.mark.parametrize("table", ["ops", "maps", "runs"])
+def test_ops_are_not_matched_with_what_is_damaged(table: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """A map keeps its keys for ever: they would say that its ops are none of those before, or others."""
+    store, before, after = tmp_path / "store", *MODELS
+    added = partial(check_cli, "store", "add", "--store", store, "--model", "same")
+    added(recorded(before), "--map", built(before))
+    (path,) = (store / table).glob("**/*.parquet")
+    path.write_bytes(cut(path.read_bytes()))
+    there = sorted(store.glob("**/*"))
+    again = ("store", "add", recorded(after), "--map", built(after), "--store", store, "--model", "same")
+    done = run_cli(*again)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert path.name in done.stderr
+    assert "add" in done.stderr
+    assert sorted(store.glob("**/*")) == there
+    path.unlink()
+    added(recorded(before), "--map", built(before))
+    added(recorded(after), "--map", built(after))

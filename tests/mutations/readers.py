@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -309,8 +311,14 @@ def _read_store(folder: Path, dice: random.Random) -> None:
 
 
 def _add_to_store(folder: Path, dice: random.Random) -> None:
-    again = dice.choice((inputs.RUN, inputs.STORED[0]))
-    run_command("store", "add", folder / again, "--map", folder / inputs.BUNDLE, "--store", folder / inputs.STORE)
+    """One that is there, or the first of another compilation, whose ops are matched with those that are there."""
+    there, other = (inputs.STORED[0], inputs.BUNDLE), (inputs.OTHER_RUN, inputs.OTHER)
+    run, bundle = dice.choice((there, other, other, other))
+    model = Path(inputs.BUNDLE).stem
+    # The damaged file alone is put back after each try.
+    with tempfile.TemporaryDirectory() as work:
+        store = shutil.copytree(folder / inputs.STORE, Path(work) / "store")
+        run_command("store", "add", folder / run, "--map", folder / bundle, "--store", store, "--model", model)
 
 
 READERS: dict[str, Reader] = {
@@ -377,7 +385,11 @@ READERS: dict[str, Reader] = {
         Reader("model", ((inputs.SOURCE, changed_lines), (inputs.SOURCE, changed_bytes)), _read_model),
         Reader("dumps", ((f"{inputs.DUMPS}/*.mlir", changed_lines), ("dumped.vmfb", changed_bytes)), _read_dumps),
         Reader("store", ((f"{inputs.STORE}/**/*.parquet", changed_table),), _read_store),
-        Reader("store-add", ((f"{inputs.STORE}/**/*.parquet", changed_table),), _add_to_store),
+        Reader(
+            "store-add",
+            tuple((f"{inputs.STORE}/{table}/**/*.parquet", changed_table) for table in ("ops", "maps", "runs")),
+            _add_to_store,
+        ),
         Reader("locations", ((inputs.LOCATIONS, changed_words),), _read_locations),
         Reader("specs", ((inputs.SPECS, changed_words),), _read_specs),
         Reader("benchmark", ((inputs.BENCHMARK, changed_json),), _read_benchmark),

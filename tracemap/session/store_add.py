@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
-from tracemap.errors import UsageInvalid
+from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import StoreAddOptions
 from tracemap.outputs import show_as
 from tracemap.session.runs import check_named_once, find_bundle, opened_runs, placed_runs, request_of
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from tracemap.measurements.circumstances import Machine
     from tracemap.measurements.model import Run
     from tracemap.store.adding import Said
-    from tracemap.store.layout import Store
+    from tracemap.store.headers import Header
+    from tracemap.store.layout import Listing, Store
     from tracemap.store.lineage import Keys
     from tracemap.store.model import FleetAdded
 
@@ -88,44 +90,61 @@ def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: P
 
 def _keep_map(store: Store, bundle: Bundle, said: Said, progress: Progress) -> None:
     """Keep a bundle's map where it is not yet, its ops matched with those of the newest map of the same model."""
-    from tracemap.store.layout import OPS
-    from tracemap.store.lineage import keep_map
+    from tracemap.store.layout import MAPS, OPS
+    from tracemap.store.lineage import keep_map, keep_ops
 
-    if store.map_file(OPS, bundle.map_sha256).exists():
-        return
-    progress("matching its ops with those of earlier maps")
-    keep_map(store, bundle, _keys(store, bundle, said.model))
+    has_map, has_ops = (store.map_file(table, bundle.map_sha256).exists() for table in (MAPS, OPS))
+    if not has_ops:
+        progress("matching its ops with those of earlier maps")
+    keys = {} if has_ops else _keys(store, bundle, said.model)
+    if not has_map:
+        keep_map(store, bundle)
+    if not has_ops:
+        keep_ops(store, bundle, keys)
 
 
 def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
-    from tracemap.store.headers import read_headers
-    from tracemap.store.layout import OPS
-    from tracemap.store.lineage import SAME, kept_bundle, read_ops
+    """The keys of a map that is not kept yet.
+
+    Raises:
+        StoreInvalid: what is kept of the newest map of the model is lost or damaged. Without it ops would get keys that
+            say that they are others, or none before them.
+    """
+    from tracemap.session.diff import matched_models
+    from tracemap.store.headers import check_readable
+    from tracemap.store.layout import MAPS, OPS
+    from tracemap.store.lineage import SAME, first_keys, kept_bundle, read_ops
 
     if not store.has_runs():
-        return {}
-    headers = read_headers(store, skip_bad=True)
-    there = headers.listing.files[OPS]
-    earlier = [row for row in headers.rows if row["model"] == model and row["map"] in there]
-    if not earlier:
-        return {}
-    newest = max(earlier, key=lambda row: (row["added_ns"], row["run"]))["map"]
-    key_of = {row["op"]: row["key"] for row in read_ops(headers.listing, newest)}
-    with kept_bundle(headers.listing, newest) as before:
-        matched = _matched(before, bundle)
+        return first_keys(bundle.graph)
+    listing, rows = _earlier(store, bundle, model)
+    if not rows:
+        bad = tuple(each for each in listing.bad if store.is_of_model(each.path, model))
+        check_readable(replace(listing, bad=bad), "take such files away, and add their runs again first")
+        return first_keys(bundle.graph)
+    newest = max(rows, key=lambda row: (row["added_ns"], row["run"]))["map"]
+    for table in (OPS, MAPS):
+        if newest not in listing.files[table]:
+            raise StoreInvalid(
+                f"ops of {model} cannot be matched with those before: {table}/{newest}.parquet of the store is lost or "
+                "damaged; take it away if it is there, and add one of its runs again first"
+            )
+    key_of = {row["op"]: row["key"] for row in read_ops(listing, newest)}
+    with kept_bundle(listing, newest) as before:
+        matched = matched_models(before, bundle)
     if matched is None:
         return {op: (key, SAME) for op, key in key_of.items()}
-    return {after: (key_of[one], how) for one, after, how in matched if one in key_of}
+    return {
+        str(each.after): (key_of[str(each.before)], each.how.value) for each in matched if str(each.before) in key_of
+    }
 
 
-def _matched(before: Bundle | None, bundle: Bundle) -> list[tuple[str, str, str]] | None:
-    """The ops of a kept map and those of a bundle that they are; None: both are of the same text."""
-    from tracemap.session.diff import matched_models
+def _earlier(store: Store, bundle: Bundle, model: str) -> tuple[Listing, Sequence[Header]]:
+    """What a store has, and the runs of a model that are of other maps."""
+    from tracemap.store.headers import read_headers
 
-    if before is None:
-        return []
-    found = matched_models(before, bundle)
-    return None if found is None else [(str(each.before), str(each.after), each.how.value) for each in found]
+    headers = read_headers(store, skip_bad=True)
+    return headers.listing, [row for row in headers.rows if row["model"] == model and row["map"] != bundle.map_sha256]
 
 
 def _tags(texts: Sequence[str]) -> dict[str, str]:

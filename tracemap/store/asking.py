@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from tracemap.codec import view
-from tracemap.errors import UsageInvalid
+from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.store.changed import (
     FleetChange,
     FleetComparison,
@@ -170,6 +170,8 @@ def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mappi
     iterations = {row["number"]: row["iterations"] for row in rows}
     found: dict[int, dict[int, float]] = {}
     for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
+        if cost is None:
+            raise StoreInvalid("the store cannot be read: a cost is lost")
         if iterations[run]:
             found.setdefault(run, {})[key] = int(cost) / iterations[run]
     for run, key, cost in engine.rows(MEDIANS.format(metric=text_literal(metric))):

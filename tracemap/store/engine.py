@@ -84,6 +84,10 @@ class DuckEngine:
             self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT {empty} LIMIT 0")
             return
         self._execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {_parquet(files, name)}")
+        # All files are read as the first of them is, or are refused.
+        found = {str(column): str(kind) for column, kind, *_ in self._execute(f"DESCRIBE {name}").fetchall()}
+        if any(found.get(column) != kind for column, kind in COLUMNS.get(name, {}).items()):
+            raise StoreInvalid(f"the store cannot be read: its {name} are no table of a store")
 
     def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         """As `Engine.fill`."""

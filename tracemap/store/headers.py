@@ -15,7 +15,7 @@ from tracemap.measurements.sql import first_line, literal, quoted, reading_error
 from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
 from tracemap.store.places import Place
 from tracemap.store.selection import Condition, cell_of
-from tracemap.store.tables import COLUMNS
+from tracemap.store.tables import ALWAYS, COLUMNS
 
 Header = Mapping[str, Any]
 """A row of the table `runs`, by column."""
@@ -145,8 +145,12 @@ def _damage_of(
 def _read_whole(connection: duckdb.DuckDBPyConnection, file: str, table: str) -> str:
     there = {str(column): str(kind) for column, kind, *_ in connection.execute(f"DESCRIBE FROM {file}").fetchall()}
     connection.execute(f"SELECT bit_xor(hash(t)) FROM {file} AS t").fetchall()
-    lost = [column for column, kind in COLUMNS.get(table, {}).items() if there.get(column) != kind]
-    return f"its column {lost[0]} is lost" if lost else ""
+    if lost := [column for column, kind in COLUMNS.get(table, {}).items() if there.get(column) != kind]:
+        return f"its column {lost[0]} is lost"
+    for column in ALWAYS.get(table, ()):
+        if connection.execute(f"SELECT 1 FROM {file} WHERE {column} IS NULL LIMIT 1").fetchall():
+            return f"its column {column} has lost values"
+    return ""
 
 
 def _read_by_values(connection: duckdb.DuckDBPyConnection, file: str, _table: str) -> str:
@@ -199,7 +203,7 @@ def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:
 
 def _is_of(row: Header, stem: str) -> bool:
     """Whether a header is that of the run whose file it was in, and says what each does."""
-    return row["run"] == stem and all(row[name] is not None for name in ("number", "model", "map", "tags"))
+    return row["run"] == stem and all(row[name] is not None for name in ALWAYS[RUNS])
 
 
 def _rows_of(place: Place, paths: Sequence[str]) -> list[tuple[str, Header]]:

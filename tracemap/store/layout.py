@@ -114,6 +114,10 @@ class Store:
         """Whether any run was ever added."""
         return self.place.holds(RUNS)
 
+    def is_of_model(self, path: str, model: str) -> bool:
+        """Whether a run's file lies where those of a model do."""
+        return f"/model={_part(model)}/" in path
+
     def listed(self) -> Listing:
         """All its files; those that are no whole Parquet files are told apart by their first and last bytes.
 

@@ -23,7 +23,7 @@ from tracemap.measurements.sql import first_line, literal, reading_errors
 from tracemap.owned.home import temporary_folder
 from tracemap.store.headers import reader
 from tracemap.store.layout import MAPS, OPS, Listing, Store
-from tracemap.store.tables import COLUMNS, Row, known, told, write_rows
+from tracemap.store.tables import ALWAYS, COLUMNS, Row, known, told, write_rows
 
 FIRST, SAME, UNMATCHED = "first", "same", "new"
 """How an op got its key: of the first map of its model; of the same model's text; of none before. Else how `diff`
@@ -86,29 +86,47 @@ def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
     query = f"SELECT {', '.join(columns)} FROM read_parquet({literal(path)}, hive_partitioning = false)"
     try:
         with reader(listing.place) as connection:
-            rows = connection.execute(query).fetchall()
+            kinds = [str(kind) for _, kind, *_ in connection.execute(f"DESCRIBE {query}").fetchall()]
+            found = connection.execute(query).fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    rows: list[Mapping[str, Any]] = [dict(zip(columns, row, strict=True)) for row in found]
+    if kinds != list(columns.values()) or any(row[name] is None for row in rows for name in ALWAYS[OPS]):
+        raise StoreInvalid(f"{path}: is no table of ops")
+    return rows
 
 
-def keep_map(store: Store, bundle: Bundle, keys: Keys) -> None:
-    """Write the ops of a bundle's map with their keys; ops without any are the first of theirs.
+def first_keys(graph: TraceGraph) -> Keys:
+    """The keys of the first map of a model."""
+    return {str(op.id): (str(op.id), FIRST) for op in graph.ops}
+
+
+def keep_map(store: Store, bundle: Bundle) -> None:
+    """Write what the ops of later maps are matched by.
+
+    Raises:
+        TargetUnwritable: it cannot be written.
+        BundleInvalid: the model cannot be read.
+    """
+    with duckdb.connect() as connection:
+        write_rows(connection, MAPS, [*_kept(bundle)], store.map_file(MAPS, bundle.map_sha256))
+
+
+def keep_ops(store: Store, bundle: Bundle, keys: Keys) -> None:
+    """Write the ops of a bundle's map with their keys; an op without one is like none before it.
 
     Raises:
         TargetUnwritable: they cannot be written.
-        BundleInvalid: the model cannot be read.
     """
     sha = bundle.map_sha256
     with duckdb.connect() as connection:
-        write_rows(connection, MAPS, [*_kept(bundle)], store.map_file(MAPS, sha))
         write_rows(connection, OPS, [*_op_rows(sha, bundle.graph, keys)], store.map_file(OPS, sha))
 
 
 def _op_rows(sha: str, graph: TraceGraph, keys: Keys) -> Iterator[Row]:
     for op in graph.ops:
         name = str(op.id)
-        key, how = keys.get(name) or ((name, FIRST) if not keys else (f"{name}@{sha[:8]}", UNMATCHED))
+        key, how = keys.get(name, (f"{name}@{sha[:8]}", UNMATCHED))
         told = known(op.file), known(op.line), known(op.function)
         yield sha, name, key, how, op.name, *told, "/".join(op.scope)
 
@@ -128,31 +146,43 @@ def _kept(bundle: Bundle) -> Iterator[Row]:
 
 
 @contextmanager
-def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle | None]:
-    """What is kept of a bundle, as one that has a map and a model; None: nothing is kept.
+def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
+    """What is kept of a bundle, as one that has a map and a model.
 
     Raises:
         StoreInvalid: it cannot be read.
     """
-    path = listing.files[MAPS].get(map_sha256)
-    if path is None:
-        yield None
-        return
+    path = listing.files[MAPS][map_sha256]
     try:
         with reader(listing.place) as connection:
             files = connection.execute(f"SELECT name, content FROM read_parquet({literal(path)})").fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
     with temporary_folder() as folder:
-        for name, data in files:
-            target = folder / name
-            # A name is text of a file: it must lead nowhere but into this folder.
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise StoreInvalid(f"{path}: names a file outside of a bundle ({name!r}); take it away")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(bytes(data))
+        try:
+            for name, data in files:
+                _write_below(folder, name, data)
+        except (OSError, ValueError) as error:
+            raise StoreInvalid(f"{path}: {error}; take it away, and add one of its runs again") from error
         try:
             loaded = load(folder)
         except (BundleInvalid, BundleVersion) as error:
             raise StoreInvalid(f"{path}: its map cannot be read: {error}; take it away, add its runs again") from error
+        if loaded.map_sha256 != map_sha256:
+            raise StoreInvalid(f"{path}: holds another map than its name says; take it away, add its runs again")
         yield loaded
+
+
+def _write_below(folder: Path, name: object, data: object) -> None:
+    """Write a kept file; its name is text of a file: it must lead nowhere but into this folder.
+
+    Raises:
+        OSError, ValueError: it is none.
+    """
+    if not (isinstance(name, str) and isinstance(data, bytes)):
+        raise ValueError("does not hold the files of a bundle")
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"names a file outside of a bundle ({name!r})")
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)

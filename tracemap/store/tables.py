@@ -116,6 +116,16 @@ its `place` is the reason. aside: what of a target's sum is no work of a place. 
 ops: `key` is the same for what `diff` matches in maps of one model; `how` it was matched.
 """
 
+ALWAYS: Final[Mapping[str, Sequence[str]]] = {
+    RUNS: ("run", "number", "model", "map", "added_ns", "tags"),
+    TARGETS: ("run", "target", "places"),
+    ASIDE: ("run", "target", "metric", "reason", "amount"),
+    COSTS: ("run", "metric", "amount"),
+    SPREADS: ("run", "metric", "op", "median"),
+    OPS: ("map", "op", "key"),
+}
+"""By table the columns in which nothing is ever unknown."""
+
 Row = tuple[Any, ...]
 _PARQUET: Final = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{'{STORE_KEY}': '{STORE_VERSION}'}}"
 
