@@ -233,7 +233,7 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
 # Each queue counts its submissions from 1; in a run, which has no queues, those of the first queue keep their numbers.
 # local-sync releases a transient buffer with a queue barrier, and files are read and written by copies.
 _EVENTS = """
-WITH events AS (
+WITH events AS NOT MATERIALIZED (
     SELECT *, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' WHEN op = 'barrier' THEN 'dealloca'
                    WHEN op IN ('read', 'write') THEN 'copy' ELSE op END AS kind
     FROM profile_records WHERE record_type IN {record_types}
@@ -242,15 +242,19 @@ WITH events AS (
         (row_number() OVER (ORDER BY device, queue) - 1) * max(last) OVER () AS submissions_before
     FROM (SELECT physical_device_ordinal, queue_ordinal, CAST(coalesce(max(submission_id), 0) AS BIGINT) AS last
           FROM events GROUP BY ALL)
+), numbered AS NOT MATERIALIZED (
+    SELECT row, row_number() OVER (
+        PARTITION BY kind, key, coalesce(program, -1 - CAST(command_buffer_id AS HUGEINT)), command_index
+        ORDER BY {start_ns}, row) - 1 AS call
+    FROM events LEFT JOIN (SELECT id, program FROM profile_buffers WHERE one_shot) AS one_shot
+         ON one_shot.id = command_buffer_id
 )
 SELECT row, kind, key AS kernel,
     CAST(nullif(events.command_buffer_id, 0) AS BIGINT) AS command_buffer_id,
     CAST(nullif(command_index, 4294967295) AS BIGINT) AS command_index,
     CAST(nullif(events.submission_id, 0) AS BIGINT) + submissions_before AS submission_id,
     CAST(NULL AS VARCHAR) AS site,
-    row_number() OVER (
-        PARTITION BY kind, key, coalesce(program, -1 - CAST(events.command_buffer_id AS HUGEINT)), command_index
-        ORDER BY {start_ns}, row) - 1 AS call,
+    call,
     invocation,
     coalesce(invocation < {warmup}, false) AS warmup,
     {submitted_ns} AS submitted_ns,
@@ -269,8 +273,7 @@ JOIN queues ON queues.device IS NOT DISTINCT FROM physical_device_ordinal
     AND queues.queue IS NOT DISTINCT FROM queue_ordinal
 LEFT JOIN (SELECT DISTINCT ON (device, queue, submission_id) * FROM profile_submissions ORDER BY number) AS s
     ON s.device = physical_device_ordinal AND s.queue = queue_ordinal AND s.submission_id = events.submission_id
-LEFT JOIN (SELECT id, program FROM profile_buffers WHERE one_shot) AS one_shot
-    ON one_shot.id = events.command_buffer_id
+JOIN numbered USING (row)
 """
 
 # Times over workers exist for tiles only: a row without tiles has no cpu time, which is not the same as 0.
