@@ -100,6 +100,44 @@ def test_what_runs_while_loading_is_measured_too(tmp_path: Path) -> None:
     assert "load-time-not-measured]: 1 site run at load" in said
 
 
+LATE = """
+import sys
+import time
+import duckdb
+import numpy as np
+import tracemap
+
+bundle = tracemap.load(sys.argv[1])
+with tracemap.recording(bundle):
+    import iree.runtime
+
+    module = iree.runtime.load_vm_flatbuffer_file(str(bundle.module_path), driver="local-sync")
+    module.main(np.zeros((4, 4), np.float32))
+for wait_s in (1, 2, 4):
+    time.sleep(wait_s)
+    times, run = [time.monotonic_ns()], f"{sys.argv[2]}/{wait_s}.parquet"
+    with tracemap.recording(bundle, run):
+        for _ in range(5):
+            module.main(np.zeros((4, 4), np.float32))
+            times.append(time.monotonic_ns())
+    found = duckdb.execute(f"SELECT start_ns FROM '{run}' ORDER BY start_ns").fetchall()
+    assert len(found) == 5, found
+    assert all(begin < start < end for begin, (start,), end in zip(times, found, times[1:])), (times, found)
+"""
+
+
+def test_calls_of_a_process_that_runs_for_long_are_found_at_their_times(tmp_path: Path) -> None:
+    """They take a few microseconds; a clock that is wrong by a part in 100,000 is off by more."""
+    if not (FOLDER / LIBRARY_NAME).is_file():
+        pytest.skip("the hook was not built")
+    model, bundle, program = tmp_path / "small.mlir", tmp_path / "small.tracemap", tmp_path / "program.py"
+    body = "  %0 = arith.addf %x, %x : tensor<4x4xf32>\n  return %0 : tensor<4x4xf32>\n"
+    model.write_text(f"func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {{\n{body}}}\n", encoding="utf-8")
+    program.write_text(LATE, encoding="utf-8")
+    check_cli("build", model, "-o", bundle)
+    subprocess.run([sys.executable, program, bundle, tmp_path], cwd=ROOT, check=True)
+
+
 def test_calls_of_this_process(built: Built, tmp_path: Path) -> None:
     if not (FOLDER / LIBRARY_NAME).is_file():
         pytest.skip("the hook was not built")

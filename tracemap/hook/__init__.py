@@ -21,6 +21,7 @@ __all__ = [
     "attach",
     "environment",
     "library_path",
+    "moment",
     "settings_environment",
     "stops_environment",
 ]
@@ -136,6 +137,22 @@ def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: 
     hook = ctypes.CDLL(str(library or library_path()))
     if not hook.tracemap_hook_attach(os.fsencode(_runtime_path())):
         raise HookUnavailable("this iree.runtime cannot be hooked: it imports none of the functions that load code")
+
+
+def moment(*, library: Path | None = None) -> tuple[int, int]:
+    """Now, in the ticks of this process's calls and in nanoseconds of CLOCK_MONOTONIC.
+
+    Its records alone tell the rate of ticks from what lay close together: it is off by milliseconds after a minute.
+
+    Args:
+        library: as of `attach`, which came before.
+
+    Raises:
+        HookUnavailable: there is no library.
+    """
+    both = (ctypes.c_uint64 * 2)()
+    ctypes.CDLL(str(library or library_path())).tracemap_hook_moment(both)
+    return both[0], both[1]
 
 
 def _runtime_path() -> str:

@@ -112,6 +112,13 @@ static unsigned attach(const void *inside, const char *path) {
 /* Hooks what the loaded library of that path loads from now on; returns the number of its imports that were changed. */
 PUBLIC unsigned tracemap_hook_attach(const char *path) { return attach(NULL, path); }
 
+/* Now, by the ticks that calls are timed with and by CLOCK_MONOTONIC, for who reads the records while the process runs. */
+PUBLIC void tracemap_hook_moment(uint64_t ticks_and_ns[2]) {
+  struct moment now = moment_now();
+  ticks_and_ns[0] = now.ticks;
+  ticks_and_ns[1] = now.ns;
+}
+
 static void *plugin_load(const void *environment, size_t param_count, const void *params, void **out_self) {
   (void)environment, (void)param_count, (void)params;
   *out_self = NULL;

@@ -81,6 +81,7 @@ def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
         RunEmpty: no kernel of the bundle was called.
         TargetExists, TargetUnwritable: the run cannot be written.
     """
+    from tracemap.hook import moment
     from tracemap.measurements.hook.calls import load_calls
     from tracemap.measurements.hook.recording import read_recording
     from tracemap.measurements.runfile import check_target, write_run
@@ -92,7 +93,7 @@ def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
     if not any(folder.iterdir()):
         raise RunEmpty(_NOTHING)
     with open_database() as connection:
-        recording = read_recording(folder)
+        recording = read_recording(folder, {os.getpid(): moment()})
         calls = load_calls(recording, connection)
         calls.create_view("calls")
         connection.execute("CREATE TEMP TABLE wanted AS SELECT unnest(?) AS kernel", [kernels])

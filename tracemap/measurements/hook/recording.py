@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
@@ -38,6 +39,7 @@ NOT_RUNNING: Final = 2
 BEGUN: Final = 4
 """A record's flag: the call began; it is written first, `start_ticks` last."""
 
+_NO_MOMENTS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({})
 _MOST_EVENTS = 64
 _CALLS = FileKind(
     b"TMAPHOOK",
@@ -108,8 +110,12 @@ class HookRecording:
         return sum(len(thread.calls) for process in self.processes for thread in process.threads)
 
 
-def read_recording(folder: Path) -> HookRecording:
+def read_recording(folder: Path, moments: Mapping[int, tuple[int, int]] = _NO_MOMENTS) -> HookRecording:
     """Read what the hook left in a folder.
+
+    Args:
+        folder: as it is.
+        moments: by the number of a process that still runs, the present moment as ticks and nanoseconds.
 
     Raises:
         RunEmpty: there is no file of the hook, or no call in any.
@@ -117,7 +123,7 @@ def read_recording(folder: Path) -> HookRecording:
         RunVersion: a file is of another format version.
     """
     files = read_processes(folder)
-    processes = tuple(_process(folder, file, known_kernels(file, files)) for file in files.values())
+    processes = tuple(_process(folder, file, known_kernels(file, files), moments) for file in files.values())
     processes = tuple(process for process in processes if process.threads)
     names = {thread.event_names for process in processes for thread in process.threads}
     if len(names) > 1:
@@ -136,13 +142,17 @@ def no_call_is_left(path: Path, options: StatsOptions) -> QueryInvalid:
 # ---- a process
 
 
-def _process(folder: Path, file: ProcessFile, kernels: dict[int, HookKernel]) -> HookProcess:
+def _process(
+    folder: Path, file: ProcessFile, kernels: dict[int, HookKernel], present: Mapping[int, tuple[int, int]]
+) -> HookProcess:
     threads = tuple(t for path in file.thread_files("calls") if (t := _read_thread(path)) is not None)
     for thread in threads:
         _check_kernels(folder, thread, kernels)
     headers = [thread.header for thread in threads]
     moments = [(header[f"{at}_ticks"], header[f"{at}_ns"]) for header in headers for at in ("first", "last")]
-    rate = _rate(file.path, [file.start, *moments, *([file.end] if file.end else [])])
+    # A process that runs has no end yet; its moments alone may lie so close together that their rate is a rough one.
+    end = file.end or present.get(file.pid, ())
+    rate = _rate(file.path, [file.start, *moments, *([end] if end else [])])
     return HookProcess(file.stamp, file.pid, kernels, threads, file.start, rate, bool(file.end))
 
 
