@@ -42,7 +42,8 @@ ZONES = ("tracy-zones.csv", "tracy-each-zone.csv")
 STOPS = "stops"
 STORE = "store"
 STORED = ("night20.parquet", "night21.parquet")
-OTHER, OTHER_RUN = "other.tracemap", "other.parquet"
+# In a folder of their own: runs that name no bundle are of the only one beside them.
+OTHER, OTHER_RUN = "other/model.tracemap", "other/run.parquet"
 
 _MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 _FLAGFILE = SAMPLES / "flags" / "hand_mlp.flags"
@@ -91,6 +92,7 @@ def make_inputs(folder: Path) -> None:
 
 def _make_store(folder: Path) -> None:
     """Runs of two nights; and one that is not there yet, of another compilation."""
+    (folder / OTHER).parent.mkdir()
     check_cli("build", _MODEL, "-o", folder / OTHER, "--", "--iree-opt-level=O1")
     recorded = ("record", folder / OTHER, "--flagfile", _FLAGFILE, "--iterations", "20")
     check_cli(*recorded, "-o", folder / OTHER_RUN)
