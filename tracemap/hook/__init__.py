@@ -142,7 +142,7 @@ def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: 
 def moment(*, library: Path | None = None) -> tuple[int, int]:
     """Now, in the ticks of this process's calls and in nanoseconds of CLOCK_MONOTONIC.
 
-    Its records alone tell the rate of ticks from what lay close together: it is off by milliseconds after a minute.
+    Its records alone tell the rate of ticks from what lay close together: calls are off by microseconds within seconds.
 
     Args:
         library: as of `attach`, which came before.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.order import FEWEST, median_ranks
 from tracemap.units import UNKNOWN, Integer
@@ -41,6 +42,26 @@ class Invocations:
             return ()
         # In the middle of a rank, so that no rounding leads to the next one.
         return tuple((rank - 0.5) / self.count for rank in median_ranks(self.count))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks, from 1, of what `spread` takes of the values of all invocations, whose number is known."""
+        count = self.count
+        assert count is not UNKNOWN
+        return (
+            -(-count // 10),
+            -(-count // 2),
+            -(-count * 9 // 10),
+            count,
+            *(median_ranks(count) if self.interval else ()),
+        )
+
+
+def spread(values: Iterable[int]) -> PerInvocation:
+    """The distribution of the values at `Invocations.ranks`."""
+    p10, median, p90, largest, *ends = values
+    low, high = ends or (UNKNOWN, UNKNOWN)
+    return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
 
 
 def invocations(tables: Tables) -> Invocations:

@@ -10,12 +10,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.model import PerInvocation
-from tracemap.attribution.scan.invocations import Invocations
+from tracemap.attribution.scan.invocations import Invocations, spread
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.outliers import fence_column
 from tracemap.attribution.scan.rows import Resolved
-from tracemap.measurements.order import median_ranks
-from tracemap.units import UNKNOWN
 
 # What is cut off beyond a fence keeps the order of values, and is cut off at the end.
 _IN_ORDER = """
@@ -42,23 +40,15 @@ def seldom_called(
     """
     if not targets:
         return {}
-    count = of_all.count
-    assert count is not UNKNOWN
     found: dict[int, dict[str, PerInvocation]] = defaultdict(dict)
     resolved.tables.fill("seldom", "target INTEGER", [(target,) for target in targets])
-    bounds = median_ranks(count) if of_all.interval else ()
-    ranks = (-(-count // 10), -(-count // 2), -(-count * 9 // 10), count, *bounds)
     for number, metric in enumerate(resolved.metrics):
         query = _IN_ORDER.format(
             value=value_column(number),
             fence=fence_column(number),
-            count=count,
-            values=", ".join(_RANKED.format(rank=rank) for rank in ranks),
+            count=of_all.count,
+            values=", ".join(_RANKED.format(rank=rank) for rank in of_all.ranks),
         )
         for target, fence, *values in resolved.tables.query(query):
-            p10, median, p90, largest, *ends = (value if fence is None else min(value, fence) for value in values)
-            low, high = ends or (UNKNOWN, UNKNOWN)
-            found[target][metric.name] = PerInvocation(
-                median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest
-            )
+            found[target][metric.name] = spread(value if fence is None else min(value, fence) for value in values)
     return found

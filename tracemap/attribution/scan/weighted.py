@@ -15,12 +15,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import PerInvocation
-from tracemap.attribution.scan.invocations import PlaceOf, place_of
+from tracemap.attribution.scan.invocations import PlaceOf, place_of, spread
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.outliers import largest_column, worked
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.tables import Tables
-from tracemap.measurements.order import median_ranks
 from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
@@ -184,11 +183,10 @@ class _Rows:
         # Numbers of two bytes are put in order by radix, several times faster than wider ones.
         targets = block["target"].astype(np.min_scalar_type(wanted.max()))
         order = np.argsort(targets, kind="stable")
-        places = self.place_of(block["invocation"][order])
+        targets, places = targets[order], self.place_of(block["invocation"][order])
         # All at once, and as numbers of the same width: else all targets are made wider for each.
-        begins, ends = (
-            np.searchsorted(targets[order], wanted.astype(targets.dtype), side=side) for side in ("left", "right")
-        )
+        wanted = wanted.astype(targets.dtype)
+        begins, ends = (np.searchsorted(targets, wanted, side=side) for side in ("left", "right"))
         for weights, begin, end in zip(of_target.values(), begins, ends, strict=True):
             own = places[begin:end]
             for metric, (parts, sums) in enumerate(zip(self.parts, added, strict=True)):
@@ -201,10 +199,6 @@ class _Rows:
         """Of sums, one for each invocation."""
         import numpy as np
 
-        count = len(values)
-        ranks = [-(-count // 10), -(-count // 2), -(-count * 9 // 10), count]
-        bounds = list(median_ranks(count)) if self.seen.invocations.interval else []
-        ordered = np.partition(values, [rank - 1 for rank in (*ranks, *bounds)])
-        p10, median, p90, largest, *ends = (int(ordered[rank - 1]) for rank in (*ranks, *bounds))
-        low, high = ends or (UNKNOWN, UNKNOWN)
-        return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
+        places = [rank - 1 for rank in self.seen.invocations.ranks]
+        ordered = np.partition(values, places)
+        return spread(int(ordered[place]) for place in places)
