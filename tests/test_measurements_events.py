@@ -75,3 +75,22 @@ def test_added_rows_come_last_until_they_are_sorted_in(events: EventTable) -> No
     events.sort("start_ns, kind")
     assert found(events, "kind, start_ns")[1:4] == [("alloca", 110), ("dispatch", 110), ("step", 110)]
     assert events.count == len(EVENTS) + 2
+
+
+def test_rows_of_many_groups_are_handed_out_in_their_order_before_and_after_counts() -> None:
+    """A database reads the groups of a table on several threads."""
+    count = 500_000
+    scattered = "hash(i) % 1000000"
+    rows = f"(SELECT i AS row, {scattered} AS start_ns FROM range({count}) AS number(i))"
+    with duckdb.connect() as connection:
+        connection.execute("SET threads = 4")
+        table = EventTable(
+            connection,
+            "events",
+            "SELECT row, 'dispatch' AS kind, 'k' AS kernel, row AS submission_id, 0 AS command_index, start_ns, "
+            f"1 AS duration_ns, CAST(NULL AS BIGINT) AS covered_ns FROM {rows} ORDER BY hash(row)",
+        )
+        expected = connection.execute(f"SELECT start_ns, row FROM {rows} ORDER BY start_ns, row").fetchall()
+        assert found(table, "start_ns, submission_id") == expected
+        table.add_counts("SELECT kernel, submitted, 5 FROM " + table.dispatches, ["count"])
+        assert found(table, "start_ns, submission_id") == expected

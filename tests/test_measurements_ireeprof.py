@@ -21,6 +21,7 @@ from tracemap.capture.benchmark import (
 )
 from tracemap.capture.open_run import load_profile, open_run
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
+from tracemap.measurements.ireeprof import records
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, read_export
 from tracemap.measurements.ireeprof.records import whole_records
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
@@ -98,22 +99,40 @@ def exported(profile: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("place", ["queue_ordinal", "physical_device_ordinal"])
 def test_submissions_of_several_queues_are_told_apart(place: str, mlp_profile: Path, tmp_path: Path) -> None:
     """The same work on a second queue, a little later: numbers of submissions count in each queue on their own."""
-    records = [json.loads(line) for line in exported(mlp_profile, tmp_path).read_text(encoding="utf-8").splitlines()]
-    work = [record for record in records if record["record_type"] in {"queue_event", "host_execution_event"}]
+    lines = [json.loads(line) for line in exported(mlp_profile, tmp_path).read_text(encoding="utf-8").splitlines()]
+    work = [record for record in lines if record["record_type"] in {"queue_event", "host_execution_event"}]
     later = {"host_time_ns": 100, "start_host_time_ns": 100, "end_host_time_ns": 100}
     again = [
         record | {name: record[name] + ns for name, ns in later.items() if name in record} | {place: 1}
         for record in work
     ]
     with duckdb.connect() as one, duckdb.connect() as two:
-        alone = read_export(export(tmp_path, *map(json.dumps, records)), one).events.in_order()
-        both = read_export(export(tmp_path, *map(json.dumps, [*records, *again])), two).events.in_order()
+        alone = read_export(export(tmp_path, *map(json.dumps, lines)), one).events.in_order()
+        both = read_export(export(tmp_path, *map(json.dumps, [*lines, *again])), two).events.in_order()
         what = "kind, kernel, invocation, duration_ns, covered_ns"
         once = alone.project(what).fetchall()
         assert Counter(both.project(what).fetchall()) == Counter(once) + Counter(once)
         rows = both.project("submission_id, invocation, start_ns").fetchall()
     submissions = {submission for submission, _, _ in rows}
     assert len(submissions) == 2 * len({record["submission_id"] for record in work})
+
+
+def test_the_records_of_a_large_export_are_kept_compressed_and_give_the_same_run(
+    mlp_profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the size only the limit is changed; the file goes away with the connection."""
+    jsonl, written = exported(mlp_profile, tmp_path), []
+    for limit in (jsonl.stat().st_size, jsonl.stat().st_size - 1):
+        monkeypatch.setattr(records, "_MOST_IN_MEMORY", limit)
+        with open_database() as connection:
+            profile = read_export(jsonl, connection, known=KnownCalls(5))
+            files = {name: path for _, name, path in connection.execute("PRAGMA database_list").fetchall()}
+            target = tmp_path / f"{limit}.parquet"
+            write_run(UNTOLD_HEADER, profile.events.in_order(), target, force=False)
+            written.append(target.read_bytes())
+            assert ("compressed_rows" in files) == (limit < jsonl.stat().st_size)
+    assert written[0] == written[1]
+    assert not Path(files["compressed_rows"]).parent.exists()
 
 
 def test_timed_flushes_cut_calls_but_lose_nothing(made: Path, tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ class EventTable:
         """Make the table of a SELECT, whose column `row` is an event's place in the file that it comes from."""
         self.connection = connection
         self.name = name
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+        self._lies_in_order = True  # the rows of the table, as they are scanned, which keeps their order
+        connection.execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
         # Workers report in the order in which they get to it, which need not be that of the work.
         self._sort(_WITH_COVERED.format(events=name, parts=covered_sql(name, "row")), "start_ns")
 
@@ -98,12 +99,13 @@ class EventTable:
         cells = ", ".join(map(quoted, names))
         columns = ", ".join(("kernel", "submitted", *map(quoted, names)))
         self.connection.execute(f"""
-            CREATE OR REPLACE TEMP TABLE {self.name} AS
+            CREATE OR REPLACE TABLE {self.name} AS
             WITH counts({columns}) AS ({query}),
                  counted AS (SELECT row, true AS is_counted, {cells} FROM {self.dispatches} AS dispatch
                              JOIN counts USING (kernel, submitted))
             SELECT event.*, is_counted, {cells} FROM {self.name} AS event LEFT JOIN counted USING (row)
         """)
+        self._lies_in_order = False
         missing = f"SELECT count(*) FROM {self.name} WHERE kind = 'dispatch' AND is_counted IS NULL"
         ((without,),) = self.connection.execute(missing).fetchall()
         self.connection.execute(f"ALTER TABLE {self.name} DROP COLUMN is_counted")
@@ -131,10 +133,12 @@ class EventTable:
     def _sort(self, rows: str, keys: str) -> None:
         """Make the table of rows in an order. What is numbered without a window's own order need not be kept whole."""
         self.connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {self.name} AS SELECT row_number() OVER () AS row, * "
+            f"CREATE OR REPLACE TABLE {self.name} AS SELECT row_number() OVER () AS row, * "
             f"FROM (SELECT * EXCLUDE row FROM {rows} ORDER BY {keys}, row)"
         )
+        self._lies_in_order = True
 
     def in_order(self) -> duckdb.DuckDBPyRelation:
         """The rows as they are written."""
-        return self.connection.sql(f"SELECT * EXCLUDE row FROM {self.name} ORDER BY row")
+        order = "" if self._lies_in_order else " ORDER BY row"
+        return self.connection.sql(f"SELECT * EXCLUDE row FROM {self.name}{order}")

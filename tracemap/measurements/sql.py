@@ -44,6 +44,17 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
+def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
+    """Keep tables that are made from now on, but for temporary ones, compressed in a file.
+
+    It lies where the connection of `open_database` spills rows to: wide rows of many that repeat take a tenth there,
+    and less time than to be spilled as they are.
+    """
+    ((folder,),) = connection.execute("SELECT current_setting('temp_directory')").fetchall()
+    connection.execute(f"ATTACH {literal(str(Path(folder) / 'rows.duckdb'))} AS compressed_rows")
+    connection.execute("USE compressed_rows")
+
+
 @contextmanager
 def fitting(what: str, remedy: str) -> Iterator[None]:
     """Say in one sentence that rows do not fit into the memory of a database, even with all that can be on disk.

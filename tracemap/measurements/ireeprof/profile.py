@@ -65,10 +65,10 @@ class Span:
 
 
 _SUBMISSIONS = """
-CREATE OR REPLACE TEMP TABLE profile_submissions AS
+CREATE OR REPLACE TABLE profile_submissions AS
 SELECT physical_device_ordinal AS device, queue_ordinal AS queue, submission_id, op, operation_count, host_time_ns,
     command_buffer_id, dense_rank() OVER (ORDER BY source_record_index) - 1 AS chunk,
-    row_number() OVER (ORDER BY row) - 1 AS number, CAST(NULL AS BIGINT) AS invocation
+    row_number() OVER (ORDER BY rowid) - 1 AS number, CAST(NULL AS BIGINT) AS invocation
 FROM profile_records WHERE record_type = 'queue_event'
 """
 
@@ -229,12 +229,12 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
     return profile
 
 
-# The columns of a run in their order; `row` counts the records. Numbers that the profile lacks are 0, or all ones.
+# The columns of a run in their order. Numbers that the profile lacks are 0, or all ones.
 # Each queue counts its submissions from 1; in a run, which has no queues, those of the first queue keep their numbers.
 # local-sync releases a transient buffer with a queue barrier, and files are read and written by copies.
 _EVENTS = """
 WITH events AS NOT MATERIALIZED (
-    SELECT *, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' WHEN op = 'barrier' THEN 'dealloca'
+    SELECT *, rowid AS row, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' WHEN op = 'barrier' THEN 'dealloca'
                    WHEN op IN ('read', 'write') THEN 'copy' ELSE op END AS kind
     FROM profile_records WHERE record_type IN {record_types}
 ), queues AS (

@@ -1,7 +1,7 @@
 """The records of a profile: how far those of an `.ireeprof` are whole, and those of its export as a table of DuckDB.
 
 Records never pass through Python row by row. This module knows the export's schema; rows of all record types are in one
-table, `profile_records`.
+table, `profile_records`, whose own `rowid` tells their order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, readable
 from tracemap.inputs import opened
 from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.measurements.sql import first_line, keep_compressed, literal, reading_errors
 from tracemap.units import UNKNOWN, plural
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def cut_profile(profile: Path, end: int) -> None:
 
 EXPORT_MEMORY: Final = 450_000_000
 """Bytes that a database needs to go through an export of any size at a good pace; the rest is spilled to disk."""
+_MOST_IN_MEMORY = EXPORT_MEMORY
+"""Bytes of an export whose records, about half as large, fit into that with what is made of them."""
 EXPORT_SCHEMA_VERSION: Final = 15
 """The version of ireeperf-jsonl whose fields are read here."""
 
@@ -146,9 +148,11 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
         RunVersion: it is of another schema version.
     """
     fields = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())
+    if jsonl.stat().st_size > _MOST_IN_MEMORY:
+        keep_compressed(connection)
     try:
         connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE profile_records AS SELECT row_number() OVER () AS row, * FROM "
+            f"CREATE OR REPLACE TABLE profile_records AS FROM "
             f"read_json({literal(str(jsonl))}, format='newline_delimited', columns={{{fields}}})"
         )
     except reading_errors() as error:
@@ -175,7 +179,7 @@ def drop_records(connection: duckdb.DuckDBPyConnection) -> None:
 def load_no_records(connection: duckdb.DuckDBPyConnection) -> None:
     """Make an empty `profile_records`."""
     fields = ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in _FIELDS.items())
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE profile_records AS SELECT 0 AS row, {fields} LIMIT 0")
+    connection.execute(f"CREATE OR REPLACE TABLE profile_records AS SELECT {fields} LIMIT 0")
 
 
 def first_integer(connection: duckdb.DuckDBPyConnection, query: str) -> int:
@@ -245,7 +249,7 @@ _ONE_SHOT_BIT = 1
 # millions of commands in few programs, so lists are compared by what they come down to: how many commands, and two sums
 # over numbers made of each. Unequal lists agree in these once in 10^19 pairs.
 _BUFFERS = f"""
-CREATE OR REPLACE TEMP TABLE profile_buffers AS
+CREATE OR REPLACE TABLE profile_buffers AS
 WITH buffer AS (
     SELECT command_buffer_id AS id, any_value(mode & {_ONE_SHOT_BIT}) = {_ONE_SHOT_BIT} AS one_shot
     FROM profile_records WHERE record_type = 'command_buffer' GROUP BY id
@@ -262,7 +266,7 @@ SELECT id, one_shot, first_id, CAST(dense_rank() OVER (ORDER BY first_id) - 1 AS
 _PROGRAMS = """
 SELECT program, c.op, c.key, c.workgroup_count
 FROM (SELECT DISTINCT program, first_id FROM profile_buffers) AS programs
-LEFT JOIN (SELECT * FROM profile_records WHERE record_type = 'command_operation') AS c
+LEFT JOIN (SELECT *, rowid AS row FROM profile_records WHERE record_type = 'command_operation') AS c
     ON c.command_buffer_id = programs.first_id
 ORDER BY program, c.command_index, c.row
 """
