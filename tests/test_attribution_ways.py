@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from tests.builders import graph, op, site
 from tracemap.attribution.join.alignment import by_creation
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
+from tracemap.attribution.scan import rows as rows_of_runs
 from tracemap.attribution.scan.percentiles import pooled_at_once, pooled_in_steps
-from tracemap.attribution.scan.scan import Scan, scan
+from tracemap.attribution.scan.scan import Scan, percentiles, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Submission
@@ -163,3 +165,23 @@ def test_percentiles_are_values_that_occurred(tmp_path: Path, values: list[int])
     count = len(values)
     expected = [sorted(values)[max(0, -(-count * tenths // 10) - 1)] for tenths in (1, 5, 9)]
     assert [found.p10, found.median, found.p90] == expected
+
+
+def test_what_is_kept_compressed_adds_up_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of runs that are large for the memory: 300,000 events, of which the database keeps several groups."""
+    table, chance = tmp_path / "r.csv", random.Random(3)
+    with table.open("w") as file:
+        file.write("kernel,invocation,start_ns,duration_ns\n")
+        for row in range(300_000):
+            file.write(f"k{chance.randrange(3)},{row // 7},{row * 1000},{chance.randrange(1, 10**6)}\n")
+    made = graph([op(1, 1), op(2, 2), op(3, 3)], [site(number, number + 1, kernel=f"k{number}") for number in range(3)])
+    found = []
+    for part in (0.5, 0.0):
+        monkeypatch.setattr(rows_of_runs, "_IN_MEMORY", part)
+        with scanned(table, made) as (tables, seen):
+            kept = "SELECT database_name FROM duckdb_tables() WHERE table_name = 'resolved'"
+            assert (tables.query(kept) == [("compressed_rows",)]) == (part == 0.0)
+            pools = [frozenset({0, 1}), frozenset({1, 2})]
+            found.append((seen.by_target, seen.slowest, seen.invocations, percentiles(tables, seen, pools)))
+    assert found[0] == found[1]
+    assert sum(each.events for each in found[0][0].values()) == 300_000

@@ -51,7 +51,7 @@ def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
     and less time than to be spilled as they are.
     """
     ((folder,),) = connection.execute("SELECT current_setting('temp_directory')").fetchall()
-    connection.execute(f"ATTACH {literal(str(Path(folder) / 'rows.duckdb'))} AS compressed_rows")
+    connection.execute(f"ATTACH IF NOT EXISTS {literal(str(Path(folder) / 'rows.duckdb'))} AS compressed_rows")
     connection.execute("USE compressed_rows")
 
 

@@ -18,7 +18,7 @@ from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.events import covered_sql
 from tracemap.measurements.model import Metric
-from tracemap.measurements.sql import quoted
+from tracemap.measurements.sql import keep_compressed, quoted
 from tracemap.units import plural
 
 _RESOLVED = f"""
@@ -40,6 +40,10 @@ _FIRST_INVOCATION = "TRY_CAST(event.invocation AS INTEGER)"
 # What an execute's dispatches cover is in their own rows.
 _UNCOVERED = f"CASE event.kind WHEN 'execute' THEN {{value}} - coalesce(event.{COVERED}, 0) ELSE {{value}} END"
 NO_ADDRESS = -1
+
+_IN_MEMORY = 0.5
+"""The part of the memory that `resolved` may take as it is; where it may be larger, it is kept compressed."""
+_BYTES_OF_VALUE = 8
 
 # Summed up here, as a sampled run has a row for each sample.
 _STEPS = f"""
@@ -74,7 +78,9 @@ class Resolved:
         shape = ", shape BIGINT" if self.has_shapes else ""
         starts = f", {START} BIGINT" if self.has_starts else ""
         values = "".join(f", {value_column(number)} BIGINT" for number in range(len(self.metrics)))
-        self.tables.fill("resolved", f"target INTEGER, invocation INTEGER{shape}{starts}{values}", ())
+        if self.tables.most_rows * _BYTES_OF_VALUE * (3 + len(self.metrics)) > _IN_MEMORY * self.tables.memory_bytes:
+            keep_compressed(self.tables.connection)
+        self.tables.query(f"CREATE TABLE resolved (target INTEGER, invocation INTEGER{shape}{starts}{values})")
 
     @property
     def rows(self) -> int:
