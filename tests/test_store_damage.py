@@ -1,4 +1,4 @@
-"""Damaged files of a store: every question names them, or leaves out the runs that have them and says so."""
+"""What a store lacks: every question names damaged files, or leaves out their runs and says so; models not kept."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built, Recorded
-from tests.support import check_cli, run_cli
+from tests.support import SAMPLES, check_cli, run_cli
 from tracemap.errors import StoreInvalid
+from tracemap.graph.bundle import load
 from tracemap.measurements.sql import rows_of
 from tracemap.options.store import StoreCompareOptions, StoreQueryOptions, StoreSitesOptions, StoreTrendOptions
 from tracemap.session.store import store_compare, store_query, store_sites, store_trend
@@ -167,3 +168,34 @@ def test_ops_are_not_matched_with_what_is_damaged(table: str, built: Built, reco
     path.unlink()
     added(recorded(before), "--map", built(before))
     added(recorded(after), "--map", built(after))
+
+
+@pytest.mark.parametrize("without", ["the first", "the second"])
+def test_maps_without_their_model_are_matched_where_all_ops_are_alike(without: str, tmp_path: Path) -> None:
+    """As of those who keep their models to themselves: another compilation, and then another model."""
+    model, other, store = (tmp_path / name for name in ("m.mlir", "other.mlir", "store"))
+    shutil.copy(SAMPLES / "models" / "jax_mlp.mlir", model)
+    text = model.read_text(encoding="utf-8")
+    other.write_text(text.replace("stablehlo.maximum", "stablehlo.minimum"), encoding="utf-8")
+    kept = [("--no-sources",) if which == without else () for which in ("the first", "the second")]
+    bundles = [tmp_path / f"{number}.tracemap" for number in range(3)]
+    check_cli("build", model, *kept[0], "-o", bundles[0])
+    check_cli("build", model, *kept[1], "-o", bundles[1], "--", "--iree-opt-level=O0")
+    check_cli("build", other, "--no-sources", "-o", bundles[2])
+    runs = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for bundle, run in zip(bundles, runs, strict=True):
+        check_cli("record", bundle, "--iterations", "5", "-o", run)
+    to_store = ("--store", store, "--model", "m")
+    added = [("store", "add", run, "--map", each, *to_store) for run, each in zip(runs, bundles, strict=True)]
+    check_cli(*added[0])
+    check_cli(*added[1])
+    query = (
+        f"SELECT how, count(DISTINCT key), count(DISTINCT op) FROM '{store}/ops/*.parquet' GROUP BY how ORDER BY how"
+    )
+    ops = len(load(bundles[0]).graph.ops)
+    assert rows_of(query) == [("alike", ops, ops), ("first", ops, ops)]
+    there = sorted(store.glob("**/*"))
+    done = run_cli(*added[2])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{bundles[2]}: its ops are not those of the newest map of m" in done.stderr
+    assert sorted(store.glob("**/*")) == there

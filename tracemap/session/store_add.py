@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -131,12 +131,30 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
             )
     key_of = {row["op"]: row["key"] for row in read_ops(listing, newest)}
     with kept_bundle(listing, newest) as before:
+        if not (before.model() and bundle.model()):
+            return _keys_of_likes(before, bundle, model, key_of)
         matched = matched_models(before, bundle)
     if matched is None:
         return {op: (key, SAME) for op, key in key_of.items()}
     return {
         str(each.after): (key_of[str(each.before)], each.how.value) for each in matched if str(each.before) in key_of
     }
+
+
+def _keys_of_likes(before: Bundle, bundle: Bundle, model: str, key_of: Mapping[str, str]) -> Keys:
+    """The keys of a map where the text of its model, or of the one before, is not kept.
+
+    Raises:
+        UsageInvalid: its ops are others. Nothing tells which are which, and a key is for ever.
+    """
+    from tracemap.store.lineage import ALIKE, are_alike
+
+    if not are_alike(before.graph, bundle.graph):
+        raise UsageInvalid(
+            f"{bundle.path}: its ops are not those of the newest map of {model} in the store, and cannot be matched "
+            "with them: the text of one of the models is not kept (--no-sources, or too large); name another --model"
+        )
+    return {op: (key, ALIKE) for op, key in key_of.items()}
 
 
 def _earlier(store: Store, bundle: Bundle, model: str) -> tuple[Listing, Sequence[Header]]:

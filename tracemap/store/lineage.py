@@ -25,11 +25,11 @@ from tracemap.store.headers import reader
 from tracemap.store.layout import MAPS, OPS, Listing, Store
 from tracemap.store.tables import ALWAYS, COLUMNS, Row, known, told, write_rows
 
-FIRST, SAME, UNMATCHED = "first", "same", "new"
-"""How an op got its key: of the first map of its model; of the same model's text; of none before. Else how `diff`
-matched it."""
+FIRST, SAME, ALIKE, UNMATCHED = "first", "same", "alike", "new"
+"""How an op got its key: of the first map of its model; of the same model's text; where a text is not kept, of ops that
+all have the same names and places; of none before. Else how `diff` matched it."""
 _MOST_KEPT: Final = 256 << 20
-"""Bytes of a model beyond which it is not kept: ops of later maps are then matched only where the text is the same."""
+"""Bytes of a model beyond which it is not kept: ops of later maps are then matched only where all are alike."""
 
 Keys = Mapping[str, tuple[str, str]]
 """By op its key, and how it got it."""
@@ -99,6 +99,15 @@ def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
 def first_keys(graph: TraceGraph) -> Keys:
     """The keys of the first map of a model."""
     return {str(op.id): (str(op.id), FIRST) for op in graph.ops}
+
+
+def are_alike(one: TraceGraph, other: TraceGraph) -> bool:
+    """Whether all ops of two maps have the same names, scopes and places: hardly those of different models."""
+
+    def seen(graph: TraceGraph) -> list[object]:
+        return [(op.id, op.name, op.function, op.line, op.column, op.scope) for op in graph.ops]
+
+    return seen(one) == seen(other)
 
 
 def keep_map(store: Store, bundle: Bundle) -> None:
