@@ -78,9 +78,15 @@ class Resolved:
         shape = ", shape BIGINT" if self.has_shapes else ""
         starts = f", {START} BIGINT" if self.has_starts else ""
         values = "".join(f", {value_column(number)} BIGINT" for number in range(len(self.metrics)))
-        if self.tables.most_rows * _BYTES_OF_VALUE * (3 + len(self.metrics)) > _IN_MEMORY * self.tables.memory_bytes:
+        if self._may_be_large:
             keep_compressed(self.tables.connection)
         self.tables.query(f"CREATE TABLE resolved (target INTEGER, invocation INTEGER{shape}{starts}{values})")
+
+    @property
+    def _may_be_large(self) -> bool:
+        """Whether its rows may take more than their part of the memory, by the sizes of the runs' files."""
+        columns = ("target and invocation", "shape", START, *self.metrics)
+        return self.tables.most_rows * len(columns) * _BYTES_OF_VALUE > _IN_MEMORY * self.tables.memory_bytes
 
     @property
     def rows(self) -> int:
