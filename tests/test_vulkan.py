@@ -20,6 +20,7 @@ from tests.support import Corpus, Json, check_cli, has_device, json_cli, made_on
 from tracemap.graph.bundle import load
 from tracemap.measurements.model import Clock
 from tracemap.measurements.runfile import read_run
+from tracemap.measurements.sql import rows_of
 from tracemap.units import UNKNOWN
 
 pytestmark = pytest.mark.skipif(
@@ -113,7 +114,13 @@ def test_clocks_of_device_and_host_are_kept_apart(recorded_on_vulkan: Recorded, 
     assert [(metric.name, metric.clock) for metric in read_run(run).metrics] == [("duration_ns", Clock.DEVICE)]
     assert count_of_run(run) > 0 == count_of_run(run, "submitted_ns IS NOT NULL")
     assert header.elapsed.host_ns is UNKNOWN
-    assert sum(part for part in header.elapsed.values() if isinstance(part, int)) == header.elapsed_ns
+    parts = [part for part in header.elapsed.values() if isinstance(part, int)]
+    if parts:
+        assert sum(parts) == header.elapsed_ns
+    else:  # two clocks: on a busy machine calls may take longer by the device's than by the host's
+        span = "max(start_ns + duration_ns) - min(start_ns) AS ns"
+        calls = f"SELECT {span} FROM '{run}' WHERE NOT warmup GROUP BY invocation"
+        assert rows_of(f"SELECT sum(ns) > {header.elapsed_ns} FROM ({calls})") == [(True,)]
     text = check_cli("attribute", run, "--map", on_vulkan("hand_mlp"))
     assert "note [device-clock]: kernels were timed by the device, on a clock of its own" in text
 
