@@ -66,7 +66,6 @@ class EventTable:
         """Make the table of a SELECT, whose column `row` is an event's place in the file that it comes from."""
         self.connection = connection
         self.name = name
-        self._lies_in_order = True  # the rows of the table, as they are scanned, which keeps their order
         connection.execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
         # Workers report in the order in which they get to it, which need not be that of the work.
         self._sort(_WITH_COVERED.format(events=name, parts=covered_sql(name, "row")), "start_ns")
@@ -104,8 +103,8 @@ class EventTable:
                  counted AS (SELECT row, true AS is_counted, {cells} FROM {self.dispatches} AS dispatch
                              JOIN counts USING (kernel, submitted))
             SELECT event.*, is_counted, {cells} FROM {self.name} AS event LEFT JOIN counted USING (row)
+            ORDER BY row
         """)
-        self._lies_in_order = False
         missing = f"SELECT count(*) FROM {self.name} WHERE kind = 'dispatch' AND is_counted IS NULL"
         ((without,),) = self.connection.execute(missing).fetchall()
         self.connection.execute(f"ALTER TABLE {self.name} DROP COLUMN is_counted")
@@ -136,9 +135,7 @@ class EventTable:
             f"CREATE OR REPLACE TABLE {self.name} AS SELECT row_number() OVER () AS row, * "
             f"FROM (SELECT * EXCLUDE row FROM {rows} ORDER BY {keys}, row)"
         )
-        self._lies_in_order = True
 
     def in_order(self) -> duckdb.DuckDBPyRelation:
-        """The rows as they are written."""
-        order = "" if self._lies_in_order else " ORDER BY row"
-        return self.connection.sql(f"SELECT * EXCLUDE row FROM {self.name}{order}")
+        """The rows as they are written: the table holds them in their order, and a scan keeps it."""
+        return self.connection.sql(f"SELECT * EXCLUDE row FROM {self.name}")

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.scan.metrics import value_column
-from tracemap.attribution.scan.rows import Resolved
+from tracemap.attribution.scan.rows import BYTES_OF_VALUE, Resolved
 
 _KEPT = 0.15
 """The part of the memory that values may take while they are kept to be put in order."""
-_BYTES_OF_VALUE = 8
 
 _AT_ONCE = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
 # Rank k of n is the least k with k/n >= p, as the aggregate has it; products of decimals are exact.
@@ -40,7 +39,7 @@ def ordered_values(resolved: Resolved, fractions: Sequence[float]) -> Ordered:
     """The values of each target and shape at these fractions, which lie between 0 and 1."""
     numbers = range(len(resolved.metrics))
     listed = list(map(str, fractions))
-    if resolved.rows * len(numbers) * _BYTES_OF_VALUE <= _KEPT * resolved.tables.memory_bytes:
+    if resolved.rows * len(numbers) * BYTES_OF_VALUE <= _KEPT * resolved.tables.memory_bytes:
         column = (
             _AT_ONCE.format(value=value_column(number), fractions=", ".join(listed), number=number)
             for number in numbers

@@ -43,7 +43,7 @@ NO_ADDRESS = -1
 
 _IN_MEMORY = 0.5
 """The part of the memory that `resolved` may take as it is; where it may be larger, it is kept compressed."""
-_BYTES_OF_VALUE = 8
+BYTES_OF_VALUE = 8
 
 # Summed up here, as a sampled run has a row for each sample.
 _STEPS = f"""
@@ -86,7 +86,7 @@ class Resolved:
     def _may_be_large(self) -> bool:
         """Whether its rows may take more than their part of the memory, by the sizes of the runs' files."""
         columns = ("target and invocation", "shape", START, *self.metrics)
-        return self.tables.most_rows * len(columns) * _BYTES_OF_VALUE > _IN_MEMORY * self.tables.memory_bytes
+        return self.tables.most_rows * len(columns) * BYTES_OF_VALUE > _IN_MEMORY * self.tables.memory_bytes
 
     @property
     def rows(self) -> int:

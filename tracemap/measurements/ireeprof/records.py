@@ -152,7 +152,7 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
         keep_compressed(connection)
     try:
         connection.execute(
-            f"CREATE OR REPLACE TABLE profile_records AS FROM "
+            "CREATE OR REPLACE TABLE profile_records AS FROM "
             f"read_json({literal(str(jsonl))}, format='newline_delimited', columns={{{fields}}})"
         )
     except reading_errors() as error:
