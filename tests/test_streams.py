@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built
-from tests.support import SAMPLES, command_line, run_cli
+from tests.support import SAMPLES, Corpus, command_line, run_cli
 
 FULL = "/dev/full"
 RECORD = ("record", "{bundle}", "--iterations", "2", "-o", "run.csv")
@@ -135,3 +136,35 @@ main()
 def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_a_status_of_its_own_is_told_where_output_can_be_written(samples: Corpus, built: Built, tmp_path: Path) -> None:
+    words: list[str | Path] = ["diff", "--fail-over", "5"]
+    for side, flags in (("a", "jax_mlp"), ("b", "jax_mlp_train")):
+        bundle, run = built(samples.model_of(flags)), tmp_path / f"{flags}.csv"
+        samples.record(flags, bundle, run, ("--iterations", "30"))
+        words += [f"--map-{side}", bundle, run]
+    done = run_cli(*words, cwd=tmp_path)
+    assert done.stderr.startswith("over 5 %: ")
+    assert done.returncode == 1
+    assert "30 invocations" in done.stdout
+    full = of_shell(f'"$@" > {FULL}', *words, cwd=tmp_path)
+    assert full.stderr.splitlines()[-1].startswith("tracemap: error: standard output cannot be written: No space left")
+    assert full.returncode == 2
+
+
+_LAST = """
+#include <unistd.h>
+__attribute__((destructor)) static void end(void) {
+  if (write(2, "the end\\n", 8) < 0) _exit(3);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_what_is_preloaded_sees_the_end_of_the_process(tmp_path: Path) -> None:
+    (tmp_path / "last.c").write_text(_LAST)
+    library = tmp_path / "last.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "last.c"], check=True)
+    done = of_shell('LD_PRELOAD=./last.so exec "$@"', "--version", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "the end\n")

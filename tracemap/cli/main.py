@@ -117,7 +117,7 @@ def _run() -> int:
     """Run the command; returns the status of the program."""
     try:
         try:
-            status = group.main(prog_name=_NAME, standalone_mode=False)
+            status = _call()
             flush_output()
         except click.exceptions.NoArgsIsHelpError as error:
             warn_of(error.format_message())
@@ -130,6 +130,14 @@ def _run() -> int:
             _say(f"error: {error}", _notes_of(error), f" [{error.slug}]")
         return error.exit_code
     return status if isinstance(status, int) else 0
+
+
+def _call() -> object:
+    """Call the command; what it returns, or exits with, is its status."""
+    try:
+        return group.main(prog_name=_NAME, standalone_mode=False)
+    except SystemExit as ended:
+        return ended.code
 
 
 def _invalid(error: click.ClickException) -> UsageInvalid:

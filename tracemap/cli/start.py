@@ -1,8 +1,12 @@
-"""Where the program begins: Ctrl-C ends it without a word until the command line itself can answer."""
+"""Where the program begins and ends: Ctrl-C ends it without a word until the command line itself can answer."""
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
+import sys
+from typing import Never
 
 
 def main() -> None:
@@ -12,4 +16,20 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tracemap.cli.main import main as run
 
-    run()
+    try:
+        run()
+    except SystemExit as ended:
+        # What is preloaded may have something to write when the process ends as others do; our own hook has.
+        if isinstance(ended.code, int) and "LD_PRELOAD" not in os.environ:
+            _end_at_once(ended.code)
+        raise
+
+
+def _end_at_once(status: int) -> Never:
+    """End without taking the interpreter and all objects apart, which takes as long as a tenth of a short command.
+
+    All output has been written by now.
+    """
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(status)
