@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,9 @@ from tracemap.diagnostics import DISTURBED
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Metric, Run
 from tracemap.units import UNKNOWN
+
+_WORTH_A_THREAD = 1_000_000
+"""Rows of which single invocations are added up for long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         RunInvalid: a cell is not what its column says, or a file is damaged.
         UsageInvalid: the runs have no metric in common.
     """
+    if tables.most_rows > _WORTH_A_THREAD:
+        _import_meanwhile("numpy")
     of_steps, metrics = step_metrics(runs), common_metrics(runs)
     targets, rows = Targets(), []
     sources: list[Source] = []
@@ -94,6 +101,11 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         slowest=slowest_calls(resolved),
         same_group=resolved.same_group,
     )
+
+
+def _import_meanwhile(name: str) -> None:
+    """Import a package while the database reads the files: whoever imports it then waits until that is done."""
+    threading.Thread(target=importlib.import_module, args=(name,), daemon=True).start()
 
 
 def is_disturbed(runs: Sequence[Run]) -> bool:

@@ -29,7 +29,7 @@ SELECT *, {tiles} AS tiles{fences} FROM (
 """
 _COUNTS = """
 , sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, {most} AS {largest}
-, min({value}) AS least_{number}
+, {least} AS least_{number}
 """
 _FENCE = ", CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {fence} END AS BIGINT) AS {column}"
 
@@ -188,8 +188,12 @@ def _groups(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> str:
     most = {number: f"[max({value})]" for number, value in columns}
     if (ranked := ranked_by(metrics)) is not None:
         most[ranked] = f"max({value_column(ranked)}, {MOST_SLOWEST})"
+    # No time is negative: files in which one is are refused.
+    least = {number: "0" if metrics[number].name in TIME_METRICS else f"min({value})" for number, value in columns}
     counts = (
-        _COUNTS.format(number=number, value=value, most=most[number], largest=largest_column(number))
+        _COUNTS.format(
+            number=number, value=value, most=most[number], largest=largest_column(number), least=least[number]
+        )
         for number, value in columns
     )
     with_fence = fenced.metrics(metrics)
