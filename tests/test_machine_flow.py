@@ -10,18 +10,21 @@ import re
 import shutil
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.support import check_cli
-from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
+from tracemap.attribution.scan.rows import StepRow
+from tracemap.attribution.steps.lines import NO_METRIC, KernelSteps, Spot, kernel_steps, lines_of_ops
+from tracemap.attribution.steps.lines import in_loops as in_loops_of
 from tracemap.graph.bundle import load
 from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
 from tracemap.machine.images import kernel_images, read_images
 from tracemap.machine.memory import brought_by, waits_of
+from tracemap.measurements.model import SAMPLES
 
 CHAIN = """func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>) -> tensor<64x64xf32> {
   %a = stablehlo.tanh %x : tensor<64x64xf32>
@@ -96,6 +99,39 @@ def test_only_what_takes_in_what_is_loaded_waits_for_memory(chain: Chain) -> Non
     assert len(waits) <= 3 * len(matrices)
     last = max(each.address for each in body if each.values.stores)
     assert last not in waits
+
+
+def lines_of(steps: KernelSteps, samples: Mapping[int, int]) -> Counter[int]:
+    """What samples at addresses give to the lines of ops."""
+    rows = [StepRow(0, steps.kernel.name, 1, address, (count,)) for address, count in samples.items()]
+    waits = steps.waits_in_loops(rows, 0, NO_METRIC)
+    seen: Counter[Spot] = Counter()
+    for row in rows:
+        seen[steps.spot_of(row, SAMPLES)] += row.values[0]
+    return lines_of_ops(steps, seen, in_loops_of(steps, rows, 0, SAMPLES, waits), waits)
+
+
+def test_a_core_that_never_waits_is_found_at_loads_as_well(chain: Chain) -> None:
+    """Loads keep it busy, too: with as many samples at each instruction as it takes, no op gets more for its loads.
+
+    Waits come on top of that, for the ops that read.
+    """
+    steps = chain(BASELINE)
+    names = op_lines(steps)
+    busy = {each.address: 10 * each.hundredths for each in in_loops(steps)}
+    found = lines_of(steps, busy)
+    own: Counter[int] = Counter()
+    for each in in_loops(steps):
+        if each.address in steps.code.line_at and not each.values.reloads:
+            own[steps.code.line_at[each.address]] += each.hundredths
+    for line, cycles in own.items():
+        assert found[line] / found.total() == pytest.approx(cycles / own.total(), abs=0.002), names[line]
+    waiting = sum(busy.values())
+    slow = Counter(busy)
+    slow[min(each.address for each in in_loops(steps) if each.address in steps.code.waits)] += waiting
+    more = Counter({names[line]: count - found[line] for line, count in lines_of(steps, slow).items()})
+    assert more.total() == waiting
+    assert more["math.tanh"] + more["math.sqrt"] >= waiting
 
 
 def regions(steps: KernelSteps) -> list[Instruction]:

@@ -23,8 +23,6 @@ from tracemap.machine.memory import Waits, brought_by, waits_of
 WINDOW: Final = 512
 """Instructions that a core has in work at a time: the reorder buffers of present-day server cores hold 350 to 512."""
 NO_POOL: Final = -1
-WAITING: Final = -2
-"""The pool of samples that found the core waiting for memory."""
 
 Lines = Counter[int]
 """What was seen, or a weight, by line of the kernel's text."""
@@ -87,6 +85,12 @@ class KernelCode:
         """Instructions of loops that wait for memory alone, with the line of the op that reads."""
         pairs = (pair for waits in self._waits for pair in waits.load_of.items())
         return {address: self.line_at[load] for address, load in pairs if load in self.line_at}
+
+    def cycles_at_waits(self, loop: int) -> tuple[int, int]:
+        """For how long a turn of a loop keeps the core busy at those, and at all, in hundredths of a clock cycle."""
+        body = self._bodies[loop]
+        at_waits = (each for each in body if each.address in self.waits)
+        return sum(each.hundredths for each in at_waits), sum(each.hundredths for each in body)
 
     @cached_property
     def behind(self) -> dict[int, tuple[int, ...]]:

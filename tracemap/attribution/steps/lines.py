@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
-from tracemap.attribution.steps.code import NO_POOL, WAITING, KernelCode, Lines
+from tracemap.attribution.steps.code import NO_POOL, KernelCode, Lines
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.frames import NOBODY, Frames, frames_of
 from tracemap.graph.model import TraceGraph
@@ -28,25 +28,37 @@ class Spot(NamedTuple):
 
     `line`: of the kernel's text; `owner`: the line of the op whose it is, `NOBODY` where that is not told; then `loop`
     is the one of the machine code around, and `pool` the code that it was seen in, of which a sample's place tells no
-    more; `reads` are the lines of the ops that read what is computed with there.
+    more; `waits`: what stands there can be found waiting for memory; `reads` are the lines of the ops that read what is
+    computed with there.
     """
 
     line: int
     owner: int
     loop: int = OUTSIDE
     pool: int = NO_POOL
+    waits: bool = False
     reads: tuple[int, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its place does not tell whose it is, but the loop around it does."""
+        return self.waits or self.pool != NO_POOL
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """How a loop waits for memory: how that is split over the lines of the ops that read, and how many of its samples
-    found it waiting.
+    found it waiting, of those at what may wait.
     """
 
     lines: Lines
     found: int
+    at_waits: int
     samples: int
+
+    def at(self, samples: int) -> int:
+        """How many of the samples at what may wait found it waiting."""
+        return samples * self.found // self.at_waits if self.at_waits else 0
 
     def behind(self, samples: int) -> int:
         """How many of the samples at what is computed from late values found it waiting for these.
@@ -103,10 +115,9 @@ class KernelSteps:
             return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
         if metric == SAMPLES:
             loop, reads = innermost(self.code.loops, row.address), self.code.behind.get(row.address, ())
-            if row.address in self.code.waits:
-                return Spot(row.step, NOBODY, loop, WAITING)
-            if (pool := self.code.pool_of(row.address)) != NO_POOL:
-                return Spot(row.step, NOBODY, loop, pool, reads)
+            pool, waits = self.code.pool_of(row.address), row.address in self.code.waits
+            if waits or pool != NO_POOL:
+                return Spot(row.step, NOBODY, loop, pool, waits, reads)
         owner = self.code.line_at.get(row.address, own)
         return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(row.address))
 
@@ -134,9 +145,26 @@ class KernelSteps:
             if misses != NO_METRIC:
                 missed[row.step] += row.values[misses]
         return {
-            loop: Waiting(self._weights_of_waits(loop, seen, missed), seen.total(), around[loop])
+            loop: Waiting(
+                self._weights_of_waits(loop, seen, missed),
+                self._waiting(loop, seen.total(), around[loop]),
+                seen.total(),
+                around[loop],
+            )
             for loop, seen in found.items()
         }
+
+    def _waiting(self, loop: int, at_waits: int, samples: int) -> int:
+        """How many of the samples at what may wait for memory found it waiting.
+
+        It keeps the core busy as all else does: of the samples that found no wait, neither here nor behind one
+        (`Waiting.behind`), as large a part is here as of the cycles.
+        """
+        busy, cycles = self.code.cycles_at_waits(loop)
+        if busy == cycles:
+            return at_waits
+        beyond = max(0, at_waits * cycles - samples * busy)
+        return beyond * samples // (cycles * samples - busy * (2 * samples - at_waits)) if beyond else 0
 
     def _weights_of_waits(self, loop: int, seen: Lines, missed: Lines) -> Lines:
         brought = self.code.brought_in(loop)
@@ -163,9 +191,9 @@ def in_loops(
     """
     seen: dict[int, Counter[Spot]] = defaultdict(Counter)
     for row in rows:
-        if row.address != NO_ADDRESS:
+        if row.address != NO_ADDRESS and row.values[number]:
             spot = steps.spot_of(row, metric)
-            if spot.pool != NO_POOL or spot.owner:
+            if spot.is_shared or spot.owner:
                 seen[steps.loop_of(row.address)][spot] += row.values[number]
     return {loop: lines_of_ops(steps, spots, {}, waits) for loop, spots in seen.items()}
 
@@ -180,7 +208,7 @@ def lines_of_ops(
     for spot, value in seen.items():
         if spot.owner:
             lines[spot.owner] += value
-        elif spot.pool != NO_POOL:
+        elif spot.is_shared:
             continue
         elif spot.loop in (UNKNOWN_LOOP, OUTSIDE):
             of_frame[spot.line] += value
@@ -201,20 +229,20 @@ def _waited_and_pooled(steps: KernelSteps, seen: Counter[Spot], waits: Mapping[i
     lines: Lines = Counter()
     waited: Counter[int] = Counter()
     pooled: Counter[int] = Counter()
-    behind: Counter[tuple[int, int]] = Counter()
+    may_wait: Counter[tuple[int, int, bool]] = Counter()
     for spot, value in seen.items():
-        if spot.pool == WAITING:
-            waited[spot.loop] += value
-        elif spot.pool != NO_POOL:
+        if spot.is_shared:
             pooled[spot.pool] += value
-            if spot.loop in waits and not waits[spot.loop].lines.keys().isdisjoint(spot.reads):
-                behind[spot.loop, spot.pool] += value
-    for (loop, pool), value in behind.items():
-        late = waits[loop].behind(value)
+            if spot.waits or (spot.loop in waits and not waits[spot.loop].lines.keys().isdisjoint(spot.reads)):
+                may_wait[spot.loop, spot.pool, spot.waits] += value
+    for (loop, pool, is_at_wait), value in may_wait.items():
+        late = waits[loop].at(value) if is_at_wait else waits[loop].behind(value)
+        late = late if pool != NO_POOL else value
         waited[loop] += late
         pooled[pool] -= late
     for loop, value in sorted(waited.items()):
         lines.update(_split(value, waits[loop].lines))
+    del pooled[NO_POOL]  # all of what is in none has waited
     for pool, value in sorted(pooled.items()):
         lines.update(_split(value, steps.code.weights_of(pool)))
     return lines
