@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +15,7 @@ import pytest
 
 from tests.recording import compiled, entry_points, events, request, sample
 from tests.support import ROOT, SAMPLES, has_device
-from tracemap.capture import execution
+from tracemap.capture import counting, execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, Watch, run_benchmark
 from tracemap.capture.peaks import PeakMeter, measure_peaks
 from tracemap.capture.record import Recorded, record
@@ -213,6 +214,12 @@ def test_what_is_counted_and_sampled_is_of_the_execution_that_is_told_of(made: P
     assert sum(row["page-faults"] is not None for row in dispatches) > len(dispatches) // 2
 
 
+def profile_of(command: Sequence[str]) -> Path:
+    """Where a program under the profiler writes."""
+    (output,) = (flag for flag in command if flag.startswith("--device_profiling_output="))
+    return Path(output.partition("=")[2])
+
+
 @pytest.mark.parametrize("damage", ["failed", "garbage", "nothing written"])
 def test_a_second_attempt_that_fails_does_not_lose_the_first(
     damage: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -221,8 +228,7 @@ def test_a_second_attempt_that_fails_does_not_lose_the_first(
         if TIMED_FLUSH_FLAG not in command:
             return run_benchmark(command, variables, watch, every_s)
         if damage == "garbage":
-            (output,) = (flag for flag in command if flag.startswith("--device_profiling_output="))
-            Path(output.partition("=")[2]).write_bytes(b"no profile")
+            profile_of(command).write_bytes(b"no profile")
         return Ending(int(damage == "failed"), UNKNOWN, "", interrupted=False)
 
     monkeypatch.setattr(execution, "run_benchmark", run)
@@ -231,6 +237,46 @@ def test_a_second_attempt_that_fails_does_not_lose_the_first(
     assert TIMED_FLUSH_FLAG not in recorded.header.command
     assert slugs(recorded)[0] == "records-lost"
     assert len(events(recorded.path)) == recorded.events > 1000
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def damaging(number: int) -> Callable[..., Ending]:
+    """Runs programs, and damages the profile of the one of this number among those that flush on a timer, from 1."""
+    flushing = 0
+
+    def run(command: Sequence[str], *more: object) -> Ending:
+        nonlocal flushing
+        ending = run_benchmark(command, *more)  # type: ignore[arg-type]  # as they were given
+        if TIMED_FLUSH_FLAG in command:
+            flushing += 1
+            if flushing == number:
+                with profile_of(command).open("r+b") as profile:
+                    profile.seek(4096)
+                    profile.write(b"\xff" * 4096)
+        return ending
+
+    return run
+
+
+@pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_profile_that_is_damaged_as_it_is_written_is_recorded_again(
+    number: int, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that flushes on a timer tells the times, the second has the counts."""
+    run = damaging(number)
+    monkeypatch.setattr(execution, "run_benchmark", run)
+    monkeypatch.setattr(counting, "run_benchmark", run)
+    asked = request(
+        sample(made, "hand_loop"), tmp_path / "run.parquet", inputs=(*LOOP, "1500"), iterations=2, warmup=1,
+        counters=("page-faults",), sample_hz=4999,
+    )  # fmt: skip
+    recorded = record(asked)
+    assert TIMED_FLUSH_FLAG in recorded.header.command
+    check_whole_calls(recorded, 3)
+    dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+    assert sum(row["page-faults"] is not None for row in dispatches) > len(dispatches) // 2
+    assert "sampled" in slugs(recorded)
     assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
 
 
@@ -374,9 +420,9 @@ def test_peaks_are_those_of_a_machine() -> None:
 
 
 def test_the_best_of_all_looks_at_the_peaks_counts_and_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program that slows each look down, by another factor, for most of the time."""
-    plain, slower = time.thread_time_ns, [1]
-    monkeypatch.setattr(time, "thread_time_ns", lambda: plain() * slower[0])
+    """Another program that slows each look down, by another factor, on a clock of the test's own."""
+    ticks, slower = itertools.count(), [1]
+    monkeypatch.setattr(time, "thread_time_ns", lambda: 1_000_000 * next(ticks) * slower[0])
     meter, seen = PeakMeter(), []
     for slower[0] in (3, 3, 1, 3):
         seen.append(meter.look())
@@ -384,8 +430,9 @@ def test_the_best_of_all_looks_at_the_peaks_counts_and_a_busy_machine_is_told(mo
     assert seen[2].bytes_per_second > 2 * seen[1].bytes_per_second
     assert seen[3] == seen[2]
     assert "the machine was busy: a matrix product took up to " in meter.doubt
-    quiet = PeakMeter()
-    quiet.look()
+    quiet, slower[0] = PeakMeter(), 1
+    for _ in range(3):
+        quiet.look()
     assert quiet.doubt == ""
 
 

@@ -18,7 +18,7 @@ from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.counters.events import Event
 from tracemap.capture.open_run import load_profile
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty, ToolMissing
+from tracemap.errors import RunEmpty, RunInvalid, ToolMissing
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.calls import load_calls
@@ -65,7 +65,10 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     done: list[_Pass] = []
     found: list[Diagnostic] = []
     for events in passes:
-        recording, missing = _count(timed, command, events)
+        try:
+            recording, missing = _count(timed, command, events)
+        except RunInvalid:  # the profile was damaged as it was written, as by flushes on a timer (`execution`)
+            recording, missing = _count(timed, command, events)
         if isinstance(recording, str):
             why = recording or "no executable ran on the CPU"
             return (Diagnostic("no-counters", f"no events were counted: {why}"),)

@@ -13,7 +13,7 @@ from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, 
 from tracemap.capture.enough import ENOUGH_SAMPLES
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.plan import Plan
-from tracemap.capture.watching import WATCH_S, Watcher
+from tracemap.capture.watching import WATCH_S, Cut, Watcher
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
@@ -81,6 +81,24 @@ class _Attempt:
     calls: int | None
     warmup: int
     more: tuple[str, ...] = ()
+    is_repeated: bool = False
+
+    def measured(self, cut: Cut | None) -> tuple[int, int]:
+        """How many calls there were, and the warm-up among them, where the program was cut short or not."""
+        return (self.calls or 0, self.warmup) if cut is None else (cut.calls, cut.warmup)
+
+    def may_be_repeated(self, ending: Ending) -> bool:
+        """Whether another one may do better: the program came to its end, and nobody waits for the prompt."""
+        return not (self.is_repeated or ending.failed or ending.interrupted)
+
+    def repeated(self) -> _Attempt:
+        """The same once more, with nothing left of what it has written.
+
+        Where flushes are on a timer, the runtime writes from two threads: of several hundred profiles one is damaged by
+        that (seen with IREE 3.13, without our hook, too).
+        """
+        os.truncate(self.path, 0)
+        return replace(self, name=f"{self.name}_repeated", is_repeated=True)
 
 
 def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
@@ -167,10 +185,8 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     """Run the program, with the sampler where samples are wanted, and read its profile."""
     command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
     samples = plan.folder / f"samples-{attempt.name}"
-    variables, stops = {}, plan.folder / f"stops-{attempt.name}"
-    if hz := plan.sample_hz:
-        samples.mkdir()
-        variables = environment(samples, HookSettings(record_calls=False, sample_hz=hz))
+    stops = plan.folder / f"stops-{attempt.name}"
+    variables = _sampling(samples, plan.sample_hz)
     variables |= _noting_stops(stops, variables)
     watcher = Watcher(None if attempt.calls else plan.goal, attempt.path, samples, progress)
     ending = run_benchmark(command, variables, watcher.watch, WATCH_S)
@@ -178,16 +194,30 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     if watcher.cut is not None and not ending.interrupted:
         ending = replace(ending, status=0)  # we ended it
     progress("reading the profile")
-    calls, warmup = (watcher.cut.calls, watcher.cut.warmup) if watcher.cut else (attempt.calls or 0, attempt.warmup)
+    calls, warmup = attempt.measured(watcher.cut)
     timed_flushes = plan.flushes_on_timer or bool(attempt.more)
     known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes)
-    profile = _read(attempt, connection, known)
+    try:
+        profile = _read(attempt, connection, known)
+    except RunInvalid:
+        if not timed_flushes or not attempt.may_be_repeated(ending):
+            raise
+        progress("the profile was damaged as it was written; running again")
+        return _execute(plan, attempt.repeated(), connection, progress)
     of_clock = read_stops(stops, profile.begins_ns, calls)
     done = Execution(tuple(command), attempt.more, calls, warmup, ending, profile, samples, watcher, of_clock)
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
         raise ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
     return done
+
+
+def _sampling(samples: Path, hz: int) -> dict[str, str]:
+    """What makes the hook take so many samples a second, into a folder that is made for them; 0: none."""
+    if not hz:
+        return {}
+    samples.mkdir()
+    return environment(samples, HookSettings(record_calls=False, sample_hz=hz))
 
 
 def _noting_stops(stops: Path, variables: Mapping[str, str]) -> dict[str, str]:
