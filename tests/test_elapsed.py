@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recording import entry_points, events, request, sample
-from tracemap.capture.benchmark import BENCHMARK_TOOL, call_command, counted, profiling_flags, run_benchmark
+from tracemap.capture import execution
+from tracemap.capture.benchmark import BENCHMARK_TOOL, Ending, call_command, counted, profiling_flags, run_benchmark
 from tracemap.capture.record import record
 from tracemap.errors import UsageInvalid
 from tracemap.hook import stops_environment
@@ -263,6 +265,24 @@ def test_the_clock_goes_as_long_as_the_program_says(made: Path, tmp_path: Path) 
     assert isinstance(ending.total_ns, int)
     assert int((found.stopped_ns - found.going_ns).sum()) == pytest.approx(ending.total_ns, rel=0.1)
     assert int((found.going_ns[1:] - found.stopped_ns[:-1]).min()) > 0
+
+
+@needs_hook
+def test_what_passes_before_the_first_submission_of_the_warm_up_is_not_measured(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that got no processor for a second in its first call: its own sum of all calls has that second."""
+
+    def run(command: Sequence[str], *more: object) -> Ending:
+        ending = run_benchmark(command, *more)  # type: ignore[arg-type]  # as they were given
+        assert isinstance(ending.total_ns, int)
+        return replace(ending, total_ns=ending.total_ns + 1_000_000_000)
+
+    monkeypatch.setattr(execution, "run_benchmark", run)
+    header = record(request(sample(made, "hand_loczoo"), tmp_path / "run.csv", iterations=20, warmup=5)).header
+    assert isinstance(header.elapsed_ns, int)
+    assert header.elapsed_ns < 900_000_000
+    assert header.elapsed.unexplained_ns == 0
 
 
 @needs_hook

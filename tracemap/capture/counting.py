@@ -66,9 +66,9 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     found: list[Diagnostic] = []
     for events in passes:
         try:
-            recording, missing = _count(timed, command, events)
+            recording, missing = _count(timed, command, events, must_be_whole=True)
         except RunInvalid:  # the profile was damaged as it was written, as by flushes on a timer (`execution`)
-            recording, missing = _count(timed, command, events)
+            recording, missing = _count(timed, command, events, must_be_whole=False)
         if isinstance(recording, str):
             why = recording or "no executable ran on the CPU"
             return (Diagnostic("no-counters", f"no events were counted: {why}"),)
@@ -80,11 +80,18 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     return (_how_counted(done), *dict.fromkeys(found))
 
 
-def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tuple[HookRecording | str, int]:
+def _count(
+    timed: EventTable, command: Command, events: Sequence[Event], *, must_be_whole: bool
+) -> tuple[HookRecording | str, int]:
     """Run once under the hook, and add its counts.
 
     Returns:
         What the hook recorded, and how many dispatches have no counts; where it recorded nothing, what it said.
+
+    Raises:
+        ProgramFailed: it failed.
+        RunInvalid: its profile is damaged, or must be whole and is not: of a kernel with a dispatch that is not in it,
+            nothing would have counts.
     """
     with temporary_folder(_record_folder()) as folder:
         settings = HookSettings(events=tuple(event.setting for event in events))
@@ -94,9 +101,12 @@ def _count(timed: EventTable, command: Command, events: Sequence[Event]) -> tupl
             recording = read_recording(folder)
         except RunEmpty:
             return ending.of_hook, 0
-        counted = load_profile(folder / "counted.ireeprof", timed.connection, "counted_events").events
+        path = folder / "counted.ireeprof"
+        profile = load_profile(path, timed.connection, "counted_events", must_be_whole=must_be_whole)
+        if must_be_whole and profile.lost_records:
+            raise RunInvalid(f"{path}: records were lost")
         load_calls(recording, timed.connection)
-        return recording, timed.add_counts(_counts_sql(counted, events), [event.name for event in events])
+        return recording, timed.add_counts(_counts_sql(profile.events, events), [event.name for event in events])
 
 
 def _record_folder() -> Path | None:

@@ -197,10 +197,11 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     calls, warmup = attempt.measured(watcher.cut)
     timed_flushes = plan.flushes_on_timer or bool(attempt.more)
     known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes)
+    is_repeatable = timed_flushes and attempt.may_be_repeated(ending)
     try:
-        profile = _read(attempt, connection, known)
+        profile = _read(attempt, connection, known, must_be_whole=is_repeatable and watcher.cut is None)
     except RunInvalid:
-        if not timed_flushes or not attempt.may_be_repeated(ending):
+        if not is_repeatable:
             raise
         progress("the profile was damaged as it was written; running again")
         return _execute(plan, attempt.repeated(), connection, progress)
@@ -232,10 +233,12 @@ _ENDLESS = 1_000_000_000
 """Calls of a program that is ended before."""
 
 
-def _read(attempt: _Attempt, connection: duckdb.DuckDBPyConnection, known: KnownCalls) -> Profile:
+def _read(
+    attempt: _Attempt, connection: duckdb.DuckDBPyConnection, known: KnownCalls, *, must_be_whole: bool
+) -> Profile:
     table = f"{attempt.name}_events"
     try:
-        return load_profile(attempt.path, connection, table, known)
+        return load_profile(attempt.path, connection, table, known, must_be_whole=must_be_whole)
     except RunEmpty:
         # A program that never opens the device writes no profile: nothing ran on it.
         return empty_profile(connection, table)

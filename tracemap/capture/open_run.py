@@ -116,7 +116,12 @@ def _reader(form: Form, dispatch: str) -> _Reader:
 
 
 def load_profile(
-    profile: Path, connection: duckdb.DuckDBPyConnection, table: str = "events", known: KnownCalls = NOTHING_KNOWN
+    profile: Path,
+    connection: duckdb.DuckDBPyConnection,
+    table: str = "events",
+    known: KnownCalls = NOTHING_KNOWN,
+    *,
+    must_be_whole: bool = False,
 ) -> Profile:
     """Read an `.ireeprof`, also one whose writer was killed.
 
@@ -125,6 +130,7 @@ def load_profile(
         connection: holds the events until they are written; tables `profile_*` in it are overwritten.
         table: the name of the table of events in it.
         known: what is known of the calls.
+        must_be_whole: its writer came to its end, so that a file without one is damaged.
 
     Raises:
         RunEmpty: it holds no record.
@@ -134,6 +140,8 @@ def load_profile(
     with temporary_folder() as folder:
         whole = folder / "whole.ireeprof"
         truncated = copy_whole_records(profile, whole)
+        if truncated is not None and must_be_whole:
+            raise RunInvalid(f"{profile}: {truncated.message}")
         exported = _exported(whole if truncated else profile, profile, folder / "events.jsonl")
         read = read_export(exported, connection, table, known, exported_from=profile)
     return read if truncated is None else replace(read, diagnostics=(truncated, *read.diagnostics))

@@ -98,7 +98,8 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         execution = timed_execution(plan, connection, progress)
         about = list(_about(plan, execution))
         about += _add_what_was_seen(plan, execution, passes, progress)
-        disturbance = observed(execution.watcher.looks, *_measured_span(execution))
+        measured = _measured_span(execution)
+        disturbance = observed(execution.watcher.looks, measured.begin_ns, measured.end_ns)
         outcome = _outcome(plan, execution, disturbance)
         calls_ns = _elapsed_ns(execution) if execution.profile.event_count else UNKNOWN  # else nothing tells their time
         about += _about_end(outcome, disturbance, calls_ns)
@@ -166,10 +167,21 @@ def _add_samples(plan: Plan, execution: Execution) -> tuple[Diagnostic, ...]:
     return add_samples(execution.profile.events, execution.samples, module, hz, trouble, until_ns)
 
 
-def _measured_span(execution: Execution) -> tuple[Integer, Integer]:
-    """When the measured calls began and ended."""
+def _measured_span(execution: Execution) -> Span:
+    """When the measured calls began and ended: by the program's own clock, else as far as the profile tells."""
+    if (clocked := _clocked(execution)) is not None:
+        return clocked
     span = execution.profile.span
-    return span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns
+    return Span(span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns)
+
+
+def _clocked(execution: Execution) -> Span | None:
+    """The measured calls by the program's own clock; None: it does not tell when they began and ended."""
+    calls = len(execution.profile.begins_ns) if execution.profile.event_count else execution.calls
+    if execution.stops is None or not execution.warmup < calls <= len(execution.stops.stopped_ns):
+        return None
+    begin, end = execution.stops.going_ns[execution.warmup], execution.stops.stopped_ns[calls - 1]
+    return Span(int(begin), int(end))
 
 
 def _outcome(plan: Plan, execution: Execution, disturbance: Disturbance) -> Outcome | None:
@@ -226,7 +238,7 @@ def _elapsed_parts(execution: Execution, elapsed_ns: Integer) -> ElapsedParts:
         return parts_by_device(profile.events, elapsed_ns)
     if (stops := _stops_alone(execution)) is not None:
         return of_host_alone(stops, execution.warmup, execution.calls)
-    return elapsed_parts(profile.events, elapsed_ns, Span(*_measured_span(execution)), execution.stops)
+    return elapsed_parts(profile.events, elapsed_ns, _measured_span(execution), execution.stops)
 
 
 def _stops_alone(execution: Execution) -> Stops | None:
@@ -253,19 +265,17 @@ def _iterations(execution: Execution) -> Integer:
 def _elapsed_ns(execution: Execution) -> Integer:
     """Wall time of the measured iterations.
 
-    The benchmark's own clock covers all calls from begin to end, but gives one sum with the warm-up in it; the profile
-    knows when the warm-up was over (the first submission after it), but not when the last call returned. So: the sum,
-    less what passed between the first submission and the first one after the warm-up. Of a program that was ended only
-    the profile tells, which knows when the first call began that is left out.
+    Without stops of the program's clock the profile tells when the warm-up was over (the first submission after it),
+    but not when the last call returned; and the program adds up all calls, warm-up included, but without what passes
+    between them. So: what was recorded, or the program's sum, less what passed between the first submission and the
+    first one after the warm-up, whichever is more.
     """
-    span, total = execution.profile.span, execution.ending.total_ns
-    begin, end = _measured_span(execution)
+    span, total, measured = execution.profile.span, execution.ending.total_ns, _measured_span(execution)
+    begin, end = measured.begin_ns, measured.end_ns
     recorded = end - begin if isinstance(begin, int) and isinstance(end, int) else UNKNOWN
-    if not isinstance(total, int):
+    if not isinstance(total, int) or _clocked(execution) is not None:
         return recorded
     if isinstance(span.first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
         return max(recorded, total - (begin - span.first_ns))
-    if (stops := _stops_alone(execution)) is not None:
-        return int(stops.stopped_ns[execution.calls - 1] - stops.going_ns[execution.warmup])
     # Nothing was submitted, or calls cannot be told apart: the warm-up counts as any other call.
     return round(total * (execution.calls - execution.warmup) / execution.calls)

@@ -36,5 +36,6 @@ def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int) -> Stops | N
     in_turn = bool(np.all(np.diff(moments) >= 0) and np.all(places % 2 == 1) and np.all(np.diff(places) == 2))
     if not in_turn or (not len(begins_ns) and len(moments) != 2 * (calls + 1)):
         return None
-    going, stopped = moments[::2], moments[1::2]
+    first = int(places[0]) - 1 if len(places) else 0  # what is before it was not recorded
+    going, stopped = moments[first::2], moments[first + 1 :: 2]
     return Stops(going[: len(stopped)], stopped)
