@@ -66,8 +66,6 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         RunInvalid: a cell is not what its column says, or a file is damaged.
         UsageInvalid: the runs have no metric in common.
     """
-    if tables.most_rows > _WORTH_A_THREAD:
-        _import_meanwhile("numpy")
     of_steps, metrics = step_metrics(runs), common_metrics(runs)
     targets, rows = Targets(), []
     sources: list[Source] = []
@@ -79,6 +77,8 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         of_events, of_rows = lookups(source, submission_lookups(source))
         if not sources:
             resolved.make(shapes_of(source, of_events) if len(runs) == 1 else {})
+            if tables.most_rows > _WORTH_A_THREAD:
+                _import_meanwhile("numpy")
         add_events(source, of_events, resolved)
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
