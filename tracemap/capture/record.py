@@ -176,7 +176,12 @@ def _measured_span(execution: Execution) -> Span:
 
 
 def _clocked(execution: Execution) -> Span | None:
-    """The measured calls by the program's own clock; None: it does not tell when they began and ended."""
+    """The measured calls by the program's own clock; None: it does not tell when they began and ended.
+
+    Of a program that was ended the profile tells more: when the first call began that is left out.
+    """
+    if execution.until_ns is not UNKNOWN:
+        return None
     calls = len(execution.profile.begins_ns) if execution.profile.event_count else execution.calls
     if execution.stops is None or not execution.warmup < calls <= len(execution.stops.stopped_ns):
         return None
@@ -265,10 +270,10 @@ def _iterations(execution: Execution) -> Integer:
 def _elapsed_ns(execution: Execution) -> Integer:
     """Wall time of the measured iterations.
 
-    Without stops of the program's clock the profile tells when the warm-up was over (the first submission after it),
-    but not when the last call returned; and the program adds up all calls, warm-up included, but without what passes
-    between them. So: what was recorded, or the program's sum, less what passed between the first submission and the
-    first one after the warm-up, whichever is more.
+    Where the program's clock does not tell, the profile knows when the warm-up was over (the first submission after
+    it), but not when the last call returned; and the program adds up all calls, warm-up included, but without what
+    passes between them. So: what was recorded, or the program's sum, less what passed between the first submission and
+    the first one after the warm-up, whichever is more. Of a program that was ended there is no such sum.
     """
     span, total, measured = execution.profile.span, execution.ending.total_ns, _measured_span(execution)
     begin, end = measured.begin_ns, measured.end_ns
