@@ -181,8 +181,43 @@ def _expected(plan: Plan) -> str:
     return f"{rate}: at most {most} are to be expected in {seconds:g} s"
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """A program that has run, with what it has left: its samples, and when it stopped its clock."""
+
+    command: tuple[str, ...]
+    ending: Ending
+    watcher: Watcher
+    samples: Path
+    stops: Path
+
+
 def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
-    """Run the program, with the sampler where samples are wanted, and read its profile."""
+    """Run the program, and read its profile; once more where that was damaged as it was written."""
+    ran = _run(plan, attempt, progress)
+    ending, cut = ran.ending, ran.watcher.cut
+    progress("reading the profile")
+    calls, warmup = attempt.measured(cut)
+    timed_flushes = plan.flushes_on_timer or bool(attempt.more)
+    known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes)
+    is_repeatable = timed_flushes and attempt.may_be_repeated(ending)
+    try:
+        profile = _read(attempt, connection, known, must_be_whole=is_repeatable and cut is None)
+    except RunInvalid:
+        if not is_repeatable:
+            raise
+        progress("the profile was damaged as it was written; running again")
+        return _execute(plan, attempt.repeated(), connection, progress)
+    stops = read_stops(ran.stops, profile.begins_ns, calls)
+    done = Execution(ran.command, attempt.more, calls, warmup, ending, profile, ran.samples, ran.watcher, stops)
+    if ending.failed and profile.event_count == 0:
+        attempt.path.unlink(missing_ok=True)
+        raise ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
+    return done
+
+
+def _run(plan: Plan, attempt: _Attempt, progress: Progress) -> _Ran:
+    """Run the program, with the sampler where samples are wanted."""
     command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
     samples = plan.folder / f"samples-{attempt.name}"
     stops = plan.folder / f"stops-{attempt.name}"
@@ -193,24 +228,7 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     watcher.end()
     if watcher.cut is not None and not ending.interrupted:
         ending = replace(ending, status=0)  # we ended it
-    progress("reading the profile")
-    calls, warmup = attempt.measured(watcher.cut)
-    timed_flushes = plan.flushes_on_timer or bool(attempt.more)
-    known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes)
-    is_repeatable = timed_flushes and attempt.may_be_repeated(ending)
-    try:
-        profile = _read(attempt, connection, known, must_be_whole=is_repeatable and watcher.cut is None)
-    except RunInvalid:
-        if not is_repeatable:
-            raise
-        progress("the profile was damaged as it was written; running again")
-        return _execute(plan, attempt.repeated(), connection, progress)
-    of_clock = read_stops(stops, profile.begins_ns, calls)
-    done = Execution(tuple(command), attempt.more, calls, warmup, ending, profile, samples, watcher, of_clock)
-    if ending.failed and profile.event_count == 0:
-        attempt.path.unlink(missing_ok=True)
-        raise ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
-    return done
+    return _Ran(tuple(command), ending, watcher, samples, stops)
 
 
 def _sampling(samples: Path, hz: int) -> dict[str, str]:
