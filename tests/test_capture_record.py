@@ -324,7 +324,7 @@ def test_every_type_of_input_that_iree_takes(tmp_path: Path) -> None:
     types = (
         "tensor<2x3xbf16>", "tensor<2xf16>", "tensor<2xf64>", "tensor<2xi1>", "tensor<2xi8>", "tensor<f32>", "f32",
         "index", "i64", "tensor<2xf8E4M3FN>", "tensor<2xcomplex<f32>>", "tensor<4xi4>", "f64", "i1", "tensor<2xui32>",
-        "tensor<0x4xf32>",
+        "tensor<0x4xf32>", "tensor<i32>", "tensor<i1>", "tensor<ui8>", "tensor<i4>",
     )  # fmt: skip
     arguments = ", ".join(f"%a{place}: {kind}" for place, kind in enumerate(types))
     names = ", ".join(f"%a{place}" for place in range(len(types)))
@@ -337,6 +337,7 @@ def test_every_type_of_input_that_iree_takes(tmp_path: Path) -> None:
         "2xf32: random in [0, 0.1), seed 2 (made up)",  # the compiler turns f64 into f32
         "2xi1: zeros (made up)",
     )
+    assert recorded.header.inputs[-4:] == tuple(f"{element}: zeros (made up)" for element in ("i32", "i1", "ui8", "i4"))
 
 
 def test_inputs_that_do_not_fit(made: Path, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def _made(index: int, shaped: Shaped, folder: Path) -> Input:
     kind = number_type(shaped.element)
     # Without a value IREE fills with zeros, whatever the element type is; an empty file it would not read.
     if not kind or math.prod(sizes) == 0:
-        return Input(text, f"{text}: zeros (made up)")
+        return Input(text if sizes else f"{text}={_zero(shaped.element)}", f"{text}: zeros (made up)")
     if (wanted := _RANDOM_BYTES * math.prod(sizes)) > (free := free_memory()):
         raise InputInvalid(
             f"an input of {text} cannot be made up: it takes {format_bytes(wanted)}, and {format_bytes(free)} of "
@@ -259,6 +259,14 @@ def _made(index: int, shaped: Shaped, folder: Path) -> Input:
     said = f"{text}: random in [0, {RANDOM_LIMIT}), seed {index} (made up)"
     values = _random(sizes, kind, index)
     return Input(_stored(values, text, folder / f"input{index}"), said)
+
+
+def _zero(element: str) -> str:
+    """The zero of a whole number as IREE reads it: a type without sizes has to have a value.
+
+    Elements of less than a byte are read as the two hexadecimal digits of their byte.
+    """
+    return "00" if element.lstrip("sui") in {"1", "2", "4"} else "0"
 
 
 def _random(sizes: list[int], kind: str, seed: int) -> np.ndarray[Any, Any]:
