@@ -20,6 +20,7 @@ from tracemap.mapping.build import build
 from tracemap.mapping.fates.reasons import INFERRED, REASONS
 from tracemap.mapping.request import BuildRequest
 from tracemap.options.build import BuildOptions
+from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "fates"
 MODELS = sorted(Corpus(SAMPLES).models())
@@ -99,6 +100,58 @@ def test_each_kind_of_fate_and_its_reason(tmp_path: Path) -> None:
     }
     assert at_line(graph, 7).reason.text == "removed: same as 6:8"
     assert at_line(graph, 9).reason.text.startswith("folded into the indexing or layout of the stablehlo.")
+
+
+OWN_KERNEL = """\
+flow.executable private @ex {
+  flow.executable.export public @entry workgroups(%w: index) -> (index, index, index) {
+    %x, %y, %z = iree_tensor_ext.dispatch.workgroup_count_from_slice(%w)
+    flow.return %x, %y, %z : index, index, index
+  }
+  builtin.module {
+    func.func @entry(%in: !iree_tensor_ext.dispatch.tensor<readonly:tensor<128xf32>>, %out: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<128xf32>>) {
+      %t = iree_tensor_ext.dispatch.tensor.load %in, offsets = [0], sizes = [128], strides = [1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<128xf32>> -> tensor<128xf32>
+      %e = tensor.empty() : tensor<128xf32>
+      %x = linalg.map { math.tanh } ins(%t : tensor<128xf32>) outs(%e : tensor<128xf32>)
+      iree_tensor_ext.dispatch.tensor.store %x, %out, offsets = [0], sizes = [128], strides = [1] : tensor<128xf32> -> !iree_tensor_ext.dispatch.tensor<writeonly:tensor<128xf32>>
+      return
+    }
+  }
+}
+func.func @main(%a: tensor<128xf32>) -> tensor<128xf32> {
+  %c128 = arith.constant 128 : index
+  %0 = flow.dispatch @ex::@entry[%c128](%a) : (tensor<128xf32>) -> tensor<128xf32>
+  %x = stablehlo.exponential %0 : tensor<128xf32>
+  %1 = flow.dispatch @ex::@entry[%c128](%x) : (tensor<128xf32>) -> tensor<128xf32>
+  return %1 : tensor<128xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_calls_of_a_kernel_that_the_model_brings_are_of_the_ops_that_call_it(tmp_path: Path) -> None:
+    graph = built_graph(OWN_KERNEL, tmp_path)
+    assert at_line(graph, 1).fate == Fate.STRUCTURAL
+    calls = [at_line(graph, line).id for line in (18, 19, 20)]
+    assert [[member.op for member in site.members] for site in graph.sites] == [[call] for call in calls]
+    assert [site.members[0].operations is UNKNOWN for site in graph.sites] == [True, False, True]
+    assert [diagnostic.slug for diagnostic in graph.diagnostics] == ["bodies-missing"]
+
+
+BRANCHES = """\
+func.func @main(%x: tensor<8xf32>, %n: i1) -> tensor<8xf32> {
+  cf.cond_br %n, ^bb1, ^bb2(%x : tensor<8xf32>)
+^bb1:
+  %e = stablehlo.exponential %x : tensor<8xf32>
+  cf.br ^bb2(%e : tensor<8xf32>)
+^bb2(%r: tensor<8xf32>):
+  return %r : tensor<8xf32>
+}
+"""
+
+
+def test_branches_between_blocks_decide_what_runs(tmp_path: Path) -> None:
+    graph = built_graph(BRANCHES, tmp_path)
+    assert [at_line(graph, line).reason.slug for line in (2, 5)] == ["control-flow", "control-flow"]
 
 
 SOFTMAX = """\

@@ -206,7 +206,10 @@ def _naming(phase: str) -> Iterator[None]:
 
 def _missing_bodies(bodies: Sequence[DispatchRegion | None]) -> Iterator[Diagnostic]:
     if None in bodies:
-        text = "some dispatches of the flow phase have no body in the dispatch-creation phase: their ops are unknown"
+        text = (
+            "some dispatches of the flow phase have no body in the dispatch-creation phase: "
+            "only what their locations name is known"
+        )
         yield Diagnostic("bodies-missing", text)
 
 

@@ -17,6 +17,7 @@ from tracemap.mapping.model.dataflow import Node
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import (
     accesses_global,
+    is_branch,
     is_call,
     is_constant,
     is_destination,
@@ -91,7 +92,7 @@ class Judge:
             return Fate.REMOVED, reason(never)
         if is_call(operation):
             return Fate.HOST, reason("call")
-        if operation.name in CONTROL_FLOW:
+        if operation.name in CONTROL_FLOW or is_branch(operation):
             return Fate.HOST, reason("control-flow")
         if accesses_global(operation):
             return Fate.STRUCTURAL, reason("global-access")

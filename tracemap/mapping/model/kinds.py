@@ -18,6 +18,7 @@ _STRUCTURAL = FUNCTIONS | {
     "builtin.module",
     "flow.dispatch.region",
     "flow.dispatch.workgroups",
+    "flow.executable",
     "ml_program.global",
     "torch.global_slot",
     "util.global",
@@ -72,6 +73,11 @@ _MOVES = _RENAMES | frozenset(
 def is_call(operation: SourceOperation) -> bool:
     """Whether an op calls a function of the module."""
     return operation.name in ("func.call", "util.call")
+
+
+def is_branch(operation: SourceOperation) -> bool:
+    """Whether an op goes on in another block of its function."""
+    return operation.name in ("cf.br", "cf.cond_br", "cf.switch")
 
 
 def is_return(operation: SourceOperation) -> bool:

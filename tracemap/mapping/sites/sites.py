@@ -79,8 +79,13 @@ class SiteBuilder:
             initializer=at_load,
             command_buffer=UNKNOWN,
             command_index=UNKNOWN,
-            members=() if region is None else self._members(region),
+            members=self._callers_of(dispatch) if region is None else self._members(region),
         )
+
+    def _callers_of(self, dispatch: FlowDispatch) -> tuple[Membership, ...]:
+        """The op that a dispatch without a body names: of a kernel that the model itself brings, no more is known."""
+        members = self._members(DispatchRegion(dispatch.function, dispatch.location, ()))
+        return tuple(structs.replace(member, operations=UNKNOWN, bytes=UNKNOWN) for member in members)
 
     def _members(self, region: DispatchRegion) -> tuple[Membership, ...]:
         found: tuple[Membership, ...] = ()
