@@ -21,6 +21,7 @@ from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import BY_STOPS, ElapsedParts, Invocation
 from tracemap.reports.advice import advice, devices_compared
 from tracemap.reports.basis import elapsed_said
+from tracemap.reports.costed import EQUAL_MEMBERS
 from tracemap.units import UNKNOWN, format_ns
 
 SYNC, TASK = DeviceTime("local-sync", 100_000, 99_000, 101_000, 20, 9), DeviceTime("local-task", 900_000, 1, 2, 20, 9)
@@ -143,7 +144,36 @@ def test_advice_to_measure_where_nobody_has() -> None:
 def test_no_advice_where_nothing_calls_for_it() -> None:
     slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
     assert advice(divided(200, 200, SYNC, slow)) == ""  # kernels take more than half
+    assert advice(divided(0, 1000)) == ""  # nothing was done on a device
     assert advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=100_500, high_ns=1_000_000))) == ""  # by chance
     assert advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=UNKNOWN, high_ns=UNKNOWN))) == ""
     assert advice(divided(600, 310, SYNC)) == ""  # its own was not measured
     assert advice(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
+
+
+UNEVEN = """
+func.func @same(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = stablehlo.tanh %x : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+func.func @dynamic(%x: tensor<?x8xf32>, %w: tensor<8x8xf32>) -> tensor<?x8xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<?x8xf32>, tensor<8x8xf32>) -> tensor<?x8xf32>
+  %1 = stablehlo.exponential %0 : tensor<?x8xf32>
+  return %1 : tensor<?x8xf32>
+}
+"""
+
+
+def test_what_is_said_of_a_site_is_said_where_it_was_called(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text(UNEVEN, encoding="utf-8")
+    check_cli("build", "model.mlir", cwd=tmp_path)
+    said = {}
+    for function, more in (("same", ()), ("dynamic", ("--dim", "4"))):
+        check_cli(
+            "record", "model.tracemap", "--function", function, *more, "--iterations", "5", "-o", f"{function}.csv",
+            cwd=tmp_path,
+        )  # fmt: skip
+        said[function] = check_cli("attribute", f"{function}.csv", cwd=tmp_path)
+    assert EQUAL_MEMBERS not in " ".join(said["same"].split())
+    assert EQUAL_MEMBERS in " ".join(said["dynamic"].split())

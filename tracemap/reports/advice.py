@@ -37,6 +37,8 @@ def advice(attribution: Attribution) -> str:
     around = _around(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
         return ""
+    if not (run.elapsed.kernels_ns or run.elapsed.transfers_ns or run.elapsed.queue_ns):
+        return ""  # nothing was done on a device
     kernels, dispatches = run.elapsed.kernels_ns, sum(site.calls for site in attribution.sites)
     what = f"{format_share(around, run.elapsed_ns)} of the elapsed time is queue and host"
     if isinstance(kernels, int) and dispatches:

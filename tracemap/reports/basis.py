@@ -33,7 +33,7 @@ def basis(metrics: Sequence[MetricTotal], *, totals: bool) -> str:
     """Of what the numbers of these metrics are, in words."""
     several = [calls for calls in dict.fromkeys(map(known_invocations, metrics)) if calls]
     if not several:
-        return "sums of the whole run" if totals else "sums of the whole run: its invocations are unknown"
+        return "sums of the whole run" if totals else "sums of the whole run: costs per invocation are unknown"
     if totals:
         return f"sums of {plural(several[0], 'invocation')}" if len(several) == 1 else "sums of the whole run"
     if len(several) == 1:

@@ -177,7 +177,7 @@ def _print_remarks(to: Console, costed: CostedMap) -> None:
     of_sites = (
         (AT_LOAD, list(costed.unmeasured_sites)),
         (SPLIT_EVENLY, [result.site for result in results if result.split_evenly]),
-        (EQUAL_MEMBERS, [result.site for result in results if result.equal_members]),
+        (EQUAL_MEMBERS, [result.site for result in results if result.equal_members and result.calls]),
     )
     for remark, sites in of_sites:
         if sites:
