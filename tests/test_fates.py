@@ -154,6 +154,32 @@ def test_branches_between_blocks_decide_what_runs(tmp_path: Path) -> None:
     assert [at_line(graph, line).reason.slug for line in (2, 5)] == ["control-flow", "control-flow"]
 
 
+GLOBALS = """\
+util.global private @given = dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+util.global private mutable @stored = dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+func.func @main(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %g = util.global.load @given : tensor<4xf32>
+  %e = stablehlo.exponential %g : tensor<4xf32>
+  %s = util.global.load @stored : tensor<4xf32>
+  %c = stablehlo.cosine %s : tensor<4xf32>
+  %0 = stablehlo.add %a, %e : tensor<4xf32>
+  %1 = stablehlo.multiply %a, %c : tensor<4xf32>
+  util.global.store %1, @stored : tensor<4xf32>
+  return %0, %1 : tensor<4xf32>, tensor<4xf32>
+}
+"""
+
+
+def test_what_depends_on_a_global_that_nobody_changes_is_computed_at_compile_time(tmp_path: Path) -> None:
+    graph = built_graph(GLOBALS, tmp_path)
+    assert (at_line(graph, 5).fate, at_line(graph, 5).reason.slug) == (Fate.CONSTANT, "computed-at-compile-time")
+    assert at_line(graph, 7).fate == Fate.DISPATCHED
+    texts = sorted((tmp_path / "m.tracemap" / "kernels").glob("main*.mlir"))
+    kernels = " ".join(path.read_text(encoding="utf-8") for path in texts)
+    assert "math.exp" not in kernels
+    assert "math.cos" in kernels
+
+
 SOFTMAX = """\
 func.func @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {
   %ninf = stablehlo.constant dense<0xFF800000> : tensor<f32>

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
+from iree.compiler import ir
+
 from tracemap.errors import ModelInvalid
 from tracemap.ir.blanking import blank_locations
 from tracemap.ir.parsing import (
@@ -160,6 +162,7 @@ class _Describer:
         self.operations: list[SourceOperation] = []
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
         self.private: set[str] = set()
+        self.fixed: set[str] = set()
 
     def model(self, root: Operation, text: str, *, positions_known: bool) -> SourceModel:
         """All that was described."""
@@ -169,6 +172,7 @@ class _Describer:
             operations=tuple(self.operations),
             arguments=self.arguments,
             private=frozenset(self.private),
+            fixed=frozenset(self.fixed),
             positions_known=positions_known,
         )
 
@@ -182,6 +186,7 @@ class _Describer:
             self.private |= {record.symbol} if string_attribute(operation, "sym_visibility") == "private" else set()
         elif record.is_op and record.name not in CONTROL_FLOW:
             owner = record.index
+            self.fixed |= {record.symbol} if _is_fixed(operation) else set()
         for region in operation.regions:
             for block in region.blocks:
                 self._blocks += 1
@@ -276,6 +281,20 @@ def _symbol(operation: Operation) -> str:
         if name in operation.attributes:
             return string_attribute(operation, name).removeprefix("@").strip('"')
     return ""
+
+
+def _is_fixed(operation: Operation) -> bool:
+    """Whether an operation is a global that always has the value written with it; a parameter's is elsewhere."""
+    attributes = operation.attributes
+    if operation.name not in _VALUE_OF_GLOBAL or "is_mutable" in attributes:
+        return False
+    value = _VALUE_OF_GLOBAL[operation.name]
+    return value in attributes and isinstance(attributes[value], _WRITTEN)
+
+
+_VALUE_OF_GLOBAL = {"util.global": "initial_value", "ml_program.global": "value"}
+"""The attribute that has the first value of a global."""
+_WRITTEN = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr, ir.FloatAttr, ir.IntegerAttr)
 
 
 def _arguments(function: Operation) -> tuple[SourceArgument, ...]:

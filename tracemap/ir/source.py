@@ -99,8 +99,8 @@ class SourceArgument:
 class SourceModel:
     """The model: its name, text, operations in pre-order, and its functions' arguments by symbol.
 
-    `private`: the functions that only the module itself can call; `positions_known`: whether lines and columns are
-    those of the operations' names in the text.
+    `private`: the functions that only the module itself can call; `fixed`: the globals that always have the value that
+    is written with them; `positions_known`: whether lines and columns are those of the operations' names in the text.
     """
 
     name: str
@@ -108,4 +108,5 @@ class SourceModel:
     operations: tuple[SourceOperation, ...]
     arguments: Mapping[str, tuple[SourceArgument, ...]]
     private: frozenset[str]
+    fixed: frozenset[str]
     positions_known: bool

@@ -37,8 +37,6 @@ def advice(attribution: Attribution) -> str:
     around = _around(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
         return ""
-    if not (run.elapsed.kernels_ns or run.elapsed.transfers_ns or run.elapsed.queue_ns):
-        return ""  # nothing was done on a device
     kernels, dispatches = run.elapsed.kernels_ns, sum(site.calls for site in attribution.sites)
     what = f"{format_share(around, run.elapsed_ns)} of the elapsed time is queue and host"
     if isinstance(kernels, int) and dispatches:
@@ -60,6 +58,9 @@ def _first(devices: Sequence[DeviceTime]) -> DeviceTime:
 
 
 def _around(parts: ElapsedParts) -> int:
+    """What queue and host take; nothing where nothing was done on a device, as no other would do better."""
+    if not (parts.kernels_ns or parts.transfers_ns or parts.queue_ns):
+        return 0
     return sum(part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int))
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
-from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like
+from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like, loads_global
 from tracemap.mapping.model.unreached import Unreached
 
 Node = int | tuple[int, int]
@@ -86,10 +86,15 @@ class Dataflow:
                 found |= self._arguments_from(operation, found)
                 if operation.is_op and operation.name not in CONTROL_FLOW | FUNCTIONS:
                     makers = self._makers.get(operation.index, ())
-                    own = not makers and not operation.operands and is_constant_like(operation)
-                    if own or (makers and all(maker in found for maker in makers)):
+                    if self._is_source(operation) or (makers and all(maker in found for maker in makers)):
                         found.add(operation.index)
         return frozenset(node for node in found if isinstance(node, int))
+
+    def _is_source(self, operation: SourceOperation) -> bool:
+        """Whether an op makes a constant from nothing, or reads a global that is one."""
+        if operation.operands or self._makers.get(operation.index):
+            return False
+        return is_constant_like(operation) or (loads_global(operation) and operation.symbol in self._model.fixed)
 
     def _arguments_from(self, operation: SourceOperation, found: Set[Node]) -> set[Node]:
         """The arguments of a function that are constant, where these nodes are."""
