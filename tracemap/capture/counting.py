@@ -3,14 +3,16 @@
 Counting slows calls down, so times and counts come from different executions of the same program; events that do not
 find room in the processor's counters together have an execution each. Within a counted one the hook's calls are joined
 to the profile's dispatches by kernel and order of start; between executions, dispatches are joined by kernel and order
-of submission, which the program itself decides. What does not fit has no count, and is said.
+of submission, which the program itself decides. Where a profile lacks dispatches of a kernel (a machine that is busy
+may flush it too late), the order of start tells, if nothing of the kernel overlapped. What does not fit has no count,
+and is said.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +47,31 @@ def check_hook() -> None:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One execution under the hook: what was counted in it, and what the hook recorded."""
+    """One execution under the hook: what was counted in it, and what the hook recorded.
+
+    `missing` dispatches have no counts; of `by_order` kernels the order of start alone tells whose counts they are.
+    """
 
     events: Sequence[Event]
     recording: HookRecording
+    missing: int
+    by_order: int
+
+    @property
+    def diagnostics(self) -> Iterator[Diagnostic]:
+        """What must be known of it."""
+        yield from self.recording.diagnostics
+        if self.by_order:
+            text = (
+                f"the profile of the counted execution lacks dispatches: counts of {plural(self.by_order, 'kernel')} "
+                "go to dispatches in the order in which they started (inferred)"
+            )
+            yield Diagnostic("counters-by-order", text)
+        if self.missing:
+            text = (
+                f"{plural(self.missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
+            )
+            yield Diagnostic("counters-unmatched", text)
 
 
 def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Event]]) -> tuple[Diagnostic, ...]:
@@ -66,32 +89,23 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     found: list[Diagnostic] = []
     for events in passes:
         try:
-            recording, missing = _count(timed, command, events, must_be_whole=True)
+            counted = _count(timed, command, events, must_be_whole=True)
         except RunInvalid:  # the profile was damaged as it was written, as by flushes on a timer (`execution`)
-            recording, missing = _count(timed, command, events, must_be_whole=False)
-        if isinstance(recording, str):
-            why = recording or "no executable ran on the CPU"
+            counted = _count(timed, command, events, must_be_whole=False)
+        if isinstance(counted, str):
+            why = counted or "no executable ran on the CPU"
             return (Diagnostic("no-counters", f"no events were counted: {why}"),)
-        done.append(_Pass(events, recording))
-        found += recording.diagnostics
-        if missing:
-            text = f"{plural(missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
-            found.append(Diagnostic("counters-unmatched", text))
+        done.append(counted)
+        found += counted.diagnostics
     return (_how_counted(done), *dict.fromkeys(found))
 
 
-def _count(
-    timed: EventTable, command: Command, events: Sequence[Event], *, must_be_whole: bool
-) -> tuple[HookRecording | str, int]:
-    """Run once under the hook, and add its counts.
-
-    Returns:
-        What the hook recorded, and how many dispatches have no counts; where it recorded nothing, what it said.
+def _count(timed: EventTable, command: Command, events: Sequence[Event], *, must_be_whole: bool) -> _Pass | str:
+    """Run once under the hook, and add its counts; where it recorded nothing, what it said.
 
     Raises:
         ProgramFailed: it failed.
-        RunInvalid: its profile is damaged, or must be whole and is not: of a kernel with a dispatch that is not in it,
-            nothing would have counts.
+        RunInvalid: its profile is damaged, or must be whole and is not: it may be at the second try.
     """
     with temporary_folder(_record_folder()) as folder:
         settings = HookSettings(events=tuple(event.setting for event in events))
@@ -100,13 +114,15 @@ def _count(
         try:
             recording = read_recording(folder)
         except RunEmpty:
-            return ending.of_hook, 0
+            return ending.of_hook
         path = folder / "counted.ireeprof"
         profile = load_profile(path, timed.connection, "counted_events", must_be_whole=must_be_whole)
         if must_be_whole and profile.lost_records:
             raise RunInvalid(f"{path}: records were lost")
         load_calls(recording, timed.connection)
-        return recording, timed.add_counts(_counts_sql(profile.events, events), [event.name for event in events])
+        query, by_order = _joined(timed, profile.events, events)
+        missing = timed.add_counts(query, [event.name for event in events])
+        return _Pass(events, recording, missing, by_order)
 
 
 def _record_folder() -> Path | None:
@@ -122,34 +138,73 @@ _MEMORY = Path("/dev/shm")
 _PLENTY_BYTES = 4 << 30
 
 
-# Calls of workgroups belong to the dispatch that started as the k-th of its kernel, as theirs did; where the two have
-# not seen equally many, nothing is known. What ran before the first event of the profile is load-time work, which no
-# profile has; the hook's clock, which is calibrated, may be a little off.
-_COUNTS = """
-WITH dispatches AS (
-    SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, row) AS started
-    FROM {dispatches} AS dispatch WHERE workgroups_x * workgroups_y * workgroups_z > 0
-), called AS (
-    SELECT kernel, call, workgroups_x, workgroups_y, workgroups_z, min(start_ns) AS start_ns, {sums}
+# Calls of workgroups belong to the dispatch that started as the k-th of its kernel, as theirs did. What ran before the
+# first event of the profile is load-time work, which no profile has; the hook's clock, which is calibrated, may be a
+# little off. Where the profile has not seen as many dispatches of a kernel as the hook has, it lost some: the order of
+# start alone tells then, of kernels whose dispatches started as they were submitted, each after the one before it.
+_CALLED = """
+CREATE OR REPLACE TEMP TABLE counted_calls AS
+WITH called AS (
+    SELECT kernel, call, workgroups_x, workgroups_y, workgroups_z, min(start_ns) AS start_ns,
+        max(start_ns + duration_ns) AS end_ns, {sums}
     FROM hook_calls WHERE start_ns >= (SELECT min(start_ns) - {slack_ns} FROM {events}) GROUP BY ALL
-), hooked AS (
-    SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, call) AS started FROM called
 )
-SELECT kernel, submitted, {counts}
-FROM dispatches JOIN hooked USING (kernel, started, workgroups_x, workgroups_y, workgroups_z)
-WHERE (SELECT count(*) FROM hooked AS other WHERE other.kernel = dispatches.kernel)
-    = (SELECT count(*) FROM dispatches AS other WHERE other.kernel = dispatches.kernel)
+SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, call) AS started FROM called
 """
+_KERNELS = """
+CREATE OR REPLACE TEMP TABLE counted_kernels AS
+WITH hooked AS (
+    SELECT kernel, count(*) AS calls, bool_and(is_apart) AS are_apart
+    FROM (SELECT kernel, start_ns >= coalesce(max(end_ns) OVER (PARTITION BY kernel ORDER BY started
+              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns) AS is_apart FROM counted_calls)
+    GROUP BY kernel
+), profiled AS (
+    SELECT kernel, count(*) AS calls FROM {counted} AS dispatch WHERE {has_work} GROUP BY kernel
+), timed AS (
+    SELECT kernel, count(*) AS calls, bool_and(is_next) AS are_in_order
+    FROM (SELECT kernel, start_ns >= coalesce(max(start_ns + duration_ns) OVER (PARTITION BY kernel ORDER BY submitted
+              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns) AS is_next
+          FROM {timed} AS dispatch WHERE {has_work})
+    GROUP BY kernel
+)
+SELECT kernel, hooked.calls = profiled.calls IS TRUE AS is_whole,
+    hooked.calls = timed.calls AND are_apart AND are_in_order IS TRUE AS is_ordered
+FROM hooked LEFT JOIN profiled USING (kernel) LEFT JOIN timed USING (kernel)
+"""
+_COUNTS = """
+SELECT kernel, submitted, {counts}
+FROM (SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, row) AS started
+      FROM {counted} AS dispatch WHERE {has_work})
+JOIN counted_calls USING (kernel, started, workgroups_x, workgroups_y, workgroups_z)
+SEMI JOIN (FROM counted_kernels WHERE is_whole) AS whole USING (kernel)
+UNION ALL
+SELECT kernel, submitted, {counts}
+FROM (SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY submitted) AS started
+      FROM {timed} AS dispatch WHERE {has_work})
+JOIN counted_calls USING (kernel, started, workgroups_x, workgroups_y, workgroups_z)
+SEMI JOIN (FROM counted_kernels WHERE is_ordered AND NOT is_whole) AS ordered USING (kernel)
+"""
+_HAS_WORK = "workgroups_x * workgroups_y * workgroups_z > 0"
 _SLACK_NS = 10_000
 
 
-def _counts_sql(counted: EventTable, events: Sequence[Event]) -> str:
-    """A SELECT of kernel, submitted, and e0, e1 … of the dispatches of a counted execution."""
+def _joined(timed: EventTable, counted: EventTable, events: Sequence[Event]) -> tuple[str, int]:
+    """How the counts of an execution go to the dispatches that were timed.
+
+    Returns:
+        A SELECT of kernel, submitted, and e0, e1 … of the dispatches; and of how many kernels the order of start alone
+        tells, as the profile of the counted execution lacks dispatches that the hook saw.
+    """
     sums = ", ".join(f"sum({quoted(event.name)})::BIGINT AS e{number}" for number, event in enumerate(events))
     counts = ", ".join(f"e{number}" for number in range(len(events)))
-    return _COUNTS.format(
-        dispatches=counted.dispatches, events=counted.name, sums=sums, counts=counts, slack_ns=_SLACK_NS
-    )
+    rows = {"timed": timed.dispatches, "counted": counted.dispatches, "has_work": _HAS_WORK}
+    connection = timed.connection
+    connection.execute(_CALLED.format(events=counted.name, sums=sums, slack_ns=_SLACK_NS))
+    connection.execute(_KERNELS.format(**rows))
+    ((by_order,),) = connection.execute(
+        "SELECT count(*) FROM counted_kernels WHERE is_ordered AND NOT is_whole"
+    ).fetchall()
+    return _COUNTS.format(**rows, counts=counts), int(by_order)
 
 
 def _how_counted(passes: Sequence[_Pass]) -> Diagnostic:
