@@ -27,7 +27,7 @@ from tracemap.measurements.columns import (
     sql_type,
 )
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
-from tracemap.measurements.sql import CSV, copied, copy_to, first_line, literal, reading_errors, rows_of
+from tracemap.measurements.sql import CSV, asked_database, copied, copy_to, first_line, literal, reading_errors, rows_of
 from tracemap.outputs import check_file, end_of_links, is_csv, is_stream, replaced
 
 if TYPE_CHECKING:
@@ -132,22 +132,20 @@ def read_run(path: Path) -> Run:
 
 
 def _read_parquet_run(path: Path) -> Run:
-    import duckdb
-
     table = f"read_parquet({literal(str(path))})"
     try:
-        with duckdb.connect() as connection:
+        with asked_database() as connection:
             described = connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()
             pairs = connection.execute(
                 f"SELECT value FROM parquet_kv_metadata({literal(str(path))}) WHERE key = '{PARQUET_KEY}'"
             ).fetchall()
-            ((rows,),) = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+            is_empty = not pairs and not connection.execute(f"FROM {table} LIMIT 1").fetchall()
     except reading_errors() as error:
         raise RunInvalid(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
     header = parse_header(pairs[0][0], str(path)) if pairs else None
     check_width(path, len(described))
     found = {str(name): str(kind) for name, kind, *_ in described}
-    if header is None and rows == 0 and found:
+    if is_empty and found:
         raise RunEmpty(f"{path}: the table has columns and no event")
     return _run(path, "parquet", header, list(found.items()))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,34 @@ CSV: Final = "FORMAT csv, HEADER true"
 """Options of COPY under which texts are written so that no spreadsheet calculates with them."""
 
 
+_idle: list[duckdb.DuckDBPyConnection] = []
+"""Databases that have answered questions about files and hold nothing: to open one takes longer than they took."""
+
+
+def _opened() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    try:
+        return _idle.pop()
+    except IndexError:
+        return duckdb.connect()
+
+
+@contextmanager
+def asked_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for questions about files: nothing is made or set in it.
+
+    One that met a damaged file answers nothing any more, so it is closed where anything goes wrong.
+    """
+    connection = _opened()
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    _idle.append(connection)
+
+
 @contextmanager
 def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that spills what does not fit into memory to a folder that goes away with it.
@@ -36,12 +66,19 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
     Args:
         memory: bytes that it holds at most; 0: what the machine can spare.
     """
-    import duckdb
-
-    with temporary_folder() as folder, duckdb.connect() as connection:
-        connection.execute(f"SET memory_limit = '{memory or spared_memory()}B'")
-        connection.execute(f"SET temp_directory = {literal(str(folder))}")
-        yield connection
+    with temporary_folder() as folder:
+        connection = _opened()
+        try:
+            connection.execute(f"SET memory_limit = '{memory or spared_memory()}B'")
+            connection.execute(f"SET temp_directory = {literal(str(folder))}")
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if any(folder.iterdir()):  # it has spilled rows, and must not write any more when the folder goes
+            connection.close()
+        else:  # to give back hundreds of megabytes takes as long as to write a result, which need not wait for it
+            threading.Thread(target=connection.close).start()
 
 
 def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
@@ -74,10 +111,8 @@ def spared_memory(memory: int = MOST_MEMORY) -> int:
 
 
 def rows_of(query: str) -> list[tuple[Any, ...]]:
-    """All rows of a query on a connection of its own: one that met a damaged file answers nothing any more."""
-    import duckdb
-
-    with duckdb.connect() as connection:
+    """All rows of a question about files."""
+    with asked_database() as connection:
         return connection.execute(query).fetchall()
 
 
@@ -95,9 +130,17 @@ def fill(
     declared = ", ".join(f"{column} {kind}" for column, kind in columns.items())
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({declared})")
     if rows:
-        lists = ", ".join(f"unnest(CAST(? AS {kind}[]))" for kind in columns.values())
-        cells = [list(column) for column in zip(*rows, strict=True)]
+        lists = ", ".join(f"unnest({_LISTED.get(kind, _BOUND).format(kind=kind)})" for kind in columns.values())
+        cells = [
+            json.dumps(column) if kind in _LISTED else list(column)
+            for kind, column in zip(columns.values(), zip(*rows, strict=True), strict=True)
+        ]
         connection.execute(f"INSERT INTO {name} SELECT {lists}", cells)
+
+
+_BOUND = "CAST(? AS {kind}[])"
+# Whole numbers as a single text: to bind them one by one takes three times as long.
+_LISTED = dict.fromkeys(("INTEGER", "BIGINT"), "CAST(CAST(? AS JSON) AS {kind}[])")
 
 
 def quoted(name: str) -> str:
