@@ -18,7 +18,9 @@ _WIDEST = 16
 """Numbers of invocations for each event, up to which these are marked in a string of bits."""
 
 _KNOWN = """
-SELECT min(invocation), max(invocation), count(*), count(*) FILTER (target >= 0 AND invocation IS NULL) FROM resolved
+SELECT min(invocation), max(invocation), count(*), count(*) FILTER (target >= 0 AND invocation IS NULL),
+       min(target) FILTER (target >= 0)
+FROM resolved
 """
 
 
@@ -66,14 +68,18 @@ def spread(values: Iterable[int]) -> PerInvocation:
 
 def invocations(tables: Tables) -> Invocations:
     """Look at the table `resolved`."""
-    ((first, last, events, untold),) = tables.query(_KNOWN)
+    ((first, last, events, untold, target),) = tables.query(_KNOWN)
     if untold or first is None:
         return Invocations(UNKNOWN, "0")
     # One bit for each invocation is counted many times faster than a set of numbers.
     narrow = last - first < _WIDEST * (events + 1)
     bits = f"coalesce(bit_count(bitstring_agg(invocation, {first}, {last})), 0)"
     distinct = bits if narrow else "count(DISTINCT invocation)"
-    ((count,),) = tables.query(f"SELECT {distinct} FROM resolved")
+    # Most programs call each place in every invocation: the events of one tell then, in a third of the time.
+    of_one = "NULL" if target is None else f"SELECT {distinct} FROM resolved WHERE target = {target}"
+    ((count,),) = tables.query(f"SELECT ({of_one})")
+    if count != last - first + 1:
+        ((count,),) = tables.query(f"SELECT {distinct} FROM resolved")
     return Invocations(int(count), distinct, int(first), int(last))
 
 
