@@ -253,6 +253,21 @@ def test_percentiles_of_an_op_in_several_sites_are_over_all_its_calls(tmp_path: 
     assert result.ops[0].metrics["cpu_ns"].per_invocation == UNKNOWN_PER_INVOCATION
 
 
+@pytest.mark.parametrize("large", [(1 << 31) - 1, 1 << 31, 1 << 40, (1 << 52) + 7])
+@pytest.mark.parametrize("large_first", [False, True])
+def test_values_of_any_size_add_up_with_small_ones(large: int, large_first: bool, tmp_path: Path) -> None:
+    """Of one run or of several, whichever comes first: sums and percentiles are those of Python's numbers."""
+    rows = [f"k1,{value}" for value in (3, 5, 4)], [f"k1,{value}" for value in (large, 7, -large)]
+    tables = [csv_of(tmp_path / f"{n}.csv", "\n".join(["kernel,bytes", *lines, ""])) for n, lines in enumerate(rows)]
+    together = csv_of(tmp_path / "together.csv", "\n".join(["kernel,bytes", *rows[0], *rows[1], ""]))
+    made = graph([op(1, 1)], [site(0, 1, kernel="k1")])
+    several = attributed(*(reversed(tables) if large_first else tables), map_=made)
+    (metric,) = several.metrics
+    assert (metric.name, metric.measured, metric.attributed) == ("bytes", 19, 19)
+    for result in (several, attributed(together, map_=made)):
+        assert result.sites[0].metrics["bytes"].per_call == PerCall(median=4, p10=-large, p90=large)
+
+
 def test_a_run_of_another_module_is_refused(tmp_path: Path) -> None:
     run = read_run(run_of(tmp_path / "r.parquet", INDEXED, header(module_sha256="00" * 32)))
     request = Request(example(), "cd" * 32, [run])

@@ -149,7 +149,7 @@ def date_of(recorded_ns: Integer) -> Text:
 def _events(number: int, metrics: tuple[Metric, ...], joined: Joined) -> str:
     """The rows of the table `calls`, in SQL: in the order of the calls, so that the same run is the same file."""
     start = "start_ns" if _has_starts(joined) else "CAST(NULL AS BIGINT)"
-    values = [f"{value_column(place)} AS {quoted(metric.name)}" for place, metric in enumerate(metrics)]
+    values = [f"CAST({value_column(place)} AS BIGINT) AS {quoted(metric.name)}" for place, metric in enumerate(metrics)]
     order = ", ".join(value_column(place) for place in range(len(metrics)))
     return (
         f"SELECT CAST({number} AS BIGINT) AS run, target, invocation, {start} AS start_ns, {', '.join(values)} "

@@ -13,7 +13,7 @@ from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.tables import Tables
 
 # Roots are rounded correctly, so that larger values never have smaller buckets; one is about a hundredth wide.
-_BUCKET = "CAST(sign({0}) * floor(sqrt(sqrt(abs({0}))) * 16) AS BIGINT)"
+_BUCKET = "CAST(sign({0}) * floor(sqrt(sqrt(abs(CAST({0} AS DOUBLE)))) * 16) AS BIGINT)"
 
 # First counts by bucket, which tell the bucket of each percentile and its rank there; then only values of these buckets
 # are looked at one by one. Rank k of n is the least k with k/n >= p.

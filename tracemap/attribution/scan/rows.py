@@ -77,10 +77,24 @@ class Resolved:
         self.tables.fill("shapes", "target INTEGER, shape BIGINT", list(shapes.items()))
         shape = ", shape BIGINT" if self.has_shapes else ""
         starts = f", {START} BIGINT" if self.has_starts else ""
-        values = "".join(f", {value_column(number)} BIGINT" for number in range(len(self.metrics)))
+        values = "".join(f", {value_column(number)} INTEGER" for number in range(len(self.metrics)))
         if self._may_be_large:
             keep_compressed(self.tables.connection)
         self.tables.query(f"CREATE TABLE resolved (target INTEGER, invocation INTEGER{shape}{starts}{values})")
+
+    def add(self, query: str, tables: Tables) -> None:
+        """Add the rows of a query, which reads the files that `tables` are of.
+
+        Nearly all values are below 2^31, which is two seconds; where one is not, the columns become wider.
+
+        Raises:
+            RunInvalid, UsageInvalid: as `Tables.query` does.
+        """
+        insert = f"INSERT INTO resolved {query}"
+        if not tables.fits(insert):
+            for number in range(len(self.metrics)):
+                tables.query(f"ALTER TABLE resolved ALTER {value_column(number)} TYPE BIGINT")
+            tables.query(insert)
 
     @property
     def _may_be_large(self) -> bool:
@@ -124,7 +138,7 @@ def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) ->
         which=which,
         joins=joined(lookups),
     )
-    source.tables.query(f"INSERT INTO resolved {query}")
+    resolved.add(query, source.tables)
 
 
 def _value(metric: Metric, source: Source) -> str:

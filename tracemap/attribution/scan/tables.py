@@ -63,6 +63,21 @@ class Tables:
         with self._explained():
             return self.connection.execute(text).fetchall()
 
+    def fits(self, text: str) -> bool:
+        """Execute a statement, unless a value is no number, or not of the width of its column; then nothing is changed.
+
+        Raises:
+            RunInvalid, UsageInvalid: as `query` does.
+        """
+        import duckdb
+
+        with self._explained():
+            try:
+                self.connection.execute(text)
+            except duckdb.ConversionException:
+                return False
+        return True
+
     def columns(self, text: str) -> Mapping[str, npt.NDArray[Any]]:
         """The columns of a query's rows, in which no value is unknown.
 
