@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,18 @@ def test_units_of_time(metric: str, unit: str, factor: int, tmp_path: Path) -> N
 def test_other_separators(separator: str, tmp_path: Path) -> None:
     path = table(tmp_path, f"kernel{separator}cpu_ns\nk{separator}3\n")
     assert rows_of(path)[0][list(COLUMNS).index("cpu_ns")] == 3
+
+
+def test_a_forked_child_reads_runs_as_its_parent_did(tmp_path: Path) -> None:
+    """A database has threads, which a child does not get."""
+    path = tmp_path / "run.parquet"
+    duckdb.sql(f"COPY (SELECT 'k' AS kernel, 5 AS duration_ns) TO '{path}' (FORMAT parquet)")
+    read_run(path)
+    child = multiprocessing.get_context("fork").Process(target=read_run, args=(path,))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert read_run(path).format == "parquet"
 
 
 def test_a_bare_parquet_is_read(tmp_path: Path) -> None:

@@ -35,6 +35,15 @@ _idle: list[duckdb.DuckDBPyConnection] = []
 """Databases that have answered questions about files and hold nothing: to open one takes longer than they took."""
 
 
+def _close_idle() -> None:
+    """A child would have these without the threads that do their work, and hang with the first question."""
+    while _idle:
+        _idle.pop().close()
+
+
+os.register_at_fork(before=_close_idle)
+
+
 def _opened() -> duckdb.DuckDBPyConnection:
     import duckdb
 
