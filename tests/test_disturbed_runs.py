@@ -101,6 +101,28 @@ def known(value: object) -> int:
     return value
 
 
+CHURNING = """
+import threading
+print("begun", flush=True)
+while True:
+    threads = [threading.Thread(target=int) for _ in range(8)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+"""
+
+
+def test_threads_that_end_while_they_are_looked_at_make_nothing_unknown() -> None:
+    with subprocess.Popen([sys.executable, "-c", CHURNING], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        looks = [look(program.pid) for _ in range(300)]
+        program.kill()
+    assert len({name for each in looks for name in each.threads}) > 1
+    for last in looks[1:]:
+        found = observed((looks[0], last), looks[0].time_ns, last.time_ns)
+        assert UNKNOWN not in (found.running_ns, found.waiting_ns, found.involuntary_switches)
+
+
 def test_only_what_was_seen_while_calls_were_measured() -> None:
     looks = [look_at(time_ns) for time_ns in (10, 20, 30, 40)]
     found = observed(looks, 15, 35)

@@ -47,7 +47,7 @@ def look(pid: int) -> Look:
     return Look(
         time_ns=time.monotonic_ns(),
         counts=_counts(_of_program(pid), _of_machine),
-        threads={name: _counts(*_of_thread(_PROC / str(pid) / "task" / name)) for name in _threads(pid)},
+        threads=_living(pid),
         frequency_hz=_known(_frequency_hz),
         load_percent=_known(lambda: round(100 * float((_PROC / "loadavg").read_text().split()[0]))),
     )
@@ -148,11 +148,14 @@ def _known(source: Callable[[], int]) -> Integer:
         return UNKNOWN
 
 
-def _threads(pid: int) -> list[str]:
+def _living(pid: int) -> dict[str, Counts]:
+    """What has happened to each thread that is still there when it was looked at: others tell less, or nothing."""
     try:
-        return [path.name for path in (_PROC / str(pid) / "task").iterdir()]
+        folders = list((_PROC / str(pid) / "task").iterdir())
     except OSError:
-        return []
+        return {}
+    looked_at = [(folder, _counts(*_of_thread(folder))) for folder in folders]
+    return {folder.name: counts for folder, counts in looked_at if folder.exists()}
 
 
 def _of_program(pid: int) -> Callable[[], Counts]:
