@@ -82,6 +82,8 @@ def env(options: HookEnvOptions) -> None:
         skip_ms=options.skip_ms,
         calls=options.calls,
         every=options.every,
+        thread_bytes=options.thread_mb << 20,
+        keep=options.keep,
         events=tuple(event.setting for event in events_to_count(options.counters)),
     )
     variables = environment(options.output, settings, os.environ.get("LD_PRELOAD", ""))

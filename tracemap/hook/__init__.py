@@ -32,8 +32,9 @@ class HookSettings:
     """What to record; the defaults record every call.
 
     `filter` is a glob over kernel names; `skip_ms` passes over the first milliseconds of each thread, counted from its
-    first call; `calls` limits what is recorded in all (0: no limit); `every` records one call in so many;
-    `thread_bytes` limits each thread's file; `events` are counters as `tracemap.capture.counters` writes them.
+    first call; `calls` limits what is recorded in all (0: no limit); `every` records one call in so many; `events` are
+    counters as `tracemap.capture.counters` writes them. `thread_bytes` limits what each thread's file takes: calls that
+    come when it is full are not recorded; where `keep` is `newest` instead of `oldest`, they take the place of others.
 
     `sample_hz` takes so many samples of the program counter per second of a thread's CPU time (0: none), of threads
     that call workgroups; `sampler` says by which means: `perf`, `timer` (a signal), or `auto`, the first of them that
@@ -47,6 +48,7 @@ class HookSettings:
     calls: int = 0
     every: int = 1
     thread_bytes: int = 1 << 30
+    keep: str = "oldest"
     events: tuple[str, ...] = ()
     record_calls: bool = True
     sample_hz: int = 0
@@ -79,6 +81,7 @@ def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> d
         "TRACEMAP_HOOK_CALLS": str(settings.calls),
         "TRACEMAP_HOOK_EVERY": str(settings.every),
         "TRACEMAP_HOOK_THREAD_BYTES": str(settings.thread_bytes),
+        "TRACEMAP_HOOK_KEEP": settings.keep,
         "TRACEMAP_HOOK_EVENTS": ";".join(settings.events),
         "TRACEMAP_HOOK_RECORD_CALLS": str(int(settings.record_calls)),
         "TRACEMAP_HOOK_SAMPLE_HZ": str(settings.sample_hz),

@@ -19,12 +19,13 @@
  * Whoever changes a field raises FORMAT_VERSION and adds a line here.
  * 1: first.
  * 2: files of samples; executables tell their size and when they were loaded and unloaded.
+ * 3: a file of calls may have given up its first records; they are a hole in it.
  */
 #pragma once
 
 #include <stdint.h>
 
-#define FORMAT_VERSION 2
+#define FORMAT_VERSION 3
 #define FORMAT_MAGIC "TMAPHOOK"
 #define SAMPLES_MAGIC "TMAPSAMP"
 
@@ -37,6 +38,7 @@
 /* X(C type, numpy type, name). Fields stand in an order without gaps. */
 #define HEADER_FIELDS(X)                                                                 \
   X(uint64_t, u8, count)            /* whole records, at the latest moment; more may follow */ \
+  X(uint64_t, u8, dropped)          /* the first of them, which are not kept any more */ \
   X(uint64_t, u8, passed_over)      /* calls that were not to be recorded */             \
   X(uint64_t, u8, lost)             /* calls that should have been recorded: no room */  \
   X(uint64_t, u8, first_ticks)      /* one moment on both clocks, at the thread's start */ \

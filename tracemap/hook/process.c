@@ -227,6 +227,10 @@ bool file_reserve(int file, off_t offset, off_t size) {
   return true;
 }
 
+bool file_release(int file, off_t offset, off_t size) {
+  return !fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
+}
+
 bool file_put(int file, const void *data, size_t size, uint64_t offset) {
   sigset_t before;
   size_signal_hold(&before);

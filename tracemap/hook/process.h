@@ -48,6 +48,9 @@ int file_make(unsigned thread, const char *what, off_t room);
 /* Room on disk: writing to a mapped file on a full one kills the program. */
 bool file_reserve(int file, off_t offset, off_t size);
 
+/* Gives room on disk back, where the file system can: the file has a hole there, and its size. */
+bool file_release(int file, off_t offset, off_t size);
+
 /* Writes all of it, or says false with errno. */
 bool file_put(int file, const void *data, size_t size, uint64_t offset);
 

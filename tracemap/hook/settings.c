@@ -63,6 +63,14 @@ static enum sampler_choice read_sampler(void) {
   return SAMPLE_BY_EITHER;
 }
 
+static bool read_keep(void) {
+  char word[16];
+  copy(word, sizeof word, "TRACEMAP_HOOK_KEEP");
+  if (!strcmp(word, "newest")) return true;
+  if (*word && strcmp(word, "oldest")) say("TRACEMAP_HOOK_KEEP=%s was ignored: it is oldest or newest", word);
+  return false;
+}
+
 static void read_sampling(void) {
   settings.sample_hz = number("TRACEMAP_HOOK_SAMPLE_HZ", 0);
   settings.sampler = read_sampler();
@@ -140,6 +148,7 @@ void settings_read(void) {
   read_sampling();
   read_events();
   read_report(&settings.report);
+  settings.keeps_newest = read_keep() && !settings.report.wanted; /* a report is made of all calls */
 }
 
 /* One [set] of a glob against a character; returns what follows it, NULL (and no answer) if the set is not closed. */

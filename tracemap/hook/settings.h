@@ -42,6 +42,7 @@ struct settings {
   uint64_t budget;       /* calls to record in all; 0: no limit */
   uint64_t every;        /* record one call in this many */
   uint64_t thread_bytes; /* the largest file of a thread */
+  bool keeps_newest;     /* a file of calls that is full gives up its oldest ones */
   bool record_calls;     /* otherwise calls are passed on, for samples alone */
   uint64_t sample_hz;    /* samples of a thread per second of its CPU time; 0: none */
   enum sampler_choice sampler;

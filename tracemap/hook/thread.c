@@ -45,11 +45,29 @@ static bool map_window(struct thread *thread, off_t offset) {
   return true;
 }
 
+/* Gives the room of the oldest window's records back. They are dropped before they are gone, so that nobody who reads the
+ * file meanwhile takes what is left there for records. */
+static bool drop_oldest(struct thread *thread) {
+  uint64_t dropped = thread->header->dropped, records = WINDOW_BYTES / thread->record_bytes;
+  off_t first = DATA_OFFSET + (off_t)(dropped * thread->record_bytes);
+  __atomic_store_n(&thread->header->dropped, dropped + records, __ATOMIC_RELEASE);
+  if (file_release(thread->file, first, (off_t)(records * thread->record_bytes))) return true;
+  thread->header->dropped = dropped;
+  say("older calls cannot be given up where the files of threads lie: %s", strerror(errno));
+  return false;
+}
+
+/* Whether there may be another window; a file that keeps the newest calls makes room for it. */
+static bool has_room(struct thread *thread, off_t offset) {
+  if (thread->full) return false;
+  uint64_t kept = (uint64_t)offset - DATA_OFFSET - thread->header->dropped * thread->record_bytes;
+  return kept + WINDOW_BYTES <= settings.thread_bytes || (settings.keeps_newest && drop_oldest(thread));
+}
+
 COLD struct record *thread_next_window(struct thread *thread) {
   int error = errno;
   off_t offset = cursor_offset(thread);
-  bool allowed = !thread->full && (uint64_t)offset + WINDOW_BYTES <= settings.thread_bytes + DATA_OFFSET;
-  if (allowed && map_window(thread, offset)) {
+  if (has_room(thread, offset) && map_window(thread, offset)) {
     thread_refresh_clock(thread);
   } else {
     if (!thread->full) say("a thread's file is full: its further calls are counted, not recorded");

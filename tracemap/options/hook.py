@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tracemap.options.option import Options, option, required
 
@@ -27,6 +28,11 @@ class HookEnvOptions(Options):
     )
     calls: int = option(0, "Record so many calls in all.  [default: no limit]", metavar="N", at_least=0)
     every: int = option(1, "Record one call in so many.", metavar="N", at_least=1)
+    thread_mb: int = option(1024, "Megabytes that the calls of each thread take at most.", metavar="MB", at_least=2)
+    keep: Literal["oldest", "newest"] = option(
+        "oldest",
+        "Which calls to keep where there are more: the first ones, or the newest, as of a server that runs on.",
+    )
     counters: tuple[str, ...] = option(
         (),
         "Events to count around each call; see tracemap events.",

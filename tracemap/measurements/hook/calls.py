@@ -54,7 +54,8 @@ CALL_COLUMNS: Final = (
     CallColumn("workgroups_z", "the same along z", unit="workgroups"),
     CallColumn(
         "call",
-        "which recorded execution of this kernel over that many workgroups it belongs to, counted from 0 in a process",
+        "which recorded execution of this kernel over that many workgroups it belongs to, counted from 0 in a process; "
+        "NULL where the newest calls alone are kept of a killed process, of the kernel that it ran last",
     ),
     CallColumn("start_ns", "when the call began, on `CLOCK_MONOTONIC`", unit="ns"),
     CallColumn("duration_ns", "how long it took", unit="ns"),
@@ -101,21 +102,34 @@ _WORKGROUP_COLUMNS: Final = tuple(f"{word}_{axis}" for word in ("workgroup", "wo
 """What the runtime may not tell."""
 
 _NAMES = """
-CREATE OR REPLACE TEMP TABLE hook_kernels (kernel_id BIGINT, kernel VARCHAR, executable VARCHAR);
-CREATE OR REPLACE TEMP TABLE hook_threads (thread_id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT)
+CREATE OR REPLACE TEMP TABLE hook_kernels (kernel_id BIGINT, kernel VARCHAR, executable VARCHAR, is_partial BOOLEAN);
+CREATE OR REPLACE TEMP TABLE hook_threads (
+    thread_id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT, kept_ns BIGINT)
 """
 # Each workgroup of a grid is called once in an execution of its kernel: the k-th call of it is of the k-th execution.
 _CALLS = """
 CREATE OR REPLACE TEMP TABLE hook_calls AS
 SELECT process, thread, tid, kernel, executable, cpu, node,
-    workgroup_x, workgroup_y, workgroup_z, workgroups_x, workgroups_y, workgroups_z,
-    row_number() OVER (
-        PARTITION BY process, kernel, workgroups_x, workgroups_y, workgroups_z, workgroup_x, workgroup_y, workgroup_z
-        ORDER BY start_ns, thread_id, ended) - 1 AS call,
+    workgroup_x, workgroup_y, workgroup_z, workgroups_x, workgroups_y, workgroups_z, {call} AS call,
     start_ns, duration_ns{events}
-FROM hook_columns JOIN hook_threads USING (thread_id) JOIN hook_kernels USING (kernel_id)
+FROM {rows}
 {qualification}
 ORDER BY start_ns, thread_id, ended
+"""
+_GRID = "process, kernel, workgroups_x, workgroups_y, workgroups_z"
+_WORKGROUP = f"{_GRID}, workgroup_x, workgroup_y, workgroup_z"
+_ALL = "hook_columns JOIN hook_threads USING (thread_id) JOIN hook_kernels USING (kernel_id)"
+_FROM_THE_FIRST = f"row_number() OVER (PARTITION BY {_WORKGROUP} ORDER BY start_ns, thread_id, ended) - 1"
+
+# Where the newest calls alone are kept, they begin at another time in each thread. From the latest of these on all are
+# there, and the last call of each workgroup is of the last execution; the first one may lack some.
+_KEPT = f"""
+(SELECT *, count(*) OVER (PARTITION BY {_WORKGROUP}) AS calls
+ FROM {_ALL} WHERE start_ns >= kept_ns)
+"""
+_FROM_THE_LAST = f"""
+CASE WHEN kept_ns = 0 THEN {_FROM_THE_FIRST}
+     WHEN NOT is_partial THEN {_FROM_THE_FIRST} + max(calls) OVER (PARTITION BY {_GRID}) - calls END
 """
 
 
@@ -141,7 +155,10 @@ def load_calls(
     connection.execute(_NAMES)
     connection.register("hook_columns", _columns(recording, connection))
     events = "".join(f", e{index} AS {quoted(name)}" for index, name in enumerate(recording.event_names))
-    connection.execute(_CALLS.format(events=events, qualification=_qualification(kernel, skip_ms)))
+    is_whole = not any(thread.dropped for process in recording.processes for thread in process.threads)
+    rows, call = (_ALL, _FROM_THE_FIRST) if is_whole else (_KEPT, _FROM_THE_LAST)
+    qualification = _qualification(kernel, skip_ms)
+    connection.execute(_CALLS.format(rows=rows, call=call, events=events, qualification=qualification))
     connection.unregister("hook_columns")
     return connection.table("hook_calls")
 
@@ -170,20 +187,41 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     first_kernel = number = 0
     for process in recording.processes:
-        kernels = [process.kernels[kernel] for kernel in sorted(process.kernels)]
-        rows = [(first_kernel + place, each.name, each.executable.name) for place, each in enumerate(kernels)]
-        if rows:
-            connection.executemany("INSERT INTO hook_kernels VALUES (?, ?, ?)", rows)
+        if rows := _kernel_rows(process, first_kernel):
+            connection.executemany("INSERT INTO hook_kernels VALUES (?, ?, ?, ?)", rows)
+        kept_ns = _kept_ns(process)
         for thread in process.threads:
-            row = (number, process.stamp, thread.name, thread.tid)
-            connection.execute("INSERT INTO hook_threads VALUES (?, ?, ?, ?)", row)
+            row = (number, process.stamp, thread.name, thread.tid, kept_ns)
+            connection.execute("INSERT INTO hook_threads VALUES (?, ?, ?, ?, ?)", row)
             for name, values in _thread_columns(process, thread, first_kernel, number).items():
                 parts.setdefault(name, []).append(values)
             number += 1
-        first_kernel += len(kernels)
+        first_kernel += len(process.kernels)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     untold = columns.pop("untold")
     return columns | {name: np.ma.masked_array(columns[name], mask=untold) for name in _WORKGROUP_COLUMNS}
+
+
+def _kernel_rows(process: HookProcess, first: int) -> list[tuple[int, str, str, bool]]:
+    """The rows of a process's kernels in `hook_kernels`, numbered from `first`."""
+    partial = set() if process.ended else _called_last(process)
+    kernels = [(number, process.kernels[number]) for number in sorted(process.kernels)]
+    return [
+        (first + place, kernel.name, kernel.executable.name, number in partial)
+        for place, (number, kernel) in enumerate(kernels)
+    ]
+
+
+def _kept_ns(process: HookProcess) -> int:
+    """When the calls of all threads are kept, in ns on CLOCK_MONOTONIC; 0: from the first one on."""
+    return max((int(start_ns(process, each.calls[:1])[0]) for each in process.threads if each.dropped), default=0)
+
+
+def _called_last(process: HookProcess) -> set[int]:
+    """The kernels of which a killed process may lack calls of the last execution: that ran, or were called last."""
+    threads = [each for each in process.threads if len(each.calls)]
+    last = max(threads, key=lambda each: int(each.calls["start_ticks"][-1]), default=None)
+    return {each.running for each in process.threads} | (set() if last is None else {int(last.calls["kernel"][-1])})
 
 
 def _thread_columns(

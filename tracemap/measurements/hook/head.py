@@ -19,8 +19,12 @@ from tracemap.inputs import opened
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-HOOK_FORMAT_VERSION: Final = 2
-"""The version of the record files that is read here. 1: first; 2: files of samples, executables tell when and where."""
+HOOK_FORMAT_VERSION: Final = 3
+"""The version of the record files that is written now.
+
+1: first; 2: files of samples, executables tell when and where; 3: files of calls may have given up their first records.
+"""
+HOOK_READ_VERSIONS: Final = (2, HOOK_FORMAT_VERSION)
 
 _PREAMBLE = struct.Struct("<8sIIIIII")
 _DESCRIPTION_OFFSET = 64
@@ -30,11 +34,15 @@ _TYPES = {"u2": "<u2", "u4": "<u4", "u8": "<u8"}
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What tells one kind of record file from another: its first bytes, the names of its fields."""
+    """What tells one kind of record file from another: its first bytes, the names of its fields.
+
+    `newer_names`: those of its header that files of an older version lack; they are 0 there.
+    """
 
     magic: bytes
     header_names: Collection[str]
     record_names: Collection[str]
+    newer_names: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
         head = start + file.read(_LARGEST_TEXT)
     preamble = _preamble(path, head, kind.magic)
     fields = _layout(path, head, preamble, kind)
-    header = _header(path, head, preamble, fields["header"])
+    header = dict.fromkeys(kind.newer_names, 0) | _header(path, head, preamble, fields["header"])
     return FileHead(header, tuple(fields["record"]), _about(path, head, preamble), preamble["data_offset"])
 
 
@@ -86,11 +94,11 @@ def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (
 
 
 def check_version(path: Path, version: int) -> None:
-    """Raise RunVersion unless it is the version that is read here."""
-    if version != HOOK_FORMAT_VERSION:
+    """Raise RunVersion unless it is one of the versions that are read here."""
+    if version not in HOOK_READ_VERSIONS:
         raise RunVersion(
-            f"{path}: the hook wrote format version {version}, this tracemap reads version {HOOK_FORMAT_VERSION}; "
-            "record again"
+            f"{path}: the hook wrote format version {version}, this tracemap reads versions "
+            f"{' and '.join(map(str, HOOK_READ_VERSIONS))}; record again"
         )
 
 
@@ -102,7 +110,7 @@ def _preamble(path: Path, head: bytes, magic: bytes) -> dict[str, int]:
         raise RunInvalid(f"{path}: is no record file of the hook")
     check_version(path, version)
     names = ("description_bytes", "about_bytes", "header_offset", "about_offset", "data_offset")
-    return dict(zip(names, numbers, strict=True))
+    return {"version": version, **dict(zip(names, numbers, strict=True))}
 
 
 def _slice(path: Path, head: bytes, offset: int, size: int) -> bytes:
@@ -124,9 +132,10 @@ def _layout(path: Path, head: bytes, preamble: dict[str, int], kind: FileKind) -
             found[section].append((name, _TYPES[code]))
         else:
             raise RunInvalid(f"{path}: describes its layout with {line[:60]!r}, which is not understood")
-    for part, wanted in (("header", kind.header_names), ("record", kind.record_names)):
+    newer = kind.newer_names if preamble["version"] == HOOK_FORMAT_VERSION else ()
+    for part, wanted in (("header", (*kind.header_names, *newer)), ("record", kind.record_names)):
         if sorted(name for name, _ in found[part]) != sorted(wanted):
-            raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {HOOK_FORMAT_VERSION}")
+            raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {preamble['version']}")
     return found
 
 

@@ -51,6 +51,7 @@ _CALLS = FileKind(
         *("start_ticks", "duration_ticks", "kernel", "workgroup_x", "workgroup_y", "workgroup_z"),
         *("workgroups_x", "workgroups_y", "workgroups_z", "cpu", "node", "flags"),
     ),
+    newer_names=("dropped",),
 )
 
 
@@ -60,7 +61,8 @@ class HookThread:
 
     `calls` is a structured array with the fields of a record; `events` a matrix, calls by event names. `header` has the
     numbers of the thread's file, as `tracemap/hook/layout.h` describes them: `passed_over` calls were not to be
-    recorded, and an empty call reads a duration of `empty_ticks`. `lost` calls had no room.
+    recorded, and an empty call reads a duration of `empty_ticks`; `dropped` calls, the first, were given up for newer
+    ones. `lost` calls had no room.
     """
 
     name: str
@@ -78,6 +80,11 @@ class HookThread:
     def overhead_ticks(self) -> int:
         """What the hook added to each call, measured in this thread before its first one."""
         return self.header["overhead_ticks"]
+
+    @property
+    def dropped(self) -> int:
+        """Calls before those that are kept, which are the newest."""
+        return self.header["dropped"]
 
 
 @dataclass(frozen=True)
@@ -190,22 +197,31 @@ def _read_thread(path: Path) -> HookThread | None:
         return None
     about, header = _about(path, head), head.header
     events = about["event_names"]
-    written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [])
-    calls, running = _whole_records(path, written, header)
+    if header["dropped"] > header["count"]:
+        raise RunInvalid(f"{path}: {header['dropped']} of its {header['count']} records are dropped, which cannot be")
+    written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [], skip=header["dropped"])
+    if not header["closed"]:  # a program that goes on may have given up some of them meanwhile
+        now = read_head(path, _CALLS)
+        newly = 0 if now is None else now.header["dropped"] - header["dropped"]
+        written, header = written[max(0, newly) :], header | {"dropped": header["dropped"] + max(0, newly)}
+    known = max(0, header["count"] - header["dropped"])
+    calls, running = _whole_records(path, written, known, is_closed=bool(header["closed"]))
     counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
-    lost = header["lost"] + max(0, header["count"] - len(calls))
+    lost = header["lost"] + max(0, known - len(calls))
     return HookThread(**about, calls=calls, events=counted, header=header, lost=lost, running=running)
 
 
-def _whole_records(path: Path, written: npt.NDArray[Any], header: dict[str, int]) -> tuple[npt.NDArray[Any], int]:
+def _whole_records(
+    path: Path, written: npt.NDArray[Any], known: int, *, is_closed: bool
+) -> tuple[npt.NDArray[Any], int]:
     """The records up to the first that is not whole, and the kernel of a call in flight after them (-1: none)."""
     import numpy as np
 
     whole = written["start_ticks"] != 0
     count = len(written) if whole.all() else int(np.argmin(whole))
-    if count < min(header["count"], len(written)):
-        raise RunInvalid(f"{path}: record {count} of {header['count']} is damaged: it has no start")
-    in_flight = count < len(written) and not header["closed"] and int(written["flags"][count]) & BEGUN
+    if count < min(known, len(written)):
+        raise RunInvalid(f"{path}: record {count} of {known} is damaged: it has no start")
+    in_flight = count < len(written) and not is_closed and int(written["flags"][count]) & BEGUN
     return written[:count], int(written["kernel"][count]) if in_flight else -1
 
 
@@ -231,6 +247,10 @@ def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
         if lost:
             text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a file or the disk was full"
             yield Diagnostic("calls-lost", text)
+        dropped = sum(thread.dropped for thread in process.threads)
+        if dropped:
+            text = f"process {process.pid}: the newest calls are kept; {plural(dropped, 'older one')} were given up"
+            yield Diagnostic("calls-dropped", text)
         stopped = sum(int((thread.calls["flags"] & NOT_RUNNING != 0).sum()) for thread in process.threads)
         if stopped:
             text = (
