@@ -86,10 +86,10 @@ def steady(place: str, costs: Iterable[int], groups: int = 1) -> list[Call]:
     return [(place, groups, invocation, cost) for invocation, cost in enumerate(costs)]
 
 
-def noisy(cost: int, count: int, seed: int = 1) -> list[int]:
+def noisy(cost: int, count: int, seed: int = 1, spread: float = 0.05) -> list[int]:
     """Costs of a kernel that takes so long, within five percent."""
     chance = random.Random(seed)
-    return [round(cost * chance.uniform(0.95, 1.05)) for _ in range(count)]
+    return [round(cost * chance.uniform(1 - spread, 1 + spread)) for _ in range(count)]
 
 
 def test_a_call_that_waited_is_cut_at_its_fence_and_the_rest_is_split(tmp_path: Path) -> None:
@@ -188,16 +188,19 @@ def test_recorded_commands_tell_whether_a_site_has_several_counts(tmp_path: Path
     assert row.metrics["cpu_ns"] == sum(max(0, cost - int(fence(whole))) for cost in whole)
 
 
+@pytest.mark.parametrize("spread", [0.05, 0.15])
 @pytest.mark.parametrize("waited", [10, 30, 45])
-def test_in_a_disturbed_run_nearly_half_of_the_calls_may_have_waited(tmp_path: Path, waited: int) -> None:
-    """Waiting adds to what a call works; what is left of the site's cost is its work, within ten percent."""
-    costs = noisy(1_000_000, 300)
+def test_in_a_disturbed_run_nearly_half_of_the_calls_may_have_waited(
+    tmp_path: Path, waited: int, spread: float
+) -> None:
+    """Waiting adds to what a call works; what is left of the site's cost is its work, within what calls vary by."""
+    costs = noisy(1_000_000, 300, spread=spread)
     chance = random.Random(waited)
     held = [chance.randint(3_000_000, 20_000_000) if chance.random() < waited / 100 else 0 for _ in costs]
     result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), DISTURBED)
     (row,) = result.residual
     assert row.metrics["cpu_ns"] == pytest.approx(sum(held), rel=0.04)
-    assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=0.1)
+    assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=spread)
 
 
 def test_in_a_disturbed_run_a_slow_half_is_work(tmp_path: Path) -> None:

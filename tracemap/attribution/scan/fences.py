@@ -9,7 +9,9 @@ have waited, so that the upper quartile is one of these. What disturbs makes cal
 still tells how far calls lie apart. The fence is then the median and four times its distance from the lower quartile,
 which is the same where calls lie evenly about their median (semi-interquartile ranges by halves: Kimber, Exploratory
 data analysis for possibly censored data from skewed distributions, Applied Statistics 39, 1990). It holds as long as
-fewer than half of the calls waited.
+fewer than half of the calls waited. But the calls that waited, all at the upper end, move the median and the lower
+quartile of the others, too: with a third of them the fence lies at the double distance. So where more than a tenth of a
+group's calls lie beyond its fence, it is made anew of those that do not, until it stays (iterated outlier rejection).
 
 Not all that lies beyond is disturbance: one trip of a loop in twenty may have more to do. Times alone cannot tell, as
 calls that waited for a scheduler's time slice are as alike as those of a kernel. But what has more to do has it in each
@@ -24,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.outliers import fence_column
+from tracemap.attribution.scan.rows import Resolved
 from tracemap.attribution.scan.tables import Tables
 from tracemap.units import INTEGER_LIMIT, UNKNOWN
 
@@ -32,6 +35,8 @@ FEWEST = 8
 
 FENCE_FRACTIONS = (0.25, 0.5, 0.75)
 """Those of the values that a fence is made of."""
+_FRACTIONS = ", ".join(map(str, FENCE_FRACTIONS))
+_ORDERED = [f"ordered[{place}]" for place in (1, 2, 3)]
 
 _FENCE = f"CAST(least({{fence}}, {INTEGER_LIMIT}) AS BIGINT)"
 _OF_QUARTILES = "CAST({q3} AS HUGEINT) + (CAST({q3} AS HUGEINT) - {q1}) * 3 // 2"
@@ -48,6 +53,25 @@ WHERE groups.target = recurring.target AND groups.shape = recurring.shape
     AND recurring.invocations * 10 >= groups.invocations * 9
 """
 
+# Groups of which more than a tenth lies beyond the fence.
+_CROWDED = """
+SELECT groups.target, groups.shape FROM resolved AS event JOIN groups ON {same_group}
+WHERE event.{value} > groups.{fence} GROUP BY ALL
+HAVING count(*) * 10 > any_value(groups.events - groups.absent_{number})
+"""
+_LOWER = """
+UPDATE groups SET {fence} = lower.fence FROM (
+    SELECT target, shape, {lowered} AS fence FROM (
+        SELECT groups.target, groups.shape, quantile_disc(event.{value}, [{fractions}]) AS ordered
+        FROM resolved AS event JOIN (
+            SELECT groups.* FROM groups SEMI JOIN crowded
+            ON groups.target = crowded.target AND groups.shape IS NOT DISTINCT FROM crowded.shape
+        ) AS groups ON {same_group} WHERE event.{value} <= groups.{fence} GROUP BY ALL)) AS lower
+WHERE groups.target = lower.target AND groups.shape IS NOT DISTINCT FROM lower.shape AND lower.fence < groups.{fence}
+"""
+_MOST_TIMES = 8
+"""How often fences are lowered; they hardly change after the third time."""
+
 _DISTURBED = """
 SELECT groups.target, count(*), {sums}
 FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
@@ -63,6 +87,28 @@ def fence_of(ordered: Sequence[str], *, much: bool) -> str:
     q1, median, q3 = ordered
     fence = _OF_LOWER_HALF.format(q1=q1, median=median) if much else _OF_QUARTILES.format(q1=q1, q3=q3)
     return _FENCE.format(fence=fence)
+
+
+def lower_fences(resolved: Resolved, metrics: Sequence[int]) -> None:
+    """Make fences anew, in the table `groups`, that were made of calls many of which lie beyond them.
+
+    Args:
+        resolved: all events of runs of which more than a quarter of the calls may have been disturbed.
+        metrics: the numbers of those that have fences.
+    """
+    for number in metrics:
+        names = {
+            "value": value_column(number),
+            "fence": fence_column(number),
+            "number": number,
+            "same_group": resolved.same_group,
+            "lowered": fence_of(_ORDERED, much=True),
+            "fractions": _FRACTIONS,
+        }
+        resolved.tables.make("crowded", _CROWDED.format(**names))
+        for _ in range(_MOST_TIMES):
+            if not resolved.tables.query(_LOWER.format(**names))[0][0]:
+                break
 
 
 def disturbed(
@@ -99,10 +145,9 @@ def disturbed(
 
 def _raise(tables: Tables, value: str, fence: str, of_all: Invocations, *, much: bool) -> None:
     """Give groups whose calls beyond the fence recur the fence of these, as often as any do."""
-    raised = fence_of([f"ordered[{place}]" for place in (1, 2, 3)], much=much)
-    fractions = ", ".join(map(str, FENCE_FRACTIONS))
+    raised = fence_of(_ORDERED, much=much)
     query = _RAISE.format(
-        fence=fence, value=value, raised=raised, distinct=of_all.distinct, fewest=FEWEST, fractions=fractions
+        fence=fence, value=value, raised=raised, distinct=of_all.distinct, fewest=FEWEST, fractions=_FRACTIONS
     )
     # Each time at least half of what lay beyond does no longer: it ends.
     while tables.query(query)[0][0]:

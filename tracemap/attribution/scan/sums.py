@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
-from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_of
+from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_of, lower_fences
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import ranked_by, value_column
 from tracemap.attribution.scan.ordered import ordered_values
@@ -99,6 +99,8 @@ def sums_by_target(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> d
     """The events of the table by the number of their target, in its order."""
     tables, metrics = resolved.tables, resolved.metrics
     tables.make("groups", _groups(resolved, of_all, fenced))
+    if fenced.much:
+        lower_fences(resolved, fenced.metrics(metrics))
     find_outliers(resolved, fenced.metrics(metrics))
     beyond = disturbed(tables, fenced.metrics(metrics), of_all, much=fenced.much)
     columns = (
