@@ -15,7 +15,8 @@ from tests.hook import support
 from tests.support import json_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output, sanitized_host  # noqa: F401 - fixtures
 from tracemap.measurements.hook.calls import load_calls
-from tracemap.measurements.hook.recording import HookRecording, read_recording
+from tracemap.measurements.hook.head import read_head
+from tracemap.measurements.hook.recording import _CALLS, HookRecording, read_recording
 
 ROOM = 3 << 20
 HEAD = 1 << 16
@@ -74,6 +75,23 @@ def test_sanitizers_find_nothing_where_calls_are_given_up(
     variables.pop("LD_PRELOAD")
     support.run([sanitized_host, kernels, "threads", "4", str(CALLS)], variables)
     check_newest(read_recording(output), 4)
+
+
+def test_a_thread_of_which_nothing_is_kept_ends_no_reading(
+    library: Path, host: Path, kernels: Path, output: Path  # noqa: F811
+) -> None:  # fmt: skip
+    """As of a file that was cut, or that was read while all that was read before was given up."""
+    support.run([host, kernels, "threads", "2", str(CALLS)], newest(library, output))
+    emptied = min(output.glob("*.calls"))
+    head = read_head(emptied, _CALLS)
+    assert head is not None
+    os.truncate(emptied, head.data_offset + head.header["dropped"] * head.header["record_bytes"])
+    recording = read_recording(output)
+    assert sorted(len(thread.calls) > 0 for thread in recording.processes[0].threads) == [False, True]
+    assert "calls-lost" in told(recording)
+    with duckdb.connect() as connection:
+        rows = load_calls(recording, connection).aggregate("count(*), count(call)").fetchall()
+    assert rows == [(recording.call_count, recording.call_count)]
 
 
 # ---- on the real runtime: executions of several workgroups, on several threads

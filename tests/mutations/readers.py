@@ -156,7 +156,15 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
         image.functions_at(np.array([0, 1 << 40], dtype=np.int64))
 
 
-def _read_calls(folder: Path, dice: random.Random) -> None:
+def changed_head(data: bytes, dice: random.Random) -> bytes:
+    """Changes to what stands before the records of a file of calls, which is a small part of it."""
+    return changed_bytes(data[:_HEAD_OF_CALLS], dice) + data[_HEAD_OF_CALLS:]
+
+
+_HEAD_OF_CALLS = 4096 + 512
+
+
+def _read_calls(name: str, folder: Path, dice: random.Random) -> None:
     page, table = folder / "stats.html", folder / "calls.parquet"
     more = dice.choice(
         (
@@ -167,7 +175,7 @@ def _read_calls(folder: Path, dice: random.Random) -> None:
             ("--csv", folder / inputs.STATS_FOLDER, "--force"),
         )
     )
-    run_command("stats", folder / inputs.CALLS, *more)
+    run_command("stats", folder / name, *more)
 
 
 def _read_samples(folder: Path, _dice: random.Random) -> None:
@@ -365,7 +373,12 @@ READERS: dict[str, Reader] = {
         Reader(
             "calls",
             ((f"{inputs.CALLS}/*.jsonl", changed_json_lines), (f"{inputs.CALLS}/*.calls", changed_bytes)),
-            _read_calls,
+            partial(_read_calls, inputs.CALLS),
+        ),
+        Reader(
+            "newest-calls",
+            ((f"{inputs.NEWEST}/*.calls", changed_head), (f"{inputs.NEWEST}/*.calls", changed_bytes)),
+            partial(_read_calls, inputs.NEWEST),
         ),
         Reader(
             "samples",

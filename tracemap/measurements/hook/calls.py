@@ -214,7 +214,8 @@ def _kernel_rows(process: HookProcess, first: int) -> list[tuple[int, str, str, 
 
 def _kept_ns(process: HookProcess) -> int:
     """When the calls of all threads are kept, in ns on CLOCK_MONOTONIC; 0: from the first one on."""
-    return max((int(start_ns(process, each.calls[:1])[0]) for each in process.threads if each.dropped), default=0)
+    first = (each.calls[:1] for each in process.threads if each.dropped and len(each.calls))
+    return max((int(start_ns(process, calls)[0]) for calls in first), default=0)
 
 
 def _called_last(process: HookProcess) -> set[int]:
