@@ -69,7 +69,7 @@ UPDATE groups SET {fence} = lower.fence FROM (
         ) AS groups ON {same_group} WHERE event.{value} <= groups.{fence} GROUP BY ALL)) AS lower
 WHERE groups.target = lower.target AND groups.shape IS NOT DISTINCT FROM lower.shape AND lower.fence < groups.{fence}
 """
-_MOST_TIMES = 8
+_MOST_TIMES = 4
 """How often fences are lowered; they hardly change after the third time."""
 
 _DISTURBED = """
