@@ -16,7 +16,7 @@ def shares(**other: float) -> Shares:
 
 
 def test_recordings_that_differ_little_are_within_all_targets() -> None:
-    judged = judge(GROUPS, [shares()], [shares(a0=0.104), shares(b2=0.082)])
+    judged = judge(GROUPS, [shares()] * 3, [shares(a0=0.104), shares(b2=0.082)])
     assert (judged.same_leaders, judged.recordings) == (2, 2)
     assert judged.apart_quiet == 0
     assert judged.apart_busy == pytest.approx(0.004 / 0.102)
@@ -34,16 +34,25 @@ def test_recordings_that_differ_little_are_within_all_targets() -> None:
     ],
 )
 def test_each_target_can_be_missed(busy: Shares, of: str) -> None:
-    judged = judge(GROUPS, [shares()], [busy])
+    judged = judge(GROUPS, [shares()] * 2, [busy])
     assert judged.missed == (of != "nothing")
     assert (judged.same_leaders == 1) == (of != "leaders")
     assert (judged.apart_busy > MOST_APART) == (of == "apart")
     assert (judged.change > MOST_CHANGE) == (of == "change")
 
 
-def test_what_is_quiet_is_the_median_of_quiet_recordings() -> None:
+def test_what_leads_is_told_by_the_median_of_quiet_recordings() -> None:
     quiet = [shares(), shares(a3=0.9), shares(a3=0.01)]
-    assert judge(GROUPS, quiet, [shares()]).change == 0
+    assert judge(GROUPS, quiet, [shares()] * 2).same_leaders == 2
+
+
+def test_shares_are_laid_against_quiet_recordings_around() -> None:
+    """A machine that drifts does so for all; what is off in a busy recording alone is seen."""
+    quiet, drifted = shares(), shares(a6=0.05)
+    assert judge(GROUPS, [quiet, quiet, drifted, drifted], [quiet, shares(a6=0.045), drifted]).change == pytest.approx(
+        0
+    )
+    assert judge(GROUPS, [quiet, quiet, drifted], [drifted, drifted]).change == pytest.approx(0.25)
 
 
 def test_equal_ops_are_told_by_name_scope_and_kernels() -> None:
