@@ -21,6 +21,7 @@ from tracemap.experiments.keeping import flag_parts, key_of, makers
 from tracemap.experiments.model import Tune
 from tracemap.experiments.tuning import interval_of
 from tracemap.mapping import build
+from tracemap.mapping.compiler.remarks import IN_ORDER
 from tracemap.toolchain import find_tool
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
@@ -83,7 +84,8 @@ def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     folder, found = tuned
     target = folder / "configured.mlir"
     flags = (f"--iree-codegen-tuning-spec-path={folder / 'good.mlir'}", "--compile-to=executable-configurations")
-    command: list[str | Path] = [find_tool("iree-compile"), MODEL, *PLAIN_FLAGS, *flags, "-o", target]
+    # With several threads the compiler may wait for itself for ever (`Compiler.flags_to_run`).
+    command: list[str | Path] = [find_tool("iree-compile"), MODEL, *PLAIN_FLAGS, IN_ORDER, *flags, "-o", target]
     subprocess.run(command, check=True, capture_output=True)
     wanted = found["kernels"][0]["best"]["configuration"]
     texts = re.findall(r"linalg\.matmul \{lowering_config = (#iree_cpu\.lowering_config<[^>]*>)", target.read_text())
