@@ -87,7 +87,7 @@ def steady(place: str, costs: Iterable[int], groups: int = 1) -> list[Call]:
 
 
 def noisy(cost: int, count: int, seed: int = 1, spread: float = 0.05) -> list[int]:
-    """Costs of a kernel that takes so long, within five percent."""
+    """Costs of a kernel that takes so long, within `spread` of it."""
     chance = random.Random(seed)
     return [round(cost * chance.uniform(1 - spread, 1 + spread)) for _ in range(count)]
 
