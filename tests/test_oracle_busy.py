@@ -55,6 +55,15 @@ def test_shares_are_laid_against_quiet_recordings_around() -> None:
     assert judge(GROUPS, [quiet, quiet, drifted], [drifted, drifted]).change == pytest.approx(0.25)
 
 
+def test_no_more_is_asked_of_busy_recordings_than_quiet_ones_hold() -> None:
+    quiet = [shares(), shares(a6=0.05), shares()]
+    judged = judge(GROUPS, quiet, [shares(a6=0.045 * 1.2), shares(a6=0.045 * 1.24)])
+    assert judged.change_quiet == pytest.approx(0.25)
+    assert judged.change == pytest.approx(0.24)
+    assert not judged.missed
+    assert judge(GROUPS, quiet, [shares(), shares(a6=0.045 * 1.26)]).missed
+
+
 def test_equal_ops_are_told_by_name_scope_and_kernels() -> None:
     def op(number: int, name: str, scope: str, *sites: str) -> dict[str, object]:
         return {"id": f"op{number}", "name": name, "scope": scope.split("/"), "sites": list(sites)}

@@ -5,9 +5,11 @@ is steady: until of two stretches of calls, one behind the other, the later's me
 no farther from its median than is wanted.
 From there on calls are measured until the interval of their median is narrow enough, and both halves of them agree on
 it: calls that follow each other are not independent of each other, which the interval takes them for, and where what
-disturbs them comes and goes, the halves differ. Stopping at the first interval that is narrow enough is a sequential
-estimate of fixed width, whose confidence comes to that of the interval as the width shrinks (Y. S. Chow, H. Robbins:
-On the asymptotic theory of fixed-width sequential confidence intervals, Annals of Mathematical Statistics 36, 1965).
+disturbs them comes and goes, the halves differ. Half a second of calls is the least: a machine keeps its clock's rate
+and its other programs for a good part of that, and what disturbs a run is seen by looks at it that lie apart. Stopping
+at the first interval that is narrow enough is a sequential estimate of fixed width, whose confidence comes to that of
+the interval as the width shrinks (Y. S. Chow, H. Robbins: On the asymptotic theory of fixed-width sequential confidence
+intervals, Annals of Mathematical Statistics 36, 1965).
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ _PART_IN_KERNELS = 1 / 4
 """What part of the time a worker is taken to be in kernels; small models have less in them, large ones all of it."""
 _LEAST_CALLS = 20
 _LEAST_STRETCH = 10
+_LEAST_S = 0.5
+"""How long calls are measured at least, or for half of what may be spent."""
 
 
 class Why(enum.StrEnum):
@@ -83,7 +87,9 @@ class Goal:
         if self.sample_hz:
             return state.samples >= ENOUGH_SAMPLES
         measured = state.times_ns[warmup:]
-        if len(measured) < _LEAST_CALLS or median_of(measured).error > self.precision:
+        if len(measured) < _LEAST_CALLS or measured.sum() < min(_LEAST_S, self.seconds / 2) * 1e9:
+            return False
+        if median_of(measured).error > self.precision:
             return False
         return halves_agree(measured, self.precision)
 
