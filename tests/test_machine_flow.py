@@ -103,7 +103,7 @@ def test_only_what_takes_in_what_is_loaded_waits_for_memory(chain: Chain) -> Non
 
 def lines_of(steps: KernelSteps, samples: Mapping[int, int]) -> Counter[int]:
     """What samples at addresses give to the lines of ops."""
-    rows = [StepRow(0, steps.kernel.name, 1, address, (count,)) for address, count in samples.items()]
+    rows = [StepRow(0, steps.kernel.name, 1, address, (count,)) for address, count in samples.items() if count]
     waits = steps.waits_in_loops(rows, 0, NO_METRIC)
     seen: Counter[Spot] = Counter()
     for row in rows:
@@ -111,24 +111,26 @@ def lines_of(steps: KernelSteps, samples: Mapping[int, int]) -> Counter[int]:
     return lines_of_ops(steps, seen, in_loops_of(steps, rows, 0, SAMPLES, waits), waits)
 
 
-def test_a_core_that_never_waits_is_found_at_loads_as_well(chain: Chain) -> None:
-    """Loads keep it busy, too: with as many samples at each instruction as it takes, no op gets more for its loads.
+@pytest.mark.parametrize("at_loads", [0, 3, 5])
+def test_a_core_that_never_waits_is_found_at_loads_as_well(chain: Chain, at_loads: int) -> None:
+    """Loads keep it busy, too, but are done before they are the oldest: with half as many samples at each, and fewer,
+    as at an instruction that takes as long, no op gets more for its loads.
 
     Waits come on top of that, for the ops that read.
     """
     steps = chain(BASELINE)
-    names = op_lines(steps)
-    busy = {each.address: 10 * each.hundredths for each in in_loops(steps)}
+    names, waits = op_lines(steps), steps.code.waits
+    busy = {each.address: (at_loads if each.address in waits else 10) * each.hundredths for each in in_loops(steps)}
     found = lines_of(steps, busy)
     own: Counter[int] = Counter()
     for each in in_loops(steps):
         if each.address in steps.code.line_at and not each.values.reloads:
             own[steps.code.line_at[each.address]] += each.hundredths
     for line, cycles in own.items():
-        assert found[line] / found.total() == pytest.approx(cycles / own.total(), abs=0.002), names[line]
+        assert found[line] / found.total() == pytest.approx(cycles / own.total(), abs=0.005), names[line]
     waiting = sum(busy.values())
     slow = Counter(busy)
-    slow[min(each.address for each in in_loops(steps) if each.address in steps.code.waits)] += waiting
+    slow[min(each.address for each in in_loops(steps) if each.address in waits)] += waiting
     more = Counter({names[line]: count - found[line] for line, count in lines_of(steps, slow).items()})
     assert more.total() == waiting
     assert more["math.tanh"] + more["math.sqrt"] >= waiting
@@ -171,6 +173,27 @@ def test_what_ops_keep_busy_is_near_to_what_llvm_says(chain: Chain, flag: str, p
         assert abs(ours[line] / ours.total() - theirs[line] / theirs.total()) < 0.1
 
 
+@pytest.mark.parametrize("flag", [BASELINE, "--iree-llvmcpu-target-cpu=icelake-server"])
+def test_each_instruction_takes_about_what_llvm_says_of_server_cores(flag: str, tmp_path: Path) -> None:
+    """Between the least and the most of three models, or a quarter beside them.
+
+    But for divisions and roots, which count half; for what is put on the stack, which is nobody's; and for products of
+    512 bits, for which LLVM takes a server's core to have one unit, where many have two.
+    """
+    program = next((each for each in ("llvm-mca-19", "llvm-mca-18") if shutil.which(each)), None)
+    if program is None:
+        pytest.skip("needs llvm-mca of a recent LLVM (Debian: llvm-19)")
+    bodies = [*bodies_of(READS.replace("READS", "#id"), tmp_path, flag)]
+    bodies += bodies_of(READS.replace("READS", "#turned"), tmp_path, flag)
+    left_out = re.compile(r"j|nop|call|v?(div|sqrt|rsqrt|rcp)|vf?n?m(ul|add|sub).*zmm|.*ptr \[r[sb]p.*\], ")
+    code = [each for body in bodies for each in body if not left_out.match(f"{each.mnemonic} {each.operands}")]
+    models = [cycles_by_llvm(program, code, each) for each in ("icelake-server", "sapphirerapids", "znver4")]
+    for each, *cycles in zip(code, *models, strict=True):
+        low, high = 100 * min(cycles), 100 * max(cycles)
+        assert 0.8 * low <= each.hundredths <= 1.25 * high, f"{each.mnemonic} {each.operands}"
+    assert len(code) > 100
+
+
 def test_every_instruction_takes_some_time(chain: Chain) -> None:
     assert all(each.hundredths > 0 for flags in ((BASELINE,), AARCH64) for each in chain(*flags).code.instructions)
 
@@ -202,11 +225,11 @@ func.func @main(%t: tensor<1000xf32>, %i: tensor<64x64xi32>, %x: tensor<64x64xf3
 """
 
 
-def bodies_of(model: str, tmp_path: Path) -> list[list[Instruction]]:
+def bodies_of(model: str, tmp_path: Path, flag: str = BASELINE) -> list[list[Instruction]]:
     """The instructions of each innermost loop of a model's only kernel."""
     file, bundle = tmp_path / "reads.mlir", tmp_path / "reads.tracemap"
     file.write_text(model)
-    check_cli("build", file, "-o", bundle, "--force", "--", BASELINE)
+    check_cli("build", file, "-o", bundle, "--force", "--", flag)
     made = load(bundle)
     (kernel,) = made.graph.kernels
     code = kernel_steps(made.graph, kernel, read_images(made.module_path)).code

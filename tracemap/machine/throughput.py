@@ -1,11 +1,11 @@
 """How much of a processor core an instruction takes, where nothing that knows the processor tells it.
 
 The measure is the reciprocal throughput: cycles per instruction of one kind after the other when nothing waits. The
-numbers are those that uops.info (Abel and Reineke, ASPLOS 2019) has for present-day server cores (Ice Lake, Zen 4),
-and for AArch64 Arm's Software Optimization Guides (Neoverse N1 to V2), put into a few classes: where cores differ, a
-value between theirs. Divisions and roots count half of that: they have a unit of their own, beside which the core goes
-on with other work; moves between registers are done while instructions are renamed. Only the ratios matter, within one
-loop.
+numbers are those that uops.info (Abel and Reineke, ASPLOS 2019) and LLVM's models have for present-day server cores
+(Ice Lake, Sapphire Rapids, Zen 4), and for AArch64 Arm's Software Optimization Guides (Neoverse N1 to V2), put into
+classes: where cores differ, a value between theirs. Divisions and roots count half of that: they have a unit of their
+own, beside which the core goes on with other work; moves between registers are done while instructions are renamed.
+Only the ratios matter, within one loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from functools import cache
 from typing import Final
 
 Classes = Sequence[tuple[re.Pattern[str], tuple[int, int, int]]]
-"""Pattern of a mnemonic -> hundredths of a cycle for scalars and 128, 256 and 512 bits."""
+"""Pattern of a mnemonic with the kinds of its operands (`_kinds`) -> hundredths of a cycle for scalars and 128, 256 and
+512 bits.
+"""
 
 
 def _classes(*rows: tuple[str, tuple[int, int, int]]) -> Classes:
@@ -29,23 +31,40 @@ _X86: Final = _classes(
     (r"div[ps]d", (250, 500, 900)),
     (r"sqrt[ps]s", (250, 400, 600)),
     (r"sqrt[ps]d", (350, 600, 1100)),
-    (r"i?div$", (800, 800, 800)),
+    (r"i?div ", (800, 800, 800)),
     (r"p?gather", (400, 800, 1600)),
     (r"p?scatter", (1100, 1800, 2600)),
     (r"r(cp|sqrt)", (100, 100, 200)),
-    (r"(range|reduce|rndscale|round|getexp|getmant|fixupimm)", (100, 100, 150)),
+    (r"(range|reduce|rndscale|round|getexp|getmant|fixupimm)", (100, 100, 130)),
     (r"p?compress|p?expand", (200, 200, 300)),
-    (
-        r"(cvt|pmov[bwdq]{2}|movq|perm|pack|unpck|punpck|shuf|pshuf|insert|extract|pinsr|pextr|align|palign|blend|broadcast|pbroadcast)",
-        (50, 75, 100),
-    ),
-    (r"(kmov|kortest|kand|kor|kxor|kshift|kunpck|movmsk|pmovmsk)", (100, 100, 100)),
-    (r"(cmp[^x]|pcmp|ptestn?m|fpclass)", (50, 75, 100)),
-    (r"(fn?m(add|sub)|mul|add|sub|max|min|scalef|dp|pmul|pmadd|pdpbusd|pdpwssd)[a-z0-9]*[ps][shdb]", (50, 50, 100)),
-    (r"p(mul|madd|sad|dp|add|sub|max|min|sll|srl|sra|abs|and|or|xor|ternlog|avg|rol|ror)", (35, 50, 75)),
-    (r"(and|andn|or|xor)p[sd]", (30, 40, 60)),
+    # What only loads, whatever its name.
+    (r"(p?broadcast\w*|movddup|movs[hl]dup) \w\{?m", (20, 20, 20)),
+    # From one register file to the other.
+    (r"(mov[dq]|pbroadcast[bwdq]) [xyz]\{?r|(mov[dq]|pextr[bwdq]|extractps) [rm]x|pinsr[bwdq] xxr", (100, 100, 100)),
+    (r"cvtsi2|cvtt?[ps][sd]2u?si|u?comis", (100, 100, 100)),
+    (r"(cmp|pcmp|fpclass|ptestn?m)\w* k", (90, 90, 100)),
+    (r"kmov\w m", (60, 60, 60)),
+    (r"(kmov|kortest|kand|kor|kxor|kshift|kunpck|movmsk|pmovmsk)", (85, 85, 85)),
+    (r"p?blend[mv]", (70, 70, 70)),
+    (r"p?blend", (40, 40, 50)),
+    # Within each 128 bits, and across them; a part of a register to or from memory is a load or a store that merges.
+    (r"(insert|extract)[fi]\w* (\w+\{?)*m", (60, 60, 65)),
+    (r"(insertps|palignr|unpck|movlh|movhl|pinsr)", (80, 80, 100)),
+    (r"(permil|shufp|pshuf|punpck|pack|movddup|movs[hl]dup)", (50, 50, 100)),
+    (r"(perm|insert|extract|align|shuf|p?broadcast)", (85, 100, 100)),
+    (r"pmov[sz]x", (50, 100, 110)),
+    (r"pmov[bwdqs]{2}", (100, 100, 115)),
+    (r"cvt", (50, 50, 85)),
+    (r"(cmp[^x ]|pcmp)", (55, 50, 80)),
+    # A core has one or two of these units of 512 bits, and two of 256.
+    (r"(fn?m(add|sub)|mul|add|sub|max|min|scalef|dp|pmul|pmadd|pdpbusd|pdpwssd)[a-z0-9]*[ps][shdb]", (50, 50, 75)),
+    (r"p(mul|madd|sad|dp|sll|srl|sra)", (50, 50, 80)),
+    (r"p(add|sub|max|min|abs|and|or|xor|ternlog|avg|rol|ror)", (30, 35, 50)),
+    (r"(and|andn|or|xor)p[sd]", (30, 30, 50)),
+    (r"movs[sd] xxx|mov\w+ [xyz]\{[xyz]", (35, 35, 45)),
     (r"(mov|lddqu)", (20, 20, 20)),
     (r"(imul|mulx|popcnt|lzcnt|tzcnt|bsf|bsr|pdep|pext)", (100, 100, 100)),
+    (r"(lea|sh[lr]|sa[lr]|ro[lr]|rc[lr]|cmov|set|sbb|adc) ?", (50, 50, 50)),
     (r"(div|call)", (500, 500, 500)),
 )
 _X86_LOAD: Final = (35, 40, 60)
@@ -83,13 +102,31 @@ def hundredths_of_cycle(machine: str, mnemonic: str, operands: str, *, loads: bo
     if machine != "EM_X86_64":
         return 100
     width = 2 if "zmm" in operands else 1 if "ymm" in operands else 0
-    own = _class_of(machine, mnemonic.removeprefix("v"))[width]
+    own = _class_of(machine, f"{mnemonic.removeprefix('v')} {_kinds(operands)}")[width]
     # What moves only loads or stores; what computes too is busy with both at once, on units of their own.
     memory = _X86_LOAD[width] * loads + _X86_STORE[width] * stores
     return max(own, memory)
 
 
+def _kinds(operands: str) -> str:
+    """A letter for each operand: vectors of three widths, masks, memory, numbers, and other registers; { if masked.
+
+    >>> _kinds("zmm1 {k1} {z}, zmm2, dword ptr [rax + 4*rbx]{1to16}"), _kinds("k1, xmm2, xmm3"), _kinds("r8, xmm1, 1")
+    ('z{zm', 'kxx', 'rxi')
+    """
+    return "".join(_kind(operand) for operand in operands.split(", ")) if operands else ""
+
+
+def _kind(operand: str) -> str:
+    if "[" in operand:
+        return "m{" if "{k" in operand else "m"
+    kind = operand[0] if operand[:1] in "xyzk" and operand[1:].removeprefix("mm")[:1].isdigit() else ""
+    if kind:
+        return f"{kind}{{" if "{k" in operand else kind
+    return "i" if operand[:1].isdigit() or operand[:1] == "-" else "r"
+
+
 @cache
-def _class_of(machine: str, mnemonic: str) -> tuple[int, int, int]:
+def _class_of(machine: str, instruction: str) -> tuple[int, int, int]:
     classes = _X86 if machine == "EM_X86_64" else _AARCH64
-    return next((cycles for pattern, cycles in classes if pattern.match(mnemonic)), _OTHER)
+    return next((cycles for pattern, cycles in classes if pattern.match(instruction)), _OTHER)
