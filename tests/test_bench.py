@@ -177,6 +177,23 @@ def test_sizes_are_those_of_the_inputs(built: Built, tmp_path: Path) -> None:
         assert kernel["operations_per_s"] > 0
 
 
+HEAD = b"\x93NUMPY\x01\x00v\x00"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x05\x06" + bytes(18), HEAD + b"{(", HEAD + b"{'descr': ((((".ljust(118), HEAD + b'"""'.ljust(118)],
+    ids=["empty", "several", "short", "open", "unquoted"],
+)
+def test_a_damaged_file_of_an_input_is_named(content: bytes, built: Built, tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(content)
+    inputs = [word for spec in ("@x.npy", "64x128xf32", "128xf32") for word in ("--input", spec)]
+    done = run_cli("bench", built("hand_dynamic"), *inputs, *QUICK, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("tracemap: error: --input=@x.npy: the file holds no array, as numpy writes them (")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(("dim", "words"), [(99_999_999, "of memory are free"), (10**12, "more than 64 bits")])
 def test_what_does_not_fit_into_memory_is_not_called_wrong(dim: int, words: str, built: Built) -> None:
     asked = ("--kernel", "*matmul*", "--dim", str(dim))

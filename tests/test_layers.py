@@ -132,6 +132,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "benchmark",
                 "counters",
                 "declared",
+                "arrays",
                 "disturbance",
                 "elements",
                 "enough",

@@ -139,6 +139,12 @@ def _read_expected(folder: Path, dice: random.Random) -> None:
     assert str(found[0])
 
 
+def _read_array(folder: Path, _dice: random.Random) -> None:
+    from tracemap.capture.sizes import sizes_of
+
+    assert len(list(sizes_of([f"@{folder / inputs.EXPECTED}"]))) == 1
+
+
 def _read_module(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
@@ -369,6 +375,7 @@ READERS: dict[str, Reader] = {
         ),
         Reader("flags", ((inputs.FLAGS, changed_lines), ("more.flags", changed_lines)), _read_flags),
         Reader("expected", ((inputs.EXPECTED, changed_bytes),), _read_expected),
+        Reader("array", ((inputs.EXPECTED, changed_bytes),), _read_array),
         Reader("module", ((inputs.MODULE, changed_module), (inputs.MODULE, changed_bytes)), _read_module),
         Reader(
             "calls",

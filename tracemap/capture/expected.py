@@ -10,9 +10,9 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Final
 
+from tracemap.capture.arrays import refused_as
 from tracemap.capture.calling import Call
 from tracemap.capture.elements import SPEC, number_type, written_type
 from tracemap.capture.flags import check_undecided
@@ -146,10 +146,8 @@ def _next_of(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array:
     if spec[0] == "@" or name not in files:
         files[name] = io.BytesIO(given_bytes(name, UsageInvalid))
     why = f"--expected-output={spec}: the file holds no array of numbers there, as numpy writes them"
-    try:
+    with refused_as(UsageInvalid, why):
         array: Array = np.lib.format.read_array(files[name], allow_pickle=False)
-    except (ValueError, TypeError, EOFError, SyntaxError, TokenError, OverflowError, MemoryError) as error:
-        raise UsageInvalid(f"{why} ({error})") from error
     if array.dtype.str[1:] == f"V{output.dtype.itemsize}" and output.dtype.kind == "V":
         return array.view(output.dtype)  # numpy's files have no names for bf16 and the like
     if array.dtype.kind not in "biufc":

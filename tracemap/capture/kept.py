@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Final
 
+from tracemap.capture.arrays import mapped_array, refused_as
 from tracemap.capture.elements import number_type, parsed
 from tracemap.capture.inputs import Input, array_inputs
 from tracemap.errors import InputInvalid
@@ -78,18 +78,8 @@ def loaded_array(file: Path) -> np.ndarray[Any, Any]:
     Raises:
         InputInvalid: the file holds none.
     """
-    import numpy as np
-
-    try:
-        # Mapped, so that a damaged header asks for no more memory than the file has bytes.
-        values: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except _NOT_READ as error:
-        raise InputInvalid(f"{file}: the array cannot be read: {error}; build the bundle again") from error
-    return values
-
-
-_NOT_READ: Final = (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError, TokenError)
-"""What numpy raises of a file that is no array, or a damaged one."""
+    with refused_as(InputInvalid, f"{file}: the array cannot be read", "; build the bundle again"):
+        return mapped_array(file)
 
 
 def _as_declared(values: np.ndarray[Any, Any], declared: str) -> np.ndarray[Any, Any]:

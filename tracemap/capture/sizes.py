@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from tracemap.capture.arrays import mapped_array, refused_as
 from tracemap.capture.calling import Program, declared_entry, given_specs
 from tracemap.capture.elements import SPEC
+from tracemap.errors import InputInvalid
 from tracemap.options.call import FunctionOptions
 from tracemap.units import UNKNOWN, Unknown
 
@@ -20,6 +21,7 @@ def called_sizes(program: Program, options: FunctionOptions, tool: str) -> tuple
 
     Raises:
         FunctionUnknown: there is no such function, or inputs are given and it is not said of which of several.
+        InputInvalid: a file of an input cannot be read.
         UsageInvalid: flags that do not go together.
     """
     name, specs = given_specs(program, options, tool)
@@ -29,12 +31,16 @@ def called_sizes(program: Program, options: FunctionOptions, tool: str) -> tuple
 
 
 def sizes_of(specs: Sequence[str]) -> Iterator[Sizes]:
-    """The sizes of inputs as IREE's tools take them; of several arrays in a file those of the first."""
+    """The sizes of inputs as IREE's tools take them; of several arrays in a file those of the first.
+
+    Raises:
+        InputInvalid: a file of numpy's cannot be read.
+    """
     for spec in map(str.strip, specs):
         if match := SPEC.fullmatch(spec):
             yield tuple(int(size) for size in match[1].split("x")[:-1])
         else:
-            yield _sizes_of_file(Path(spec[1:])) if spec[:1] in ("@", "+") else UNKNOWN
+            yield _sizes_of_file(spec) if spec[:1] in ("@", "+") else UNKNOWN
 
 
 def said_sizes(said: Sequence[str]) -> tuple[Sizes, ...]:
@@ -43,10 +49,6 @@ def said_sizes(said: Sequence[str]) -> tuple[Sizes, ...]:
     return tuple(UNKNOWN if text[:1] in ("@", "+") else next(sizes_of([text])) for text in texts)
 
 
-def _sizes_of_file(file: Path) -> Sizes:
-    import numpy as np
-
-    with suppress(OSError, ValueError):
-        shape: tuple[int, ...] = np.load(file, mmap_mode="r", allow_pickle=False).shape
-        return shape
-    return UNKNOWN
+def _sizes_of_file(spec: str) -> Sizes:
+    with refused_as(InputInvalid, f"--input={spec}: the file holds no array, as numpy writes them"):
+        return tuple(mapped_array(Path(spec[1:])).shape)

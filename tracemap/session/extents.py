@@ -30,7 +30,7 @@ def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, 
         said: what the run says of its inputs; none where there is no run.
 
     Raises:
-        FunctionUnknown, UsageInvalid: as `capture.sizes.called_sizes` does.
+        FunctionUnknown, InputInvalid, UsageInvalid: as `capture.sizes.called_sizes` does.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.sizes import called_sizes, said_sizes
