@@ -46,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "differences": differences.measure,
 }
 LONG: dict[str, Callable[[Path], list[Figure]]] = {
+    "largest_runs": large_runs.measure_largest,
     "real_sizes": real_sizes.measure,
     "fleet": fleet.measure,
     "fleet_spark": fleet_spark.measure,

@@ -1,7 +1,7 @@
-"""Make a large run of a recorded one: `python -m benchmarks.repeat_run RECORDED.parquet TARGET EVENTS`.
+"""Make a large run of a recorded one: `python -m benchmarks.repeat_run RECORDED.parquet TARGET EVENTS [FORMAT…]`.
 
-Writes TARGET.parquet and TARGET.csv with the recorded header. A process of its own, because the peak of memory of a
-measured command begins with that of the process that started it.
+Writes TARGET.parquet, and TARGET.csv where the format csv is named, with the recorded header. A process of its own,
+because the peak of memory of a measured command begins with that of the process that started it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _COUNTERS = ("submission_id", "call", "invocation")
 _PAUSE_NS = 10_000_000
 
 
-def repeat(recorded: Path, target: Path, events: int) -> None:
+def repeat(recorded: Path, target: Path, events: int, *, as_csv: bool) -> None:
     """Repeat the measured rows; numbers that count and times go on rising, so that no two rows are the same event."""
     rows = f"(SELECT * FROM '{recorded}' WHERE NOT warmup)"
     with duckdb.connect() as connection:
@@ -36,9 +36,10 @@ def repeat(recorded: Path, target: Path, events: int) -> None:
         quoted = str(header).replace("'", "''")
         parquet, table = (target.with_suffix(suffix) for suffix in (".parquet", ".csv"))
         connection.execute(f"COPY ({repeated}) TO '{parquet}' (FORMAT parquet, KV_METADATA {{tracemap: '{quoted}'}})")
-        connection.execute(f"COPY (SELECT * FROM '{parquet}') TO '{table}' (FORMAT csv, HEADER true)")
-        table.with_name(table.name + ".json").write_text(str(header), encoding="utf-8")
+        if as_csv:
+            connection.execute(f"COPY (SELECT * FROM '{parquet}') TO '{table}' (FORMAT csv, HEADER true)")
+            table.with_name(table.name + ".json").write_text(str(header), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    repeat(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    repeat(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), as_csv="csv" in sys.argv[4:])

@@ -22,11 +22,11 @@ _REFUSED: Final = (OSError, ValueError, EOFError, SyntaxError, TypeError, Memory
 def refused_as(kind: type[TracemapError], why: str, remedy: str = "") -> Iterator[None]:
     """Raise an error of a kind where numpy refuses a file: `why`, numpy's words, and the remedy.
 
-    Numpy warns of heads that only Python 2 writes; that helps nobody here.
+    What numpy and the parser warn of on the way, such as heads that only Python 2 writes, helps nobody here.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore")
             yield
     except _REFUSED as error:
         raise kind(f"{why} ({error}){remedy}") from error
