@@ -16,7 +16,7 @@ from tests.support import json_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output, sanitized_host  # noqa: F401 - fixtures
 from tracemap.measurements.hook.calls import load_calls
 from tracemap.measurements.hook.head import read_head
-from tracemap.measurements.hook.recording import _CALLS, HookRecording, read_recording
+from tracemap.measurements.hook.recording import KIND_OF_CALLS, HookRecording, read_recording
 
 ROOM = 3 << 20
 HEAD = 1 << 16
@@ -83,7 +83,7 @@ def test_a_thread_of_which_nothing_is_kept_ends_no_reading(
     """As of a file that was cut, or that was read while all that was read before was given up."""
     support.run([host, kernels, "threads", "2", str(CALLS)], newest(library, output))
     emptied = min(output.glob("*.calls"))
-    head = read_head(emptied, _CALLS)
+    head = read_head(emptied, KIND_OF_CALLS)
     assert head is not None
     os.truncate(emptied, head.data_offset + head.header["dropped"] * head.header["record_bytes"])
     recording = read_recording(output)

@@ -151,20 +151,22 @@ WITH called AS (
 )
 SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, call) AS started FROM called
 """
+# Whether something starts when all of its kernel that comes before, in an order, has ended.
+_IS_BEHIND = (
+    "start_ns >= coalesce(max({end}) OVER (PARTITION BY kernel ORDER BY {order} "
+    "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns)"
+)
 _KERNELS = """
 CREATE OR REPLACE TEMP TABLE counted_kernels AS
 WITH hooked AS (
     SELECT kernel, count(*) AS calls, bool_and(is_apart) AS are_apart
-    FROM (SELECT kernel, start_ns >= coalesce(max(end_ns) OVER (PARTITION BY kernel ORDER BY started
-              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns) AS is_apart FROM counted_calls)
+    FROM (SELECT kernel, {call_is_apart} AS is_apart FROM counted_calls)
     GROUP BY kernel
 ), profiled AS (
     SELECT kernel, count(*) AS calls FROM {counted} AS dispatch WHERE {has_work} GROUP BY kernel
 ), timed AS (
     SELECT kernel, count(*) AS calls, bool_and(is_next) AS are_in_order
-    FROM (SELECT kernel, start_ns >= coalesce(max(start_ns + duration_ns) OVER (PARTITION BY kernel ORDER BY submitted
-              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns) AS is_next
-          FROM {timed} AS dispatch WHERE {has_work})
+    FROM (SELECT kernel, {dispatch_is_next} AS is_next FROM {timed} AS dispatch WHERE {has_work})
     GROUP BY kernel
 )
 SELECT kernel, hooked.calls = profiled.calls IS TRUE AS is_whole,
@@ -200,7 +202,9 @@ def _joined(timed: EventTable, counted: EventTable, events: Sequence[Event]) -> 
     rows = {"timed": timed.dispatches, "counted": counted.dispatches, "has_work": _HAS_WORK}
     connection = timed.connection
     connection.execute(_CALLED.format(events=counted.name, sums=sums, slack_ns=_SLACK_NS))
-    connection.execute(_KERNELS.format(**rows))
+    call_is_apart = _IS_BEHIND.format(end="end_ns", order="started")
+    dispatch_is_next = _IS_BEHIND.format(end="start_ns + duration_ns", order="submitted")
+    connection.execute(_KERNELS.format(**rows, call_is_apart=call_is_apart, dispatch_is_next=dispatch_is_next))
     ((by_order,),) = connection.execute(
         "SELECT count(*) FROM counted_kernels WHERE is_ordered AND NOT is_whole"
     ).fetchall()

@@ -41,7 +41,7 @@ BEGUN: Final = 4
 
 _NO_MOMENTS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({})
 _MOST_EVENTS = 64
-_CALLS = FileKind(
+KIND_OF_CALLS: Final = FileKind(
     b"TMAPHOOK",
     header_names=(
         *("count", "passed_over", "lost", "first_ticks", "first_ns", "last_ticks", "last_ns"),
@@ -192,7 +192,7 @@ def _read_thread(path: Path) -> HookThread | None:
     """None: the program was killed while the file was being set up."""
     import numpy as np
 
-    head = read_head(path, _CALLS)
+    head = read_head(path, KIND_OF_CALLS)
     if head is None:
         return None
     about, header = _about(path, head), head.header
@@ -201,7 +201,7 @@ def _read_thread(path: Path) -> HookThread | None:
         raise RunInvalid(f"{path}: {header['dropped']} of its {header['count']} records are dropped, which cannot be")
     written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [], skip=header["dropped"])
     if not header["closed"]:  # a program that goes on may have given up some of them meanwhile
-        now = read_head(path, _CALLS)
+        now = read_head(path, KIND_OF_CALLS)
         newly = 0 if now is None else now.header["dropped"] - header["dropped"]
         written, header = written[max(0, newly) :], header | {"dropped": header["dropped"] + max(0, newly)}
     known = max(0, header["count"] - header["dropped"])
