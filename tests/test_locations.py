@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from tracemap.errors import LocationInvalid
@@ -109,6 +111,21 @@ def test_what_is_nested_without_end_is_cut(begin: str, inner: str, end: str, ins
 def test_a_line_of_thousands_of_digits_is_refused() -> None:
     with pytest.raises(LocationInvalid, match="a number expected"):
         parse_location('"a":' + "1" * 5000 + ":1")
+
+
+@pytest.mark.parametrize(
+    "text", ['fused["a.py":1:2, "' + 2_000_000 * "x", '"a.py":' + 2_000_000 * "1", 2_000_000 * "-1"]
+)
+def test_what_has_no_end_is_refused_in_few_words_and_little_memory(text: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(LocationInvalid) as refused:
+            parse_location(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 70 * len(text)
+    assert len(str(refused.value)) < 400
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:

@@ -60,8 +60,9 @@ Location = UnknownLocation | FileRange | Name | CallSite | Fused
 
 UNKNOWN_LOCATION = UnknownLocation()
 
-# A token: a string, a word, a number, or one character. White space separates.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S', re.DOTALL)
+# A token: a string, a word, a number, or one character. White space separates. A string is taken whole or not at all: to
+# give up characters again, one by one, takes a hundred bytes for each where it has no end.
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S', re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _SIMPLE_ESCAPES = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}
 _MAX_DIGITS = 18
@@ -131,11 +132,11 @@ class _Parser:
         if token.startswith(("#", "!")):
             self._skip_parameters()
             return UNKNOWN_LOCATION  # a dialect's own location attribute carries no position that we read
-        raise self._error(f"unexpected {token!r}")
+        raise self._error(f"unexpected {_shown(token)}")
 
     def expect_end(self) -> None:
         if self._next < self._count:
-            raise self._error(f"unexpected {self._tokens[self._next]!r} after it")
+            raise self._error(f"unexpected {_shown(self._tokens[self._next])} after it")
 
     def _named(self, text: str, depth: int) -> Location:
         following = self._peek()
@@ -208,7 +209,7 @@ class _Parser:
     def _number(self) -> int:
         token = self._take()
         if not token.isascii() or not token.isdigit() or len(token) > _MAX_DIGITS:
-            raise self._error(f"a number expected, not {token!r}")
+            raise self._error(f"a number expected, not {_shown(token)}")
         return int(token)
 
     def _peek(self) -> str:
@@ -226,8 +227,15 @@ class _Parser:
         self._next += 1
 
     def _error(self, what: str) -> LocationInvalid:
-        shown = self._text if len(self._text) <= 200 else self._text[:200] + "…"
-        return LocationInvalid(f"not a location ({what}): {shown}")
+        return LocationInvalid(f"not a location ({what}): {_start_of(self._text, 200)}")
+
+
+def _shown(token: str) -> str:
+    return repr(_start_of(token, 40))
+
+
+def _start_of(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
 @dataclass(frozen=True, slots=True)

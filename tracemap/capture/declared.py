@@ -12,7 +12,7 @@ from tracemap.toolchain import check_tool, find_tool
 
 _EXPORTS = "Exported Functions:"
 _EXPORT = re.compile(r"^ *\[ *\d+\] (.*)\([^()]*\) -> \(([^()]*)\)$", re.MULTILINE)
-_DECLARATION = re.compile(r'iree\.abi\.declaration: \w+ func @("(?:[^"\\]|\\.)*"|[^\s(]+)\((.*)$', re.MULTILINE)
+_DECLARATION = re.compile(r'iree\.abi\.declaration: \w+ func @("(?:[^"\\]++|\\.)*+"|[^\s(]+)\((.*)$', re.MULTILINE)
 _ARROW = " -> ("
 
 

@@ -6,7 +6,7 @@ import re
 
 # What matters when looking for `loc(`: strings and comments, in which it means nothing, and blobs at the end.
 _LOC = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|(?<![\w.$#@%!-])loc\s*\(')
-_INSIDE_LOC = re.compile(r'"(?:[^"\\]|\\.)*"|[()]', re.DOTALL)
+_INSIDE_LOC = re.compile(r'"(?:[^"\\]++|\\.)*+"|[()]', re.DOTALL)
 
 
 def blank_locations(text: str) -> str:

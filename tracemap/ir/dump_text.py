@@ -15,7 +15,7 @@ _USE = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
 _INLINE = re.compile(r"^(?!#loc).* loc\(([\"cf].*)\)$", re.MULTILINE)
 _NAME = re.compile(r'"[^"\\]*"')
 _REFERENCE = re.compile(r"#loc\d*")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|#loc\d*|\bcallsite\(|\bat\b|[()]')
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|#loc\d*|\bcallsite\(|\bat\b|[()]')
 
 
 class DumpText:

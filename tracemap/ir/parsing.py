@@ -171,7 +171,7 @@ def string_attribute(operation: Operation, name: str) -> str:
     return value if isinstance(value, str) else str(attribute)
 
 
-SYMBOL = r'@(?:("(?:[^"\\]|\\.)*")|([\w.$-]+))'
+SYMBOL = r'@(?:("(?:[^"\\]++|\\.)*+")|([\w.$-]+))'
 """A symbol in a text: with its quotes and escapes, or as it is."""
 _SYMBOL = re.compile(SYMBOL)
 

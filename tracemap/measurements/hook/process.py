@@ -181,7 +181,7 @@ def _line_of(line: bytes, *, first: bool) -> dict[str, Any]:
 
 
 def _process(path: Path, line: Mapping[str, Any]) -> ProcessFile:
-    check_version(path, int(line["version"]))
+    check_version(path, count(line["version"]))
     names = ("pid", "inherited_kernels", "inherited_executables", "forked_ns")
     counts: dict[str, Any] = {name: count(line[name]) for name in names}
     return ProcessFile(path, stamp=str(line["stamp"]), start=_moment(line), parent=str(line["parent"]), **counts)
