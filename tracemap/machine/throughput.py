@@ -48,7 +48,7 @@ _X86: Final = _classes(
     (r"p?blend[mv]", (70, 70, 70)),
     (r"p?blend", (40, 40, 50)),
     # Within each 128 bits, and across them; a part of a register to or from memory is a load or a store that merges.
-    (r"(insert|extract)[fi]\w* (\w+\{?)*m", (60, 60, 65)),
+    (r"(insert|extract)[fi]\w* [\w{]*m", (60, 60, 65)),
     (r"(insertps|palignr|unpck|movlh|movhl|pinsr)", (80, 80, 100)),
     (r"(permil|shufp|pshuf|punpck|pack|movddup|movs[hl]dup)", (50, 50, 100)),
     (r"(perm|insert|extract|align|shuf|p?broadcast)", (85, 100, 100)),
