@@ -260,6 +260,11 @@ def test_google_benchmark_has_a_row_per_kernel_and_state_of_the_caches(built: Bu
     benchmarks = json.loads(text)["benchmarks"]
     assert len(benchmarks) == 8
     assert sum(each["name"].endswith("/cold") for each in benchmarks) == 4
+    by_name = {each["name"]: each for each in benchmarks}
+    for name, cold in by_name.items():
+        warm = by_name[name.removesuffix("/cold")]
+        for rate in ("items_per_second", "bytes_per_second"):
+            assert cold[rate] * cold["real_time"] == pytest.approx(warm[rate] * warm["real_time"])
     assert all(each["real_time"] > 0 and each["time_unit"] == "ns" for each in benchmarks)
 
 

@@ -60,8 +60,8 @@ Location = UnknownLocation | FileRange | Name | CallSite | Fused
 
 UNKNOWN_LOCATION = UnknownLocation()
 
-# A token: a string, a word, a number, or one character. White space separates. A string is taken whole or not at all: to
-# give up characters again, one by one, takes a hundred bytes for each where it has no end.
+# A token: a string, a word, a number, or one character. White space separates. A string is taken whole or not at all:
+# to give up characters again, one by one, takes a hundred bytes for each where it has no end.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S', re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _SIMPLE_ESCAPES = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}

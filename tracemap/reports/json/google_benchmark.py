@@ -55,7 +55,15 @@ def _benchmark(name: str, spread: Spread, kernel: KernelBench) -> dict[str, Any]
     """One entry; times are of one call."""
     return {
         **benchmark(name, spread.batch * spread.repetitions, spread.median, spread.median),
-        **({} if kernel.operations_per_s is None else {"items_per_second": kernel.operations_per_s}),
-        **({} if kernel.bytes_per_s is None else {"bytes_per_second": kernel.bytes_per_s}),
+        **_rates(spread, kernel),
         "label": kernel.verification.status.value,
     }
+
+
+def _rates(spread: Spread, kernel: KernelBench) -> dict[str, float]:
+    """What is done in a second at the speed of this entry; the kernel's own rates are those of its warm calls."""
+    rates = {"items_per_second": kernel.operations_per_s, "bytes_per_second": kernel.bytes_per_s}
+    if kernel.time_ns is None or not spread.median:
+        return {}
+    slower = kernel.time_ns.median / spread.median
+    return {name: rate * slower for name, rate in rates.items() if rate is not None}
