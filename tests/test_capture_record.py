@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -230,8 +231,11 @@ def test_counts_are_there_where_the_counted_execution_lost_records(
             sample(made, "hand_loop"), tmp_path / name, inputs=(*LOOP, "1500"), iterations=2, warmup=1, serial=True,
             counters=("page-faults",),
         )  # fmt: skip
-        recorded = record(asked)
-        rows = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+        for _ in range(10):  # a busy machine loses records of the timed execution, too, which is not what is asked here
+            recorded = record(replace(asked, options=replace(asked.options, force=True)))
+            rows = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+            if len(rows) == 9000:
+                break
         return [row["page-faults"] for row in sorted(rows, key=lambda row: row["start_ns"])], recorded
 
     whole, _ = counts("whole.parquet")

@@ -14,7 +14,9 @@ from tracemap.errors import TracemapError
 if TYPE_CHECKING:
     import numpy as np
 
-_REFUSED: Final = (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError, TokenError)
+_REFUSED: Final = (
+    *(OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError, RecursionError, TokenError),
+)
 """What numpy raises of a file that is no array, or a damaged one: it parses the head as Python's literals."""
 
 

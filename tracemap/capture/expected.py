@@ -285,7 +285,8 @@ def _apart(got: Array, wanted: Array, tolerance: Tolerance) -> tuple[Array, Arra
         return apart, (bits[0] != bits[1]).reshape(*got.shape, got.dtype.itemsize).any(axis=-1)
     if _kind(got) in "bi":
         return apart, got != wanted
-    near = apart <= tolerance.absolute_of(got.dtype.name) + tolerance.relative * np.abs(theirs)
+    # A part of infinity is infinity, which everything is near to: only infinity itself is as expected there.
+    near = np.isfinite(theirs) & (apart <= tolerance.absolute_of(got.dtype.name) + tolerance.relative * np.abs(theirs))
     return apart, ~((ours == theirs) | near | (np.isnan(ours) & np.isnan(theirs)))
 
 

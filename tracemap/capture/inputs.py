@@ -39,7 +39,7 @@ _RANDOM_BYTES: Final = 8
 _OF_THE_TOOLS: Final = frozenset("@+&*(!")
 """What begins an input that is no text of numbers: files, storage, nothing, other types."""
 _LONGEST_SAID: Final = 60
-_SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d+\.?\d*(?:[eE][-+]?\d+)?)")
+_SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d++(?:\.\d*+)?(?:[eE][-+]?\d+)?)")
 
 
 def given_inputs(entry: Function, specs: Sequence[str]) -> list[Input]:
