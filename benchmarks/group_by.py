@@ -36,7 +36,6 @@ def over_invocations(run: str) -> str:
 if __name__ == "__main__":
     path, words = sys.argv[1], sys.argv[2:]
     with duckdb.connect() as connection:
-        connection.execute("SET preserve_insertion_order = false")
         connection.execute(query(path, bare=words == ["bare"])).fetchall()
         if words == ["invocations"]:
             connection.execute(over_invocations(path)).fetchall()

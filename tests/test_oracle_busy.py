@@ -55,13 +55,13 @@ def test_shares_are_laid_against_quiet_recordings_around() -> None:
     assert judge(GROUPS, [quiet, quiet, drifted], [drifted, drifted]).change == pytest.approx(0.25)
 
 
-def test_no_more_is_asked_of_busy_recordings_than_quiet_ones_hold() -> None:
+def test_quiet_recordings_that_differ_are_told_and_excuse_no_busy_one() -> None:
     quiet = [shares(), shares(a6=0.05), shares()]
     judged = judge(GROUPS, quiet, [shares(a6=0.045 * 1.2), shares(a6=0.045 * 1.24)])
     assert judged.change_quiet == pytest.approx(0.25)
     assert judged.change == pytest.approx(0.24)
-    assert not judged.missed
-    assert judge(GROUPS, quiet, [shares(), shares(a6=0.045 * 1.26)]).missed
+    assert judged.missed
+    assert not judge(GROUPS, quiet, [shares(a6=0.045), shares(a6=0.045)]).missed
 
 
 def test_equal_ops_are_told_by_name_scope_and_kernels() -> None:

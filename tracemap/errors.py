@@ -204,6 +204,11 @@ class UsageInvalid(TracemapError):
     remedy = "see the command's --help"
 
 
+def start_of(text: str, most: int) -> str:
+    """As much of a text as a sentence has room for."""
+    return text if len(text) <= most else text[:most] + "…"
+
+
 @contextmanager
 def readable(path: Path, kind: type[TracemapError]) -> Iterator[None]:
     """Raise an error of this kind where the system does not let the file be read."""

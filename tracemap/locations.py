@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from tracemap.errors import LocationInvalid
+from tracemap.errors import LocationInvalid, start_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,13 @@ Location = UnknownLocation | FileRange | Name | CallSite | Fused
 
 UNKNOWN_LOCATION = UnknownLocation()
 
-# A token: a string, a word, a number, or one character. White space separates. A string is taken whole or not at all:
-# to give up characters again, one by one, takes a hundred bytes for each where it has no end.
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S', re.DOTALL)
+STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
+"""A string in a text of MLIR, taken whole or not at all: to give up characters again, one by one, takes a hundred bytes
+for each where it has no end.
+"""
+
+# A token: a string, a word, a number, or one character. White space separates.
+_TOKEN = re.compile(STRING + r"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S", re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _SIMPLE_ESCAPES = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}
 _MAX_DIGITS = 18
@@ -227,15 +231,11 @@ class _Parser:
         self._next += 1
 
     def _error(self, what: str) -> LocationInvalid:
-        return LocationInvalid(f"not a location ({what}): {_start_of(self._text, 200)}")
+        return LocationInvalid(f"not a location ({what}): {start_of(self._text, 200)}")
 
 
 def _shown(token: str) -> str:
-    return repr(_start_of(token, 40))
-
-
-def _start_of(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most] + "…"
+    return repr(start_of(token, 40))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ does, in turn. Ops that do the same in each layer are a group of equal ops: the 
 ops of a group must not lie further apart than in quiet recordings, and no op of more than a hundredth of the whole may
 have another share of it than in the quiet recordings right before and right behind. Those of other minutes tell less: a
 virtual machine shares caches and cores with others, so that shares drift by more than what is looked for. By how much
-quiet recordings differ from the quiet ones around them is told beside: nothing finer can be seen on the machine.
+quiet recordings differ from the quiet ones around them is told beside, and judges nothing: where that is more than what
+is allowed, the machine is no place to look.
 """
 
 from __future__ import annotations
@@ -58,8 +59,7 @@ class Judged:
     def missed(self) -> bool:
         """Whether a target is."""
         apart = self.apart_busy > self.apart_quiet + MOST_APART
-        changed = self.change > max(MOST_CHANGE, self.change_quiet)
-        return self.same_leaders < self.recordings or apart or changed
+        return self.same_leaders < self.recordings or apart or self.change > MOST_CHANGE
 
 
 def judge(groups: Mapping[Group, Sequence[str]], quiet: Sequence[Shares], busy: Sequence[Shares]) -> Judged:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.errors import TracemapError
-from tracemap.locations import unescape
+from tracemap.locations import STRING, unescape
 from tracemap.toolchain import check_tool, find_tool
 
 _EXPORTS = "Exported Functions:"
 _EXPORT = re.compile(r"^ *\[ *\d+\] (.*)\([^()]*\) -> \(([^()]*)\)$", re.MULTILINE)
-_DECLARATION = re.compile(r'iree\.abi\.declaration: \w+ func @("(?:[^"\\]++|\\.)*+"|[^\s(]+)\((.*)$', re.MULTILINE)
+_DECLARATION = re.compile(rf"iree\.abi\.declaration: \w+ func @({STRING}|[^\s(]+)\((.*)$", re.MULTILINE)
 _ARROW = " -> ("
 
 

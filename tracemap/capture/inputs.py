@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.elements import INTEGER, REAL, SPEC, Shaped, number_type, parsed
-from tracemap.errors import InputInvalid
+from tracemap.errors import InputInvalid, start_of
 from tracemap.functions import Argument, Function
 from tracemap.memory import free_memory
 from tracemap.units import Integer, format_bytes, plural
@@ -76,7 +76,7 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
 
 
 def _cut(spec: str) -> str:
-    return repr(spec if len(spec) <= _LONGEST_SAID else spec[:_LONGEST_SAID] + "…")
+    return repr(start_of(spec, _LONGEST_SAID))
 
 
 def _scalar_fault(spec: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from tracemap.locations import STRING
+
 # What matters when looking for `loc(`: strings and comments, in which it means nothing, and blobs at the end.
-_LOC = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|(?<![\w.$#@%!-])loc\s*\(')
-_INSIDE_LOC = re.compile(r'"(?:[^"\\]++|\\.)*+"|[()]', re.DOTALL)
+_LOC = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|//[^\n]*|(?<![\w.$#@%!-])loc\s*\(')
+_INSIDE_LOC = re.compile(STRING + r"|[()]", re.DOTALL)
 
 
 def blank_locations(text: str) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from tracemap.locations import STRING
+
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 # An operation's location ends its line; those of block arguments stand elsewhere and say nothing of operations.
 _USE = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
 _INLINE = re.compile(r"^(?!#loc).* loc\(([\"cf].*)\)$", re.MULTILINE)
 _NAME = re.compile(r'"[^"\\]*"')
 _REFERENCE = re.compile(r"#loc\d*")
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|#loc\d*|\bcallsite\(|\bat\b|[()]')
+_TOKEN = re.compile(STRING + r"|#loc\d*|\bcallsite\(|\bat\b|[()]")
 
 
 class DumpText:

@@ -16,7 +16,7 @@ from typing import Any
 from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
-from tracemap.locations import UNKNOWN_LOCATION, Location, read_location, unescape
+from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 
 Operation = Any
 """An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""
@@ -171,7 +171,7 @@ def string_attribute(operation: Operation, name: str) -> str:
     return value if isinstance(value, str) else str(attribute)
 
 
-SYMBOL = r'@(?:("(?:[^"\\]++|\\.)*+")|([\w.$-]+))'
+SYMBOL = rf"@(?:({STRING})|([\w.$-]+))"
 """A symbol in a text: with its quotes and escapes, or as it is."""
 _SYMBOL = re.compile(SYMBOL)
 

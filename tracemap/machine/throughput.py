@@ -64,7 +64,7 @@ _X86: Final = _classes(
     (r"movs[sd] xxx|mov\w+ [xyz]\{[xyz]", (35, 35, 45)),
     (r"(mov|lddqu)", (20, 20, 20)),
     (r"(imul|mulx|popcnt|lzcnt|tzcnt|bsf|bsr|pdep|pext)", (100, 100, 100)),
-    (r"(lea|sh[lr]|sa[lr]|ro[lr]|rc[lr]|cmov|set|sbb|adc) ?", (50, 50, 50)),
+    (r"(lea|sh[lr]|sa[lr]|ro[lr]|rc[lr]|cmov|set|sbb|adc)", (50, 50, 50)),
     (r"(div|call)", (500, 500, 500)),
 )
 _X86_LOAD: Final = (35, 40, 60)
@@ -117,12 +117,15 @@ def _kinds(operands: str) -> str:
     return "".join(_kind(operand) for operand in operands.split(", ")) if operands else ""
 
 
+_VECTOR_OR_MASK: Final = re.compile(r"[xyz]mm\d|k\d")
+
+
 def _kind(operand: str) -> str:
+    masked = "{" if "{k" in operand else ""
     if "[" in operand:
-        return "m{" if "{k" in operand else "m"
-    kind = operand[0] if operand[:1] in "xyzk" and operand[1:].removeprefix("mm")[:1].isdigit() else ""
-    if kind:
-        return f"{kind}{{" if "{k" in operand else kind
+        return f"m{masked}"
+    if _VECTOR_OR_MASK.match(operand):
+        return operand[0] + masked
     return "i" if operand[:1].isdigit() or operand[:1] == "-" else "r"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import pretty
-from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError
+from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, start_of
 from tracemap.inert import for_terminal, plain_cell
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import (
@@ -193,7 +193,7 @@ _LISTED, _LONGEST_NAME = 20, 40
 
 def _listed(names: Sequence[str]) -> str:
     """Names for a message, which a file that is no table at all must not make long."""
-    shown = [name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "…" for name in names[:_LISTED]]
+    shown = [start_of(name, _LONGEST_NAME) for name in names[:_LISTED]]
     more = [f"… ({len(names)} in all)"] if len(names) > _LISTED else []
     return ", ".join(for_terminal(name) for name in [*shown, *more]) or "nothing"
 

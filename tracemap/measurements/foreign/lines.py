@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.errors import RunInvalid
+from tracemap.errors import RunInvalid, start_of
 from tracemap.inert import for_terminal
 from tracemap.measurements.sql import first_line, literal, reading_errors
 
@@ -33,5 +33,4 @@ def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, co
 
 def not_understood(path: Path, number: int, line: str, what: str) -> RunInvalid:
     """The error for a line that is not what the others are; `what` they are."""
-    shown = line if len(line) <= 80 else line[:80] + "…"
-    return RunInvalid(f"{path}, line {number}: {for_terminal(shown)!r} is no {what}")
+    return RunInvalid(f"{path}, line {number}: {for_terminal(start_of(line, 80))!r} is no {what}")
