@@ -61,6 +61,26 @@ def test_the_instructions_are_those_of_a_plain_compile(name: str, built: Built, 
     assert sum(len(code) for _, code in code_of(plain[0])) > 100
 
 
+def test_positions_are_worked_out_for_who_needs_them(tmp_path: Path) -> None:
+    # The compiler makes one loop of both dimensions, and divides to know which element the reversal reads.
+    model = """func.func @main(%x: tensor<513x517xf32>, %y: tensor<513x517xf32>) -> tensor<513x517xf32> {
+  %r = stablehlo.reverse %x, dims = [0] : tensor<513x517xf32>
+  %s = stablehlo.add %r, %y : tensor<513x517xf32>
+  return %s : tensor<513x517xf32>
+}
+"""
+    graph = build(BuildRequest(model.encode(), "reversed.mlir", tmp_path / "m.tracemap")).graph
+    reverse, add = (op.id for op in graph.ops if op.line in (2, 3))
+    (site,) = graph.sites
+    operations = {member.op: member.operations for member in site.members}
+    assert operations[add] == 513 * 517
+    assert operations[reverse] is not UNKNOWN
+    assert operations[reverse] > 4 * 513 * 517
+    steps = {step.op_name: step.ops for kernel in graph.kernels for step in kernel.steps}
+    assert steps["arith.remsi"] == steps["arith.divsi"] == steps["tensor.extract"] == (reverse,)
+    assert steps["arith.addf"] == (add,)
+
+
 def system_linker() -> str:
     """The compiler's own linker, for shared objects of the system's kind."""
     import iree.compiler

@@ -9,6 +9,7 @@ from iree.compiler import ir
 from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the module of the dialect
 
 from tracemap.ir.parsing import MlirParser, Operation, Region, Value
+from tracemap.ir.positions import computes_index
 from tracemap.ir.types import Shape, product, shape_of
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
@@ -32,7 +33,8 @@ class BodyOp:
     """An operation in a dispatch body, ops nested in regions included, in pre-order.
 
     `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
-    `iterations`: of a structured (linalg) op, how often its region runs; of others the elements of its results.
+    `iterations`: of a structured (linalg) op, how often its region runs; of others the elements of its results;
+    `computes_index`: all its results are indices.
     """
 
     index: int
@@ -42,6 +44,7 @@ class BodyOp:
     operands: tuple[BodyOperand, ...]
     results: tuple[Shape, ...]
     iterations: Integer
+    computes_index: bool
 
 
 def read_body(
@@ -85,6 +88,7 @@ class _BodyReader:
                 operands=operands,
                 results=results,
                 iterations=_iterations(self._parser, operation, name, operands, results),
+                computes_index=computes_index(self._parser, operation),
             )
         )
         for region in operation.regions:

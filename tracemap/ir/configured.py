@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 
 from tracemap.ir.parsing import MlirParser, Module, Operation, is_file_place, nested, string_attribute
+from tracemap.ir.positions import served
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
 
@@ -26,7 +27,8 @@ class LocatedStep:
     """A step of a kernel: the operation that begins on a line of its text, with where it came from.
 
     `locations` are those of the operation and of others on its line (the hidden body of a matrix product), as they
-    were; `parent` is the line of the operation in whose region it stands, `UNKNOWN` for those of the kernel itself.
+    were; of a position they are those of what it is worked out for. `parent` is the line of the operation in whose
+    region it stands, `UNKNOWN` for those of the kernel itself.
     """
 
     line: int
@@ -101,7 +103,8 @@ def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str
     for operation, line, column, parent in _placed(function, nested(reread.operation)[0]):
         # In pre-order, so that the first operation of a line is its outermost one.
         step = steps.get(line) or LocatedStep(line, operation.name, (), parent)
-        steps[line] = replace(step, locations=(*step.locations, parser.location(operation)))
+        locations = (parser.location(each) for each in served(parser, operation))
+        steps[line] = replace(step, locations=(*step.locations, *locations))
         operation.location = ir.Location.file(f"kernels/{file}", line, column, context=parser.context)
     # The file of the debug information is that of the module around.
     inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from tracemap.ir.parsing import MlirParser, Operation, Value, walk
+from tracemap.ir.types import shape_of
+
+_PRODUCT, _PLAIN_PRODUCT = "stablehlo.dot_general", "stablehlo.dot"
+_DIMENSIONS = "dot_dimension_numbers"
+_PLAIN_NAMES = {"torch.aten.mm": "torch.aten.matmul"}
+"""Ops that are a special case of another one, which computes the same from the same operands."""
 
 
 class Signatures:
@@ -20,13 +26,17 @@ class Signatures:
 
     def of(self, operation: Operation, name: str, results: tuple[str, ...]) -> int:
         """The number of an operation by its name, attributes, types of results, and what stands in its regions."""
-        content = (name, self._attributes(operation), results, self._regions(operation))
+        written = _PLAIN_NAMES.get(name, name)
+        attributes = self._attributes(operation)
+        if name == _PRODUCT and _is_plain(operation):
+            written, attributes = _PLAIN_PRODUCT, self._attributes(operation, without=_DIMENSIONS)
+        content = (written, attributes, results, self._regions(operation))
         return self._number_of.setdefault(content, len(self._number_of))
 
-    def _attributes(self, operation: Operation) -> Hashable:
+    def _attributes(self, operation: Operation, without: str = "") -> Hashable:
         attributes = operation.attributes
         try:
-            return tuple([(name, attributes[name]) for name in attributes])
+            return tuple([(name, attributes[name]) for name in attributes if name != without])
         except TypeError:  # the bindings cannot hand out attributes that are locations: like no other
             return len(self._index_of)
 
@@ -55,3 +65,13 @@ class Signatures:
             )
             for each in inside
         )
+
+
+def _is_plain(product: Operation) -> bool:
+    """Whether a product of StableHLO sums over the last dimension of one operand and the first of the other.
+
+    Then it is the product that StableHLO has an op of its own for.
+    """
+    last = len(shape_of(str(product.operands[0].type)).extents) - 1
+    dimensions = str(product.attributes[_DIMENSIONS])
+    return dimensions == f"#stablehlo.dot<lhs_contracting_dimensions = [{last}], rhs_contracting_dimensions = [0]>"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, printed_locations, string_attribute
+from tracemap.ir.positions import computes_index
 from tracemap.locations import FileRange, Location
 from tracemap.units import UNKNOWN, Integer
 
@@ -66,6 +67,6 @@ def _read(parser: MlirParser, operation: Operation, function: str, lines: Iterat
         location=parser.location(operation),
         function=function,
         line=line,
-        computes_index={str(result.type) for result in operation.results} == {"index"},
+        computes_index=computes_index(parser, operation),
         children=tuple(_read(parser, child, function, lines) for child in nested(operation)),
     )

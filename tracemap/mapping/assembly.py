@@ -16,7 +16,7 @@ from tracemap.errors import ModelInvalid
 from tracemap.functions import Argument, Function
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId, Part
-from tracemap.graph.program import Kernel, Site
+from tracemap.graph.program import Kernel, Site, Transfer
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_served
 from tracemap.ir.hal import read_hal
 from tracemap.ir.parsing import MlirParser, Module
@@ -24,20 +24,23 @@ from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.stream import added_kernels, read_added
 from tracemap.locations import MOST_NESTED, CodeFrame, frames
 from tracemap.mapping.compiler.compiling import Phases
-from tracemap.mapping.fates.fates import Judge, Judgement
+from tracemap.mapping.fates.fates import Commands, Judge, Judgement
 from tracemap.mapping.fates.survival import Survival
 from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
-from tracemap.mapping.sites.commands import place_commands
+from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
+from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
 from tracemap.mapping.sites.steps import add_steps, sites_without_steps
 from tracemap.units import UNKNOWN, Text, plural
+
+_MOVING_COMMANDS = ("copy", "fill", "update")
 
 
 class Assembly:
@@ -80,7 +83,8 @@ class Assembly:
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
-        ops = self._ops(placed.sites, host_names, sources[0].name)
+        commands = _commands(placed, transfers)
+        ops = self._ops(placed.sites, host_names, commands, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
         kernels = kernels_of(flow, placed.sites)
@@ -135,7 +139,7 @@ class Assembly:
             served = read_served(self._parser, module, (ordinal for _, ordinal in empty.values()))
             for place, (body, ordinal) in empty.items():
                 sites[place] = builder.with_served(sites[place], body, served[ordinal])
-        return add_absorbed(sites, bodies, self._workers, self._facts)
+        return add_absorbed(give_to_moves(sites, bodies, self._facts), bodies, self._workers, self._facts)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""
@@ -145,8 +149,10 @@ class Assembly:
                 names.setdefault(op.number, set()).add(host_op.name)
         return {index: frozenset(found) for index, found in names.items()}
 
-    def _ops(self, sites: Sequence[Site], host_names: Mapping[int, frozenset[str]], file_name: str) -> tuple[Op, ...]:
-        judged = Judge(self._facts, sites_by_op(sites), host_names).fates()
+    def _ops(
+        self, sites: Sequence[Site], host_names: Mapping[int, frozenset[str]], commands: Commands, file_name: str
+    ) -> tuple[Op, ...]:
+        judged = Judge(self._facts, sites_by_op(sites), host_names, commands).fates()
         of_the_module = (op for op in self._facts.ops if op.name != "builtin.module")
         return tuple(self._op(operation, judged[operation.index], file_name) for operation in of_the_module)
 
@@ -168,6 +174,17 @@ class Assembly:
             own_location=index in self._facts.with_location,
             last_phase=self._dumps.survival.last_phase(index),
         )
+
+
+def _commands(placed: PlacedSites, transfers: Sequence[Transfer]) -> Commands:
+    """What of the program became commands."""
+    moving = [command for buffer in placed.buffers for command in buffer.commands if command.kind in _MOVING_COMMANDS]
+    owned = [*(command.ops for command in moving), *(transfer.ops for transfer in transfers)]
+    return Commands(
+        moved=frozenset(op.number for ops in owned for op in ops),
+        has_unknown=not all(owned),
+        left_out=placed.left_out,
+    )
 
 
 class _DumpReader:

@@ -8,6 +8,7 @@ Reasons that rest on such reasoning alone are in `reasons.INFERRED`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tracemap.graph.ops import Fate, Reason
 from tracemap.graph.program import Site
@@ -17,6 +18,7 @@ from tracemap.mapping.model.dataflow import Node
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import (
     accesses_global,
+    can_be_member,
     is_branch,
     is_call,
     is_constant,
@@ -29,26 +31,46 @@ from tracemap.mapping.model.kinds import (
 from tracemap.units import plural
 
 _TRANSFERS = frozenset({f"flow.tensor.{name}" for name in ("splat", "slice", "update", "clone", "transfer")})
+_MOVES_IN_PLACE = frozenset({"flow.tensor.update", "flow.tensor.slice"})
+"""What the compiler does without a command where whoever makes or reads the elements can do it."""
 _HOST_CONSTANTS = frozenset({"flow.tensor.constant", "arith.constant", "util.buffer.constant"})
 
 Judgement = tuple[Fate, Reason]
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What became commands of the program.
+
+    `moved`: the indices of the ops that copies, fills and updates are of; `has_unknown`: of some of these it is not
+    known; `left_out`: the ids of sites whose call the compiler left out.
+    """
+
+    moved: frozenset[int]
+    has_unknown: bool
+    left_out: frozenset[str]
 
 
 class Judge:
     """Decides the fates of all ops of a model.
 
     `sites_of`: op index -> sites that it is a member of; `host_names`: op index -> names of the flow phase's host
-    operations that came from it.
+    operations that came from it; `commands`: what became commands.
     """
 
     def __init__(
-        self, facts: ModelFacts, sites_of: Mapping[int, Sequence[Site]], host_names: Mapping[int, frozenset[str]]
+        self,
+        facts: ModelFacts,
+        sites_of: Mapping[int, Sequence[Site]],
+        host_names: Mapping[int, frozenset[str]],
+        commands: Commands,
     ) -> None:
         self._facts = facts
         self._operations = facts.operations
         self._dataflow = facts.dataflow
         self._sites_of = sites_of
         self._host_names = host_names
+        self._commands = commands
         self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.path}
         self._found: dict[int, Judgement] = {}
 
@@ -70,21 +92,31 @@ class Judge:
     def _by_evidence(self, operation: SourceOperation) -> Judgement | None:
         sites = self._sites_of.get(operation.index, ())
         # A site that runs on every call beats all else, though the op may be a constant or a copy elsewhere.
-        running = [site for site in sites if not site.initializer]
+        called = [site for site in sites if site.id not in self._commands.left_out]
+        running = [site for site in called if not site.initializer]
         if running:
             return Fate.DISPATCHED, reason("in-sites", plural(len(running), "site"))
         if is_structural(operation):
             return Fate.STRUCTURAL, reason("is-structure")
-        if is_constant(operation) and self._working_twin(operation) < 0:
+        # Positions that are counted out (an iota) are made by a kernel if not by the compiler.
+        if is_constant(operation) and self._working_twin(operation) < 0 and not (sites and can_be_member(operation)):
             return Fate.CONSTANT, reason("is-constant")
         names = self._host_names.get(operation.index, frozenset())
-        if not names.isdisjoint(_TRANSFERS) and not accesses_global(operation):
+        if self._is_command(operation, names):
             return Fate.TRANSFER, reason("is-command")
+        if called:
+            return Fate.LOAD_TIME, reason("at-load", plural(len(called), "site"))
         if sites:
-            return Fate.LOAD_TIME, reason("at-load", plural(len(sites), "site"))
+            return Fate.REMOVED, reason("call-left-out")
         if not names.isdisjoint(_HOST_CONSTANTS) and operation.index in self._dataflow.constant:
             return Fate.CONSTANT, reason("computed-at-compile-time")
         return None
+
+    def _is_command(self, operation: SourceOperation, names: frozenset[str]) -> bool:
+        """Whether an op is a copy or a fill of its own, and not one that the compiler found nothing to do for."""
+        if names.isdisjoint(_TRANSFERS) or accesses_global(operation):
+            return False
+        return operation.index in self._commands.moved or self._commands.has_unknown
 
     def _by_kind(self, operation: SourceOperation) -> Judgement | None:
         never = self._never_runs(operation)
@@ -93,7 +125,8 @@ class Judge:
         if is_call(operation):
             return Fate.HOST, reason("call")
         if operation.name in CONTROL_FLOW or is_branch(operation):
-            return Fate.HOST, reason("control-flow")
+            is_decided = self._facts.unreached.is_decided(operation)
+            return (Fate.FOLDED, reason("decided")) if is_decided else (Fate.HOST, reason("control-flow"))
         if accesses_global(operation):
             return Fate.STRUCTURAL, reason("global-access")
         if operation.index not in self._dataflow.live:
@@ -102,11 +135,17 @@ class Judge:
             return Fate.HOST, reason("check")
         if is_destination(operation):
             return self._folded(operation, "folded-initial")
-        if operation.index in self._dataflow.constant:
+        if operation.index in self._dataflow.constant and not self._follows_load(operation):
             return Fate.CONSTANT, reason("computed-at-compile-time")
         if makes_host_values(operation) or self._counts_for_control(operation):
             return Fate.HOST, reason("host-work")
         return None
+
+    def _follows_load(self, operation: SourceOperation) -> bool:
+        """Whether an op moves what a kernel makes when the module is loaded, which the compiler did not compute."""
+        if operation.index not in self._facts.moves:
+            return False
+        return any(maker in self._sites_of for maker in self._dataflow.makers(operation.index))
 
     def _never_runs(self, operation: SourceOperation) -> str:
         """Why an op can never run; "" where it may."""
@@ -145,6 +184,8 @@ class Judge:
         twin = self._facts.twins.get(operation.index, -1)
         if twin >= 0 and (self._working_twin(operation) >= 0 or operation.index not in self._facts.moves):
             return Fate.REMOVED, reason("twin", self._facts.place(twin))
+        if not self._host_names.get(operation.index, frozenset()).isdisjoint(_MOVES_IN_PLACE):
+            return Fate.FOLDED, reason("in-place")
         if operation.index in self._facts.moves:
             return self._folded(operation, "folded-renaming" if only_renames(operation) else "folded-indexing")
         users = [user for user in self._dataflow.users(operation.index) if isinstance(user, int)]

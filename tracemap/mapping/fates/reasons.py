@@ -11,6 +11,7 @@ REASONS: Mapping[str, str] = {
     "at-load": "runs once, when the module is loaded, in {where}",
     "is-command": "is a copy or fill command of its own",
     "control-flow": "decides on the host what runs; its ops stand for themselves",
+    "decided": "decides nothing: it is known when the program is compiled which of its ops run",
     "call": "is a call; the ops of the function stand for themselves",
     "host-work": "is scalar or shape work on the host",
     "is-constant": "is a constant",
@@ -19,10 +20,12 @@ REASONS: Mapping[str, str] = {
     "folded-initial": "became the initial value or the destination of the {where}",
     "folded-renaming": "only hands its operand on, to the {where}",
     "passed-through": "only renames or moves elements; nothing is left to run",
+    "in-place": "done in place: what makes its operands writes where its result lies, and nothing is copied",
     "simplified": "simplified away into the {where}",
     "simplified-away": "simplified away by the compiler; its uses were folded too",
     "global-access": "hands the buffer of a global on; nothing is computed",
     "check": "checks its operand at compile time or on the host",
+    "call-left-out": "removed: the compiler left the call of its kernel out, as nothing needs its result",
     "dead": "removed: nothing uses its result",
     "dead-function": "removed: nothing calls its function",
     "never-runs": "removed: stands where nothing ever runs, whatever the inputs are",
@@ -36,6 +39,7 @@ REASONS: Mapping[str, str] = {
 INFERRED = frozenset(
     {
         "computed-at-compile-time",
+        "decided",
         "folded-indexing",
         "folded-initial",
         "folded-renaming",

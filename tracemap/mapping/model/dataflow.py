@@ -3,7 +3,7 @@
 Nodes are the indices of ops; parts stand for their op. Edges lead from an op to the ops that use its results. Arguments
 of functions are nodes of their own, so that a value handed to a call flows to its uses in the callee, and what the
 callee returns to the uses of the call. Operations that hold regions (loops, branches) stand for all values that enter
-or leave their regions. What can never run uses nothing.
+or leave their regions. What can never run uses nothing, nor does what hands a value out that nobody takes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel,
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like, loads_global
 from tracemap.mapping.model.unreached import Unreached
+from tracemap.mapping.model.unused import unused_outside
 
 Node = int | tuple[int, int]
 """An op's index, or (function's index, number) of an argument."""
@@ -30,6 +31,7 @@ class Dataflow:
         self._operations = model.operations
         self._calls = calls
         self._unreached = unreached
+        self._unused = unused_outside(model, calls)
         # Dicts for their order. A graph of networkx would do, but takes longer to import than to fill.
         self._users: dict[Node, dict[Node, None]] = {}
         self._makers: dict[Node, dict[Node, None]] = {}
@@ -45,6 +47,18 @@ class Dataflow:
     def using(self, node: Node) -> Iterable[Node]:
         """What uses a node, in no order that means anything."""
         return self._users.get(node, ())
+
+    def makers(self, index: int) -> list[int]:
+        """The ops whose results an op uses, in order, behind arguments of functions."""
+        found: dict[int, None] = {}
+        waiting: list[Node] = [index]
+        for node in waiting:  # which grows meanwhile
+            for maker in sorted(self._makers.get(node, ()), key=_order):
+                if isinstance(maker, int):
+                    found[maker] = None
+                elif maker not in waiting:
+                    waiting.append(maker)
+        return list(found)
 
     def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
         """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
@@ -110,7 +124,7 @@ class Dataflow:
         user = operation.owner
         callee = self._calls.callee(operation)
         for number, definition in enumerate(operation.operands):
-            if not self._unreached.uses(operation, number):
+            if (operation.index, number) in self._unused or not self._unreached.uses(operation, number):
                 continue
             maker = self._maker(definition)
             target: Node = user if callee is None else (callee.index, number)

@@ -26,6 +26,8 @@ _STRUCTURAL = FUNCTIONS | {
 }
 _GLOBALS = ("ml_program.global", "torch.global_slot", "util.global")
 _TERMINATORS = (*HANDS_BACK, ".terminator")
+_CHOICES = frozenset("affine.if scf.if scf.index_switch stablehlo.case stablehlo.if torch.prim.If tosa.cond_if".split())
+_CALLS = frozenset({"func.call", "stablehlo.composite", "util.call"})
 _CONSTANT_LIKE = (
     *("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant"),
 )
@@ -71,8 +73,8 @@ _MOVES = _RENAMES | frozenset(
 
 
 def is_call(operation: SourceOperation) -> bool:
-    """Whether an op calls a function of the module."""
-    return operation.name in ("func.call", "util.call")
+    """Whether an op calls a function of the module, or stands for one that the compiler calls in its place."""
+    return operation.name in _CALLS
 
 
 def is_branch(operation: SourceOperation) -> bool:
@@ -148,16 +150,22 @@ def only_moves(operation: SourceOperation, parts: Sequence[SourceOperation]) -> 
 def can_be_member(operation: SourceOperation) -> bool:
     """Whether an op can do work in a dispatch: no constant, no structure, and none whose regions hold the work.
 
-    An iota depends on nothing, but it is counted where it is needed, on every call.
+    An iota depends on nothing, but it is counted where it is needed, on every call. A branch whose arms hold nothing
+    that has to wait for it becomes a select, which works on elements as any other op does.
     """
-    if is_structural(operation) or operation.name in CONTROL_FLOW:
+    if is_structural(operation) or (operation.name in CONTROL_FLOW and not chooses(operation)):
         return False
     return operation.name.endswith(_COUNTS) or not is_constant(operation)
 
 
+def chooses(operation: SourceOperation) -> bool:
+    """Whether an op is a branch that chooses between values."""
+    return operation.name in _CHOICES and bool(operation.results)
+
+
 def computes(operation: SourceOperation) -> bool:
     """Whether an op computes tensors of its own, moves of elements included: no call, no control flow, no number."""
-    if not can_be_member(operation) or is_call(operation):
+    if not can_be_member(operation) or is_call(operation) or operation.name in CONTROL_FLOW:
         return False
     if is_destination(operation) or accesses_global(operation) or not operation.results:
         return False

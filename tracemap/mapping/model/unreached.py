@@ -17,6 +17,7 @@ from tracemap.mapping.model.kinds import asks_for_shape
 from tracemap.units import UNKNOWN, Integer
 
 _BRANCHES = frozenset({"scf.if", "stablehlo.if", "torch.prim.If", "tosa.cond_if"})
+_CASES = frozenset({"stablehlo.case"})
 _LOOPS = frozenset({"scf.while", "stablehlo.while", "tosa.while_loop"})
 _SELECTS = frozenset({"arith.select", "stablehlo.select", "tosa.select", "torch.aten.where.self"})
 _SAME = frozenset(
@@ -85,6 +86,14 @@ class Unreached:
             condition = self._number(operation.operands[0], self._numbers)
             return condition is UNKNOWN or number == (1 if condition else 2)
         return True
+
+    def is_decided(self, operation: SourceOperation) -> bool:
+        """Whether an op only chooses between ops of its own, and it is known which of them run: a single arm, say."""
+        if operation.name in _CASES:
+            return len(self._blocks_of.get(operation.index, ())) == 1
+        if operation.name not in _BRANCHES or not operation.operands:
+            return False
+        return self._number(operation.operands[0], self._given_around(operation)) is not UNKNOWN
 
     @cached_property
     def _dead_blocks(self) -> frozenset[int]:

@@ -14,12 +14,13 @@ from msgspec import structs
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.ir.flow import DispatchRegion
-from tracemap.ir.source import Definition, SourceOperation
+from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.raised import RAISED
 from tracemap.mapping.sites.cost import operations_of_source
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.paths import path_to
 from tracemap.units import UNKNOWN, Integer
 
 
@@ -66,27 +67,10 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: Mod
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        path = _path_to(operation, site, facts)
+        path = path_to(operation, site, facts)
         added.append(Membership(OpId.of(operation.index), Evidence.ABSORBED, False, cost, 0, path))
     members = [structs.replace(member, operations=left) if member.root else member for member in site.members]
     return structs.replace(site, members=(*members, *added))
-
-
-def _path_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple[OpId, ...]:
-    """The calls that lead to an op which no location places.
-
-    They are those of a member of the same function in the site, else the only chain of calls that there is.
-    """
-    for member in site.members:
-        if facts.operations[member.op.number].function == operation.function:
-            return member.path
-    chain: list[OpId] = []
-    while isinstance(operation.function, str) and len(facts.calls.of(operation.function)) == 1:
-        operation = facts.calls.of(operation.function)[0]
-        if OpId.of(operation.index) in chain:
-            break
-        chain.append(OpId.of(operation.index))
-    return tuple(reversed(chain))
 
 
 def _estimate(operation: SourceOperation, facts: ModelFacts) -> Integer:
@@ -97,16 +81,7 @@ def _estimate(operation: SourceOperation, facts: ModelFacts) -> Integer:
     shapes = [shape_of(result).elements for result in operation.results[:1]]
     if not shapes:
         return 0
-    read = [shape_of(_type_of(operand, facts)).elements for operand in operation.operands[:1]]
+    read = [shape_of(facts.type_of(operand)).elements for operand in operation.operands[:1]]
     sizes = [size for size in (*shapes, *read) if size is not UNKNOWN]
     most = max(sizes) if len(sizes) == len(shapes) + len(read) else UNKNOWN
     return product((most, operations_of_source(operation.name)))
-
-
-def _type_of(value: Definition, facts: ModelFacts) -> str:
-    """The type of a value as the model prints it; "" for an argument of a region, which is a part of one."""
-    maker = facts.operations[value.maker]
-    if not value.argument:
-        return maker.results[value.number]
-    arguments = facts.model.arguments.get(maker.symbol, ())
-    return arguments[value.number].type if value.number < len(arguments) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -19,11 +19,15 @@ from tracemap.units import UNKNOWN, Integer, Text, plural
 
 @dataclass(frozen=True, slots=True)
 class PlacedSites:
-    """Sites with their command buffer and index, the buffers, and what could not be joined exactly."""
+    """Sites with their command buffer and index, the buffers, and what could not be joined exactly.
+
+    `left_out`: the ids of the sites that have no command, and are not one with another.
+    """
 
     sites: tuple[Site, ...]
     buffers: tuple[CommandBuffer, ...]
     diagnostics: tuple[Diagnostic, ...]
+    left_out: frozenset[str]
 
 
 def place_commands(
@@ -55,7 +59,8 @@ def place_commands(
         in_buffer = [by_id[command.site] for command in static if command.site is not UNKNOWN]
         buffers.append(_static_buffer(ordinal, buffer, hal, static, in_buffer, callers))
     placed = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
-    return PlacedSites(placed, tuple(buffers), tuple(_join_diagnostics(join, placed)))
+    left_out = frozenset(_left_out(join, placed))
+    return PlacedSites(placed, tuple(buffers), tuple(_join_diagnostics(join, len(left_out))), left_out)
 
 
 class CommandJoin:
@@ -80,6 +85,11 @@ class CommandJoin:
             for site in sites
             if site.id in taken
         }
+
+    @property
+    def merged_sites(self) -> frozenset[str]:
+        """The sites that are one command with another."""
+        return frozenset(site for sites in self.merged.values() for site in sites)
 
     def of(self, command: HalCommand) -> Text:
         """The id of the site that a command is; `UNKNOWN` where none of its kernel is left."""
@@ -146,16 +156,28 @@ def _with_place(site: Site, command_buffer: Integer, command_index: Integer) -> 
     return structs.replace(site, command_buffer=command_buffer, command_index=command_index)
 
 
-def _join_diagnostics(join: CommandJoin, sites: Sequence[Site]) -> list[Diagnostic]:
+def _left_out(join: CommandJoin, sites: Sequence[Site]) -> Iterator[str]:
+    """The sites that no command is of.
+
+    None where no site has one: then the program has commands of a kind that is not read.
+    """
+    if all(site.command_buffer is UNKNOWN for site in sites):
+        return iter(())
+    merged = join.merged_sites
+    return (site.id for site in sites if site.command_buffer is UNKNOWN and site.id not in merged)
+
+
+def _join_diagnostics(join: CommandJoin, left_out: int) -> list[Diagnostic]:
     found = []
     if join.inexact:
         text = f"{join.inexact} commands of the hal phase were joined to sites by kernel and order only"
         found.append(Diagnostic("commands-by-order", text))
-    merged = {site for sites_of_one in join.merged.values() for site in sites_of_one}
-    if merged:
-        text = f"{plural(len(merged), 'site')} became one command with another: which of them ran cannot be told"
+    merged = plural(len(join.merged_sites), "site")
+    if join.merged_sites:
+        text = f"{merged} became one command with another: which of them ran cannot be told"
         found.append(Diagnostic("sites-merged", text))
-    lost = sum(1 for site in sites if site.command_buffer is UNKNOWN and site.id not in merged)
-    if lost:
-        found.append(Diagnostic("sites-without-command", f"{plural(lost, 'site')} without a command in the hal phase"))
+    if left_out:
+        found.append(
+            Diagnostic("sites-without-command", f"{plural(left_out, 'site')} without a command in the hal phase")
+        )
     return found

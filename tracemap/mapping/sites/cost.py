@@ -109,6 +109,7 @@ class CostModel:
             for number, operand in enumerate(op.operands):
                 if operand.producer >= 0:
                     self._users.setdefault(operand.producer, []).append((op, number))
+        self._workers_of: dict[int, tuple[str, ...]] = {}
         self.operations: dict[str, Integer] = {}
         self.bytes: dict[str, Integer] = {}
         self._add_up()
@@ -133,7 +134,16 @@ class CostModel:
                 self._charge(self.operations, self._owners(op), _attention_operations(op))
         elif outer.name != "iree_linalg_ext.attention":  # which is counted as a whole
             amount = product((outer.iterations, _OPERATIONS_OF.get(op.name, 1)))
-            self._charge(self.operations, self._owners(op), amount)
+            self._charge(self.operations, self._workers(op), amount)
+
+    def _workers(self, op: BodyOp) -> tuple[str, ...]:
+        """The model ops that an op of a region works for: of a position, whoever needs it."""
+        known = self._workers_of.get(op.index)
+        if known is None:
+            users = [user for user, _ in self._users.get(op.index, ())] if op.computes_index else []
+            found = tuple(dict.fromkeys(worker for user in users for worker in self._workers(user)))
+            known = self._workers_of[op.index] = found or self._owners(op)
+        return known
 
     def _charge_load(self, load: BodyOp) -> None:
         # Whoever computes with the data pays for bringing it in; a load that nobody computes with pays itself.

@@ -38,6 +38,10 @@ _SHOWS_ITS_WORK = ("linalg.generic", "linalg.map", "linalg.reduce")
 """Structured ops of which all work stands in their region; of others (products, sorts) the op itself says more."""
 
 
+_MOVING = frozenset({*_SHOWS_ITS_WORK, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
+"""Structured ops that do nothing but move elements where their region, if they have one, holds no work."""
+
+
 def find_evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[OpId, Evidence]:
     """The ops that a site's body names, in the order in which it first shows them, and by what evidence.
 
@@ -88,6 +92,12 @@ def _working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
         for op in body
         if _is_work(op) and (op.name not in _SHOWS_ITS_WORK or op.index not in holding or op.index in untold)
     ]
+
+
+def only_moves_elements(body: Sequence[BodyOp]) -> bool:
+    """Whether all that a body does is to write what it reads to other places."""
+    working = [op for op in body if op.name not in _SILENT and _is_work(op)]
+    return bool(working) and all(op.parent < 0 and op.name in _MOVING for op in working)
 
 
 def _is_work(op: BodyOp) -> bool:

@@ -1,0 +1,103 @@
+"""Kernels that only move elements, of ops that move elements and lost their place in the program.
+
+The compiler moves elementwise work to where there is less of it: the logarithm of a broadcast is taken before the
+broadcast. What is left behind it, a kernel that writes each element that it reads to other places, then carries the
+location of the logarithm, which has a kernel of its own. In the model the op that moved the elements stands before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import structs
+
+from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.program import Membership, Site
+from tracemap.ir.bodies import BodyOp
+from tracemap.ir.flow import DispatchRegion
+from tracemap.ir.source import SourceOperation
+from tracemap.ir.types import Shape, add, shape_of
+from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.model.kinds import only_renames
+from tracemap.mapping.sites.cost import LOAD, STORE
+from tracemap.mapping.sites.evidence import only_moves_elements
+from tracemap.mapping.sites.paths import path_to
+from tracemap.units import UNKNOWN, Integer
+
+_MOST_STEPS = 32
+"""How many ops before a member are looked at for the one that moves."""
+
+
+def give_to_moves(
+    sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], facts: ModelFacts
+) -> tuple[Site, ...]:
+    """The sites, of which those that only move elements have the op as member that moves them in the model.
+
+    Args:
+        sites: with the members that locations tell.
+        bodies: of the sites, in order.
+        facts: of the model.
+    """
+    return tuple(
+        site if body is None or not only_moves_elements(body.body) else _given(site, body.body, facts)
+        for site, body in zip(sites, bodies, strict=True)
+    )
+
+
+def _given(site: Site, body: Sequence[BodyOp], facts: ModelFacts) -> Site:
+    """A site that only moves elements; as it was where its members do so, or nothing before them does."""
+    if any(member.op.number in facts.moves for member in site.members):
+        return site
+    loaded = {op.results[0].elements for op in body if op.name == LOAD}
+    stored = {op.operands[0].shape.elements for op in body if op.name == STORE}
+    if len(stored) != 1 or UNKNOWN in loaded | stored:
+        return site
+    elements = stored.pop()
+    for member in site.members:
+        for move in _moves_before(facts.operations[member.op.number], elements, facts):
+            if _type_before(move, facts).elements in loaded:
+                return structs.replace(site, members=(_sole_member(move, site, facts),))
+    return site
+
+
+def _moves_before(operation: SourceOperation, elements: Integer, facts: ModelFacts) -> Iterator[SourceOperation]:
+    """The ops that move elements from which an op is made by work on each element of so many alone, nearest first."""
+    waiting = [operation.index]
+    for index in waiting:  # which grows meanwhile
+        for maker in facts.dataflow.makers(index):
+            before = facts.operations[maker]
+            if maker in waiting or len(waiting) >= _MOST_STEPS or elements not in map(_elements, before.results):
+                continue
+            if maker in facts.moves and _rearranges(before, facts):
+                yield before
+            waiting.append(maker)
+
+
+def _elements(type_text: str) -> Integer:
+    return shape_of(type_text).elements
+
+
+def _rearranges(operation: SourceOperation, facts: ModelFacts) -> bool:
+    """Whether an op puts elements elsewhere: reshapes, which leave them in their order, have other extents."""
+    if only_renames(operation):
+        return False
+    before, after = _type_before(operation, facts), shape_of(operation.results[0])
+    return before.elements != after.elements or _extents(before) == _extents(after)
+
+
+def _extents(shape: Shape) -> list[str]:
+    return sorted(str(extent) for extent in shape.extents if extent != 1)
+
+
+def _type_before(operation: SourceOperation, facts: ModelFacts) -> Shape:
+    return shape_of(facts.type_of(operation.operands[0])) if operation.operands else Shape((UNKNOWN,), UNKNOWN)
+
+
+def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> Membership:
+    """The member that has what all members were estimated to cost."""
+    operations: Integer = 0
+    traffic: Integer = 0
+    for member in site.members:
+        operations, traffic = add(operations, member.operations), add(traffic, member.bytes)
+    path = path_to(operation, site, facts)
+    return Membership(OpId.of(operation.index), Evidence.ABSORBED, True, operations, traffic, path)
