@@ -29,7 +29,7 @@ from tracemap.mapping.fates.survival import Survival
 from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
-from tracemap.mapping.sites.absorbed import add_absorbed
+from tracemap.mapping.sites.absorbed import add_absorbed, works_of_raised
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
@@ -88,7 +88,9 @@ class Assembly:
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
         kernels = kernels_of(flow, placed.sites)
-        kernels = add_steps(kernels, self._phases.kernels(), placed.sites, bodies, self._movers)
+        pairs = zip(placed.sites, bodies, strict=True)
+        raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
+        kernels = add_steps(kernels, self._phases.kernels(), placed.sites, bodies, raised, self._movers)
         return TraceGraph(
             module=module(),
             functions=functions,

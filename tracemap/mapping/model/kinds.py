@@ -172,6 +172,19 @@ def computes(operation: SourceOperation) -> bool:
     return not makes_host_values(operation)
 
 
+_WORKS = {"exp": "exp", "max": "max", "sub": "sub", "div": "div", "add": "add", "sum": "add"}
+
+
+def work_of(name: str) -> str:
+    """The arithmetic that an operation of any dialect is named for, as far as raised idioms have it; "" for others.
+
+    >>> work_of("math.exp"), work_of("stablehlo.maximum"), work_of("arith.maxnumf"), work_of("linalg.yield")
+    ('exp', 'max', 'max', '')
+    """
+    word = name.rsplit(".", 1)[-1].lower()
+    return next((work for letters, work in _WORKS.items() if letters in word), "")
+
+
 def makes_host_values(operation: SourceOperation) -> bool:
     """Whether all results of an op live on the host."""
     return all(map(_is_host_type, operation.results))

@@ -7,7 +7,7 @@ Where no such op stands in a body, an op that is found nowhere was simplified aw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -17,6 +17,7 @@ from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of
 from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.model.kinds import work_of
 from tracemap.mapping.model.raised import RAISED
 from tracemap.mapping.sites.cost import operations_of_source
 from tracemap.mapping.sites.owners import Owners
@@ -44,11 +45,46 @@ def add_absorbed(
 
 def _raised(site: Site, body: DispatchRegion, owners: Owners, facts: ModelFacts) -> list[SourceOperation]:
     """The ops that are parts of an idiom which was raised in a site and ends in a member of it."""
+    members = {member.op for member in site.members}
+    parts = {part for found in _idioms(site, body, owners, facts).values() for part in found}
+    return [facts.operations[part] for part in sorted(parts) if OpId.of(part) not in members]
+
+
+def _idioms(site: Site, body: DispatchRegion, owners: Owners, facts: ModelFacts) -> dict[OpId, frozenset[int]]:
+    """Of each idiom that was raised in a site the last op, a member, and the indices of the others."""
     paths = {member.op: member.path for member in site.members}
     raised = [op for op in body.body if op.name in RAISED]
-    lasts = {owner for op in raised for owner in owners.of(op.location) if owner in paths}
-    parts = {part for last in lasts for part in facts.softmaxes.parts(last.number, paths[last])}
-    return [facts.operations[part] for part in sorted(parts) if OpId.of(part) not in paths]
+    lasts = dict.fromkeys(owner for op in raised for owner in owners.of(op.location) if owner in paths)
+    return {last: facts.softmaxes.parts(last.number, paths[last]) for last in lasts}
+
+
+Works = Mapping[OpId, Mapping[str, OpId]]
+"""Of the last op of an idiom that was raised: by the name of each work in it (`kinds.work_of`) the op that does it."""
+
+
+def works_of_raised(site: Site, body: DispatchRegion | None, owners: Owners, facts: ModelFacts) -> Works:
+    """Which op of the model does which work of what was raised in a site; empty where nothing was.
+
+    The compiler lowers a raised op to all of that work again, and gives it the location of the last op.
+    """
+    if body is None:
+        return {}
+    return {
+        last: _works([*sorted(parts), last.number], facts)
+        for last, parts in _idioms(site, body, owners, facts).items()
+        if parts
+    }
+
+
+def _works(indices: Sequence[int], facts: ModelFacts) -> dict[str, OpId]:
+    """By the name of each work the first op that does it, by itself or in a part."""
+    found: dict[str, OpId] = {}
+    for index in indices:
+        parts = facts.parts_of.get(index) or [facts.operations[index]]
+        for part in parts:
+            found.setdefault(work_of(part.name), OpId.of(index))
+    found.pop("", None)
+    return found
 
 
 def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: ModelFacts) -> Site:

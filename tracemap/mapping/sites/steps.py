@@ -7,7 +7,7 @@ place of two bodies is the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -16,6 +16,8 @@ from tracemap.graph.program import Kernel, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelText, LocatedStep
 from tracemap.ir.flow import DispatchRegion
+from tracemap.mapping.model.kinds import work_of
+from tracemap.mapping.sites.absorbed import Works
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN
 
@@ -37,6 +39,7 @@ def add_steps(
     texts: Sequence[KernelText],
     sites: Sequence[Site],
     bodies: Sequence[DispatchRegion | None],
+    raised: Sequence[Works],
     owners: Owners,
 ) -> tuple[Kernel, ...]:
     """The kernels with their steps, as far as they have texts.
@@ -46,18 +49,23 @@ def add_steps(
         texts: of its kernels, with the locations that operations had.
         sites: all of the module, in order.
         bodies: the body of each site in the dispatch-creation phase; None where it is not known.
+        raised: which op does which work of what was raised, at each site.
         owners: of what stands in kernels and bodies.
     """
     text_of = {text.kernel: text for text in texts}
     # A site's body is None only where pairing failed; its steps then are those that the kernel itself names.
     body_of = {site.id: body.body for site, body in zip(sites, bodies, strict=True) if body is not None}
     site_by_id = {site.id: site for site in sites}
+    raised_at = {site.id: works for site, works in zip(sites, raised, strict=True)}
 
     def with_steps(kernel: Kernel) -> Kernel:
         text = text_of.get(kernel.name)
         if text is None:
             return kernel
         steps = _steps(text, [site_by_id[site] for site in kernel.sites], body_of, owners)
+        works = [raised_at[site] for site in kernel.sites]
+        if any(works):
+            steps = _lowered_again(steps, works)
         return structs.replace(kernel, steps=steps, text=text.file)
 
     return tuple(with_steps(kernel) for kernel in kernels)
@@ -73,6 +81,41 @@ def _steps(
         Step(step.line, step.op_name, _everywhere(ops, translations), step.parent)
         for step, ops in zip(text.steps, own_ops, strict=True)
     )
+
+
+def _lowered_again(steps: Sequence[Step], works: Sequence[Works]) -> tuple[Step, ...]:
+    """The steps of a kernel that has a raised op, which is lowered to all the work that it was raised from.
+
+    All of it is located at the last op of the idiom: a step is of the op that does its work in the model, and one with
+    a region of those that do what stands in it.
+    """
+    lasts = {last for at_site in works for last in at_site}
+    found = {step.line: _working(step, works) for step in steps}
+    inside: dict[int, dict[OpId, None]] = {}
+    for step in steps:
+        if step.parent is not UNKNOWN and work_of(step.op_name):
+            inside.setdefault(step.parent, {}).update(dict.fromkeys(found[step.line]))
+    return tuple(
+        structs.replace(
+            step, ops=_ordered(inside.get(step.line, found[step.line])) if lasts & {*step.ops} else step.ops
+        )
+        for step in steps
+    )
+
+
+def _working(step: Step, works: Sequence[Works]) -> list[OpId]:
+    """The ops of a step, in place of the last op of an idiom that which does the step's work."""
+    work = work_of(step.op_name)
+    return [at_site[op].get(work, op) if op in at_site else op for op in step.ops for at_site in _of(op, works)]
+
+
+def _of(op: OpId, works: Sequence[Works]) -> Sequence[Works]:
+    """Where an op is the last of an idiom; where it is nowhere, no place that says anything."""
+    return [at_site for at_site in works if op in at_site] or [{}]
+
+
+def _ordered(ops: Iterable[OpId]) -> tuple[OpId, ...]:
+    return tuple(sorted(dict.fromkeys(ops), key=lambda op: op.number))
 
 
 def _ops_of(step: LocatedStep, owners: Owners) -> tuple[OpId, ...]:
@@ -107,8 +150,7 @@ def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: Owner
 
 def _everywhere(ops: Sequence[OpId], translations: Sequence[Translation]) -> tuple[OpId, ...]:
     """The ops themselves and what they are at the kernel's sites, each once, in the order of the model."""
-    found = {*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))}
-    return tuple(sorted(found, key=lambda op: op.number))
+    return _ordered([*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))])
 
 
 def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int:
