@@ -82,6 +82,25 @@ def test_positions_are_worked_out_for_who_needs_them(tmp_path: Path) -> None:
     assert steps["arith.addf"] == (add,)
 
 
+def test_a_raised_softmax_has_the_steps_of_its_parts(tmp_path: Path) -> None:
+    # The compiler lowers it to all of its work again, and gives all of that the location of the divide.
+    model = Path(__file__).with_name("programs") / "softmax.mlir"
+    graph = build(BuildRequest(model.read_bytes(), model.name, tmp_path / "m.tracemap")).graph
+    highest, subtract, exponential, total, divide = (op.id for op in graph.ops if op.line in (4, 6, 7, 8, 10))
+    (kernel,) = graph.kernels
+    ops_of: dict[str, set[tuple[str, ...]]] = {}
+    for step in kernel.steps:
+        ops_of.setdefault(step.op_name, set()).add(step.ops)
+    assert ops_of["arith.maxnumf"] == {(highest,)}
+    assert ops_of["arith.subf"] == {(subtract,)}
+    assert ops_of["math.exp"] == {(exponential,)}
+    assert ops_of["arith.addf"] == {(total,)}
+    assert ops_of["arith.divf"] == {(divide,)}
+    # The sum is made of the exponentials as they are worked out; they are worked out again for the division.
+    loops = {(highest,), (subtract, exponential, total), (subtract, exponential, divide)}
+    assert ops_of["linalg.generic"] == loops
+
+
 def system_linker() -> str:
     """The compiler's own linker, for shared objects of the system's kind."""
     import iree.compiler

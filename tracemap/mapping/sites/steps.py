@@ -104,7 +104,7 @@ def _lowered_again(steps: Sequence[Step], works: Sequence[Works]) -> tuple[Step,
 
 
 def _working(step: Step, works: Sequence[Works]) -> list[OpId]:
-    """The ops of a step, in place of the last op of an idiom that which does the step's work."""
+    """The ops of a step; in place of the last op of an idiom stands that which does the step's work."""
     work = work_of(step.op_name)
     return [at_site[op].get(work, op) if op in at_site else op for op in step.ops for at_site in _of(op, works)]
 
