@@ -154,6 +154,26 @@ def test_branches_between_blocks_decide_what_runs(tmp_path: Path) -> None:
     assert [at_line(graph, line).reason.slug for line in (2, 5)] == ["control-flow", "control-flow"]
 
 
+COMPOSITES = """\
+func.func private @impl(%x: tensor<64x8xf32>) -> (tensor<64x8xf32>, tensor<64x8xf32>) {
+  %m = stablehlo.tanh %x : tensor<64x8xf32>
+  %n = stablehlo.cosine %x : tensor<64x8xf32>
+  return %m, %n : tensor<64x8xf32>, tensor<64x8xf32>
+}
+func.func @main(%x: tensor<64x8xf32>) -> tensor<64x8xf32> {
+  %g:2 = stablehlo.composite "my.act" %x {decomposition = @impl} : (tensor<64x8xf32>) -> (tensor<64x8xf32>, tensor<64x8xf32>)
+  return %g#0 : tensor<64x8xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_composites_call_their_functions(tmp_path: Path) -> None:
+    graph = built_graph(COMPOSITES, tmp_path)
+    assert [at_line(graph, line).reason.slug for line in (2, 3, 7)] == ["in-sites", "dead", "call"]
+    (site,) = graph.sites
+    assert site.path == (at_line(graph, 7).id,)
+
+
 GLOBALS = """\
 util.global private @given = dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
 util.global private mutable @stored = dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>

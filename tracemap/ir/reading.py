@@ -277,7 +277,7 @@ def _own_name(operation: Operation, name: str) -> str:
 
 
 def _symbol(operation: Operation) -> str:
-    for name in ("sym_name", "callee", "global"):
+    for name in ("sym_name", "callee", "global", "decomposition"):
         if name in operation.attributes:
             return string_attribute(operation, name).removeprefix("@").strip('"')
     return ""
