@@ -28,7 +28,9 @@ def devices_compared(devices: Sequence[DeviceTime]) -> str:
     first = _first(devices)
     is_first = len(devices) > 1 and all(_is_faster(first, each) for each in devices if each is not first)
     outcome = f"{first.device} is faster" if is_first else "the intervals do not tell which is faster"
-    return f"median call: {', '.join(times)}; {outcome}"
+    # Earlier releases timed groups of calls: the median of their means is not that of calls.
+    what = "median call" if all(each.calls == 1 for each in devices) else "median of means of several calls"
+    return f"{what}: {', '.join(times)}; {outcome}"
 
 
 def advice(attribution: Attribution) -> str:
