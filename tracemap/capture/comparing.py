@@ -1,8 +1,8 @@
 """The same program on other devices of the host, without the profiler: how long a call takes on each.
 
 Kernels are the same machine code on all of them; what differs is who runs them, and who waits for whom. The program
-times each call by its own clock, and the median is that of these calls, as it is of those that are recorded: where a few
-calls wait much longer than the others, a mean of several is far from what a call takes.
+times each call by its own clock, and the median is that of these calls, as it is of those that are recorded: where a
+few calls wait much longer than the others, a mean of several is far from what a call takes.
 """
 
 from __future__ import annotations

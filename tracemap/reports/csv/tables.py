@@ -9,6 +9,7 @@ from msgspec.structs import astuple
 
 from tracemap.attribution.model import Attribution
 from tracemap.graph.model import TraceGraph
+from tracemap.graph.query import python_frame, scope_text
 from tracemap.inert import csv_line, inert_cell, without_controls
 from tracemap.reports.escaping import for_hook_text
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = {
     **dict.fromkeys(("op", "name", "file"), str),
     **dict.fromkeys(("line", "column"), int),
-    **dict.fromkeys(("function", "scope", "fate"), str),
+    **dict.fromkeys(("function", "scope", "python", "fate"), str),
     "calls": int,
     **dict.fromkeys(("metric", "unit"), str),
     **dict.fromkeys(("attributed", "inclusive", "low", "high"), int),
@@ -48,7 +49,10 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
     units = {metric.name: metric.unit for metric in attribution.metrics}
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
-        about = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
+        frame = python_frame(graph, op)
+        python = f"{frame.file}:{frame.line}" if frame else ""
+        place = (op.file, op.line, op.column, op.function, scope_text(graph, op), python)
+        about = (op.id, op.name, *place, op.fate.value)
         cells = [without_controls(cell) if isinstance(cell, str) else cell for cell in about]
         for name, cost in result.metrics.items():
             spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high, int(cost.uncertain))
@@ -57,7 +61,7 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            of_run = [row.reason.value, *[UNKNOWN] * 6, row.events, without_controls(name), units[name], value]
+            of_run = [row.reason.value, *[UNKNOWN] * 7, row.events, without_controls(name), units[name], value]
             yield [UNKNOWN, *of_run, *[UNKNOWN] * 12]
 
 

@@ -68,7 +68,7 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
                     use.attributed = added(use.attributed, reached.attributed)
     for op in costed.graph.ops:
         if op.id not in costed.reached_by_op:
-            for frame in kept_frames(costed, op.frames):
+            for frame in kept_frames(costed, costed.frames_of(op)):
                 if costed.source_index[frame.file] == index:
                     uses[frame.line].ops[op.id] = None
     return uses
