@@ -201,10 +201,13 @@ def format_mean(total: int, count: int, unit: str) -> str:
 
 
 def format_share(part: int, whole: int) -> str:
-    """`part` of `whole` in percent, one decimal: `12.5 %`. A part of nothing is `–`."""
+    """`part` of `whole` in percent, one decimal: `12.5 %`. A part of nothing is `–`; what is not 0 is not written so.
+
+    The page's script writes shares by the same rules (`assets/shared/amounts.js`).
+    """
     if whole == 0:
         return "–"
-    return f"{100 * part / whole:.1f} %"
+    return f"{_SHARE.text(100 * part / whole) if part else '0.0'} %"
 
 
 _STEPS = {"ns": (*_TIME_STEPS, (1, "ns")), "bytes": (*_BYTE_STEPS, (1, "B"))}
@@ -259,6 +262,9 @@ class Scale:
 def _places(value: float, significant: int) -> int:
     """How many digits behind the point show so many significant ones."""
     return max(0, significant - 1 - math.floor(math.log10(value))) if value else 0
+
+
+_SHARE: Final = Scale(1, "%", 1)
 
 
 def plural(count: int, word: str, words: str = "") -> str:

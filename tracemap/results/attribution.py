@@ -158,7 +158,7 @@ class Attribution(model.Attribution, AsTable):
                 ops[str(reached.op.id)] = None
                 for name, value in reached.attributed.items():
                     sums[name] += value
-        return Cost(what, tuple(ops), sums, {metric.name: metric.attributed for metric in self.metrics})
+        return Cost(what, tuple(ops), sums, {metric.name: metric.work for metric in self.metrics})
 
     def _columns(self) -> Columns:
         """A row for each op that is a member of a site; a column for each metric, and one of what it is part of."""
@@ -205,7 +205,7 @@ class Attribution(model.Attribution, AsTable):
             op, value = costed.graph.op_by_id[result.op], result.metrics[metric.name].attributed
             own = python_frame(costed.graph, op)
             place = f"{Path(own.file).name}:{own.line}" if own else f"{known(op.file)}:{known(op.line)}"
-            amount = format_quantity(value, metric.unit), format_share(value, metric.attributed)
+            amount = format_quantity(value, metric.unit), format_share(value, metric.work)
             rows.append((str(op.id), place, op.name, costed.scope_of(op), *amount))
         more = len(self.ops) - len(rows)
         rest = heading(f"… {more} more") if more > 0 else ""
