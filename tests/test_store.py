@@ -15,6 +15,7 @@ import pytest
 
 import tracemap
 from tests.conftest import Built, Recorded
+from tests.recording import delay_last_dispatch
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tests.tables import printed_table
 from tracemap.codec import pretty
@@ -469,13 +470,7 @@ def test_shares_are_those_of_attribute(bundle: Path, tmp_path: Path) -> None:
     """Also where a call waited: what it waited is no work, in both."""
     run, store = tmp_path / "run.csv", tmp_path / "store"
     check_cli("record", bundle, "--iterations", "40", "-o", run)
-    lines = run.read_text(encoding="utf-8").splitlines()
-    names = lines[0].split(",")
-    late = max(number for number, line in enumerate(lines) if ",dispatch," in f",{line}")
-    cells = lines[late].split(",")
-    cells[names.index("cpu_ns")] = str(int(cells[names.index("cpu_ns")]) + 5_000_000)
-    lines[late] = ",".join(cells)
-    run.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    delay_last_dispatch(run, "cpu_ns", 5_000_000)
     text = check_cli("attribute", run, "--map", bundle, "--metric", "cpu_ns", "--columns", "op,cpu_ns,share")
     told = {row["op"]: row["of cpu %"] for row in printed_table(text, "Ops by ")}
     add(bundle, store, run)

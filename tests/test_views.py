@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
+from tests.recording import delay_last_dispatch
 from tests.support import check_cli, json_cli, run_cli
 from tests.tables import amount, printed_table
 from tests.terminals import GOLD, RUN, printed
@@ -388,3 +389,15 @@ def test_columns_on_request_and_the_interval_of_samples_are_what_the_json_says(
             if value is not None:
                 shown_value, slack = amount(heading, row[heading])
                 assert abs(shown_value - value) <= slack
+
+
+def test_a_slow_call_leaves_the_other_columns_their_unit(built: Built, tmp_path: Path) -> None:
+    run = tmp_path / "run.csv"
+    check_cli("record", built("hand_mlp"), "--iterations", "40", "-o", run)
+    delay_last_dispatch(run, "duration_ns", 3_000_000_000)
+    text = check_cli("attribute", run, "--map", built("hand_mlp"), "--by", "site")
+    head = next(line for line in text.splitlines() if line.startswith("site "))
+    assert " slowest wall s/call " in head
+    assert re.search(r" cpu µs +of cpu % +wall µs ", head)
+    for row in printed_table(text, "Sites by "):
+        assert float(row["cpu µs"].replace(",", "")) >= 0.1

@@ -137,10 +137,9 @@ def _print_columns(
     to: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool, advice: str = ""
 ) -> None:
     values = {column.key: [_value(row, column) for row in rows] for column in columns if column.unit != TEXT}
-    # Times stand side by side to be compared: all have the unit of the largest.
-    longest = max(
-        (abs(value or 0) for column in columns if column.unit == _NS for value in values[column.key]), default=0
-    )
+    # Times stand side by side to be compared: they have the unit of the first, as far as it shows them.
+    times = (values[column.key] for column in columns if column.unit == _NS)
+    longest = max((abs(value or 0) for value in next(times, ())), default=0)
     drawn = [
         _numbers(column, values[column.key], longest if column.unit == _NS else 0)
         if column.key in values
@@ -161,9 +160,9 @@ def _texts(column: Column, rows: Sequence[Row]) -> tuple[Heading, list[str]]:
     return heading, [str(row.get(column.key) or "") for row in rows]
 
 
-def _numbers(column: Column, values: Sequence[float | None], most: float) -> tuple[Heading, list[str]]:
+def _numbers(column: Column, values: Sequence[float | None], beside: float) -> tuple[Heading, list[str]]:
     """All in one unit, which stands above them."""
-    scale = Scale.of([value for value in values if value is not None], column.unit, most)
+    scale = Scale.of([value for value in values if value is not None], column.unit, beside)
     unit = f" {scale.unit}" if scale.unit else ""
     heading = Heading(f"{column.heading}{unit}{column.per}", right=True, leave=column.leave)
     return heading, ["–" if value is None else scale.text(value) for value in values]
