@@ -23,6 +23,7 @@ COLUMNS: Final = {
     **dict.fromkeys(("function", "scope", "python", "fate"), str),
     "calls": int,
     **dict.fromkeys(("metric", "unit"), str),
+    "invocations": int,
     **dict.fromkeys(("attributed", "inclusive", "low", "high"), int),
     **dict.fromkeys(("per_invocation_median", "per_invocation_median_low", "per_invocation_median_high"), int),
     **dict.fromkeys(("per_invocation_p10", "per_invocation_p90", "per_invocation_max"), int),
@@ -46,7 +47,7 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
     Residual rows have the reason in the column `name` and no op, so that the column `attributed` adds up to what was
     measured, for each metric.
     """
-    units = {metric.name: metric.unit for metric in attribution.metrics}
+    about_metric = {metric.name: (metric.unit, metric.invocations) for metric in attribution.metrics}
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
         frame = python_frame(graph, op)
@@ -57,11 +58,11 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
         for name, cost in result.metrics.items():
             spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high, int(cost.uncertain))
             figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
-            yield [*cells, result.calls, without_controls(name), units[name], *figures]
+            yield [*cells, result.calls, without_controls(name), *about_metric[name], *figures]
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            of_run = [row.reason.value, *[UNKNOWN] * 7, row.events, without_controls(name), units[name], value]
+            of_run = [row.reason.value, *[UNKNOWN] * 7, row.events, without_controls(name), *about_metric[name], value]
             yield [UNKNOWN, *of_run, *[UNKNOWN] * 12]
 
 

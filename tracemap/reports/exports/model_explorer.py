@@ -16,6 +16,7 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
 from tracemap.graph.query import scopes_of
 from tracemap.inert import without_controls
+from tracemap.reports.basis import counted_in
 from tracemap.reports.exports.charges import Ledger, residual_name
 from tracemap.reports.exports.network import about_op
 from tracemap.units import Unknown
@@ -57,8 +58,9 @@ def node_data_json(ledger: Ledger, number: int) -> str:
         node = charge.op.id if charge.op else f"residual:{charge.place.name.removeprefix(f'{_RESIDUAL} ')}"
         costs[node] += charge.amounts[number]
     metric = ledger.metrics[number]
+    calls = counted_in(metric, ledger.metrics)
     data = {
-        "name": f"{without_controls(metric.name)} ({metric.unit})",
+        "name": f"{without_controls(metric.name)} ({metric.unit}{calls and f', {calls}'})",
         "results": {node: {"value": cost} for node, cost in costs.items() if cost},
         "gradient": _GRADIENT,
     }

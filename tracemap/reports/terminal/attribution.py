@@ -12,7 +12,7 @@ from tracemap.diagnostics import foremost, others
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.advice import advice, devices_compared
-from tracemap.reports.basis import elapsed_said
+from tracemap.reports.basis import counted_in, elapsed_said
 from tracemap.reports.costed import (
     AT_LOAD,
     EQUAL_MEMBERS,
@@ -190,7 +190,8 @@ def _print_balance(to: Console, attribution: Attribution, costs: Costs) -> None:
     _print_columns(to, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
     for total in costs.shown:
         parts = f"measured {total.measured} = attributed {total.attributed} + residual {total.residual}"
-        say(to, f"{total.name}: {parts} {total.unit}")
+        calls = counted_in(total, costs.shown)
+        say(to, f"{total.name}: {parts} {total.unit}{calls and f', {calls}'}")
     others = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
     if others:
         say(to, f"--metric shows others: {', '.join(others)}")
