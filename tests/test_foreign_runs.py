@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from tests.conftest import Built
 from tests.hook import support
 from tests.support import ROOT, SAMPLES, Json, check_cli, json_cli, made_once, run_cli
+from tests.tables import printed_table
 from tracemap.machine.images import read_images
 from tracemap.machine.symbols import addresses_at
 from tracemap.toolchain import find_tool
@@ -403,6 +405,19 @@ def test_samples_of_perf_are_counted(system: Path) -> None:
     assert told_of_samples(result).startswith(f"{len(lines)} samples of cpu-clock by perf: {share} lie in kernels, ")
     outside = [row["metrics"]["samples"] for row in result["residual"] if row["reason"] == "outside-kernels"]
     assert outside == [len(lines) - inside]
+
+
+def test_samples_alone_tell_of_no_calls(system: Path, tmp_path: Path) -> None:
+    result = attributed(PRINTED, system)
+    assert {place["calls"] for place in (*result["ops"], *result["sites"])} == {None}
+    words = (PRINTED, "--map", system)
+    text = check_cli("attribute", *words, "--by", "site", "--html", tmp_path / "page.html")
+    assert "4 sites: 4 with members, calls unknown" in text
+    assert "calls" not in printed_table(text, "Sites by ")[0]
+    rows = list(csv.DictReader(io.StringIO(check_cli("attribute", *words, "--format", "csv"))))
+    assert {row["calls"] for row in rows} == {""}
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<td class="num" title="the run does not tell">–</td>' in page
 
 
 def test_of_callers_only_the_sample_counts(system: Path, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ class Attribution(model.Attribution, AsTable):
             "scope": [costed.scope_of(op) for op in ops],
             "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
             "fate": [op.fate.value for op in ops],
-            "calls": [result.calls for result in self.ops],
+            "calls": [known(result.calls) for result in self.ops],
         }
         for metric in self.metrics:
             columns[metric.name] = [result.metrics[metric.name].attributed for result in self.ops]

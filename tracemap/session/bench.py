@@ -222,7 +222,11 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
     spreads = {
         site.site: (site.calls, site.metrics[_METRIC].per_call) for site in costs.sites if _METRIC in site.metrics
     }
-    sites = {name: SiteCalls(calls, spread.median) for name, (calls, spread) in spreads.items() if spread is not None}
+    sites = {
+        name: SiteCalls(calls, spread.median)
+        for name, (calls, spread) in spreads.items()
+        if spread is not None and isinstance(calls, int)
+    }
     speed = 1.0
     if peaks is not None and header.peaks.source == "measured":
         speed = header.peaks.operations_per_second / peaks.operations_per_second

@@ -86,7 +86,8 @@ def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
     for site in graph.sites:
         called, at_load = without_controls(site.kernel), int(site.initializer)
         about: Attributes = {"kind": "site", "label": site.id, "kernel": called, "initializer": at_load}
-        yield site.id, {**about, "calls": calls.get(site.id, 0)}
+        called_often = calls.get(site.id, 0)
+        yield site.id, about if isinstance(called_often, Unknown) else {**about, "calls": called_often}
     for transfer in graph.transfers:
         yield transfer.id, {"kind": "transfer", "label": f"{transfer.id} {transfer.kind}"}
     for number, kernel in enumerate(graph.kernels):

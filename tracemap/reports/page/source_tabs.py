@@ -16,7 +16,7 @@ from tracemap.reports.costed import NOTHING, CostedMap, added, heat
 from tracemap.reports.highlight.colours import colours_of_python
 from tracemap.reports.labels import lines_of, short_name
 from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage
-from tracemap.units import UNKNOWN, Unknown
+from tracemap.units import UNKNOWN, Unknown, sum_of
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
         ops=tuple(map(str, use.ops)),
         part_ops=tuple(map(str, use.part_ops)),
         sites=_sites(costed, use.works),
-        calls=sum([result.calls for result in results]) if results else UNKNOWN,
+        calls=sum_of([result.calls for result in results]) if results else UNKNOWN,
         remark="" if results else _remark(costed, use),
         costs=_costs(costed, use, peaks) if results else (),
     )

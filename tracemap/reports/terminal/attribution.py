@@ -28,7 +28,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import Scale, format_count, format_ns, plural
+from tracemap.units import UNKNOWN, Scale, format_count, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,9 +84,10 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
             say(to, text)
     at_load = len(costed.unmeasured_sites)
     with_members = sum(bool(site.members) for site in graph.sites)
-    called = sum(result.calls > 0 for result in costed.site_results.values())
+    calls = [result.calls for result in costed.site_results.values()]
+    called = "calls unknown" if UNKNOWN in calls else f"{sum(count != 0 for count in calls)} called"
     loaded = f", {at_load} run at load: not measured" if at_load else ""
-    say(to, f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called} called{loaded}")
+    say(to, f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called}{loaded}")
     say(to, "")
 
 

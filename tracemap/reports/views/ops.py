@@ -15,7 +15,7 @@ from tracemap.graph.query import python_frame
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.labels import file_line, op_line
 from tracemap.reports.views.costs import Costs
-from tracemap.reports.views.model import Cell, Column, LaterRow, Row, View
+from tracemap.reports.views.model import Cell, Column, LaterRow, Row, View, known_cell
 from tracemap.units import Unknown
 
 UNCERTAIN: Final = Column("uncertain", "")
@@ -70,7 +70,7 @@ def _about_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
         "python": file_line(frame.file, frame.line) if frame else "",
         "name": op.name,
         "scope": costed.scope_of(op),
-        "calls": result.calls,
+        "calls": known_cell(result.calls),
         "inclusive": cost.inclusive,
         "low": cost.low,
         "high": cost.high,
