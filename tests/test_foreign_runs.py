@@ -190,6 +190,20 @@ def test_statistics_of_dispatches_keep_their_sums(built: Built, tmp_path: Path) 
     assert max(shared) - min(shared) <= 1 + max(shared) // 1000
 
 
+def test_means_that_differ_by_rounding_are_no_disturbance(built: Built, tmp_path: Path) -> None:
+    file = tmp_path / "benchmark.json"
+    report = benchmark(built, file, "--benchmark_min_time=200x")
+    ran = [row for row in report["benchmarks"] if "calls" in row]
+    rounded = [row for row in ran if round(row["cpu_time"] * 200 * 1e6) % round(row["calls"] * 200)]
+    assert rounded, "the time of every kernel is a multiple of its calls, which happens once in 10^8"
+    result = attributed(file, built("hand_mlp"))
+    assert "disturbance" not in {row["reason"] for row in result["residual"]}
+    assert [metric["residual"] for metric in result["metrics"]] == [0, 0]
+    told = {each["slug"]: each["message"] for each in result["diagnostics"]}
+    assert told["run-unverified"].startswith("benchmark.json does not say")
+    assert "(median, p10, p90) is unknown" in told["invocations-unknown"]
+
+
 def test_a_benchmark_tells_its_machine(built: Built, tmp_path: Path) -> None:
     from tracemap.capture.open_run import open_run
 

@@ -154,7 +154,7 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: 
     if len(runs) > 1:
         from tracemap.attribution.attribute import check_addable
 
-        check_addable([(run, each.run) for run, each in zip(runs, attributions, strict=True)])
+        check_addable([(str(run), each.run) for run, each in zip(runs, attributions, strict=True)])
     if loaded is None:
         raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")
     names = tuple(run.name for run in runs)

@@ -38,7 +38,10 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
-        text = "the runs do not tell which invocation an event belongs to: what ops cost per invocation is unknown"
+        text = (
+            "the runs do not tell which invocation an event belongs to: how the cost of an op differs from one to the "
+            "next (median, p10, p90) is unknown"
+        )
         yield Diagnostic("invocations-unknown", text)
     if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
