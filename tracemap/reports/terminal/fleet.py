@@ -10,7 +10,17 @@ from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.labels import file_line_if_known
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetRuns, Looked
-from tracemap.units import UNKNOWN, Integer, Text, format_mean, format_ns, format_quantity, format_share, plural
+from tracemap.units import (
+    UNKNOWN,
+    Integer,
+    Text,
+    format_count,
+    format_mean,
+    format_ns,
+    format_quantity,
+    format_share,
+    plural,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +46,7 @@ def print_runs(found: FleetRuns, out: TextIO) -> None:
         Heading("date"),
         Heading("device", leave=30),
         number("workers", leave=50),
-        number("calls", leave=10),
+        number("events", leave=10),
         number("median call", leave=5),
         Heading("compiler", leave=60),
         Heading("tags", leave=25, least=12),
@@ -85,7 +95,7 @@ def print_sites(found: FleetCalls, out: TextIO, top: int) -> None:
             (
                 _text(site.site) if isinstance(site.site, str) else "several",
                 _text(site.kernel),
-                site.calls,
+                format_count(site.calls),
                 *(format_quantity(value, unit) for value in (site.p10, site.median, site.p90, site.p99, site.most)),
             )
             for site in shown
@@ -183,4 +193,4 @@ def _text(value: Text) -> str:
 
 
 def _number(value: Integer) -> str:
-    return str(value) if isinstance(value, int) else "?"
+    return format_count(value) if isinstance(value, int) else "?"
