@@ -8,6 +8,8 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +18,18 @@ from msgspec import structs
 
 import tracemap
 from tests.conftest import Built, Recorded
-from tests.support import Json, check_cli, json_cli, run_cli
+from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tracemap.experiments.amounts import amounts
 from tracemap.experiments.cases import find_cases
-from tracemap.experiments.job import Answer, Call, Job
+from tracemap.experiments.job import Answer, Call, Job, Timed
+from tracemap.experiments.model import Status, Verification
+from tracemap.experiments.outcomes import Outcome, spread_of, together
 from tracemap.experiments.running import Ended, run_job
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.graph.bundle import Bundle, load
 from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.parsing import MlirParser
+from tracemap.units import UNKNOWN
 
 QUICK = ("--repetitions", "2", "--min-time", "0.5")
 
@@ -274,6 +279,50 @@ def test_python_returns_what_the_command_prints(built: Built) -> None:
     assert kernel.verification.status == "SUCCESS"
     assert kernel.time_ns is not None
     assert kernel.time_ns.repetitions == 2
+
+
+def test_processes_share_the_repetitions(built: Built) -> None:
+    """Without a run and without verification each process that runs kernels is one that times them."""
+    words = ("--no-verify", "--processes", "3", "--repetitions", "7", "--min-time", "20", "--format", "json")
+    command = command_line("bench", built("hand_repeat12"), *words)
+    seen = set()
+    with subprocess.Popen(command, cwd=SAMPLES, stdout=subprocess.PIPE) as program:
+        while program.poll() is None:
+            seen |= {*runners_under(program.pid)}
+            time.sleep(0.01)
+        assert program.stdout is not None
+        found = json.load(program.stdout)
+    assert found["processes"] == 3
+    assert {kernel["time_ns"]["repetitions"] for kernel in found["kernels"]} == {7}
+    assert len(seen) == 3
+
+
+def runners_under(process: int) -> Iterator[int]:
+    """The processes below one that run kernels."""
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:  # it has just ended
+        return
+    if any(b"runner" in word for word in words) and not children:
+        yield process
+    for child in children:
+        yield from runners_under(int(child))
+
+
+def test_quartiles_tell_how_far_processes_lie_apart() -> None:
+    sound = Verification(Status.SUCCESS, "numpy", 0.0, "")
+    none = Timed(0, 0, ())
+    one, other = (
+        Outcome(Answer(0, 1.0, Timed(9, 1, times), none), sound, "")
+        for times in ((100.0, 100.5, 101.0), (137.0, 137.5, 138.0))
+    )
+    spread = spread_of(together(one, other).answer.warm)
+    assert spread is not None
+    assert (spread.q3 - spread.q1) / spread.median > 0.3
+    ended = Outcome(Answer(0, 0.0, none, none), Verification(Status.FAILED, UNKNOWN, 0.0, "it crashed"), "it crashed")
+    assert together(one, ended).verification.status is Status.FAILED
+    assert together(one, ended).answer == one.answer
 
 
 def test_text_names_kernels_and_what_was_verified(built: Built) -> None:

@@ -18,7 +18,8 @@ import tracemap
 from tests.conftest import Built, Recorded
 from tests.oracle.edits import LEAST_PRECISION, LEAST_RECALL, Score, edited, score
 from tests.schemas import validator
-from tests.support import check_cli, run_cli
+from tests.support import check_cli, json_cli, run_cli
+from tests.terminals import RUN
 from tracemap.comparison.costs import scaled_to
 from tracemap.comparison.findings import NO_DRIFT, STEADY, Measured, beyond, findings, machine_of
 from tracemap.comparison.intervals import Spread, ratio_between, student
@@ -373,3 +374,21 @@ def test_what_cannot_be_compared_is_refused(built: Built, recorded: Recorded, tm
         assert done.returncode == 2, arguments
         assert said in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Built, tmp_path: Path) -> None:
+    """The same run with and without what was simulated: its ops cost the same, whatever kernels are split by."""
+    plain = tmp_path / "plain.csv"
+    rows = RUN.read_text(encoding="utf-8").splitlines()
+    kind = rows[0].split(",").index("kind")
+    plain.write_text("".join(f"{row}\n" for row in rows if row.split(",")[kind] != "step"), encoding="utf-8")
+    shutil.copy(f"{RUN}.json", f"{plain}.json")
+    bundle = fixed("jax_mlp_train")
+    words = ("diff", RUN, plain, "--map-a", bundle, "--map-b", bundle)
+    made = json_cli(*words)
+    assert made["findings"] == []
+    assert {op["amounts"]["cpu_ns"]["change"] for op in made["ops"] if "cpu_ns" in op["amounts"]} == {0}
+    (told,) = [each["message"] for each in made["diagnostics"] if each["slug"] == "split-by-model"]
+    assert "kernels of both sides are split over their ops by the rule model" in told
+    asked = json_cli(*words, "--rule", "root")
+    assert "split-by-model" not in {each["slug"] for each in asked["diagnostics"]}

@@ -18,6 +18,7 @@ from tests.test_cli_errors import refused
 from tests.test_export import Exporter, by_op, exported, measured, owner
 from tracemap.attribution.model import ResidualReason
 from tracemap.errors import TargetExists
+from tracemap.graph.query import scopes_of
 from tracemap.reports.exports.charges import ledger_of
 from tracemap.reports.exports.dot import dot, quoted
 from tracemap.reports.exports.graphml import graphml
@@ -158,10 +159,9 @@ def test_model_explorer_has_a_graph_and_data_for_each_metric(
     nodes = {node["id"]: node for node in graph["nodes"]}
     assert set(nodes) == {op.id for op in map_.ops} | {f"residual:{reason.value}" for reason in ResidualReason}
     for op in map_.ops:
-        assert nodes[op.id]["namespace"].split("/") == [
-            str(op.function),
-            *(part.replace("/", "∕") for part in op.scope),
-        ]
+        scopes = scopes_of(map_, op)
+        layers = [str(op.function), *(scopes[0] if len(scopes) == 1 else op.scope)]
+        assert nodes[op.id]["namespace"].split("/") == [part.replace("/", "∕") for part in layers]
     edges = {(edge["sourceNodeId"], node) for node, each in nodes.items() for edge in each["incomingEdges"]}
     assert edges == edges_of(read(exported(MODEL, "graphml")), "data-flow")
     for metric, total in measured(recorded(MODEL)).items():

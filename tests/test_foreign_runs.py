@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from tests.conftest import Built
 from tests.hook import support
 from tests.support import ROOT, SAMPLES, Json, check_cli, json_cli, made_once, run_cli
+from tests.tables import printed_table
 from tracemap.machine.images import read_images
 from tracemap.machine.symbols import addresses_at
 from tracemap.toolchain import find_tool
@@ -186,6 +188,20 @@ def test_statistics_of_dispatches_keep_their_sums(built: Built, tmp_path: Path) 
     assert {"means-only", "split-evenly"} <= {told["slug"] for told in result["diagnostics"]}
     shared = [site["metrics"]["cpu_ns"]["total"] for site in result["sites"] if site["calls"] == 12]
     assert max(shared) - min(shared) <= 1 + max(shared) // 1000
+
+
+def test_means_that_differ_by_rounding_are_no_disturbance(built: Built, tmp_path: Path) -> None:
+    file = tmp_path / "benchmark.json"
+    report = benchmark(built, file, "--benchmark_min_time=200x")
+    ran = [row for row in report["benchmarks"] if "calls" in row]
+    rounded = [row for row in ran if round(row["cpu_time"] * 200 * 1e6) % round(row["calls"] * 200)]
+    assert rounded, "the time of every kernel is a multiple of its calls, which happens once in 10^8"
+    result = attributed(file, built("hand_mlp"))
+    assert "disturbance" not in {row["reason"] for row in result["residual"]}
+    assert [metric["residual"] for metric in result["metrics"]] == [0, 0]
+    told = {each["slug"]: each["message"] for each in result["diagnostics"]}
+    assert told["run-unverified"].startswith("benchmark.json does not say")
+    assert "(median, p10, p90) is unknown" in told["invocations-unknown"]
 
 
 def test_a_benchmark_tells_its_machine(built: Built, tmp_path: Path) -> None:
@@ -403,6 +419,19 @@ def test_samples_of_perf_are_counted(system: Path) -> None:
     assert told_of_samples(result).startswith(f"{len(lines)} samples of cpu-clock by perf: {share} lie in kernels, ")
     outside = [row["metrics"]["samples"] for row in result["residual"] if row["reason"] == "outside-kernels"]
     assert outside == [len(lines) - inside]
+
+
+def test_samples_alone_tell_of_no_calls(system: Path, tmp_path: Path) -> None:
+    result = attributed(PRINTED, system)
+    assert {place["calls"] for place in (*result["ops"], *result["sites"])} == {None}
+    words = (PRINTED, "--map", system)
+    text = check_cli("attribute", *words, "--by", "site", "--html", tmp_path / "page.html")
+    assert "4 sites: 4 with members, calls unknown" in text
+    assert "calls" not in printed_table(text, "Sites by ")[0]
+    rows = list(csv.DictReader(io.StringIO(check_cli("attribute", *words, "--format", "csv"))))
+    assert {row["calls"] for row in rows} == {""}
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<td class="num" title="the run does not tell">–</td>' in page
 
 
 def test_of_callers_only_the_sample_counts(system: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     "experiments": (
         frozenset({"model", "operations", "reference"}),
         frozenset({"configuring", "describing", "explaining", "job", "keeping", "specs"}),
-        frozenset({"candidates", "changing", "filling", "running", "verifying", "wrapping"}),
+        frozenset({"candidates", "changing", "filling", "outcomes", "running", "verifying", "wrapping"}),
         frozenset({"amounts", "cases", "dispatch_tuner", "runner", "swapping"}),
         frozenset({"plain"}),
         frozenset({"bench"}),

@@ -60,15 +60,40 @@ def test_the_page_shows_the_nights(store: Path, tmp_path: Path) -> None:
     assert "<script>alert" not in markup
 
 
-def test_a_job_records_and_reports(tmp_path: Path) -> None:
-    """The scripts as they are, on a real model: two nights of one machine."""
-    for folder, suffix in (("models", ".mlir"), ("flags", ".flags")):
-        shutil.copy(SAMPLES / folder / f"hand_mlp{suffix}", tmp_path)
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """One in which `tracemap` is that of this checkout."""
     program = tmp_path / "bin" / "tracemap"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tracemap "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    return {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("tonight", "status", "said"),
+    [
+        ("first", 0, "no run is from before"),
+        ("2000-01-01", 0, "no run is from before"),
+        (SINCE, 1, ",slower,"),
+        ("2030-01-01", 2, ""),  # nothing was recorded tonight
+    ],
+)
+def test_a_report_says_how_tonight_was(
+    store: Path, tmp_path: Path, environment: dict[str, str], tonight: str, status: int, said: str
+) -> None:
+    dates = [run["date"] for run in json_cli("store", "list", "--store", store)["runs"]]
+    words = [NIGHTLY / "report.sh", store, tmp_path / "page.html", min(dates) if tonight == "first" else tonight]
+    done = subprocess.run(words, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert said in done.stdout
+    assert (tmp_path / "page.html").is_file()
+
+
+def test_a_job_records_and_reports(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The scripts as they are, on a real model: two nights of one machine."""
+    for folder, suffix in (("models", ".mlir"), ("flags", ".flags")):
+        shutil.copy(SAMPLES / folder / f"hand_mlp{suffix}", tmp_path)
     script = NIGHTLY / "nightly.sh"
     words = [str(script), "hand_mlp.mlir", "store", "branch=main", "night=1"]
     subprocess.run(words, check=True, cwd=tmp_path, env=environment, capture_output=True)

@@ -90,7 +90,7 @@ def test_a_roofline_is_of_the_work_of_all_calls() -> None:
     assert roofline is not None
     points = {(point.kind, point.id): point for point in roofline.points}
     op3 = points["op", "op3"]
-    calls = {result.site: result.calls for result in costs.sites}
+    calls = {result.site: result.calls for result in costs.sites if isinstance(result.calls, int)}
     of_op3 = calls["site0"] + calls["site1"]
     assert (op3.operations, op3.bytes) == (100 * of_op3, 64 * of_op3)
     assert (op3.time_ns, op3.attainable_ns) == (150, 64 * of_op3)

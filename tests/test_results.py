@@ -72,7 +72,7 @@ def test_costs_of_scopes_and_lines_add_up(gpt: Attribution) -> None:
     (op,) = gpt.bundle.op(dearest.op)
     value = dearest.metrics["cpu_ns"].attributed
     assert gpt.op(f"{op.file}:{op.line}")["cpu_ns"] == gpt.op(op.id)["cpu_ns"] == value
-    assert gpt.op(op.id).share("cpu_ns") == value / total.attributed
+    assert gpt.op(op.id).share("cpu_ns") == value / total.work
     file, line = op.frames[0].file, op.frames[0].line
     at_line = [
         share for _, _, frames, share in shares if any((each.file, each.line) == (file, line) for each in frames)

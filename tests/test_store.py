@@ -15,7 +15,9 @@ import pytest
 
 import tracemap
 from tests.conftest import Built, Recorded
+from tests.recording import delay_last_dispatch
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tests.tables import printed_table
 from tracemap.codec import pretty
 from tracemap.graph.bundle import load
 from tracemap.measurements.sql import rows_of
@@ -462,3 +464,18 @@ def test_buckets_tell_percentiles_as_well_as_they_say(store: Path) -> None:
     for site in sketched.groups[0].sites:
         # A rank between two calls is one of them here, and between them there.
         assert abs(site.median - values[site.kernel].median) <= 0.05 * values[site.kernel].median + 20
+
+
+def test_shares_are_those_of_attribute(bundle: Path, tmp_path: Path) -> None:
+    """Also where a call waited: what it waited is no work, in both."""
+    run, store = tmp_path / "run.csv", tmp_path / "store"
+    check_cli("record", bundle, "--iterations", "40", "-o", run)
+    delay_last_dispatch(run, "cpu_ns", 5_000_000)
+    text = check_cli("attribute", run, "--map", bundle, "--metric", "cpu_ns", "--columns", "op,cpu_ns,share")
+    told = {row["op"]: row["of cpu %"] for row in printed_table(text, "Ops by ")}
+    add(bundle, store, run)
+    asked = check_cli("store", "query", "--store", store, "--metric", "cpu_ns")
+    rows = printed_table(asked, MODEL)
+    assert {row["op"]: row["share"] for row in rows if row["op"]} == {op: f"{share} %" for op, share in told.items()}
+    (waited,) = (row for row in rows if row["name"] == "disturbance")
+    assert waited["share"] == ""

@@ -556,7 +556,9 @@ def test_a_comparison_looks_as_it_did(monkeypatch: pytest.MonkeyPatch, request: 
 
 def test_kernels_alone_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Of a run in which a kernel takes another time, and a kernel that is wrong."""
-    made = Bench(module_sha256="0" * 64, run="run-001.parquet", device="local-sync", kernels=(ALONE, OTHER))
+    made = Bench(
+        module_sha256="0" * 64, run="run-001.parquet", device="local-sync", processes=5, kernels=(ALONE, OTHER)
+    )
     check_gold("bench", lambda out: print_bench(made, out), monkeypatch, request)
 
 

@@ -166,7 +166,9 @@ def test_lengths_of_calls_are_counted_once_in_their_bins(built: Built, recorded:
         kernel = bundle.graph.site_by_id[place].kernel
         by_kernel.update({(kernel, first + at): count for at, count in enumerate(counts) if count})
         assert none == 0
-        assert sum(counts) == 2 * costed.site_results[place].calls
+        calls = costed.site_results[place].calls
+        assert isinstance(calls, int)
+        assert sum(counts) == 2 * calls
     expected: Counter[tuple[str, int]] = Counter()
     for kernel, time in rows_of(f"SELECT kernel, duration_ns FROM '{run}' WHERE NOT warmup AND kind = 'dispatch'"):
         expected[kernel, (time**BINS_OF_OCTAVE).bit_length() - 1] += 2

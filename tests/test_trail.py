@@ -12,7 +12,8 @@ from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.query import frames_of, scope_of, select, users_first
+from tracemap.graph.ops import OpId
+from tracemap.graph.query import frames_of, python_frame, scope_of, scope_text, select, users_first
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of
@@ -23,7 +24,7 @@ def called_twice() -> TraceGraph:
     ops = [
         op(1, 1, name="func.call", scope=("h0", "attn"), frames=[("m.py", 10), ("main.py", 1)]),
         op(2, 2, name="func.call", scope=("h1", "attn"), frames=[("m.py", 20), ("main.py", 1)]),
-        op(3, 9, scope=("var",), frames=[("site-packages/jax/numpy.py", 5)]),
+        op(3, 9, function="var", scope=("var",), frames=[("site-packages/jax/numpy.py", 5)]),
     ]
     sites = [site(0, 3, path=[1]), site(1, 3, path=[2])]
     with_paths = [structs.replace(each, members=(structs.replace(each.members[0], path=each.path),)) for each in sites]
@@ -53,6 +54,15 @@ def test_frames_go_on_with_those_of_the_calls_and_libraries_come_last() -> None:
 
 def test_a_scope_finds_the_ops_that_a_call_leads_there() -> None:
     assert [each.id for each in select(called_twice(), "h1/attn").ops] == ["op2", "op3"]
+
+
+def test_an_op_that_works_nowhere_is_where_the_ops_of_its_function_are() -> None:
+    made = called_twice()
+    aside = structs.replace(made.op_by_id["op3"], id=OpId("op4"), scope=(), frames=())
+    function = structs.replace(aside, id=OpId("op5"), name="func.func")
+    made = structs.replace(made, ops=(*made.ops, aside, function))
+    assert [scope_text(made, op) for op in made.ops] == ["h0/attn", "h1/attn", "h0/attn/var +1", "h0/attn +1", ""]
+    assert [getattr(python_frame(made, op), "line", None) for op in made.ops] == [10, 20, 10, 10, None]
 
 
 def test_nested_jits_cost_on_the_lines_that_call_them(built: Built, recorded: Recorded) -> None:

@@ -115,6 +115,7 @@ def test_unit_decides_the_format() -> None:
 def test_share_of_nothing_is_a_dash() -> None:
     assert format_share(0, 0) == "–"
     assert format_share(1, 8) == "12.5 %"
+    assert [format_share(part, 10_000) for part in (0, 4, 5, -4)] == ["0.0 %", "<0.1 %", "0.1 %", ">-0.1 %"]
 
 
 def test_unknown_is_shown_as_unknown() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
+from tests.recording import delay_last_dispatch
 from tests.support import check_cli, json_cli, run_cli
 from tests.tables import amount, printed_table
 from tests.terminals import GOLD, RUN, printed
@@ -226,8 +227,48 @@ def test_counts_of_another_simulator_are_of_unknown_invocations(tmp_path: Path, 
     header = json.loads(Path(f"{RUN}.json").read_text())
     Path(f"{run}.json").write_text(json.dumps({**header, "diagnostics": []}))
     text = check_cli("attribute", run, "--map", fixed("jax_mlp_train"))
-    (first, *_) = printed_table(text, "Ops by cpu_ns, per invocation, mean of 3")
+    (first, *_) = printed_table(text, "Ops by cpu_ns, per invocation: cpu_ns mean of 3; Ir, D1mr, DLmr in all")
     assert "Ir in all" in first
+
+
+def test_what_is_of_one_invocation_or_call_is_not_called_a_sum(built: Built, recorded: Recorded) -> None:
+    """Of two functions costs are sums, as nothing tells by which calls to divide; medians are of single ones."""
+    runs = [recorded(f"hand_multifunc.{function}") for function in ("encode", "decode")]
+    words: tuple[str | Path, ...] = (*runs, "--map", built("hand_multifunc"))
+    head, *_ = printed_table(check_cli("attribute", *words), "Ops by cpu_ns, sums of the whole run, not per invocation")
+    assert [name for name in head if name.startswith("cpu in all ")]
+    of_one = [name for name in head if name.startswith(("median ", "p10 ", "p90 "))]
+    assert of_one
+    assert all(name.endswith("/invocation") and " in all" not in name for name in of_one)
+    head, *_ = printed_table(check_cli("attribute", *words, "--by", "site"), "Sites by ")
+    of_one = [name for name in head if name.startswith(("p50 ", "p10 ", "p90 "))]
+    assert of_one
+    assert all(name.endswith("/call") and " in all" not in name for name in of_one)
+
+
+def test_sums_of_other_invocations_than_those_beside_them_say_so(fixed: Built) -> None:
+    words = (RUN, "--map", fixed("jax_mlp_train"))
+    text = check_cli("attribute", *words, "--totals")
+    for title in ("Ops by cpu_ns", "Balance"):
+        (first, *_) = printed_table(text, f"{title}, sums: cpu_ns of 3 invocations; Ir, D1mr, DLmr of 1")
+        assert {"Ir of 1", "D1mr of 1"} <= {*first}
+        assert {"cpu µs of 3", "cpu ms of 3"} & {*first}
+    alike = check_cli("attribute", *words, "--totals", "--metric", "Ir,D1mr")
+    assert {"Ir", "D1mr"} <= {*printed_table(alike, "Ops by Ir, sums of 1 invocation")[0]}
+    said = "sums: cpu_ns, duration_ns of 3 invocations; Ir, I1mr, ILmr, Dr, D1mr, DLmr, Dw, D1mw, DLmw of 1"
+    exported = check_cli("export", *words, "--to", "callgrind", "-o", "-").splitlines()
+    assert f"desc: Note: {said}" in exported
+    assert "event: Ir : Ir (count, of 1 invocation)" in exported
+    benchmarks = json.loads(check_cli("export", *words, "--to", "google-benchmark", "-o", "-"))
+    assert benchmarks["context"]["counters"] == said
+    profiles = json.loads(check_cli("export", *words, "--to", "speedscope", "-o", "-"))["profiles"]
+    assert [each["name"] for each in profiles][:3] == [
+        "cpu_ns (of 3 invocations)", "duration_ns (of 3 invocations)", "Ir (of 1 invocation)"
+    ]  # fmt: skip
+    rows = check_cli("attribute", *words, "--format", "csv").splitlines()
+    names = rows[0].split(",")
+    of = {row.split(",")[names.index("metric")]: row.split(",")[names.index("invocations")] for row in rows[1:]}
+    assert (of["cpu_ns"], of["Ir"]) == ("3", "1")
 
 
 # ---- Python lines and scopes
@@ -388,3 +429,15 @@ def test_columns_on_request_and_the_interval_of_samples_are_what_the_json_says(
             if value is not None:
                 shown_value, slack = amount(heading, row[heading])
                 assert abs(shown_value - value) <= slack
+
+
+def test_a_slow_call_leaves_the_other_columns_their_unit(built: Built, tmp_path: Path) -> None:
+    run = tmp_path / "run.csv"
+    check_cli("record", built("hand_mlp"), "--iterations", "40", "-o", run)
+    delay_last_dispatch(run, "duration_ns", 3_000_000_000)
+    text = check_cli("attribute", run, "--map", built("hand_mlp"), "--by", "site")
+    head = next(line for line in text.splitlines() if line.startswith("site "))
+    assert " slowest wall s/call " in head
+    assert re.search(r" cpu µs +of cpu % +wall µs ", head)
+    for row in printed_table(text, "Sites by "):
+        assert float(row["cpu µs"].replace(",", "")) >= 0.1

@@ -18,6 +18,9 @@ class Diagnostic(Record, frozen=True):
 DISTURBED: Final = "disturbed"
 """Of a run while which other programs held the processors."""
 
+MEANS_ONLY: Final = "means-only"
+"""Of a run that tells only sums of calls: each has the mean, so that nothing tells which of them waited."""
+
 WINDOW: Final = "window"
 """Of some of a run's calls."""
 

@@ -201,13 +201,17 @@ def format_mean(total: int, count: int, unit: str) -> str:
 
 
 def format_share(part: int, whole: int) -> str:
-    """`part` of `whole` in percent, one decimal: `12.5 %`. A part of nothing is `–`."""
+    """`part` of `whole` in percent, one decimal: `12.5 %`. A part of nothing is `–`; what is not 0 is not written so.
+
+    The page's script writes shares by the same rules (`assets/shared/amounts.js`).
+    """
     if whole == 0:
         return "–"
-    return f"{100 * part / whole:.1f} %"
+    return f"{_SHARE.text(100 * part / whole) if part else '0.0'} %"
 
 
 _STEPS = {"ns": (*_TIME_STEPS, (1, "ns")), "bytes": (*_BYTE_STEPS, (1, "B"))}
+_MOST_IN_UNIT = 10**5
 _WHOLE_COUNTS = 10**8
 """Columns of smaller counts show all their digits."""
 
@@ -224,26 +228,32 @@ class Scale:
     digits: int
 
     @classmethod
-    def of(cls, values: Iterable[float], unit: str, most: float = 0) -> Scale:
+    def of(cls, values: Iterable[float], unit: str, beside: float = 0) -> Scale:
         """The scale of a column in the given unit (as of `format_quantity`, or `%`).
 
         The largest value has at least three digits, the smallest that is not 0 has two, up to three behind the point.
-        `most` is the largest value of all columns that are to be compared with this one.
+        `beside` is the largest value of the column that this one is compared with: it decides the unit, where the
+        largest value here has three digits in that, and not more than five before the point.
 
         >>> Scale.of([108333, 16], "ns")
         Scale(size=1000, unit='µs', digits=3)
+        >>> [Scale.of([108333], "ns", beside).unit for beside in (900, 999_999, 1_000_000, 10**9)]
+        ['µs', 'µs', 'ms', 'µs']
+        >>> Scale.of([12_345_678, 16_000], "ns", 999_999)
+        Scale(size=1000, unit='µs', digits=0)
         """
         sizes = sorted(abs(value) for value in values if value)
         least, own = (sizes[0], sizes[-1]) if sizes else (0, 0)
-        most = max(most, own)
         if unit == "%":
             return cls(1, unit, 1)
-        steps = _STEPS.get(unit, (*_COUNT_STEPS, (1, "")) if most >= _WHOLE_COUNTS else ((1, ""),))
-        size, name = next(((size, name) for size, name in steps if most >= size), steps[-1])
+        steps = _STEPS.get(unit, (*_COUNT_STEPS, (1, "")) if own >= _WHOLE_COUNTS else ((1, ""),))
+        size, name = _step(steps, beside or own)
+        if own and not 0.1 <= own / size < _MOST_IN_UNIT:
+            size, name = _step(steps, own)
         if size == 1 and all(value == int(value) for value in sizes):
             return cls(size, name, 0)
         wanted = max(_places(own / size, 3), _places(least / size, 2))
-        return cls(size, name, min(wanted, 3 if most / size < 1000 else 1))
+        return cls(size, name, min(wanted, 3 if own / size < 1000 else 1))
 
     def text(self, value: float) -> str:
         """A value of the column; one that is not 0 is never written as 0."""
@@ -256,9 +266,16 @@ class Scale:
         )
 
 
+def _step(steps: Sequence[tuple[int, str]], value: float) -> tuple[int, str]:
+    return next(((size, name) for size, name in steps if value >= size), steps[-1])
+
+
 def _places(value: float, significant: int) -> int:
     """How many digits behind the point show so many significant ones."""
     return max(0, significant - 1 - math.floor(math.log10(value))) if value else 0
+
+
+_SHARE: Final = Scale(1, "%", 1)
 
 
 def plural(count: int, word: str, words: str = "") -> str:

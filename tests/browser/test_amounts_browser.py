@@ -159,7 +159,7 @@ def test_where_the_invocations_are_unknown_sums_are_shown_and_named(open_page: O
     write_page(render_page(page_of(GRAPH, untold)), target, force=False)
     browser = unfold(open_page(target))
     assert texts(browser, "#balance td:nth-child(2)") == ["280 ns", "33 ns"]
-    assert texts(browser, "#balance small") == ["sums of the whole run: costs per invocation are unknown"] * 2
+    assert texts(browser, "#balance small") == ["sums of the whole run, not per invocation"] * 2
     assert not find(browser, "#basis").is_enabled()
     press(browser, "i", "m")
     assert find(browser, "#basis").get_attribute("value") == "1"

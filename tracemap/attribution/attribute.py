@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import structs
@@ -42,11 +41,11 @@ def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) 
         UsageInvalid: the runs are of other devices or worker counts.
     """
     found = list(_modules(graph, runs, allow_mismatch=allow_mismatch))
-    check_addable([(run.table, run.header) for run in runs])
+    check_addable([(run.file, run.header) for run in runs])
     return [*found, *(each for run in runs for each in run.header.diagnostics)]
 
 
-def check_addable(runs: Sequence[tuple[Path, RunHeader]]) -> None:
+def check_addable(runs: Sequence[tuple[str, RunHeader]]) -> None:
     """Refuse to add up runs, each with its file, of other devices or worker counts.
 
     Raises:
@@ -66,10 +65,10 @@ def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) ->
     for run in runs:
         digest = run.header.module_sha256
         if not run.has_header or digest is UNKNOWN:
-            text = f"{run.table.name} does not say which module it was recorded from"
+            text = f"{run.file_name} does not say which module it was recorded from"
             yield Diagnostic("run-unverified", text)
         elif digest != graph.module.sha256:
-            text = f"{run.table} was recorded from another module ({digest[:12]}…) than the map's"
+            text = f"{run.file} was recorded from another module ({digest[:12]}…) than the map's"
             if not allow_mismatch:
                 raise RunMismatch(f"{text} ({graph.module.sha256[:12]}…); record again, or --allow-mismatch")
             yield Diagnostic("run-mismatch", text)

@@ -98,14 +98,14 @@ class OpCost(Record, frozen=True):
 class OpResult(Record, frozen=True):
     """An op that is a member of a site, or has a transfer that ran: how often they did, and its cost by metric name.
 
-    `name`, `file` and `line` are those of the op in the map.
+    `name`, `file` and `line` are those of the op in the map. `calls` are unknown where runs have samples alone.
     """
 
     op: OpId
     name: str
     file: Text
     line: Integer
-    calls: Count
+    calls: Integer
     metrics: Mapping[str, OpCost]
 
 
@@ -174,12 +174,13 @@ class PlaceResult:
 
     `split_evenly`: the events could be of several places (they named only a kernel with several sites, or transfers
     alike), so calls, tiles and costs are this one's even share, and the slowest calls those of all of them.
+    `calls`: unknown where the runs have only what was seen inside of kernels, which tells of no calls.
     `tiles`: the workgroups of all calls. `imbalance_percent`: the time on the wall of all workers over the time for
     which they worked, 100 where all worked from the first tile to the last; unknown of a single worker. `slowest`: by
     wall time, or CPU time where that is not told, the slowest first.
     """
 
-    calls: int
+    calls: Integer
     metrics: Mapping[str, SiteCost]
     shares: tuple[MemberShare, ...]
     split_evenly: bool
@@ -224,10 +225,10 @@ class TransferResult(PlaceResult):
 
 @dataclass(frozen=True, slots=True)
 class ResidualRow:
-    """A cost without an op: the reason, the number of events, and the cost by metric name."""
+    """A cost without an op: the reason, the number of events, unknown as `calls` are, and the cost by metric name."""
 
     reason: ResidualReason
-    events: int
+    events: Integer
     metrics: Mapping[str, int]
 
 

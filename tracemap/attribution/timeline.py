@@ -101,7 +101,7 @@ def timeline(
         source = Source(run, Join(graph, run.header), tables, Targets())
         calls = _calls(source)
         if not calls:
-            raise UsageInvalid(f"{run.table}: its rows do not say when they began (start_ns, duration_ns)")
+            raise UsageInvalid(f"{run.file}: its rows do not say when they began (start_ns, duration_ns)")
         which = _TIMED if every else f"{_TIMED} AND {_chosen(run, calls, invocations)}"
         of_events, _ = lookups(source, submission_lookups(source))
         return _spans(source, of_events, which)
@@ -177,7 +177,7 @@ def _chosen(run: Run, calls: Sequence[_Call], wanted: Sequence[int]) -> str:
     for call in wanted:
         if call not in have:
             told = f"it has {min(have)} to {max(have)}" if have else "its rows do not tell calls apart"
-            raise UsageInvalid(f"{run.table}: no call {call} was measured; {told}")
+            raise UsageInvalid(f"{run.file}: no call {call} was measured; {told}")
     median = _median(ranked)
     return _of_calls(wanted or [median.number]) if median else "true"
 

@@ -1,17 +1,17 @@
 """The same program on other devices of the host, without the profiler: how long a call takes on each.
 
-Kernels are the same machine code on all of them; what differs is who runs them, and who waits for whom. A device is
-measured in groups of calls that follow each other, each of which the program times by its own clock; the median is that
-of the groups.
+Kernels are the same machine code on all of them; what differs is who runs them, and who waits for whom. The program
+times each call by its own clock, and the median is that of these calls, as it is of those that are recorded: where a
+few calls wait much longer than the others, a mean of several is far from what a call takes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tracemap.capture.benchmark import HOST_DEVICES, run_benchmark
+from tracemap.capture.enough import LEAST_WARMUP
 from tracemap.capture.plan import Plan
 from tracemap.errors import ProgramFailed, UsageInvalid
 from tracemap.measurements.circumstances import DeviceTime
@@ -19,9 +19,10 @@ from tracemap.measurements.medians import median_of
 from tracemap.toolchain import Progress
 from tracemap.units import Integer
 
-_GROUP_NS: Final = 20_000_000
-"""A group lasts about so long, so that neither the clock nor one call that is disturbed decides it."""
-_FEWEST, _MOST = 3, 31
+_LONGEST_NS: Final = 600_000_000
+"""Calls of a device last about so long together at most: the median of as many is known well enough."""
+_FEWEST, _MOST = 5, 10_000
+"""Calls of a device, warm-up included: half a kilobyte of the program's report each."""
 
 
 def devices_to_time(asked: Sequence[str], own: str) -> tuple[str, ...]:
@@ -61,15 +62,16 @@ def compared(plan: Plan, call_ns: Integer, progress: Progress) -> tuple[DeviceTi
 def _measured(plan: Plan, names: Sequence[str], call_ns: Integer, progress: Progress) -> Iterator[DeviceTime]:
     import numpy as np
 
-    about_ns = max(1, call_ns) if isinstance(call_ns, int) else _GROUP_NS
-    calls = math.ceil(_GROUP_NS / about_ns)
-    share_ns = plan.options.seconds * 1e9 / max(1, len(names))
-    groups = max(_FEWEST, min(_MOST, int(share_ns / (calls * about_ns))))
+    about_ns = max(1, call_ns) if isinstance(call_ns, int) else _LONGEST_NS
+    share_ns = min(_LONGEST_NS, plan.options.seconds * 1e9 / max(1, len(names)))
+    calls = max(_FEWEST, min(_MOST, int(share_ns / about_ns)))
     for device in names:
-        progress(f"timing {plan.entry.name} on {device}, {groups} times {calls} calls")
-        ending = run_benchmark(plan.unprofiled(device, calls, groups))
+        progress(f"timing {plan.entry.name} on {device}, {calls} calls")
+        ending = run_benchmark(plan.unprofiled(device, calls))
         ending.check(f"{plan.entry.name} on {device}")
         if not ending.means_ns:
             raise ProgramFailed(f"{plan.entry.name} on {device} did not say how long its calls took")
-        median = median_of(np.array(ending.means_ns, dtype=np.int64))
-        yield DeviceTime(device, median.value, median.low, median.high, len(ending.means_ns), calls)
+        times_ns = np.array(ending.means_ns, dtype=np.int64)
+        measured = times_ns[min(LEAST_WARMUP, len(times_ns) // 2) :]
+        median = median_of(measured)
+        yield DeviceTime(device, median.value, median.low, median.high, len(measured), 1)

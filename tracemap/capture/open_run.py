@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from tracemap.errors import RunEmpty, RunInvalid, ToolFailed, UsageInvalid
-from tracemap.inputs import copy_given, is_file
+from tracemap.inputs import copy_given, is_file, said_of
 from tracemap.measurements.foreign.google_benchmark import read_google_benchmark
 from tracemap.measurements.foreign.hook_csv import read_hook_csv
 from tracemap.measurements.foreign.perf_script import read_perf_script
@@ -46,18 +46,19 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
         RunVersion: it is of another format version.
         UsageInvalid: the kernel is named of a file that names its own, or is not where none is.
     """
+    named = said_of(str(path))
     if not is_file(str(path)):
         path = _copied(path, folder)
     form = Form.PROFILE if path.suffix == ".ireeprof" else form_of(path)
     if dispatch and form is not Form.HOOK_CSV:
         raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is of CSV files of IREE's hook alone")
     if form is Form.TABLE:
-        return read_run(path)
+        return replace(read_run(path), given=named)
     table = folder / f"{path.name}.parquet"
     with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
         read = _reader(form, dispatch)(path, connection)
         write_run(read.header, read.events, table, force=True)
-    return replace(read_run(table), has_header=False)
+    return replace(read_run(table), has_header=False, given=named)
 
 
 def _copied(path: Path, folder: Path) -> Path:

@@ -71,7 +71,7 @@ def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run
             )
             header = structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic("samples-astray", text)))
         write_run(header, connection.sql(_PLACED.format(rows=rows)), table, force=True)
-    return replace(read_run(table), has_header=run.has_header)
+    return replace(read_run(table), has_header=run.has_header, given=run.file)
 
 
 def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequence[Image]) -> None:

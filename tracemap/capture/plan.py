@@ -116,9 +116,9 @@ class Plan:
         call = replace(self.call, flags=(*self.flags, *more))
         return call.command(BENCHMARK_TOOL, *counted(calls), *profiling_flags(self.device, profile))
 
-    def unprofiled(self, device: str, calls: int, repetitions: int) -> list[str]:
-        """The program on a device, without the profiler: so many calls, again and again."""
-        return replace(self.call, device=device).command(BENCHMARK_TOOL, *counted(calls, repetitions))
+    def unprofiled(self, device: str, calls: int) -> list[str]:
+        """The program on a device, without the profiler: so many calls, each timed by itself."""
+        return replace(self.call, device=device).command(BENCHMARK_TOOL, *counted(1, repetitions=calls))
 
     def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
         """One call with another module in place of ours, on one worker and without a profile."""

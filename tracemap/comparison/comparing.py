@@ -30,7 +30,7 @@ from tracemap.comparison.sides import Compared
 from tracemap.comparison.steadying import steady_spreads
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import Op, OpId
-from tracemap.graph.query import users_first
+from tracemap.graph.query import scope_text, stack_of
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.units import UNKNOWN, Text, Unknown
 
@@ -92,8 +92,8 @@ class _Comparing:
             findings=found,
             metrics=tuple(self._metric(name, unit) for name, unit in self.metrics),
             ops=self.differences,
-            scopes=self._groups(_scope),
-            lines=self._groups(_line(self.after)),
+            scopes=self._groups(lambda pair: self._scope(pair) or "(no scope)"),
+            lines=self._groups(self._line),
             residual=tuple(self._residual()),
             regrouped=tuple(regrouped(self.before, self.after, self.matches)),
             kernels=tuple(kernel_differences(self.before, self.after, self.matches)),
@@ -150,12 +150,23 @@ class _Comparing:
             name=pair.shown.name,
             line_before=one.line if one else UNKNOWN,
             line_after=two.line if two else UNKNOWN,
-            scope=pair.shown.scope,
+            scope=tuple(filter(None, self._scope(pair).split("/"))),
             fate_before=one.fate.value if one else UNKNOWN,
             fate_after=two.fate.value if two else UNKNOWN,
             code=self._code(pair),
             amounts=self._amounts(pair),
         )
+
+    def _scope(self, pair: Pair) -> str:
+        return scope_text((self.after if pair.after else self.before).graph, pair.shown)
+
+    def _line(self, pair: Pair) -> str:
+        """The line of the user's program that made an op: of Python where that is known, else of the model."""
+        op = pair.shown
+        frames = stack_of((self.after if pair.after else self.before).graph, op)
+        if frames:
+            return f"{frames[0].file}:{frames[0].line}"
+        return "(unknown)" if isinstance(op.file, Unknown) or isinstance(op.line, Unknown) else f"{op.file}:{op.line}"
 
     def _amounts(self, pair: Pair) -> Mapping[str, Amount]:
         one, two = self._costs
@@ -274,20 +285,3 @@ class _Comparing:
         if self.metrics and not self._per_invocation:
             text = "a run does not tell of how many invocations it is: amounts are of the whole runs"
             yield Diagnostic("invocations-unknown", text)
-
-
-def _scope(pair: Pair) -> str:
-    return "/".join(pair.shown.scope) or "(no scope)"
-
-
-def _line(after: Compared) -> Callable[[Pair], str]:
-    """The line of the user's program that made an op: of Python where that is known, else of the model."""
-
-    def line(pair: Pair) -> str:
-        op = pair.shown
-        frames = users_first(after.graph, op.frames)
-        if frames:
-            return f"{frames[0].file}:{frames[0].line}"
-        return "(unknown)" if isinstance(op.file, Unknown) or isinstance(op.line, Unknown) else f"{op.file}:{op.line}"
-
-    return line

@@ -13,8 +13,9 @@ from tracemap.experiments.cases import Case, find_cases
 from tracemap.experiments.describing import arguments, operation_name
 from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
 from tracemap.experiments.filling import left_behind, whole_memory
-from tracemap.experiments.job import Answer, Call, Job, Timed
+from tracemap.experiments.job import Answer, Call, Job
 from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
+from tracemap.experiments.outcomes import NOT_RUN, Outcome, shared_out, spread_of, together
 from tracemap.experiments.plain import Plain
 from tracemap.experiments.reference.elements import SURPRISES, UNDEFINED, not_computed
 from tracemap.experiments.running import Ended, run_job
@@ -24,7 +25,6 @@ from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.types import add
 from tracemap.machine.sameness import same_code
-from tracemap.measurements.order import quartiles
 from tracemap.memory import free_memory
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
@@ -77,18 +77,6 @@ def bench(request: BenchRequest, progress: Progress) -> tuple[KernelBench, ...]:
         return _Benching(request, folder, progress).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What became of a case that was run; `ended`: how it ended before its time, "" where it did not."""
-
-    answer: Answer
-    verification: Verification
-    ended: str
-
-
-_NOT_RUN: Final = Answer(0, 0.0, Timed(0, 0, ()), Timed(0, 0, ()))
-
-
 class _Benching:
     """The steps, in order."""
 
@@ -104,7 +92,7 @@ class _Benching:
         self._progress("reading the kernels")
         cases = self._cases()
         runnable = [case for case in cases if not case.obstacle]
-        outcomes: dict[int, _Outcome] = {}
+        outcomes: dict[int, Outcome] = {}
         same: dict[str, bool] = {}
         if runnable:
             self._progress(f"compiling {len(runnable)} kernels")
@@ -141,10 +129,10 @@ class _Benching:
         order = {name: number for number, name in enumerate(wanted)}
         return sorted((case for case in found if case.kernel in order), key=lambda case: order[case.kernel])
 
-    def _outcomes(self, cases: Sequence[Case], module: Path) -> dict[int, _Outcome]:
+    def _outcomes(self, cases: Sequence[Case], module: Path) -> dict[int, Outcome]:
         """Run and verify all; those whose made-up numbers lead to none once more, with others."""
         cold = self._options.cold
-        outcomes = self._run(cases, module, range(len(cases)), self._options.repetitions, cold=cold, positive=False)
+        outcomes = self._timed(cases, module, range(len(cases)), cold=cold)
         again = [number for number, each in outcomes.items() if each.verification.reason == NOT_FINITE]
         if again:
             verified = self._run(cases, module, again, 0, cold=False, positive=True)
@@ -159,20 +147,18 @@ class _Benching:
                 outcomes[number] = replace(outcomes[number], verification=verification)
         return outcomes
 
-    def _with_cold(self, cases: Sequence[Case], module: Path, outcomes: dict[int, _Outcome]) -> dict[int, _Outcome]:
+    def _with_cold(self, cases: Sequence[Case], module: Path, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
         """Measure with cold caches too what takes another time in the application."""
         if self._options.cold:
             return outcomes
         again = [number for number, outcome in outcomes.items() if self._differs(cases[number], outcome)]
         if again:
-            measured = self._run(
-                cases, module, again, self._options.repetitions, cold=True, positive=False, verify=False
-            )
+            measured = self._timed(cases, module, again, cold=True, verify=False)
             for number, other in measured.items():
                 outcomes[number] = replace(outcomes[number], answer=other.answer)
         return outcomes
 
-    def _look_at_application(self, cases: Sequence[Case], outcomes: Mapping[int, _Outcome]) -> None:
+    def _look_at_application(self, cases: Sequence[Case], outcomes: Mapping[int, Outcome]) -> None:
         """What the run tells, and a recording made now where it differs."""
         application, again = self._request.application(self._peaks), Application()
         if any(self._differs(cases[number], outcome) for number, outcome in outcomes.items()):
@@ -181,12 +167,29 @@ class _Benching:
         self._run_of_application = Recorded(application, typical_ratio(_beside(application, cases, outcomes)))
         self._again = Recorded(again, typical_ratio(_beside(again, cases, outcomes)))
 
-    def _differs(self, case: Case, outcome: _Outcome) -> bool:
+    def _differs(self, case: Case, outcome: Outcome) -> bool:
         if not outcome.answer.warm.call_ns:
             return False
         warm_ns, known = statistics.median(outcome.answer.warm.call_ns), self._application.sites
         seen = [known[site.id].median_ns for site in case.sites if site.id in known]
         return any(not alike(median_ns, warm_ns) for median_ns in seen)
+
+    def _timed(
+        self, cases: Sequence[Case], module: Path, numbers: Sequence[int], *, cold: bool, verify: bool = True
+    ) -> dict[int, Outcome]:
+        """Run some of the cases in one process after the other, which share the repetitions; the first one verifies.
+
+        Where a process puts its data and code is by chance, and stays as it is: repeated in one process alone, times
+        agree with each other and not with those of the next (T. Kalibera, R. Jones: Rigorous benchmarking in reasonable
+        time, ISMM 2013: repetition belongs where times vary, up to the highest level).
+        """
+        first, *others = shared_out(self._options)
+        outcomes = self._run(cases, module, numbers, first, cold=cold, positive=False, verify=verify)
+        for repetitions in others:
+            sound = [number for number in numbers if number in outcomes and not outcomes[number].ended]
+            again = self._run(cases, module, sound, repetitions, cold=cold, positive=False, verify=False)
+            outcomes |= {number: together(outcomes[number], other) for number, other in again.items()}
+        return outcomes
 
     def _run(
         self,
@@ -198,7 +201,7 @@ class _Benching:
         cold: bool,
         positive: bool,
         verify: bool = True,
-    ) -> dict[int, _Outcome]:
+    ) -> dict[int, Outcome]:
         """Run some of the cases."""
         options, verify = self._options, verify and not self._options.no_verify
         calls = tuple(cases[number].call(number, positive) for number in numbers)
@@ -206,7 +209,7 @@ class _Benching:
         cold_bytes = _COLD_CACHES * self._request.cache_bytes if cold else 0
         least_ns = max(1, round(options.min_time * 1e6))
         job = Job((str(module),), _DEVICE, calls, str(outputs), repetitions, least_ns, cold_bytes)
-        outcomes: dict[int, _Outcome] = {}
+        outcomes: dict[int, Outcome] = {}
 
         def tell(place: int) -> None:
             self._progress(f"running {cases[numbers[place]].kernel} ({place + 1} of {len(calls)})")
@@ -215,16 +218,16 @@ class _Benching:
             number = numbers[answer.call]
             if isinstance(answer, Ended):
                 found = _not_verified(answer.text) if answer.for_memory else _failed(answer.text)
-                outcomes[number] = _Outcome(_NOT_RUN, found, answer.text)
+                outcomes[number] = Outcome(NOT_RUN, found, answer.text)
                 continue
             verification = verified(cases[number], calls[answer.call], self._folder, answer) if verify else _UNASKED
-            outcomes[number] = _Outcome(answer, verification, "")
+            outcomes[number] = Outcome(answer, verification, "")
         return outcomes
 
-    def _result(self, case: Case, outcome: _Outcome | None, same_code: bool | None) -> KernelBench:
+    def _result(self, case: Case, outcome: Outcome | None, same_code: bool | None) -> KernelBench:
         """All that is known of a case."""
-        answer = _NOT_RUN if outcome is None else outcome.answer
-        warm, cold = _spread(answer.warm), _spread(answer.cold)
+        answer = NOT_RUN if outcome is None else outcome.answer
+        warm, cold = spread_of(answer.warm), spread_of(answer.cold)
         verification = _not_verified(case.obstacle) if outcome is None else outcome.verification
         operations, moved = self._work(case)
         seconds = warm.median / 1e9 if warm else 0.0
@@ -271,7 +274,7 @@ class _Benching:
 
 
 def _beside(
-    application: Application, cases: Sequence[Case], outcomes: Mapping[int, _Outcome]
+    application: Application, cases: Sequence[Case], outcomes: Mapping[int, Outcome]
 ) -> Iterator[tuple[float, float]]:
     """Of each kernel that a run has the time of its first site there, and its time alone."""
     known = application.sites
@@ -284,7 +287,7 @@ def _beside(
 _UNASKED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
 
 
-def _has_no_reference(outcome: _Outcome) -> bool:
+def _has_no_reference(outcome: Outcome) -> bool:
     """Whether numpy could not compute a kernel that came to its end, and that has one result."""
     found = outcome.verification
     unknown = found.status is Status.NOT_VERIFIED and found.reference is UNKNOWN and found is not _UNASKED
@@ -313,14 +316,6 @@ def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verificati
     except SURPRISES as error:
         return _not_verified(not_computed(error))
     return judged(call, expected, actual, computed.stored, _NUMPY, computed.precision)
-
-
-def _spread(timed: Timed) -> Spread | None:
-    if not timed.call_ns:
-        return None
-    times = timed.call_ns
-    q1, median, q3 = quartiles(times)
-    return Spread(round(median, 3), round(q1, 3), round(q3, 3), len(times), timed.batch, timed.copies)
 
 
 def _by_the_map(case: Case) -> tuple[Integer, Integer]:

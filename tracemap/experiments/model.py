@@ -32,7 +32,7 @@ class Verification(Record, frozen=True):
 
 
 class Spread(Record, frozen=True):
-    """Times of a call over repetitions of a batch, in nanoseconds: the median and the quartiles.
+    """Times of a call over repetitions of a batch, in all processes, in nanoseconds: the median and the quartiles.
 
     `batch` is how many calls were timed at once, `repetitions` how often, `buffers` on how many sets of data in turn.
     """
@@ -91,13 +91,17 @@ class KernelBench(Record, frozen=True):
 
 
 class Bench(Document, frozen=True, kw_only=True):
-    """All kernels that were asked for, the dearest first where a run tells, else in the order of the program."""
+    """All kernels that were asked for, the dearest first where a run tells, else in the order of the program.
 
-    schema_version: Literal[1] = 1
+    `processes`: so many shared the repetitions of each kernel. Versions: 1: first. 2: `processes`.
+    """
+
+    schema_version: Literal[2] = 2
     kind: Literal["bench"] = "bench"
     module_sha256: str
     run: Text = UNKNOWN
     device: str
+    processes: Count
     kernels: tuple[KernelBench, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
 

@@ -81,12 +81,8 @@ def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
     """The ids of the ops in a scope or below it, also of those that a call leads there in one of their sites."""
     if not scope:
         return []
-    found = {op.id for op in graph.ops if op.scope[: len(scope)] == scope}
-    for site in graph.sites:
-        for member in site.members:
-            if member.path and scope_of(graph, graph.op_by_id[member.op], member.path)[: len(scope)] == scope:
-                found.add(member.op)
-    return [op.id for op in graph.ops if op.id in found]
+    below = (op for op in graph.ops if any(each[: len(scope)] == scope for each in (op.scope, *scopes_of(graph, op))))
+    return [op.id for op in below]
 
 
 def ops_at(graph: TraceGraph, file: str, line: int) -> list[Op]:
@@ -147,6 +143,18 @@ def scope_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[str, ...]:
     return _inside(joined, op.scope)
 
 
+def scopes_of(graph: TraceGraph, op: Op) -> tuple[tuple[str, ...], ...]:
+    """The scopes that an op has by the calls that lead to it, each once; its own where no calls are known to."""
+    paths = graph.paths_of_op.get(op.id, ((),))
+    return tuple(dict.fromkeys([scope_of(graph, op, path) for path in paths]))
+
+
+def scope_text(graph: TraceGraph, op: Op) -> str:
+    """The scope of an op for tables; of one that several calls lead to, the first, and how many more there are."""
+    first, *others = scopes_of(graph, op)
+    return "/".join(first) + (f" +{len(others)}" if others else "")
+
+
 def _inside(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
     return inner if inner[: len(outer)] == outer else outer + inner
 
@@ -159,11 +167,21 @@ def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ..
     return tuple(dict.fromkeys(frame for stack in stacks for frame in stack))
 
 
+def stack_of(graph: TraceGraph, op: Op) -> tuple[Frame, ...]:
+    """The frames of an op with those of the first calls that lead to it; the user's own come first."""
+    return users_first(graph, frames_of(graph, op, graph.paths_of_op.get(op.id, ((),))[0]))
+
+
 def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames of the user's own files, innermost first, then those of libraries, by the map's patterns."""
     if len(frames) < 2:
         return tuple(frames)
     return tuple(sorted(frames, key=lambda frame: _is_of(frame.file, graph.library)))
+
+
+def python_frame(graph: TraceGraph, op: Op) -> Frame | None:
+    """The innermost of the user's own frames that made an op, calls that lead to it included; None: there is none."""
+    return next(iter(users_own(graph, stack_of(graph, op))), None)
 
 
 def users_own(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:

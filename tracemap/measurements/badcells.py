@@ -20,7 +20,7 @@ _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
 def explain_bad_cell(run: Run, error: Exception) -> RunInvalid:
     """The error for a scan of `events_sql` that failed: it names file, line, column and the offending text."""
     found = _bad_cell_of_csv(run) if run.format == "csv" else _bad_cell_of_parquet(run)
-    return RunInvalid(f"{run.table}: {found or f'cannot be read: {first_line(error)}'}")
+    return RunInvalid(f"{run.file}: {found or f'cannot be read: {first_line(error)}'}")
 
 
 # ---- CSV

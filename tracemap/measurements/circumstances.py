@@ -51,11 +51,14 @@ UNOBSERVED: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, U
 
 
 class DeviceTime(Record, frozen=True):
-    """How long a call took on a device, without the profiler: the median of groups of calls, with its 95 % interval."""
+    """How long a call took on a device, without the profiler: the median of calls, with its 95 % interval.
+
+    Runs of earlier releases have the median of means of groups of calls.
+    """
 
     device: str
     median_ns: Integer
     low_ns: Integer
     high_ns: Integer
     groups: Count
-    calls: Annotated[Count, msgspec.Meta(description="In each group.")]
+    calls: Annotated[Count, msgspec.Meta(description="In each group: 1, the median is that of single calls.")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -18,7 +18,7 @@ from tracemap.codec import Count, Document, OtherVersion, Positive, Record, deco
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid, RunVersion
 from tracemap.measurements.circumstances import UNKNOWN_MACHINE, UNOBSERVED, DeviceTime, Disturbance, Machine
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 # ---- the header
 
@@ -291,7 +291,8 @@ class Run:
 
     `columns` are the names as they stand in the file, in order; `metrics` those among them that are measured,
     under their canonical names (`duration_us` is the metric `duration_ns`).
-    `has_header` is False for a bare CSV: nothing then says which module it belongs to.
+    `has_header` is False for a bare CSV: nothing then says which module it belongs to. `given`: what the user named,
+    where the table is one that was made of it.
     """
 
     header: RunHeader
@@ -300,6 +301,17 @@ class Run:
     columns: tuple[str, ...]
     metrics: tuple[Metric, ...]
     has_header: bool
+    given: Text = UNKNOWN
+
+    @property
+    def file(self) -> str:
+        """The file as the user knows it."""
+        return str(self.table) if isinstance(self.given, Unknown) else self.given
+
+    @property
+    def file_name(self) -> str:
+        """The same without its folder."""
+        return PurePath(self.file).name
 
     @property
     def step_metrics(self) -> tuple[Metric, ...]:

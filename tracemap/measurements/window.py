@@ -58,7 +58,7 @@ def cut(run: Run, window: Window, folder: Path) -> Run:
         return run
     if "start_ns" not in {column.means for column in columns_of(run)}:
         raise UsageInvalid(
-            f"{run.table}: has no start_ns, so nothing tells when its calls began; no window of it can be cut"
+            f"{run.file}: has no start_ns, so nothing tells when its calls began; no window of it can be cut"
         )
     table = folder / f"{run.table.stem}-window.parquet"
     with open_database() as connection:
@@ -66,7 +66,7 @@ def cut(run: Run, window: Window, folder: Path) -> Run:
             _write(run, window, connection, table)
         except reading_errors() as error:
             raise explain_bad_cell(run, error) from error
-    return replace(read_run(table), has_header=run.has_header)
+    return replace(read_run(table), has_header=run.has_header, given=run.file)
 
 
 def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, table: Path) -> None:
@@ -78,7 +78,7 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
     ((found, chosen),) = connection.execute(_FOUND.format(began=call_began)).fetchall()
     if not found:
         ends = "nothing in it tells when it began" if first is None else f"the last one at {format_ns(last - first)}"
-        raise UsageInvalid(f"{run.table}: no call began {window}; {ends}")
+        raise UsageInvalid(f"{run.file}: no call began {window}; {ends}")
     text = f"these are the {chosen:,} of {plural(calls, 'call')} that began {window}"
     header = structs.replace(
         run.header,

@@ -23,6 +23,9 @@ class BenchOptions(FunctionOptions):
     )
     no_verify: bool = option(False, "Do not compare what kernels compute with a reference.")
     repetitions: int = option(10, "How often a batch of calls is timed.", metavar="N", at_least=1, at_most=10_000)
+    processes: int = option(
+        5, "So many processes share the repetitions; times differ between them.", metavar="N", at_least=1, at_most=1_000
+    )
     min_time: float = option(
         10.0,
         "A batch takes so long at least, and a hundred times as long as its submission.",
@@ -30,7 +33,7 @@ class BenchOptions(FunctionOptions):
         above=0,
         at_most=60_000,
     )
-    time_limit: float = option(60.0, "Give a kernel up that takes longer in all.", metavar="S", above=0)
+    time_limit: float = option(60.0, "Give a kernel up that takes longer in a process.", metavar="S", above=0)
     seconds: float = option(
         1.0,
         "Where the application takes another time, record it again for so long, on one worker; 0: not at all.",

@@ -13,7 +13,7 @@ from tracemap.diagnostics import DISTURBED
 from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import ElapsedParts
 from tracemap.reports.basis import with_interval
-from tracemap.units import Unknown, format_ns, format_share
+from tracemap.units import Unknown, format_ns, format_share, sum_of
 
 _MUCH: Final = 0.5
 """Advice is given from so much of the elapsed time on."""
@@ -28,7 +28,9 @@ def devices_compared(devices: Sequence[DeviceTime]) -> str:
     first = _first(devices)
     is_first = len(devices) > 1 and all(_is_faster(first, each) for each in devices if each is not first)
     outcome = f"{first.device} is faster" if is_first else "the intervals do not tell which is faster"
-    return f"median call: {', '.join(times)}; {outcome}"
+    # Earlier releases timed groups of calls: the median of their means is not that of calls.
+    what = "median call" if all(each.calls == 1 for each in devices) else "median of means of several calls"
+    return f"{what}: {', '.join(times)}; {outcome}"
 
 
 def advice(attribution: Attribution) -> str:
@@ -37,9 +39,9 @@ def advice(attribution: Attribution) -> str:
     around = _around(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
         return ""
-    kernels, dispatches = run.elapsed.kernels_ns, sum(site.calls for site in attribution.sites)
+    kernels, dispatches = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
     what = f"{format_share(around, run.elapsed_ns)} of the elapsed time is queue and host"
-    if isinstance(kernels, int) and dispatches:
+    if isinstance(kernels, int) and isinstance(dispatches, int) and dispatches:
         what += f", around kernels of {format_ns(round(kernels / dispatches))}"
     if any(each.slug == DISTURBED for each in attribution.diagnostics):
         what += ", of which waiting for processors may be a part, as the run was disturbed"

@@ -30,17 +30,40 @@ def scaled_unit(unit: str) -> tuple[str, int]:
 
 
 def basis(metrics: Sequence[MetricTotal], *, totals: bool) -> str:
-    """Of what the numbers of these metrics are, in words."""
-    several = [calls for calls in dict.fromkeys(map(known_invocations, metrics)) if calls]
-    if not several:
-        return "sums of the whole run" if totals else "sums of the whole run: costs per invocation are unknown"
-    if totals:
-        return f"sums of {plural(several[0], 'invocation')}" if len(several) == 1 else "sums of the whole run"
+    """Of what the numbers of these metrics are, in words.
+
+    Times, samples and simulated counts of one run are of different numbers of invocations: each is told then.
+    """
+    several = [*dict.fromkeys(map(known_invocations, metrics))]
+    if several == [0]:
+        return "sums of the whole run" + ("" if totals else ", not per invocation")
     if len(several) == 1:
-        return f"per invocation, mean of {several[0]:,}"
+        return f"sums of {plural(several[0], 'invocation')}" if totals else f"per invocation, mean of {several[0]:,}"
     of = {calls: [metric.name for metric in metrics if known_invocations(metric) == calls] for calls in several}
-    means = {calls: f"mean of {calls:,}" if calls > 1 else "of 1" for calls in of}
-    return "per invocation: " + "; ".join(f"{', '.join(names)} {means[calls]}" for calls, names in of.items())
+    first = next(calls for calls in several if calls)
+    words = {calls: _of_sums(calls, calls == first) if totals else _of_means(calls) for calls in several}
+    told = "; ".join(f"{', '.join(names)} {words[calls]}" for calls, names in of.items())
+    return f"{'sums' if totals else 'per invocation'}: {told}"
+
+
+def _of_sums(calls: int, is_first: bool) -> str:
+    if not calls:
+        return "in all"
+    return f"of {plural(calls, 'invocation')}" if is_first else f"of {calls:,}"
+
+
+def _of_means(calls: int) -> str:
+    if not calls:
+        return "in all"
+    return f"mean of {calls:,}" if calls > 1 else "of 1"
+
+
+def counted_in(metric: MetricTotal, metrics: Sequence[MetricTotal]) -> str:
+    """How many invocations the sums of a metric are of, where those of other metrics are of others; else nothing."""
+    if len({*map(known_invocations, metrics)}) < 2:
+        return ""
+    calls = known_invocations(metric)
+    return f"of {plural(calls, 'invocation')}" if calls else "of an unknown number of invocations"
 
 
 def elapsed_of_one(run: RunHeader) -> Integer:

@@ -15,7 +15,7 @@ from tracemap.codec import Record
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Site
-from tracemap.graph.query import frames_of, scope_of, users_first
+from tracemap.graph.query import frames_of, scope_of, scope_text, stack_of, users_first
 from tracemap.measurements.model import UNKNOWN_PARTS
 from tracemap.reports.labels import or_dash
 from tracemap.units import Text, Unknown, format_share
@@ -241,14 +241,8 @@ class CostedMap:
 
     def scope_of(self, op: Op) -> str:
         """The scope of an op for tables; of one that several calls lead to, the first, and how many more there are."""
-        reached = self.reached_by_op.get(op.id, ())
-        if len(reached) < 2:
-            return "/".join(reached[0].scope if reached else op.scope)
-        scopes = list(dict.fromkeys([each.scope for each in reached]))
-        more = f" +{len(scopes) - 1}" if len(scopes) > 1 else ""
-        return "/".join(scopes[0]) + more
+        return scope_text(self.graph, op)
 
     def frames_of(self, op: Op) -> tuple[Frame, ...]:
         """The frames of an op, those of the first calls that lead to it included; the user's own come first."""
-        reached = self.reached_by_op.get(op.id, ())
-        return reached[0].frames if reached else users_first(self.graph, op.frames)
+        return stack_of(self.graph, op)

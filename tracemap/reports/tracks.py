@@ -11,7 +11,8 @@ from typing import Final
 from tracemap.attribution.model import Attribution, MemberShare
 from tracemap.attribution.timeline import Span
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Op
+from tracemap.graph.ops import Op, OpId
+from tracemap.graph.query import scope_of, scope_text
 from tracemap.inert import without_controls
 from tracemap.reports.costed import DEFAULT_METRIC
 from tracemap.units import Unknown
@@ -84,6 +85,8 @@ class OpShare:
     """An op of a span, and its part of the cost in percent, of the metric that is split."""
 
     op: Op
+    scope: str
+    """As the calls have it that lead to the op there."""
     percent: float
 
 
@@ -94,6 +97,7 @@ class Shares:
         self._graph = graph
         names = [metric.name for metric in attribution.metrics]
         self.metric = DEFAULT_METRIC if DEFAULT_METRIC in names else names[0]
+        self._paths = {(site.id, member.op): member.path for site in graph.sites for member in site.members}
         self._shares: Mapping[str, Sequence[MemberShare]] = {
             **{site.site: site.shares for site in attribution.sites},
             **{each.transfer: each.shares for each in attribution.transfers},
@@ -101,9 +105,16 @@ class Shares:
 
     def of(self, span: Span) -> list[OpShare]:
         """The ops of its place; of one that may be several places the mean of them."""
-        percent: dict[str, float] = defaultdict(float)
+        percent: dict[OpId, float] = defaultdict(float)
         for place in span.places:
             for share in self._shares.get(place, ()):
                 percent[share.op] += float(share.weight.get(self.metric, 0)) * 100 / len(span.places)
         ranked = sorted(percent.items(), key=lambda item: -item[1])
-        return [OpShare(self._graph.op_by_id[op], round(part, 2)) for op, part in ranked]
+        return [OpShare(self._graph.op_by_id[op], self._scope(op, span), round(part, 2)) for op, part in ranked]
+
+    def _scope(self, op: OpId, span: Span) -> str:
+        at = [(place, op) for place in span.places]
+        paths = list(dict.fromkeys([self._paths[each] for each in at if each in self._paths]))
+        if len(paths) != 1:
+            return scope_text(self._graph, self._graph.op_by_id[op])
+        return "/".join(scope_of(self._graph, self._graph.op_by_id[op], paths[0]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.attribution import model
 from tracemap.errors import QueryInvalid
-from tracemap.graph.query import named, same_file, users_own
+from tracemap.graph.query import named, python_frame, same_file
 from tracemap.results.bundle import Bundle
 from tracemap.results.pictures import bar, heading, table
 from tracemap.results.showing import shown
@@ -158,23 +158,23 @@ class Attribution(model.Attribution, AsTable):
                 ops[str(reached.op.id)] = None
                 for name, value in reached.attributed.items():
                     sums[name] += value
-        return Cost(what, tuple(ops), sums, {metric.name: metric.attributed for metric in self.metrics})
+        return Cost(what, tuple(ops), sums, {metric.name: metric.work for metric in self.metrics})
 
     def _columns(self) -> Columns:
         """A row for each op that is a member of a site; a column for each metric, and one of what it is part of."""
         costed = self._costed()
         by_id = costed.graph.op_by_id
         ops = [by_id[result.op] for result in self.ops]
-        frames = [users_own(costed.graph, costed.frames_of(op))[:1] for op in ops]
+        frames = [python_frame(costed.graph, op) for op in ops]
         columns: dict[str, list[Value]] = {
             "op": [str(op.id) for op in ops],
             "name": [op.name for op in ops],
             "file": [known(op.file) for op in ops],
             "line": [known(op.line) for op in ops],
             "scope": [costed.scope_of(op) for op in ops],
-            "python": [f"{frame[0].file}:{frame[0].line}" if frame else None for frame in frames],
+            "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
             "fate": [op.fate.value for op in ops],
-            "calls": [result.calls for result in self.ops],
+            "calls": [known(result.calls) for result in self.ops],
         }
         for metric in self.metrics:
             columns[metric.name] = [result.metrics[metric.name].attributed for result in self.ops]
@@ -203,9 +203,9 @@ class Attribution(model.Attribution, AsTable):
         rows = []
         for result in dearest:
             op, value = costed.graph.op_by_id[result.op], result.metrics[metric.name].attributed
-            own = users_own(costed.graph, costed.frames_of(op))[:1]
-            place = f"{Path(own[0].file).name}:{own[0].line}" if own else f"{known(op.file)}:{known(op.line)}"
-            amount = format_quantity(value, metric.unit), format_share(value, metric.attributed)
+            own = python_frame(costed.graph, op)
+            place = f"{Path(own.file).name}:{own.line}" if own else f"{known(op.file)}:{known(op.line)}"
+            amount = format_quantity(value, metric.unit), format_share(value, metric.work)
             rows.append((str(op.id), place, op.name, costed.scope_of(op), *amount))
         more = len(self.ops) - len(rows)
         rest = heading(f"… {more} more") if more > 0 else ""

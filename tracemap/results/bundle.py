@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tracemap.graph import bundle as stored
 from tracemap.graph.ops import Op
-from tracemap.graph.query import named, ops_in_scope
+from tracemap.graph.query import named, ops_in_scope, python_frame, scope_text
 from tracemap.results.pictures import bar, heading, table
 from tracemap.results.showing import shown
 from tracemap.results.tables import AsTable, Columns, known
@@ -83,6 +83,7 @@ class Bundle(stored.Bundle, AsTable):
         """A row for each op of the model."""
         graph = self.graph
         ops = graph.ops
+        frames = [python_frame(graph, op) for op in ops]
         return {
             "op": [str(op.id) for op in ops],
             "name": [op.name for op in ops],
@@ -90,8 +91,8 @@ class Bundle(stored.Bundle, AsTable):
             "line": [known(op.line) for op in ops],
             "column": [known(op.column) for op in ops],
             "function": [known(op.function) for op in ops],
-            "scope": ["/".join(op.scope) for op in ops],
-            "python": [f"{op.frames[0].file}:{op.frames[0].line}" if op.frames else None for op in ops],
+            "scope": [scope_text(graph, op) for op in ops],
+            "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
             "fate": [op.fate.value for op in ops],
             "reason": [op.reason.text for op in ops],
             "sites": [len(graph.sites_of_op.get(op.id, ())) for op in ops],

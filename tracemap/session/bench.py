@@ -50,12 +50,15 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     from tracemap.capture.peaks import PeakMeter
     from tracemap.experiments.bench import BenchRequest
     from tracemap.experiments.bench import bench as run_kernels
+    from tracemap.experiments.outcomes import shared_out
     from tracemap.measurements.model import UNTOLD_HEADER
 
     check_files(options.output, force=options.force)
     run = options.run or newest_run(bundle)
     if not bundle.graph.kernels:
-        return _written(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, kernels=()), options)
+        return _written(
+            Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, processes=0, kernels=()), options
+        )
     check_top(bundle, options.top, run)
     meter = PeakMeter()
     costs = None if run is None else _attribution(bundle, run, progress)
@@ -73,6 +76,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
             module_sha256=bundle.graph.module.sha256,
             run=UNKNOWN if run is None else run.name,
             device=_DEVICE,
+            processes=len(shared_out(options)),
             kernels=found,
             diagnostics=(*again.diagnostics, *([Diagnostic("peaks-doubtful", meter.doubt)] if meter.doubt else ())),
         ),
@@ -222,7 +226,11 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
     spreads = {
         site.site: (site.calls, site.metrics[_METRIC].per_call) for site in costs.sites if _METRIC in site.metrics
     }
-    sites = {name: SiteCalls(calls, spread.median) for name, (calls, spread) in spreads.items() if spread is not None}
+    sites = {
+        name: SiteCalls(calls, spread.median)
+        for name, (calls, spread) in spreads.items()
+        if spread is not None and isinstance(calls, int)
+    }
     speed = 1.0
     if peaks is not None and header.peaks.source == "measured":
         speed = header.peaks.operations_per_second / peaks.operations_per_second

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
+from msgspec import structs
+
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ToolMissing, UsageInvalid
+from tracemap.inputs import is_file
+from tracemap.options.attribute import Rule
 from tracemap.options.diff import DiffOptions
 from tracemap.outputs import check_files, is_stream, show_as, write_shown
 from tracemap.session.damage import damage_named
@@ -99,17 +105,39 @@ def _compared(
     }
     for (bundle, runs), page in zip(named, pages, strict=True):
         with_runs = bool(of_base and runs)
-        second = _joined(bundle, runs if with_runs else [], options, progress)
-        made = _pair(firsts[with_runs], second, options, progress)
+        first, second = firsts[with_runs], _joined(bundle, runs if with_runs else [], options, progress)
+        alike = _by_one_rule(((base, of_base), first), ((bundle, runs), second), options, progress)
+        made = _pair(*(alike or (first, second)), options, progress)
+        if alike:
+            made = structs.replace(made, diagnostics=(*made.diagnostics, _BY_ONE_RULE))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page
 
             progress("writing the page")
-            write_diff_page(made, firsts[with_runs], second, page, force=options.force)
+            write_diff_page(made, *(alike or (first, second)), page, force=options.force)
         yield made
 
 
 _Side = tuple["Bundle", "Compared"]
+_Named = tuple["Bundle | None", Sides]
+_BY_ONE_RULE: Final = Diagnostic(
+    "split-by-model",
+    "not all runs have enough samples or simulated counts: kernels of both sides are split over their ops by the rule "
+    "model, as ops of the same code would differ by the rule; --rule chooses",
+)
+
+
+def _by_one_rule(
+    before: tuple[_Named, _Side], after: tuple[_Named, _Side], options: DiffOptions, progress: Progress
+) -> tuple[_Side, _Side] | None:
+    """Both sides split by the same rule, where they are by different ones that nobody chose; else None."""
+    rules = {each.rule for _, (_, side) in (before, after) for each in side.attributions}
+    read_once = not all(is_file(str(run)) for (_, runs), _ in (before, after) for run in runs)
+    if len(rules) < 2 or options.rule is not None or read_once:
+        return None
+    alike = replace(options, rule=Rule.MODEL)
+    first, second = (_joined(bundle, runs, alike, progress) for (bundle, runs), _ in (before, after))
+    return first, second
 
 
 def _pair(before: _Side, after: _Side, options: DiffOptions, progress: Progress) -> Comparison:
@@ -154,7 +182,7 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: 
     if len(runs) > 1:
         from tracemap.attribution.attribute import check_addable
 
-        check_addable([(run, each.run) for run, each in zip(runs, attributions, strict=True)])
+        check_addable([(str(run), each.run) for run, each in zip(runs, attributions, strict=True)])
     if loaded is None:
         raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")
     names = tuple(run.name for run in runs)

@@ -202,7 +202,7 @@ def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Mac
         told = getattr(machine, name)
         if value is not None and told is not UNKNOWN and told != value:
             flag = {"host": "--host", "cpu_model": "--cpu-model", "recorded_ns": "--recorded"}[name]
-            raise UsageInvalid(f"{flag}: {run.table.name} tells it itself ({told}); leave {flag} out")
+            raise UsageInvalid(f"{flag}: {run.file_name} tells it itself ({told}); leave {flag} out")
     return structs.replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 

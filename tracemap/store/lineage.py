@@ -19,6 +19,7 @@ from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid
 from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load
 from tracemap.graph.literals import LITERALS_FOLDER
 from tracemap.graph.model import TraceGraph
+from tracemap.graph.query import scope_text
 from tracemap.measurements.sql import first_line, literal, reading_errors
 from tracemap.owned.home import temporary_folder
 from tracemap.store.headers import reader
@@ -137,7 +138,7 @@ def _op_rows(sha: str, graph: TraceGraph, keys: Keys) -> Iterator[Row]:
         name = str(op.id)
         key, how = keys.get(name, (f"{name}@{sha[:8]}", UNMATCHED))
         told = known(op.file), known(op.line), known(op.function)
-        yield sha, name, key, how, op.name, *told, "/".join(op.scope)
+        yield sha, name, key, how, op.name, *told, scope_text(graph, op)
 
 
 def _kept(bundle: Bundle) -> Iterator[Row]:

@@ -29,7 +29,7 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
         yield Diagnostic("load-time-not-measured", text)
     yield from _of_clocks(scan)
     yield from _of_targets(scan)
-    equal = sum(site.equal_members and site.calls > 0 for site in sites)
+    equal = sum(site.equal_members and _was_called(site) for site in sites)
     if equal:
         text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
         yield Diagnostic("equal-members", text)
@@ -38,7 +38,10 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
-        text = "the runs do not tell which invocation an event belongs to: what ops cost per invocation is unknown"
+        text = (
+            "the runs do not tell which invocation an event belongs to: how the cost of an op differs from one to the "
+            "next (median, p10, p90) is unknown"
+        )
         yield Diagnostic("invocations-unknown", text)
     if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
@@ -121,10 +124,15 @@ def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]
         )
         yield Diagnostic("shares-are-instructions", text)
     yield from _of_disagreement(sites, by)
-    unseen = sum(site.calls > 0 and len(site.shares) > 1 and site.site not in by.bases for site in sites)
+    unseen = sum(_was_called(site) and len(site.shares) > 1 and site.site not in by.bases for site in sites)
     if unseen:
         text = f"nothing was seen of the ops of {plural(unseen, 'site')}: split by the rule model"
         yield Diagnostic("split-by-model", text)
+
+
+def _was_called(site: SiteResult) -> bool:
+    """Whether calls of a site are known."""
+    return isinstance(site.calls, int) and site.calls > 0
 
 
 _MODEL_ERROR = 0.15

@@ -40,7 +40,7 @@ def check_something_matches(graph: TraceGraph, tables: Tables, seen: Scan) -> No
         for run in tables.runs
         for name, _ in tables.of_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
     ]
-    files = ", ".join(run.table.name for run in tables.runs)
+    files = ", ".join(run.file_name for run in tables.runs)
     has = _some([repr(kernel.name) for kernel in graph.kernels]) or "none"
     raise RunMismatch(
         f"{files}: {plural(lost, 'row')} and none of a kernel of the map; the rows name {_some(names)}, the map has "

@@ -11,6 +11,7 @@ from tracemap.attribution.model import ResidualReason, ResidualRow, SiteResult
 from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.scan import Scan
 from tracemap.graph.model import TraceGraph
+from tracemap.units import UNKNOWN, Integer, sum_of
 
 _REASON_OF = {
     UNMATCHED: ResidualReason.UNMATCHED,
@@ -20,7 +21,7 @@ _REASON_OF = {
 }
 
 
-_Cost = tuple[ResidualReason, int, Mapping[str, int]]
+_Cost = tuple[ResidualReason, Integer, Mapping[str, int]]
 """A reason, a number of events, and what they cost by metric name."""
 
 
@@ -28,12 +29,12 @@ def residual_rows(
     graph: TraceGraph, totals: Totals, sites: Sequence[SiteResult], metrics: Sequence[str]
 ) -> tuple[ResidualRow, ...]:
     """One row for each reason that applies; unmatched events are worth a row even if they cost nothing."""
-    events: Counter[ResidualReason] = Counter()
+    events: dict[ResidualReason, Integer] = defaultdict(lambda: 0 if totals.tells_calls else UNKNOWN)
     sums: dict[ResidualReason, Counter[str]] = defaultdict(Counter)
     of_events = (_events(totals.scan), _executes(totals.scan), _disturbed(totals.scan))
     costs = (*of_events, _ownerless_transfers(graph, totals), _of_sites(sites))
     for reason, count, cost in chain.from_iterable(costs):
-        events[reason] += count
+        events[reason] = sum_of((events[reason], count))
         sums[reason].update(cost)
     return tuple(
         ResidualRow(reason, events[reason], {name: sums[reason][name] for name in metrics})

@@ -29,7 +29,7 @@ from tracemap.graph.ops import Op, OpId
 from tracemap.graph.program import Site, Transfer
 from tracemap.measurements.model import TIME_METRICS, Peaks
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer, Unknown, rounded, split_by_largest_remainder
+from tracemap.units import UNKNOWN, Integer, Unknown, rounded, split_by_largest_remainder, sum_of
 
 _SEVERAL = 2
 """Workers from which there is anything to balance."""
@@ -87,7 +87,7 @@ def _site(site: Site, by: Splitting) -> SiteResult:
     split = _split(site, metrics, by) if site.members else _NOT_SPLIT
     return SiteResult(
         site=site.id,
-        calls=total.calls,
+        calls=by.totals.calls(site.id),
         metrics=metrics,
         shares=split.shares,
         split_evenly=total.split_evenly,
@@ -191,7 +191,7 @@ def _op_result(op: Op, parts: Sequence[_Part], spreads: Mapping[str, PerInvocati
         )
         for name in parts[0][0].metrics
     }
-    return OpResult(op.id, op.name, op.file, op.line, sum([result.calls for result, _ in parts]), costs)
+    return OpResult(op.id, op.name, op.file, op.line, sum_of([result.calls for result, _ in parts]), costs)
 
 
 def _op_cost(

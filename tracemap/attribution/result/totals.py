@@ -40,6 +40,15 @@ class Totals:
     scan: Scan
     places: Mapping[str, PlaceTotal]
 
+    @property
+    def tells_calls(self) -> bool:
+        """Whether the runs have events: samples alone say where time passes, not how often anything was called."""
+        return bool(self.scan.by_target) or not self.scan.step_rows
+
+    def calls(self, place: str) -> Integer:
+        """How often a place was called."""
+        return self.at(place).calls if self.tells_calls else UNKNOWN
+
     def at(self, place: str) -> PlaceTotal:
         """The total of a place, be it nothing."""
         return self.places.get(place) or PlaceTotal()

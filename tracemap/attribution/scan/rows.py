@@ -238,7 +238,7 @@ def _check(source: Source) -> None:
     (found,) = source.tables.query(f"SELECT {counts} FROM {source.events}")
     for text, count in zip(doubts.values(), found, strict=True):
         if count:
-            raise RunInvalid(f"{source.run.table}: {plural(count, 'row')} {text}")
+            raise RunInvalid(f"{source.run.file}: {plural(count, 'row')} {text}")
 
 
 def _doubts(source: Source) -> Iterator[tuple[str, str]]:
@@ -249,6 +249,6 @@ def _doubts(source: Source) -> Iterator[tuple[str, str]]:
             yield f"kind = 'step' AND {value} <> 0", f"of kind step with {name}, which is of dispatches"
             continue
         if metric.type == "DOUBLE":
-            raise RunInvalid(f"{source.run.table}: column {name}: what is counted at steps must be whole numbers")
+            raise RunInvalid(f"{source.run.file}: column {name}: what is counted at steps must be whole numbers")
         yield f"kind <> 'step' AND {value} <> 0", f"with {name} but not of kind step: leave these cells empty"
         yield f"{value} < 0", f"with a negative number of {name}"

@@ -18,7 +18,7 @@ from tracemap.attribution.scan.slowest import slowest_calls
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
 from tracemap.attribution.scan.tables import Tables
-from tracemap.diagnostics import DISTURBED
+from tracemap.diagnostics import DISTURBED, MEANS_ONLY
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Metric, Run
 from tracemap.units import UNKNOWN
@@ -85,7 +85,9 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     of_all = invocations(tables)
     # Calls of several places are several variants. Which of them recur is told by invocations only.
     several = [number for number, target in enumerate(targets) if not target.exact and of_all.count is UNKNOWN]
-    by_target = sums_by_target(resolved, of_all, Fenced(not keep_disturbed, several, is_disturbed(runs)))
+    # Means differ from each other by what rounding adds, which is no wait.
+    fences = not keep_disturbed and not _says(runs, MEANS_ONLY)
+    by_target = sums_by_target(resolved, of_all, Fenced(fences, several, is_disturbed(runs)))
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(sources)
@@ -110,7 +112,11 @@ def _import_meanwhile(name: str) -> None:
 
 def is_disturbed(runs: Sequence[Run]) -> bool:
     """Whether any run says that others held the processors that it wanted, for long."""
-    return any(each.slug == DISTURBED for run in runs for each in run.header.diagnostics)
+    return _says(runs, DISTURBED)
+
+
+def _says(runs: Sequence[Run], slug: str) -> bool:
+    return any(each.slug == slug for run in runs for each in run.header.diagnostics)
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:

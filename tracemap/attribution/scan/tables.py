@@ -105,7 +105,7 @@ class Tables:
 
     @property
     def _named(self) -> str:
-        return ", ".join(str(run.table) for run in self.runs)
+        return ", ".join(run.file for run in self.runs)
 
     def make(self, name: str, query: str) -> None:
         """A table of a query's rows, in place of any that had the name."""

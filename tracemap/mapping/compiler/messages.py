@@ -43,7 +43,7 @@ def _crash(number: int, said: str) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " …"
+    return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 1] + "…"
 
 
 def not_loaded(said: str) -> str:

@@ -304,4 +304,4 @@ def _excerpt(lines: Sequence[str], begin: int, end: int) -> str:
 
 def _without_location(line: str) -> str:
     bare = _GAPS.sub(r"\1", blank_locations(line)).rstrip()
-    return bare if len(bare) <= _WIDTH else bare[:_WIDTH] + " …"
+    return bare if len(bare) <= _WIDTH else bare[: _WIDTH - 1] + "…"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracemap.diagnostics import Diagnostic
+from tracemap.diagnostics import MEANS_ONLY, Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.units import plural
 
@@ -79,4 +79,4 @@ def means_only(whose: str) -> Diagnostic:
         f"{whose} tells of each kernel how often it was called and how long that took in all: sums are exact, each "
         "call is shown with the mean; what differs from call to call, or between the sites of a kernel, is not known"
     )
-    return Diagnostic("means-only", text)
+    return Diagnostic(MEANS_ONLY, text)

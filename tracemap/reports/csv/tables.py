@@ -9,6 +9,7 @@ from msgspec.structs import astuple
 
 from tracemap.attribution.model import Attribution
 from tracemap.graph.model import TraceGraph
+from tracemap.graph.query import python_frame, scope_text
 from tracemap.inert import csv_line, inert_cell, without_controls
 from tracemap.reports.escaping import for_hook_text
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 COLUMNS: Final = {
     **dict.fromkeys(("op", "name", "file"), str),
     **dict.fromkeys(("line", "column"), int),
-    **dict.fromkeys(("function", "scope", "fate"), str),
+    **dict.fromkeys(("function", "scope", "python", "fate"), str),
     "calls": int,
     **dict.fromkeys(("metric", "unit"), str),
+    "invocations": int,
     **dict.fromkeys(("attributed", "inclusive", "low", "high"), int),
     **dict.fromkeys(("per_invocation_median", "per_invocation_median_low", "per_invocation_median_high"), int),
     **dict.fromkeys(("per_invocation_p10", "per_invocation_p90", "per_invocation_max"), int),
@@ -45,19 +47,22 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
     Residual rows have the reason in the column `name` and no op, so that the column `attributed` adds up to what was
     measured, for each metric.
     """
-    units = {metric.name: metric.unit for metric in attribution.metrics}
+    about_metric = {metric.name: (metric.unit, metric.invocations) for metric in attribution.metrics}
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
-        about = (op.id, op.name, op.file, op.line, op.column, op.function, "/".join(op.scope), op.fate.value)
+        frame = python_frame(graph, op)
+        python = f"{frame.file}:{frame.line}" if frame else ""
+        place = (op.file, op.line, op.column, op.function, scope_text(graph, op), python)
+        about = (op.id, op.name, *place, op.fate.value)
         cells = [without_controls(cell) if isinstance(cell, str) else cell for cell in about]
         for name, cost in result.metrics.items():
             spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high, int(cost.uncertain))
             figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
-            yield [*cells, result.calls, without_controls(name), units[name], *figures]
+            yield [*cells, result.calls, without_controls(name), *about_metric[name], *figures]
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            of_run = [row.reason.value, *[UNKNOWN] * 6, row.events, without_controls(name), units[name], value]
+            of_run = [row.reason.value, *[UNKNOWN] * 7, row.events, without_controls(name), *about_metric[name], value]
             yield [UNKNOWN, *of_run, *[UNKNOWN] * 12]
 
 

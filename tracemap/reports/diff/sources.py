@@ -10,7 +10,7 @@ from tracemap.comparison.ordering import rising
 from tracemap.comparison.sides import Compared
 from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Op
-from tracemap.graph.query import users_first
+from tracemap.graph.query import stack_of
 from tracemap.reports.diff.model import DiffLine, DiffSource, DiffText
 from tracemap.reports.diff.rows import Rows
 from tracemap.reports.highlight.colours import colours_of_python
@@ -94,7 +94,7 @@ class SideTexts:
     def _places_of(self, op: Op) -> Iterator[tuple[str, int]]:
         if not isinstance(op.file, Unknown) and not isinstance(op.line, Unknown):
             yield op.file, op.line
-        frames = users_first(self.compared.graph, op.frames)
+        frames = stack_of(self.compared.graph, op)
         if frames:
             yield frames[0].file, frames[0].line
 

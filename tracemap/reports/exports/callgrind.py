@@ -17,6 +17,7 @@ from tracemap._version import __version__
 from tracemap.graph.program import Kernel
 from tracemap.inert import without_controls
 from tracemap.options.export import SelfCost
+from tracemap.reports.basis import counted_in
 from tracemap.reports.exports.charges import Charge, Ledger, Place
 from tracemap.reports.exports.pprof import comments, known_line
 from tracemap.units import UNKNOWN, Text, Unknown
@@ -137,7 +138,8 @@ def _header(ledger: Ledger) -> Iterator[str]:
     yield from (f"desc: Note: {text}" for text in comments(ledger))
     yield "positions: line"
     for event, metric in zip(events, ledger.metrics, strict=True):
-        yield f"event: {event} : {without_controls(metric.name)} ({metric.unit})"
+        calls = counted_in(metric, ledger.metrics)
+        yield f"event: {event} : {without_controls(metric.name)} ({metric.unit}{calls and f', {calls}'})"
     yield f"events: {' '.join(events)}"
     yield f"summary: {_numbers(ledger.totals)}"
     yield ""

@@ -16,7 +16,7 @@ from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.query import frames_of, scope_of, users_own
 from tracemap.inert import without_controls
 from tracemap.options.export import Callers
-from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
+from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
 
 NANOSECONDS = "ns"
 
@@ -134,6 +134,11 @@ def ledger_of(graph: TraceGraph, attribution: Attribution, callers: Callers, met
     return Ledger(graph, attribution, chosen, tuple(charges))
 
 
+def _count(calls: Integer) -> int:
+    """A number of calls as formats have it that know no unknown one: 0, as of what no call was seen of."""
+    return 0 if isinstance(calls, Unknown) else calls
+
+
 @dataclass(frozen=True)
 class _Maker:
     """Goes through an attribution, in the order of its sites, transfers and residuals."""
@@ -151,10 +156,10 @@ class _Maker:
             for share in transfer.shares:
                 place, around = self._places(share.op, (), made.function)
                 op, amounts = self.graph.op_by_id[share.op], self._amounts(share.attributed)
-                yield Charge(place, around, op, made.id, made.kind, transfer.calls, amounts)
+                yield Charge(place, around, op, made.id, made.kind, _count(transfer.calls), amounts)
         for row in self.attribution.residual:
             place = Place(residual_name(row.reason))
-            yield Charge(place, (), None, "", "", row.events, self._amounts(row.metrics))
+            yield Charge(place, (), None, "", "", _count(row.events), self._amounts(row.metrics))
 
     def _of_site(self, result: SiteResult) -> Iterator[Charge]:
         site = self.graph.site_by_id[result.site]
@@ -163,7 +168,7 @@ class _Maker:
         for member, share in zip(site.members if result.shares else (), result.shares, strict=True):
             place, around = self._places(member.op, member.path, site.function)
             op, amounts = self.graph.op_by_id[member.op], self._amounts(share.attributed)
-            yield Charge(place, around, op, site.id, kernel, result.calls, amounts)
+            yield Charge(place, around, op, site.id, kernel, _count(result.calls), amounts)
 
     def _amounts(self, costs: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(costs[name] for name in self.metrics)

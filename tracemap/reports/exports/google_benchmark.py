@@ -11,7 +11,7 @@ from typing import Any
 
 from tracemap.codec import pretty
 from tracemap.inert import without_controls
-from tracemap.reports.basis import known_invocations
+from tracemap.reports.basis import basis, known_invocations
 from tracemap.reports.exports.charges import Charge, Ledger, added
 from tracemap.reports.json.google_benchmark import benchmark, document
 from tracemap.reports.labels import file_line
@@ -31,6 +31,7 @@ def google_benchmark(ledger: Ledger) -> str:
         "module_sha256": without_controls(ledger.graph.module.sha256),
         "device": "" if isinstance(run.device, Unknown) else without_controls(run.device),
         "rule": ledger.attribution.rule.value,
+        "counters": without_controls(basis(ledger.metrics, totals=True)),
     }
     made = [_benchmark(ledger, name, charges) for name, charges in rows.items()]
     return pretty(document("tracemap export", {**about, "num_cpus": _workers(ledger)}, made))

@@ -14,7 +14,9 @@ from tracemap.attribution.model import ResidualReason
 from tracemap.codec import pretty
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
+from tracemap.graph.query import scopes_of
 from tracemap.inert import without_controls
+from tracemap.reports.basis import counted_in
 from tracemap.reports.exports.charges import Ledger, residual_name
 from tracemap.reports.exports.network import about_op
 from tracemap.units import Unknown
@@ -56,8 +58,9 @@ def node_data_json(ledger: Ledger, number: int) -> str:
         node = charge.op.id if charge.op else f"residual:{charge.place.name.removeprefix(f'{_RESIDUAL} ')}"
         costs[node] += charge.amounts[number]
     metric = ledger.metrics[number]
+    calls = counted_in(metric, ledger.metrics)
     data = {
-        "name": f"{without_controls(metric.name)} ({metric.unit})",
+        "name": f"{without_controls(metric.name)} ({metric.unit}{calls and f', {calls}'})",
         "results": {node: {"value": cost} for node, cost in costs.items() if cost},
         "gradient": _GRADIENT,
     }
@@ -69,11 +72,14 @@ def _residual_id(reason: ResidualReason) -> str:
 
 
 def _node(graph: TraceGraph, op: Op, incoming: list[dict[str, str]]) -> dict[str, Any]:
-    layers = [] if isinstance(op.function, Unknown) else [op.function]
+    scopes = scopes_of(graph, op)
+    # A node stands for all calls of its function: of several scopes it has what the op says of itself.
+    scope = scopes[0] if len(scopes) == 1 else op.scope
+    layers = [*([] if isinstance(op.function, Unknown) else [op.function]), *scope]
     sites = graph.sites_of_op.get(op.id, ())
     kernels = dict.fromkeys(graph.site_by_id[site].kernel for site in sites)
     attributes = {
-        **{key: str(value) for key, value in about_op(op).items()},
+        **{key: str(value) for key, value in about_op(graph, op).items()},
         "op": op.id,
         "reason": op.reason.text,
         "sites": " ".join(sites),
@@ -83,7 +89,7 @@ def _node(graph: TraceGraph, op: Op, incoming: list[dict[str, str]]) -> dict[str
         "id": op.id,
         "label": without_controls(op.name),
         # A slash in the name of a layer would be another layer.
-        "namespace": "/".join(without_controls(part).replace("/", "\u2215") for part in (*layers, *op.scope)),
+        "namespace": "/".join(without_controls(part).replace("/", "\u2215") for part in layers),
         "subgraphIds": [],
         "attrs": [{"key": key, "value": without_controls(value)} for key, value in attributes.items() if value],
         "incomingEdges": incoming,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op
+from tracemap.graph.query import python_frame, scope_text
 from tracemap.inert import without_controls
 from tracemap.reports.exports.charges import Charge, Ledger, op_label
-from tracemap.units import Unknown
+from tracemap.units import UNKNOWN, Unknown
 
 if TYPE_CHECKING:
     import networkx
@@ -80,11 +82,12 @@ def _charged(
 def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
     graph, calls = ledger.graph, {site.site: site.calls for site in ledger.attribution.sites}
     for op in graph.ops:
-        yield op.id, {"kind": "op", "label": op_label(op), **about_op(op)}
+        yield op.id, {"kind": "op", "label": op_label(op), **about_op(graph, op)}
     for site in graph.sites:
         called, at_load = without_controls(site.kernel), int(site.initializer)
         about: Attributes = {"kind": "site", "label": site.id, "kernel": called, "initializer": at_load}
-        yield site.id, {**about, "calls": calls.get(site.id, 0)}
+        called_often = calls.get(site.id, 0)
+        yield site.id, about if isinstance(called_often, Unknown) else {**about, "calls": called_often}
     for transfer in graph.transfers:
         yield transfer.id, {"kind": "transfer", "label": f"{transfer.id} {transfer.kind}"}
     for number, kernel in enumerate(graph.kernels):
@@ -95,15 +98,17 @@ def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
         yield f"residual:{row.reason.value}", {"kind": "residual", "label": label, "reason": row.reason.value}
 
 
-def about_op(op: Op) -> Attributes:
+def about_op(graph: TraceGraph, op: Op) -> Attributes:
     """What is known of an op, as texts that have no effect and numbers."""
+    frame = python_frame(graph, op)
     known = {
         "name": op.name,
         "file": op.file,
         "line": op.line,
         "column": op.column,
         "function": op.function,
-        "scope": "/".join(op.scope),
+        "scope": scope_text(graph, op),
+        "python": f"{frame.file}:{frame.line}" if frame else UNKNOWN,
         "fate": op.fate.value,
     }
     return {

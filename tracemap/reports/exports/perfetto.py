@@ -99,7 +99,7 @@ class _Writer:
             entry = annotation.array_values.add()
             line = "" if isinstance(each.op.line, Unknown) else f":{each.op.line}"
             file = "" if isinstance(each.op.file, Unknown) else without_controls(each.op.file)
-            about = {"op": op_label(each.op), "line": f"{file}{line}", "scope": "/".join(each.op.scope)}
+            about = {"op": op_label(each.op), "line": f"{file}{line}", "scope": each.scope}
             for name, value in about.items():
                 if value:
                     _annotate(entry.dict_entries.add(name=name), without_controls(value))

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from tracemap.inert import without_controls
+from tracemap.reports.basis import basis
 from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, Place
 from tracemap.reports.exports.extras import from_extra
 from tracemap.reports.labels import file_line
@@ -156,7 +157,7 @@ def known_line(line: Integer) -> int:
 def comments(ledger: Ledger) -> Sequence[str]:
     """What a reader must know of the whole: how costs were split, and what the attribution warns of."""
     result = ledger.attribution
-    said = [f"costs are split over ops by the rule {result.rule.value}", "sums of the whole run"]
+    said = [f"costs are split over ops by the rule {result.rule.value}", basis(ledger.metrics, totals=True)]
     return [
         without_controls(text) for text in (*said, *(f"{each.message} [{each.slug}]" for each in result.diagnostics))
     ]

@@ -15,6 +15,7 @@ from tracemap._version import __version__
 from tracemap.attribution.timeline import Span
 from tracemap.codec import pretty
 from tracemap.inert import without_controls
+from tracemap.reports.basis import counted_in
 from tracemap.reports.exports.charges import NANOSECONDS, Ledger, Place, inert, op_label
 from tracemap.reports.tracks import Shares, Track, span_name, tracks_of
 from tracemap.units import Unknown
@@ -69,9 +70,10 @@ def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
     """A metric; each charge is a sample."""
     metric = ledger.metrics[number]
     charges = [charge for charge in ledger.charges if charge.amounts[number]]
+    calls = counted_in(metric, ledger.metrics)
     return {
         "type": "sampled",
-        "name": without_controls(metric.name),
+        "name": without_controls(metric.name) + (calls and f" ({calls})"),
         "unit": _UNITS.get(metric.unit, "none"),
         "startValue": 0,
         "endValue": metric.measured,

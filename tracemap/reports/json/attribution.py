@@ -15,13 +15,14 @@ from tracemap.measurements.model import ElapsedParts
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
-ATTRIBUTION_VERSION: Final = 3
+ATTRIBUTION_VERSION: Final = 4
 """Version of the JSON.
 
 1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have
 `per_invocation` in place of `per_call`; sites have `disturbance`, `tiles`, `imbalance_percent` and `slowest` calls.
 3: `duration_ns` counts what submissions and their dispatches have both once; the profiler's own work is a part of the
 elapsed time; the run has `devices` and `functions`; costs of ops tell if samples leave half of them open (`uncertain`).
+4: `calls` are null where a run has samples alone, which tell of none.
 """
 
 
@@ -44,7 +45,7 @@ class ShownSiteResult(Record, frozen=True):
     """A site: how often it ran, and its cost by metric name."""
 
     site: str
-    calls: Count
+    calls: Integer
     tiles: Annotated[Integer, Meta(description="Workgroups of all calls.")]
     imbalance_percent: Annotated[
         Integer,
@@ -72,7 +73,7 @@ class ShownStep(Record, frozen=True):
 class ShownAttribution(Document, frozen=True, kw_only=True):
     """What the ops of a model cost in a run. For each metric: measured = attributed + residual."""
 
-    schema_version: Literal[3] = ATTRIBUTION_VERSION
+    schema_version: Literal[4] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"
     map_sha256: str
     rule: Rule

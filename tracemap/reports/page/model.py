@@ -80,7 +80,7 @@ class ResidualLine(Record, frozen=True):
 
     reason: str
     text: str
-    events: int
+    events: Integer
     amounts: tuple[int, ...]
 
 

@@ -29,7 +29,7 @@ from tracemap.reports.page.model import (
     amount_text,
 )
 from tracemap.reports.page.pictures import RoofPoint, TimelineCall, TimelineItem, TreeNode
-from tracemap.units import format_mean, format_share
+from tracemap.units import Unknown, format_mean, format_share
 
 MOST_HOTTEST = 12
 """The ops that the overview names."""
@@ -160,5 +160,6 @@ def render_page(page: PageData) -> str:
         amount=partial(amount_text, totals=page.totals),
         calls=lambda count: format_mean(count, page.calls[page.totals], "count"),
         share=format_share,
+        is_known=lambda value: not isinstance(value, Unknown),
         bar=bar_width,
     )

@@ -16,7 +16,7 @@ from tracemap.graph.program import Membership
 from tracemap.reports.costed import DEFAULT_METRIC, CostedMap
 from tracemap.reports.escaping import as_shown
 from tracemap.reports.page.pictures import Roofline, RoofPoint
-from tracemap.units import Unknown
+from tracemap.units import Integer, Unknown
 
 MOST_POINTS: Final = 400
 """Of ops, and as many of kernels: the dearest."""
@@ -30,8 +30,8 @@ class _Work:
     bytes: int = 0
     is_known: bool = True
 
-    def add(self, member: Membership, calls: int) -> None:
-        if isinstance(member.operations, Unknown) or isinstance(member.bytes, Unknown):
+    def add(self, member: Membership, calls: Integer) -> None:
+        if isinstance(member.operations, Unknown) or isinstance(member.bytes, Unknown) or isinstance(calls, Unknown):
             self.is_known = False
         else:
             self.operations += member.operations * calls

@@ -16,7 +16,7 @@ from tracemap.reports.costed import NOTHING, CostedMap, added, heat
 from tracemap.reports.highlight.colours import colours_of_python
 from tracemap.reports.labels import lines_of, short_name
 from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage
-from tracemap.units import UNKNOWN, Unknown
+from tracemap.units import UNKNOWN, Unknown, sum_of
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
                     use.attributed = added(use.attributed, reached.attributed)
     for op in costed.graph.ops:
         if op.id not in costed.reached_by_op:
-            for frame in kept_frames(costed, op.frames):
+            for frame in kept_frames(costed, costed.frames_of(op)):
                 if costed.source_index[frame.file] == index:
                     uses[frame.line].ops[op.id] = None
     return uses
@@ -111,7 +111,7 @@ def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
         ops=tuple(map(str, use.ops)),
         part_ops=tuple(map(str, use.part_ops)),
         sites=_sites(costed, use.works),
-        calls=sum([result.calls for result in results]) if results else UNKNOWN,
+        calls=sum_of([result.calls for result in results]) if results else UNKNOWN,
         remark="" if results else _remark(costed, use),
         costs=_costs(costed, use, peaks) if results else (),
     )

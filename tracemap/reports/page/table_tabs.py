@@ -10,6 +10,7 @@ from typing import Final
 from tracemap.attribution.model import OpCost, SiteCost, SiteResult, SlowCall
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
+from tracemap.graph.query import scopes_of
 from tracemap.reports.costed import NOTHING, CostedMap, added, remarks
 from tracemap.reports.labels import file_line, or_dash
 from tracemap.reports.page.model import (
@@ -187,8 +188,8 @@ def _scopes(costed: CostedMap) -> dict[Path, _Scope]:
         reached = costed.reached_by_op.get(op.id, ())
         for each in reached:
             _enter(own, each.scope).take((op.id,), each.attributed)
-        if op.scope and not reached:
-            _enter(own, op.scope).ops.add(op.id)
+        for scope in () if reached else filter(None, scopes_of(costed.graph, op)):
+            _enter(own, scope).ops.add(op.id)
     return own
 
 

@@ -12,7 +12,7 @@ from tracemap.diagnostics import foremost, others
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.advice import advice, devices_compared
-from tracemap.reports.basis import elapsed_said
+from tracemap.reports.basis import counted_in, elapsed_said
 from tracemap.reports.costed import (
     AT_LOAD,
     EQUAL_MEMBERS,
@@ -28,7 +28,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import Scale, format_count, format_ns, plural
+from tracemap.units import UNKNOWN, Scale, format_count, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,9 +84,10 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
             say(to, text)
     at_load = len(costed.unmeasured_sites)
     with_members = sum(bool(site.members) for site in graph.sites)
-    called = sum(result.calls > 0 for result in costed.site_results.values())
+    calls = [result.calls for result in costed.site_results.values()]
+    called = "calls unknown" if UNKNOWN in calls else f"{sum(count != 0 for count in calls)} called"
     loaded = f", {at_load} run at load: not measured" if at_load else ""
-    say(to, f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called} called{loaded}")
+    say(to, f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called}{loaded}")
     say(to, "")
 
 
@@ -137,10 +138,9 @@ def _print_columns(
     to: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool, advice: str = ""
 ) -> None:
     values = {column.key: [_value(row, column) for row in rows] for column in columns if column.unit != TEXT}
-    # Times stand side by side to be compared: all have the unit of the largest.
-    longest = max(
-        (abs(value or 0) for column in columns if column.unit == _NS for value in values[column.key]), default=0
-    )
+    # Times stand side by side to be compared: they have the unit of the first, as far as it shows them.
+    times = (values[column.key] for column in columns if column.unit == _NS)
+    longest = max((abs(value or 0) for value in next(times, ())), default=0)
     drawn = [
         _numbers(column, values[column.key], longest if column.unit == _NS else 0)
         if column.key in values
@@ -161,9 +161,9 @@ def _texts(column: Column, rows: Sequence[Row]) -> tuple[Heading, list[str]]:
     return heading, [str(row.get(column.key) or "") for row in rows]
 
 
-def _numbers(column: Column, values: Sequence[float | None], most: float) -> tuple[Heading, list[str]]:
+def _numbers(column: Column, values: Sequence[float | None], beside: float) -> tuple[Heading, list[str]]:
     """All in one unit, which stands above them."""
-    scale = Scale.of([value for value in values if value is not None], column.unit, most)
+    scale = Scale.of([value for value in values if value is not None], column.unit, beside)
     unit = f" {scale.unit}" if scale.unit else ""
     heading = Heading(f"{column.heading}{unit}{column.per}", right=True, leave=column.leave)
     return heading, ["–" if value is None else scale.text(value) for value in values]
@@ -191,7 +191,8 @@ def _print_balance(to: Console, attribution: Attribution, costs: Costs) -> None:
     _print_columns(to, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
     for total in costs.shown:
         parts = f"measured {total.measured} = attributed {total.attributed} + residual {total.residual}"
-        say(to, f"{total.name}: {parts} {total.unit}")
+        calls = counted_in(total, costs.shown)
+        say(to, f"{total.name}: {parts} {total.unit}{calls and f', {calls}'}")
     others = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
     if others:
         say(to, f"--metric shows others: {', '.join(others)}")

@@ -35,7 +35,8 @@ def print_bench(made: Bench, out: TextIO) -> None:
     """Print the kernels, then what is wrong or not known of them, then why the application takes another time."""
     to = console(out)
     beside = "no run to compare with" if isinstance(made.run, Unknown) else f"beside {made.run}"
-    say(to, f"{plural(len(made.kernels), 'kernel')} alone on one worker ({made.device}), {beside}")
+    of = f"one worker ({made.device}), in {plural(made.processes, 'process', 'processes')}"
+    say(to, f"{plural(len(made.kernels), 'kernel')} alone on {of}, {beside}")
     say(to, _verified(made))
     print_table(to, "", _KERNELS, _rows(made))
     for kernel in made.kernels:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from tracemap.attribution.model import NO_WORK
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.labels import file_line_if_known
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
-from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetGroup, FleetOp, FleetRuns, Looked
-from tracemap.units import UNKNOWN, Integer, Text, format_mean, format_ns, format_quantity, format_share, plural
+from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetRuns, Looked
+from tracemap.units import (
+    UNKNOWN,
+    Integer,
+    Text,
+    format_count,
+    format_mean,
+    format_ns,
+    format_quantity,
+    format_share,
+    plural,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +46,7 @@ def print_runs(found: FleetRuns, out: TextIO) -> None:
         Heading("date"),
         Heading("device", leave=30),
         number("workers", leave=50),
-        number("calls", leave=10),
+        number("events", leave=10),
         number("median call", leave=5),
         Heading("compiler", leave=60),
         Heading("tags", leave=25, least=12),
@@ -84,7 +95,7 @@ def print_sites(found: FleetCalls, out: TextIO, top: int) -> None:
             (
                 _text(site.site) if isinstance(site.site, str) else "several",
                 _text(site.kernel),
-                site.calls,
+                format_count(site.calls),
                 *(format_quantity(value, unit) for value in (site.p10, site.median, site.p90, site.p99, site.most)),
             )
             for site in shown
@@ -111,7 +122,7 @@ _OF_SITES: Sequence[Heading] = (
 def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
     named = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
     metrics = [metric.name for metric in group.metrics]
-    of_all = {metric.name: metric.measured for metric in group.metrics}
+    of_all = {metric.name: _work(group, metric) for metric in group.metrics}
     told = all(isinstance(metric.invocations, int) for metric in group.metrics)
     calls = {metric.name: metric.invocations if told and not options.totals else UNKNOWN for metric in group.metrics}
     per = "sums" if options.totals else "per invocation" if told else "sums: not all runs tell how many invocations"
@@ -127,8 +138,15 @@ def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> 
     shown = group.ops[: options.top] if options.top else group.ops
     rows = [_op_row(op, metrics, calls, of_all) for op in shown]
     rows += [*_rest(group.ops[len(shown) :], metrics, calls, of_all)]
-    rows += [("", row.reason, "", "", "", *_cells(row.amounts, metrics, calls, of_all)) for row in group.residual]
+    for row in group.residual:
+        whole = {} if row.reason in NO_WORK else of_all
+        rows.append(("", row.reason, "", "", "", *_cells(row.amounts, metrics, calls, whole)))
     print_table(to, about, headings, rows, gap=False)
+
+
+def _work(group: FleetGroup, metric: FleetMetric) -> int:
+    """What shares are of, as `attribute` has it: all that was measured but what is no work."""
+    return metric.measured - sum(row.amounts[metric.name] for row in group.residual if row.reason in NO_WORK)
 
 
 def _op_row(
@@ -153,7 +171,7 @@ def _cells(
         unit, count = "ns" if metric in TIME_METRICS else "count", calls[metric]
         amount = amounts[metric]
         yield format_mean(amount, count, unit) if isinstance(count, int) and count else format_quantity(amount, unit)
-        yield format_share(amount, of_all[metric])
+        yield format_share(amount, of_all[metric]) if metric in of_all else ""
 
 
 def say_looked(to: Console, looked: Looked) -> None:
@@ -175,4 +193,4 @@ def _text(value: Text) -> str:
 
 
 def _number(value: Integer) -> str:
-    return str(value) if isinstance(value, int) else "?"
+    return format_count(value) if isinstance(value, int) else "?"

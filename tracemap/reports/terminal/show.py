@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
 from tracemap.graph.program import Site
-from tracemap.graph.query import Selection
+from tracemap.graph.query import Selection, python_frame, scope_text
 from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
 from tracemap.reports.labels import file_line, op_line, or_dash, root_and_line
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
@@ -100,9 +100,10 @@ def _print_coverage(to: Console, graph: TraceGraph) -> None:
 
 
 def _op_row(op: Op, graph: TraceGraph) -> tuple[str, ...]:
-    python = file_line(op.frames[0].file, op.frames[0].line) if op.frames else ""
+    frame = python_frame(graph, op)
+    python = file_line(frame.file, frame.line) if frame else ""
     sites = ", ".join(graph.sites_of_op.get(op.id, ()))
-    return op.id, op_line(op), op.name, "/".join(op.scope), python, op.fate.value, sites, op.reason.text
+    return op.id, op_line(op), op.name, scope_text(graph, op), python, op.fate.value, sites, op.reason.text
 
 
 def _site_row(site: Site, graph: TraceGraph) -> tuple[object, ...]:

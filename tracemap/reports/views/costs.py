@@ -92,7 +92,14 @@ class Costs:
     def column(self, key: str, heading: str, metric: MetricTotal, leave: int, *, usual: bool = True) -> Column:
         """A column of sums of a metric, which are divided by the invocations they are of, unless sums are shown."""
         unit, scale = shown_unit(metric)
-        return Column(key, heading, unit, divisor=self.divisor(metric) * scale, leave=leave, usual=usual)
+        per = self._of(metric)
+        return Column(key, heading, unit, per, divisor=self.divisor(metric) * scale, leave=leave, usual=usual)
+
+    def _of(self, metric: MetricTotal) -> str:
+        """What stands above sums of a metric, where others beside it are sums of other numbers of invocations."""
+        calls = known_invocations(metric)
+        is_told = self.totals and calls and len({*map(known_invocations, self.shown)} | {calls}) > 1
+        return f" of {calls:,}" if is_told else ""
 
     def of_first(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
         """A column of other sums of the metric that is ranked by."""
@@ -101,7 +108,7 @@ class Costs:
     def of_invocations(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
         """A column of what single invocations took of the metric that is ranked by, beside sums too."""
         unit, scale = shown_unit(self.first)
-        name, per = f"{word} {self.name(self.first)}", "/invocation" if self._are_sums else ""
+        name, per = f"{word} {_plain(self.first)}", "/invocation" if self._are_sums else ""
         return Column(key, name, unit, per, scale, leave, usual=usual)
 
     @property
@@ -111,7 +118,7 @@ class Costs:
     def of_calls(self, key: str, word: str, leave: int) -> Column:
         """A column of what single calls took of the metric that is ranked by."""
         unit, scale = shown_unit(self.first)
-        return Column(key, f"{word} {self.name(self.first)}", unit, "/call", scale, leave)
+        return Column(key, f"{word} {_plain(self.first)}", unit, "/call", scale, leave)
 
     def calls(self, leave: int) -> Column:
         """A column of how often something ran, in the invocations of what is measured of whole dispatches."""
@@ -134,7 +141,8 @@ class Costs:
         for key, (fetches, _) in self._fetched.items():
             usual = any(metric in self.shown for metric in fetches)
             heading, divided = f"{key.removesuffix('-bytes')} fetched", self.divisor(fetches[0])
-            yield Column(key, heading, "bytes", divisor=divided, leave=LEAVE_FETCHED, usual=usual)
+            per = self._of(fetches[0])
+            yield Column(key, heading, "bytes", per, divisor=divided, leave=LEAVE_FETCHED, usual=usual)
 
     @cached_property
     def _ratios(self) -> dict[str, tuple[MetricTotal, MetricTotal]]:

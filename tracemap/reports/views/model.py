@@ -6,10 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tracemap.units import Integer, Unknown
+
 Cell = str | int | Fraction | None
 """A text; or a number, in the unit of its column and not yet divided; None where there is none."""
 Row = Mapping[str, Cell]
 """Cells by the keys of columns; what has no entry is None."""
+
+
+def known_cell(value: Integer) -> Cell:
+    """The cell of a number that may be unknown."""
+    return None if isinstance(value, Unknown) else value
 
 
 class LaterRow(Mapping[str, Cell]):

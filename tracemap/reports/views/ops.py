@@ -11,10 +11,11 @@ from msgspec.structs import asdict
 
 from tracemap.attribution.model import OpCost, OpResult, PerInvocation
 from tracemap.graph.ops import Op
+from tracemap.graph.query import python_frame
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.labels import file_line, op_line
 from tracemap.reports.views.costs import Costs
-from tracemap.reports.views.model import Cell, Column, LaterRow, Row, View
+from tracemap.reports.views.model import Cell, Column, LaterRow, Row, View, known_cell
 from tracemap.units import Unknown
 
 UNCERTAIN: Final = Column("uncertain", "")
@@ -62,14 +63,14 @@ def _op_row(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
 def _about_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
     """All cells of an op's row but its costs."""
     op, cost = costed.graph.op_by_id[result.op], result.metrics[costs.first.name]
-    kept = next((frame for frame in costed.frames_of(op) if frame.file in costed.source_index), None)
+    frame = python_frame(costed.graph, op)
     return {
         "op": op.id,
         "line": op_line(op),
-        "python": file_line(kept.file, kept.line) if kept else "",
+        "python": file_line(frame.file, frame.line) if frame else "",
         "name": op.name,
         "scope": costed.scope_of(op),
-        "calls": result.calls,
+        "calls": known_cell(result.calls),
         "inclusive": cost.inclusive,
         "low": cost.low,
         "high": cost.high,

@@ -13,9 +13,9 @@ from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.labels import op_line, root_and_line
 from tracemap.reports.views.costs import CLOCKS, Costs
-from tracemap.reports.views.model import Cell, Column, Row, View
+from tracemap.reports.views.model import Cell, Column, Row, View, known_cell
 from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_LINE, LEAVE_SCOPE
-from tracemap.units import Unknown
+from tracemap.units import Unknown, sum_of
 
 _KERNEL = Column("kernel", "kernel", least=26)
 _LEAVE_SPREAD = 40
@@ -46,7 +46,7 @@ def by_site(costed: CostedMap, costs: Costs) -> View:
     rows = [
         {
             "site": place,
-            "calls": result.calls,
+            "calls": known_cell(result.calls),
             "disturbance": result.metrics[costs.first.name].disturbance,
             **_about(costed, place),
             **_workers(result),
@@ -67,7 +67,7 @@ def _clock_of_slowest(costed: CostedMap) -> str:
 def _workers(result: SiteResult | TransferResult) -> Mapping[str, Cell]:
     """How its calls were shared out among workers, as far as it is known, and the slowest of them."""
     found: dict[str, Cell] = {}
-    if not isinstance(result.tiles, Unknown) and result.calls:
+    if isinstance(result.tiles, int) and isinstance(result.calls, int) and result.calls:
         found["tiles"] = Fraction(result.tiles, result.calls)
     if not isinstance(result.imbalance_percent, Unknown):
         found["imbalance"] = Fraction(result.imbalance_percent, 100)
@@ -144,5 +144,5 @@ def _of_places(costed: CostedMap, costs: Costs, places: Sequence[str]) -> Row:
         amounts.update(costed.total(place))
     sites = [costed.graph.site_by_id[place] for place in places if place in costed.graph.site_by_id]
     root = next((costed.graph.op_by_id[site.root.op].name for site in sites if site.root), "")
-    calls = sum(costed.results[place].calls for place in places)
-    return {"root": root, "sites": len(places), "calls": calls, **costs.cells(amounts)}
+    calls = sum_of([costed.results[place].calls for place in places])
+    return {"root": root, "sites": len(places), "calls": known_cell(calls), **costs.cells(amounts)}

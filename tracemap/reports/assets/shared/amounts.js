@@ -38,7 +38,8 @@ function quantity(value, unit) {
   return ((at ? threeDigits(value / size) : unscaled()) + " " + name).trim();
 }
 
-const share = (part, of) => (of ? fixed((100 * part) / of, 1) + " %" : "–");
+const percent = (value) => (value && Math.abs(value) < 0.05 ? (value > 0 ? "<0.1" : ">-0.1") : fixed(value, 1));
+const share = (part, of) => (of ? percent((100 * part) / of) + " %" : "–");
 
 // A sum of a metric, and what single calls or invocations took of it.
 const amount = (sum, of) => quantity(sum / of.shown[whole][0], of.shown_unit);
