@@ -16,6 +16,7 @@ from typing import Any
 from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
+from tracemap.ir.nesting import nesting_fault
 from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 
 Operation = Any
@@ -81,8 +82,12 @@ class MlirParser:
         """A module from text or bytecode.
 
         Raises:
-            ModelInvalid: it does not parse; the message is the parser's first, with line and column.
+            ModelInvalid: it does not parse; the message is the parser's first, with line and column. Or it is nested so
+                deep that the parser might not come to an end.
         """
+        data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+        if not data.startswith(BYTECODE_MAGIC) and (fault := nesting_fault(data)):
+            raise ModelInvalid(fault)
         try:
             return ir.Module.parse(text, self.context)
         except ir.MLIRError as error:
