@@ -115,9 +115,9 @@ def _fault_of_aliases(bare: bytes, length: int) -> str:
         left -= alias.length
         if left < 0 or alias.depth > MOST_BRACKETS:
             return (
-                f"the alias {start_of(name.decode(errors='replace'), 40)}, with all others in it written out, is "
-                f"nested too deep or too long to be read: more than {MOST_BRACKETS} levels, or {MOST_TIMES} times the text; "
-                "shorten it"
+                f"the alias {start_of(name.decode(errors='replace'), 40)}, with all others in it written out, is nested"
+                f" too deep or too long to be read: more than {MOST_BRACKETS} levels, or {MOST_TIMES} times the text;"
+                " shorten it"
             )
     return ""
 
