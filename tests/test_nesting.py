@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +102,35 @@ def test_a_model_that_is_nested_too_deep_is_refused_in_one_sentence(command: tup
     said = refused("model-invalid", *command[:1], "deep.mlir", *command[1:], cwd=tmp_path)
     assert said.startswith("deep.mlir: cannot be ")
     assert "line 1: nested too deep to be read" in said
+
+
+_WRITES_BYTECODE = """
+import sys, threading
+from iree.compiler import ir
+
+def write():
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.create()
+        block = module.body
+        for _ in range(20_000):
+            inner = ir.Operation.create("builtin.module", regions=1, ip=ir.InsertionPoint(block))
+            block = inner.regions[0].blocks.append()
+        with open(sys.argv[1], "wb") as file:
+            module.operation.write_bytecode(file)
+
+threading.stack_size(1 << 30)
+writer = threading.Thread(target=write)
+writer.start()
+writer.join()
+"""
+
+
+def test_bytecode_that_is_nested_too_deep_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """Nothing in its bytes tells how deep it is: it is parsed, and taken apart, where there is room for that."""
+    subprocess.run([sys.executable, "-c", _WRITES_BYTECODE, str(tmp_path / "deep.mlirbc")], check=True)
+    for command in (("build", "deep.mlirbc"), ("lower", "deep.mlirbc", "--pipeline", "builtin.module(cse)")):
+        said = refused("model-invalid", *command, cwd=tmp_path)
+        assert said.endswith(f"nested too deep to be read: more than {MOST_BRACES} regions within one another")
 
 
 @pytest.mark.parametrize("command", ["bench", "tune", "benchmark", "swap"])

@@ -15,6 +15,8 @@ from typing import Final
 from tracemap.errors import start_of
 from tracemap.locations import STRING
 
+TOO_DEEP: Final = "nested too deep"
+"""What is said of all that is refused."""
 MOST_BRACKETS: Final = 1500
 """Brackets of any kind within one another: less than half of what the parser dies of."""
 MOST_BRACES: Final = 400
@@ -73,7 +75,7 @@ def _fault_of_brackets(text: bytes) -> str:
         if len(stack) > MOST_BRACKETS or braces > MOST_BRACES:
             line = text.count(b"\n", 0, match.start()) + 1
             return (
-                f"line {line}: nested too deep to be read: more than {MOST_BRACKETS} brackets, or {MOST_BRACES} braces,"
+                f"line {line}: {TOO_DEEP} to be read: more than {MOST_BRACKETS} brackets, or {MOST_BRACES} braces,"
                 " within one another; take some of them away"
             )
     return ""
@@ -115,8 +117,8 @@ def _fault_of_aliases(bare: bytes, length: int) -> str:
         left -= alias.length
         if left < 0 or alias.depth > MOST_BRACKETS:
             return (
-                f"the alias {start_of(name.decode(errors='replace'), 40)}, with all others in it written out, is nested"
-                f" too deep or too long to be read: more than {MOST_BRACKETS} levels, or {MOST_TIMES} times the text;"
+                f"the alias {start_of(name.decode(errors='replace'), 40)}, with all others in it written out, is"
+                f" {TOO_DEEP} or too long to be read: more than {MOST_BRACKETS} levels, or {MOST_TIMES} times the text;"
                 " shorten it"
             )
     return ""
