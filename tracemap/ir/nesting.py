@@ -23,7 +23,9 @@ MOST_BRACES: Final = 400
 """Of these braces, which hold regions and dictionaries: what reads operations calls itself for each region too."""
 MOST_TIMES: Final = 256
 MOST_BYTES: Final = 1 << 24
-"""How much longer a text may be with all aliases written out: so many times its length, and so many bytes more."""
+"""How much longer a text may be with all aliases written out: so many times its length, and so many bytes more. No
+alias alone is longer than these.
+"""
 
 _OPEN, _CLOSED = b"([{<", b")]}>"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPEN + _CLOSED))
@@ -115,7 +117,7 @@ def _fault_of_aliases(bare: bytes, length: int) -> str:
         )
         known[name] = alias
         left -= alias.length
-        if left < 0 or alias.depth > MOST_BRACKETS:
+        if left < 0 or alias.length > MOST_BYTES or alias.depth > MOST_BRACKETS:
             return (
                 f"the alias {start_of(name.decode(errors='replace'), 40)}, with all others in it written out, is"
                 f" {TOO_DEEP} or too long to be read: more than {MOST_BRACKETS} levels, or {MOST_TIMES} times the text;"
