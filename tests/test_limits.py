@@ -32,3 +32,9 @@ def test_a_place_of_many_digits_is_none(what: str, built: Built, tmp_path: Path)
     said = refused("query-invalid", "show", built("hand_mlp"), what, cwd=tmp_path)
     assert "…: no op, site, kernel, line or scope of the map is called so" in said
     assert len(said) < 600
+
+
+def test_of_a_bad_cell_only_the_start_is_said(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text(f"kernel,duration_ns\nmain_dispatch_0,{DIGITS}\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert said.startswith(f"run.csv: line 2, column duration_ns: '{DIGITS[:60]}…' is ")
