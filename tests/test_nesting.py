@@ -35,6 +35,7 @@ NESTS: dict[str, Callable[[int], str]] = {
     "functions": lambda count: "func.func private @f(" + "() -> (" * count + "i32" + ")" * count + ")",
     "locations": lambda count: "module {} loc(" + "fused[" * count + "unknown" + "]" * count + ")",
     "maps": lambda count: f"module attributes {{a.a = affine_map<(d0) -> ({'(' * count}d0{')' * count})>}} {{}}",
+    "terms": lambda count: f"module attributes {{a.a = affine_map<(d0) -> ({'d0+' * count}d0)>}} {{}}",
     "between comments": lambda count: '// "\r' + "module { // }}} \n" * count + "}" * count,
     "between strings": lambda count: "module attributes {a.a = " + '["]\\"]", ' * count + "1" + "]" * count + "} {}",
     "between arrows": lambda count: "func.func private @f(" + "tuple<() -> i32, " * count + "i32" + ">" * count + ")",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from tracemap.inert import for_terminal
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
 
 _NAME = "tracemap"
+_LONG_VALUE = re.compile("'([^']{60})[^']{100,}'")
+"""What click says back of what was given, of any length."""
 
 # Name -> one line of help, in the order of the work. The line stands here so that `tracemap --help` imports no command.
 COMMANDS = {
@@ -148,6 +151,7 @@ def _invalid(error: click.ClickException) -> UsageInvalid:
     context = getattr(error, "ctx", None)
     command = _NAME if context is None else context.command_path
     said = " ".join(map(str.strip, error.format_message().rstrip(".").splitlines()))  # lists have a line for each item
+    said = _LONG_VALUE.sub(r"'\1…'", said)
     return UsageInvalid(f"{command}: {said}{' See' if said.endswith('?') else '; see'} {command} --help")
 
 

@@ -27,6 +27,9 @@ MOST_BYTES: Final = 1 << 24
 alias alone is longer than these.
 """
 
+MOST_OF_MAP: Final = 1 << 16
+"""Bytes of an affine map or set: each of its terms is a level too, and the parser dies of 84,000."""
+
 _OPEN, _CLOSED = b"([{<", b")]}>"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPEN + _CLOSED))
 _PASSES = 16
@@ -35,6 +38,7 @@ _PASSES = 16
 _NOT_NESTING = rb'(["/=-])(?:(?<=")%s|(?<=/)/[^\r\n]*+|(?<=[-=])>)' % STRING[1:].encode()
 _SKIPPED = re.compile(_NOT_NESTING, re.DOTALL)
 _BRACKET = re.compile(_NOT_NESTING + rb"|[][(){}<>]", re.DOTALL)
+_LONG_MAP = re.compile(rb"affine_(?:map|set)\s*+<[^<>]{%d}" % MOST_OF_MAP)
 _DEFINED = re.compile(rb"([#!][\w.$-]++)\s*+=")
 _NAMED = re.compile(rb"[#!][\w.$-]+")
 # At the outermost level no two words of an alias stand side by side: the second one begins an operation.
@@ -48,6 +52,8 @@ def nesting_fault(text: bytes) -> str:
     """
     bare = _SKIPPED.sub(rb"\1", text).replace(b"/", b"")  # of strings and arrows their first character is left
     deep = "" if _is_shallow(bare) else _fault_of_brackets(text)
+    if not deep and _LONG_MAP.search(bare):
+        return f"an affine map or set is {TOO_DEEP} to be read: it is longer than {MOST_OF_MAP} bytes; shorten it"
     return deep or (_fault_of_aliases(bare, len(text)) if _DEFINED.search(bare) else "")
 
 
