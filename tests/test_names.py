@@ -119,3 +119,16 @@ def test_the_compilers_words_have_lines_and_the_models_name_has_none(tmp_path: P
 def test_what_is_said_of_a_page_is_one_line(built: Built, tmp_path: Path) -> None:
     done = run_cli("report", built("hand_mlp"), "-o", os.path.join(tmp_path, ODD), cwd=tmp_path)  # noqa: PTH118 - its very bytes
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+
+
+def test_a_store_whose_name_is_not_utf8_is_refused_before_it_is_made(
+    built: Built, recorded: Recorded, tmp_path: Path
+) -> None:
+    command = ("store", "add", recorded("hand_mlp"), "--map", built("hand_mlp"), "--store", "s\udcff")
+    assert "the name is not UTF-8" in refused("store-invalid", *command, cwd=tmp_path)
+    assert "the name is not UTF-8" in refused("store-invalid", "store", "list", "--store", "s\udcff", cwd=tmp_path)
+
+
+def test_a_store_without_a_name_is_not_the_working_folder(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    command = ("store", "add", recorded("hand_mlp"), "--map", built("hand_mlp"), "--store", "")
+    assert refused("usage-invalid", *command, cwd=tmp_path).startswith("store is empty; name a folder")
