@@ -379,6 +379,10 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
         (("--cache-geometry", "D1=32768,8,64"), "usage-invalid", "pass --cache-sim too"),
         (("--cache-sim", "--cache-geometry", "D2=32768,8,64"), "usage-invalid", "I1, D1 or LL"),
         (("--cache-sim", "--cache-geometry", "D1=32768,3,64"), "usage-invalid", "no power of two of sets"),
+        (("--cache-sim", "--cache-geometry", "LL=2147483648,1,64"), "usage-invalid", "are none of 512 to 2147483647"),
+        (("--cache-sim", "--cache-geometry", "LL=512,1,512"), "usage-invalid", "hold a single line of 512"),
+        (("--cache-sim", "--cache-geometry", "LL=1024,1,16"), "usage-invalid", "a power of two of at least 32"),
+        (("--cache-sim", "--cache-geometry", "LL=" + "1" * 5000), "usage-invalid", "'LL=1111"),
         (("--cache-sim", "--", "--device=cuda"), "usage-invalid", "the device is cuda"),
     ],
 )  # fmt: skip
@@ -390,6 +394,8 @@ def test_what_cannot_be_simulated_is_said(
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stderr.endswith(f"[{slug}]\n")
+    assert done.stderr.count("\n") == 1
+    assert len(done.stderr) < 500
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,15 @@ def test_same_dice_make_the_same_damage_and_others_another(change: object) -> No
     made = [change(data, random.Random(seed)) for seed in range(200)]
     assert made == [change(data, random.Random(seed)) for seed in range(200)]
     assert len(set(made)) > 100
+
+
+def test_a_text_is_made_longer_only_up_to_a_bound() -> None:
+    """Four times by a thousand, in the harness itself, were the gigabytes for which a reader was blamed."""
+    data = b'{"text":"' + b"x" * 3_000_000 + b'"}'
+    tracemalloc.start()
+    try:
+        for seed in range(20):
+            changed_json(data, random.Random(seed))
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()

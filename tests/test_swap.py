@@ -155,6 +155,29 @@ def kernel_of(bundle: Path) -> Json:
     return found
 
 
+@pytest.mark.parametrize("stage", ["source", "configuration", "object"])
+def test_what_is_dumped_has_the_data_of_its_constants(stage: str, built: Built, tmp_path: Path) -> None:
+    """Those of torch are kept by name behind a module, where a text of a part of it has none."""
+    kernel, original = "main_dispatch_0_matmul_8x32x64_f32", built("fx_mlp_linalg")
+    check_cli("swap", original, kernel, "--dump", stage, "-o", "dumped.mlir", cwd=tmp_path)
+    text = (tmp_path / "dumped.mlir").read_text()
+    assert text.count("dense_resource<") == len(re.findall(r'^ +torch_tensor_\S+: "0x', text, re.MULTILINE)) == 1
+    options = ("-o", "new.tracemap", "--pairs", "0", "--format", "json")
+    made = json.loads(check_cli("swap", original, f"{kernel}=dumped.mlir", *options, cwd=tmp_path))
+    assert [kernel["verification"]["status"] for kernel in made["kernels"]] == ["SUCCESS"]
+
+
+def test_a_file_that_does_not_compile_is_blamed_for_it(bundle: Path, source: str, tmp_path: Path) -> None:
+    edited = re.sub(r"math\.tanh (%\d+) : f32", r'"no.such_thing"(\1) : (f32) -> f32', source)
+    (tmp_path / "edited.mlir").write_text(edited, encoding="utf-8")
+    done = run_cli("swap", bundle, f"{KERNEL}=edited.mlir", "-o", "new.tracemap", cwd=tmp_path)
+    assert done.returncode == 2
+    place = f"{tmp_path / 'edited.mlir'} in the place of f_dispatch_0"
+    assert done.stderr.startswith(f"tracemap: error: the model cannot be compiled with {place}; mend what is said: ")
+    assert done.stderr.endswith(" [tool-failed]\n")
+    assert not (tmp_path / "new.tracemap").exists()
+
+
 def test_the_map_stays_as_it_was(bundle: Path, source: str, tmp_path: Path) -> None:
     assert swapped(bundle, without_locations(source), tmp_path).returncode == 0
     old, new = (json_cli("show", each) for each in (bundle, tmp_path / "new.tracemap"))

@@ -66,6 +66,15 @@ def test_every_kind_is_what_numpy_computes(kind: str, options: list[str]) -> Non
     assert {row["Verification"] for row in rows} == {"SUCCESS"}, rows
 
 
+@pytest.mark.parametrize("name", ["./-d.csv", "n\udcff.csv"])
+def test_a_table_may_have_any_name(name: str, tmp_path: Path) -> None:
+    """Of one the compiler would take the programs for options of its own, the other no JSON and no binding can hold."""
+    sizes = [word for letter in "MNK" for word in ("--size", f"{letter}=16")]
+    check_cli("sweep", "matmul", *sizes, *QUICK, "-o", name, cwd=tmp_path)
+    (row,) = rows_of((tmp_path / name).read_text())
+    assert row["Verification"] == "SUCCESS", row
+
+
 def test_operations_of_a_convolution_are_those_of_a_plain_loop() -> None:
     (operation,) = swept(
         "conv2d_nhwc", {"H": "7", "W": "6", "C": "3", "F": "5", "R": "3", "S": "2", "D": "2"}, ["f32"], ["none"]

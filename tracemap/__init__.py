@@ -171,9 +171,10 @@ def load(path: str | Path) -> Bundle:
         ['main_dispatch_0_matmul_24x16x16_f32', 'main_dispatch_1_matmul_24x16x16_f32']
     """
     from tracemap.graph import bundle
+    from tracemap.options.handed import path_of
     from tracemap.results.bundle import Bundle
 
-    return Bundle.of(bundle.load(Path(path)))
+    return Bundle.of(bundle.load(path_of("path", path)))
 
 
 def lower(
@@ -271,10 +272,11 @@ def recording(bundle: StoredBundle | str | Path, output: str | Path | None = Non
         >>> recorded.executions == len(bundle.graph.sites)
         True
     """
+    from tracemap.options.handed import path_of
     from tracemap.results.bundle import Bundle
     from tracemap.results.recording import Recording
 
-    return Recording(Bundle.of(_opened(bundle)), None if output is None else Path(output))
+    return Recording(Bundle.of(_opened(bundle)), None if output is None else path_of("output", output))
 
 
 def run(
@@ -414,7 +416,7 @@ def remarks(
     from tracemap.options.remarks import RemarksOptions
     from tracemap.session.remarks import remarks as remarks_of
 
-    path = None if run is None else _paths(run)[0]
+    path = None if run is None else _paths([run])[0]
     return remarks_of(_opened(bundle), path, chosen(RemarksOptions, options, changes))
 
 
@@ -541,12 +543,13 @@ def swap(
         >>> [(kernel.kernel, kernel.verification.status.value) for kernel in swapped.kernels]
         [('main_dispatch_0_matmul_24x16x16_f32', 'SUCCESS')]
     """
+    from tracemap.options.handed import files_of
     from tracemap.options.option import chosen
     from tracemap.options.swap import SwapOptions
     from tracemap.session.swap import swap as swap_kernels
 
     asked = chosen(SwapOptions, options, changes, output=output)
-    return swap_kernels(_opened(bundle), {name: Path(file) for name, file in kernels.items()}, asked)
+    return swap_kernels(_opened(bundle), files_of("kernels", kernels), asked)
 
 
 def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, **changes: object) -> Tune:
@@ -593,11 +596,12 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
         >>> table.splitlines()[1].split(",")[:3]
         ['matmul_16x16x16_f32', 'IREE Codegen', 'matmul']
     """
+    from tracemap.options.handed import text_of
     from tracemap.options.option import chosen
     from tracemap.options.sweep import SweepOptions
     from tracemap.session.sweep import sweep as sweep_operation
 
-    return sweep_operation(operation, chosen(SweepOptions, options, changes)).table
+    return sweep_operation(text_of("operation", operation), chosen(SweepOptions, options, changes)).table
 
 
 def report(
@@ -807,23 +811,31 @@ def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shel
 
 def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object] | None, Sequence[object]]:
     """Texts are an option like any other; what else Python has goes beside options, which hold what can be typed."""
-    if inputs is None or all(isinstance(value, str) for value in inputs):
-        return inputs, ()
-    return None, inputs
+    from tracemap.options.handed import items_of
+
+    values = None if inputs is None else items_of("inputs", inputs)
+    return (values, ()) if values is None or all(isinstance(value, str) for value in values) else (None, values)
 
 
 def _model(model: str | Path | bytes) -> str | bytes:
     """A path as text, or the content of a model as bytes."""
+    from tracemap.options.handed import path_of
+
     if isinstance(model, str) and ("\n" in model or ("{" in model and not os.path.exists(model))):  # noqa: PTH110 - Path.exists raises OSError for names that are too long
         return model.encode()
-    return model if isinstance(model, bytes) else str(model)
+    return model if isinstance(model, (bytes, str)) else str(path_of("model", model, "a path, a text or bytes"))
 
 
 def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
-    return load(bundle) if isinstance(bundle, (str, Path)) else bundle
+    from tracemap.graph.bundle import Bundle as StoredBundle
+    from tracemap.options.handed import path_of
+
+    return bundle if isinstance(bundle, StoredBundle) else load(path_of("bundle", bundle, "a bundle or its path"))
 
 
 def _paths(runs: Runs | StoredBundle) -> list[Path]:
     """The paths of one run or bundle, or of several."""
-    several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
-    return [Path(run) if isinstance(run, (str, Path)) else run.path for run in several]
+    from tracemap.options.handed import path_of
+
+    several = runs if isinstance(runs, Sequence) and not isinstance(runs, (str, bytes)) else [runs]
+    return [path_of("a run", getattr(run, "path", run), "a run, a bundle or its path") for run in several]

@@ -28,6 +28,8 @@ class TracemapError(Exception):
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 2
     remedy: ClassVar[str] = "see the kind"
+    shows_program: ClassVar[bool] = False
+    """Whether a message may hold what a program said, in lines as it said it; all others are a single line."""
 
     def __init_subclass__(cls) -> None:
         cls.slug = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
@@ -42,6 +44,7 @@ class ToolMissing(TracemapError):
 class ToolFailed(TracemapError):
     """A program that tracemap started (iree-compile, iree-profile) failed or printed what was not expected."""
 
+    shows_program = True
     remedy = "read the program's own message, which is shown; run the printed command by hand"
 
 
@@ -60,12 +63,14 @@ class ModelUnreadable(TracemapError):
 class ModelInvalid(TracemapError):
     """iree-compile does not accept the model."""
 
+    shows_program = True
     remedy = "mend the line that iree-compile's message names, or pass the flags it needs after `--`"
 
 
 class PipelineInvalid(TracemapError):
     """iree-opt does not take the pass pipeline, or one of its passes fails on the model."""
 
+    shows_program = True
     remedy = "mend what iree-opt's message names; `iree-opt --help` lists the passes and their options"
 
 
@@ -123,6 +128,7 @@ class ProgramFailed(TracemapError):
     """The measured program ended with an error or was killed."""
 
     exit_code = 1
+    shows_program = True
     remedy = "read its own message; what was recorded until then is kept where the message says"
 
 

@@ -63,8 +63,9 @@ def given_bytes(name: str, kind: type[TracemapError]) -> bytes:
 
 def is_file(name: str) -> bool:
     """Whether what a user named is a file, or is not there; not a pipe or standard input, which are read only once."""
-    path = Path(name)
-    return name != STANDARD_INPUT and (path.is_file() or not path.exists())
+    if name == STANDARD_INPUT:
+        return False
+    return os.path.isfile(name) or not os.path.exists(name)  # noqa: PTH110, PTH113 - paths raise where a name is too long
 
 
 def copy_given(name: str, target: Path, kind: type[TracemapError]) -> None:

@@ -6,6 +6,7 @@ leads to is written.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -31,7 +32,15 @@ def is_standard(target: Path | None) -> bool:
 
 def is_stream(target: Path) -> bool:
     """Whether a target is written to in its place: standard output, a device, a pipe."""
-    return is_standard(target) or (target.exists() and not target.is_file() and not target.is_dir())
+    return is_standard(target) or _kind(target) not in (0, stat.S_IFREG, stat.S_IFDIR)
+
+
+def _kind(target: Path) -> int:
+    """What lies under a name, as `stat` calls it; 0: nothing, or nothing that can be looked at."""
+    try:
+        return stat.S_IFMT(target.stat().st_mode)
+    except (OSError, ValueError):  # too long, with a NUL, below what may not be looked into
+        return 0
 
 
 def is_csv(target: Path) -> bool:
@@ -48,7 +57,7 @@ def check_file(target: Path, *, force: bool) -> None:
     """
     if is_standard(target):
         return
-    if target.is_dir():
+    if _kind(target) == stat.S_IFDIR:
         raise TargetUnwritable(f"{target}: is a folder; name a file")
     if not is_stream(target):
         check_folder_of(end_of_links(target))
@@ -60,7 +69,7 @@ def check_file(target: Path, *, force: bool) -> None:
 
 def _holds_something(target: Path) -> bool:
     """Whether writing takes away what was there: not of a pipe, nor of a device but a disk."""
-    return target.exists() and not (is_stream(target) and not stat.S_ISBLK(target.stat().st_mode))
+    return _kind(target) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFBLK)
 
 
 def check_files(*targets: Path | None, force: bool, inputs: Sequence[Path] = ()) -> None:
@@ -72,14 +81,21 @@ def check_files(*targets: Path | None, force: bool, inputs: Sequence[Path] = ())
     wanted = [target for target in targets if target is not None]
     if sum(map(is_standard, wanted)) > 1:
         raise UsageInvalid(f"{STANDARD_OUTPUT}: standard output takes one result only; name a file for the others")
-    taken = {os.path.realpath(path): "is read" for path in inputs if not is_stream(path)}
+    taken = {_place_of(path): "is read" for path in inputs if not is_stream(path)}
     for target in wanted:
-        place = os.path.realpath(target)
+        place = _place_of(target)
         if not is_stream(target) and place in taken:
             raise UsageInvalid(f"{target}: {taken[place]} by the same command; choose another name")
         taken[place] = "is written"
     for target in wanted:
         check_file(target, force=force)
+
+
+def _place_of(path: Path) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a name with a NUL, which whoever opens it refuses
+        return str(path)
 
 
 def check_folder_of(target: Path) -> None:
@@ -88,10 +104,28 @@ def check_folder_of(target: Path) -> None:
     Raises:
         TargetUnwritable: it does not exist, or may not be written.
     """
+    check_name(target)
     if not target.parent.is_dir():
         raise TargetUnwritable(f"{target}: the folder {target.parent} does not exist; make it, or choose another place")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise TargetUnwritable(f"{target}: the folder {target.parent} may not be written; choose another place")
+
+
+def check_name(target: Path) -> None:
+    """Find out whether there can be a file of this name: none is longer than the file system takes, or has a NUL.
+
+    Raises:
+        TargetUnwritable: there cannot, or its folder may not be looked into.
+    """
+    try:
+        target.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # said of the links
+            raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}; choose another place") from error
+    except ValueError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error}; choose another name") from error
 
 
 def end_of_links(target: Path) -> Path:
@@ -100,7 +134,7 @@ def end_of_links(target: Path) -> Path:
     Raises:
         TargetUnwritable: links lead in a circle.
     """
-    if not target.is_symlink():
+    if not os.path.islink(target):  # noqa: PTH114 - Path.is_symlink raises OSError for names that are too long
         return target
     try:
         return target.resolve()

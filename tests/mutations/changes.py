@@ -24,6 +24,9 @@ _TEXTS = (
     *("a" * 100_000, "'; DROP TABLE events; --", "{{ 7 * 7 }}", "[bold]", "%s", "*", "\U0001f600"),
 )
 # What a JSON value may be replaced by, as it stands in the file; the last ones are no JSON, or no text.
+_LONGEST = 1 << 20
+"""Of a text that was made longer: again and again by a thousand it would be as long as no file is."""
+
 _VALUES: tuple[bytes, ...] = (
     *(number.encode() for number in _NUMBERS),
     *(json.dumps(text).encode() for text in _TEXTS),
@@ -181,7 +184,8 @@ def _nudge(holder: list[Any], place: int, dice: random.Random) -> None:
     elif isinstance(value, int | float):
         value = dice.choice((value + 1, -value, value * 2, float(value), str(value), [value]))
     elif isinstance(value, str):
-        value = dice.choice((value + "x", value[:-1], value.upper(), dice.choice(_TEXTS), value * 1000))
+        longer = (value * 1000)[:_LONGEST] if len(value) < _LONGEST else value  # made whether it is chosen or not
+        value = dice.choice((value + "x", value[:-1], value.upper(), dice.choice(_TEXTS), longer))
     elif isinstance(value, list):
         value = type(value)(value[::-1] if dice.random() < 0.5 else [*value, *value])
     _set(holder, place, value)

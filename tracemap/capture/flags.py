@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracemap.errors import InputInvalid, UsageInvalid
+from tracemap.errors import InputInvalid, UsageInvalid, start_of
 from tracemap.inputs import given_bytes
 
-_MAX_NESTING = 16
+_FLAG_FILE: Final = "--flagfile"
+_MOST_FILES: Final = 64
+_MOST_FLAGS: Final = 100_000
+_LONGEST_SAID: Final = 60
 _FILE_OF_INPUT = re.compile(r"(?:^|=)[@+](.+)$", re.DOTALL)
 
 
@@ -27,14 +30,41 @@ class RuntimeFlags:
     rest: tuple[str, ...]
 
 
-def read_flags(path: Path, _nesting: int = 0) -> list[str]:
+def read_flags(path: Path) -> list[str]:
     """The flags of a flag file: one per line, `#` begins a comment, `--flagfile` brings in another one.
 
     Raises:
         UsageInvalid: the file cannot be read, holds a line that is no flag, or brings itself in.
     """
-    if _nesting > _MAX_NESTING:
-        raise UsageInvalid(f"{path}: flag files that bring each other in without end")
+    return with_flag_files([f"{_FLAG_FILE}={path}"])
+
+
+def with_flag_files(flags: Iterable[str]) -> list[str]:
+    """Flags with those of a flag file in the place of each `--flagfile`: IREE's tools would read it again, and again.
+
+    Raises:
+        UsageInvalid: see `read_flags`; or there are too many files or flags in all.
+    """
+    found: list[str] = []
+    left = [*flags][::-1]
+    files = 0  # in all, not within one another: files that bring each other in twice double with each level
+    while left:
+        flag = left.pop()
+        name, _, value = flag.partition("=")
+        if name != _FLAG_FILE:
+            found.append(flag)
+            continue
+        files += 1
+        if files > _MOST_FILES:
+            raise UsageInvalid(f"{value}: flag files that bring each other in without end, or more than {_MOST_FILES}")
+        left += _lines_of(Path(value))[::-1]
+        if len(found) + len(left) > _MOST_FLAGS:
+            raise UsageInvalid(f"{value}: more than {_MOST_FLAGS:,} flags, with those of the files that it brings in")
+    return found
+
+
+def _lines_of(path: Path) -> list[str]:
+    """The flags of one file, `--flagfile` as it stands there."""
     try:
         lines = given_bytes(str(path), UsageInvalid).decode().splitlines()
     except ValueError as error:
@@ -44,22 +74,10 @@ def read_flags(path: Path, _nesting: int = 0) -> list[str]:
         if not line or line.startswith("#"):
             continue
         if not line.startswith("--"):
-            raise UsageInvalid(f"{path}, line {number}: {line!r} is no flag; flags begin with --")
+            shown = start_of(line, _LONGEST_SAID)
+            raise UsageInvalid(f"{path}, line {number}: {shown!r} is no flag; flags begin with --")
         flags.append(line)
-    return with_flag_files(flags, _nesting + 1)
-
-
-def with_flag_files(flags: Iterable[str], _nesting: int = 0) -> list[str]:
-    """Flags with those of a flag file in the place of each `--flagfile`: IREE's tools would read it again, and again.
-
-    Raises:
-        UsageInvalid: see `read_flags`.
-    """
-    found: list[str] = []
-    for flag in flags:
-        name, _, value = flag.partition("=")
-        found += read_flags(Path(value), _nesting) if name == "--flagfile" else [flag]
-    return found
+    return flags
 
 
 def sorted_out(flags: Sequence[str]) -> RuntimeFlags:

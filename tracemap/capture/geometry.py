@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracemap.errors import UsageInvalid
+from tracemap.errors import UsageInvalid, start_of
 from tracemap.units import UNKNOWN, Integer, format_bytes
 
 SYSFS: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 NAMES = ("I1", "D1", "LL")
 """The caches that are simulated: first-level instructions and data, and the last level."""
 
-_SPEC = re.compile(r"(I1|D1|LL)=(\d+),(\d+),(\d+)")
-_LEAST_LINE = 16
-_LEAST_BYTES, _MOST_BYTES = 512, 1 << 34
+_SPEC = re.compile(r"(I1|D1|LL)=(\d{1,18}),(\d{1,18}),(\d{1,18})", re.ASCII)
+_LEAST_LINE = 32
+"""As long as what one instruction loads: Valgrind knows no wider registers than those of AVX."""
+_LEAST_BYTES, _MOST_BYTES = 512, (1 << 31) - 1
+"""Valgrind holds a size in 32 bits with their sign."""
+_LONGEST_SAID: Final = 60
 _KIB = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -46,7 +49,9 @@ class Cache:
         if self.line < _LEAST_LINE or not _power_of_two(self.line):
             return f"lines of {self.line} bytes; they must be a power of two of at least {_LEAST_LINE}"
         if not _LEAST_BYTES <= self.size <= _MOST_BYTES or self.ways < 1:
-            return f"{self.size} bytes in {self.ways} ways are no cache"
+            return f"{self.size} bytes in {self.ways} ways are none of {_LEAST_BYTES} to {_MOST_BYTES} bytes"
+        if self.size <= self.line:
+            return f"{self.size} bytes hold a single line of {self.line}"
         if self.sets * self.ways * self.line != self.size or not _power_of_two(self.sets):
             return f"{self.size} bytes in {self.ways} ways with lines of {self.line} are no power of two of sets"
         return ""
@@ -96,7 +101,8 @@ def line_bytes(caches: Sequence[Cache]) -> Integer:
 def _given(spec: str) -> Cache:
     match = _SPEC.fullmatch(spec)
     if match is None:
-        raise UsageInvalid(f"{spec!r} is no cache; write NAME=BYTES,WAYS,LINE with NAME I1, D1 or LL: D1=32768,8,64")
+        shown = start_of(spec, _LONGEST_SAID)
+        raise UsageInvalid(f"{shown!r} is no cache; write NAME=BYTES,WAYS,LINE with NAME I1, D1 or LL: D1=32768,8,64")
     cache = Cache(match[1], *(int(number) for number in match.groups()[1:]))
     if cache.fault:
         raise UsageInvalid(f"{spec}: cannot be simulated: {cache.fault}")

@@ -64,9 +64,10 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
     if declared is None or spec[:1] in _OF_THE_TOOLS:
         return
     if declared.sizes is not None and _SINGLE_NUMBER.fullmatch(spec):
+        number = start_of(spec, _LONGEST_SAID)
         raise InputInvalid(
-            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {spec}; to fill it "
-            f"with this, write --input={_written(declared)}={spec}"
+            f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {number}; to fill "
+            f"it with this, write --input={_written(declared)}={number}"
         )
     if fault := _scalar_fault(spec) if declared.sizes is None else _tensor_fault(declared, spec):
         raise InputInvalid(

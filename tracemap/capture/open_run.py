@@ -25,7 +25,7 @@ from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_rec
 from tracemap.measurements.model import UNTOLD_HEADER, Run
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
-from tracemap.owned.home import temporary_folder
+from tracemap.owned.home import start_of_name, temporary_folder
 from tracemap.toolchain import check_tool, find_tool
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
         raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is of CSV files of IREE's hook alone")
     if form is Form.TABLE:
         return replace(read_run(path), given=named)
-    table = folder / f"{path.name}.parquet"
+    table = folder / f"{start_of_name(path.name)}.parquet"
     with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
         read = _reader(form, dispatch)(path, connection)
         write_run(read.header, read.events, table, force=True)

@@ -74,7 +74,7 @@ def env(options: HookEnvOptions) -> None:
     from tracemap.capture.counters.choosing import events_to_count
     from tracemap.hook import HookSettings, environment
 
-    if not options.output.is_dir():
+    if not os.path.isdir(options.output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
         raise TargetUnwritable(f"{options.output}: is no folder; make it first")
     _library()
     settings = HookSettings(

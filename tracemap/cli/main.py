@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
 from tracemap.cli.help import WIDEST, HelpContext
 from tracemap.cli.loudness import how_loud
-from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_of
+from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_in_lines
 from tracemap.errors import TracemapError, UsageInvalid
+from tracemap.inert import for_terminal
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
 
 _NAME = "tracemap"
+_LONG_VALUE = re.compile("'([^']{60})[^']{100,}'")
+"""What click says back of what was given, of any length."""
 
 # Name -> one line of help, in the order of the work. The line stands here so that `tracemap --help` imports no command.
 COMMANDS = {
@@ -120,14 +125,15 @@ def _run() -> int:
             status = _call()
             flush_output()
         except click.exceptions.NoArgsIsHelpError as error:
-            warn_of(error.format_message())
+            warn_in_lines(error.format_message())
             return error.exit_code
         except click.ClickException as error:
             raise _invalid(error) from error
     except TracemapError as error:
         give_up_output()
         if is_answered():
-            _say(f"error: {error}", _notes_of(error), f" [{error.slug}]")
+            sentence = _with_names_escaped(str(error)) if error.shows_program else for_terminal(str(error))
+            _say(f"error: {sentence}", _notes_of(error), f" [{error.slug}]")
         return error.exit_code
     return status if isinstance(status, int) else 0
 
@@ -144,7 +150,8 @@ def _invalid(error: click.ClickException) -> UsageInvalid:
     """What click says of options, as an error of ours, which names the command."""
     context = getattr(error, "ctx", None)
     command = _NAME if context is None else context.command_path
-    said = error.format_message().rstrip(".")
+    said = " ".join(map(str.strip, error.format_message().rstrip(".").splitlines()))  # lists have a line for each item
+    said = _LONG_VALUE.sub(r"'\1…'", said)
     return UsageInvalid(f"{command}: {said}{' See' if said.endswith('?') else '; see'} {command} --help")
 
 
@@ -177,6 +184,15 @@ def _notes_of(error: BaseException | None) -> list[str]:
     return list(getattr(error, "__notes__", ()))
 
 
+def _with_names_escaped(said: str) -> str:
+    """What a program said keeps its lines; names in it that were typed have none."""
+    for word in sys.argv[1:]:
+        for name in (word, Path(word).name):
+            if not name.isprintable():
+                said = said.replace(name, for_terminal(name))
+    return said
+
+
 def _say(sentence: str, notes: Sequence[str], slug: str = "") -> None:
-    """A line of what happened."""
-    warn_of(f"tracemap: {'; '.join([sentence, *notes])}{slug}")
+    """What happened, in one line but for the lines of a program."""
+    warn_in_lines(f"tracemap: {'; '.join([sentence, *map(for_terminal, notes)])}{slug}")

@@ -118,7 +118,12 @@ def tell(text: str) -> None:
 
 
 def warn_of(text: str) -> None:
-    """Say what people have to know: a warning or an error."""
+    """Say what people have to know, a warning or an error, in one line: names in it may have line ends."""
+    warn_in_lines(for_terminal(text))
+
+
+def warn_in_lines(text: str) -> None:
+    """The same of what has lines of its own, such as what a program said."""
     with suppress(OSError, RuntimeError, ValueError):  # full, closed, or just being written to
         sys.stderr.write(lines_for_terminal(text) + "\n")
         sys.stderr.flush()

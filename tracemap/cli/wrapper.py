@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
+from tracemap.cli.streams import is_quiet, warn_in_lines
 from tracemap.cli.warnings import warn
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid, ModelUnreadable, TargetUnwritable
@@ -126,8 +126,8 @@ def _run(command: CompileCommand, data: bytes) -> int:
 
 def _echo(said: str, name: str) -> None:
     """Pass on what the compiler said; places in the model go by the model's name."""
-    if said:
-        tell(said if not said.startswith("-:") else name + said[1:])
+    if said and not is_quiet():
+        warn_in_lines(said if not said.startswith("-:") else name + said[1:])
 
 
 def _check_folder(output: str) -> None:

@@ -13,7 +13,7 @@ from tracemap.experiments.cases import Case, find_cases
 from tracemap.experiments.describing import arguments, operation_name
 from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
 from tracemap.experiments.filling import left_behind, whole_memory
-from tracemap.experiments.job import Answer, Call, Job
+from tracemap.experiments.job import Answer, Call, Job, written_path
 from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
 from tracemap.experiments.outcomes import NOT_RUN, Outcome, shared_out, spread_of, together
 from tracemap.experiments.plain import Plain
@@ -205,10 +205,10 @@ class _Benching:
         """Run some of the cases."""
         options, verify = self._options, verify and not self._options.no_verify
         calls = tuple(cases[number].call(number, positive) for number in numbers)
-        outputs = self._folder if verify else ""
+        outputs = written_path(self._folder) if verify else ""
         cold_bytes = _COLD_CACHES * self._request.cache_bytes if cold else 0
         least_ns = max(1, round(options.min_time * 1e6))
-        job = Job((str(module),), _DEVICE, calls, str(outputs), repetitions, least_ns, cold_bytes)
+        job = Job((written_path(module),), _DEVICE, calls, outputs, repetitions, least_ns, cold_bytes)
         outcomes: dict[int, Outcome] = {}
 
         def tell(place: int) -> None:

@@ -6,6 +6,7 @@ compiles candidates of it from its sources on, with the flags of a file that has
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from tracemap.ir.executables import read_executables
 from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute, walk
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED
 from tracemap.mapping.compiler.messages import failure
-from tracemap.outputs import check_folder_of, end_of_links
+from tracemap.outputs import check_folder_of, check_name, end_of_links
 from tracemap.owned.home import beside, moved_away
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import Integer, Unknown, format_ns
@@ -152,7 +153,8 @@ def check_folder(target: Path, *, force: bool) -> None:
         TargetExists: there is something already; with `force` only what this module wrote is replaced.
         TargetUnwritable: it cannot be made.
     """
-    if target.exists() or target.is_symlink():
+    check_name(target)
+    if os.path.lexists(target):
         if not force:
             raise TargetExists(f"{target}: exists already; pass --force to replace it, or name another folder")
         if not (target / RANKING).is_file():

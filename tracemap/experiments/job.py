@@ -5,7 +5,20 @@ Kernels run in a process of their own, since one that is wrong may end it.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from tracemap.codec import Count, Positive, Record
+
+
+def written_path(path: Path) -> str:
+    """A path as JSON can hold it, whose texts are UTF-8: each byte of its name is a character."""
+    return os.fsencode(path).decode("latin-1")
+
+
+def read_path(written: str) -> Path:
+    """The inverse of `written_path`."""
+    return Path(os.fsdecode(written.encode("latin-1")))
 
 
 class Fill(Record, frozen=True):
@@ -55,9 +68,9 @@ class Call(Record, frozen=True):
 class Job(Record, frozen=True):
     """What to run: functions of modules on a device, in their order.
 
-    `outputs`: a folder for what calls left in buffers that are written, empty where it is not wanted. `least_ns`: a
-    measurement takes so long at least; `cold_bytes`: calls are measured with so much memory used between two looks
-    at the same, 0: they are not.
+    `modules` and `outputs` are as `written_path` has them. `outputs`: a folder for what calls left in buffers that are
+    written, empty where it is not wanted. `least_ns`: a measurement takes so long at least; `cold_bytes`: calls are
+    measured with so much memory used between two looks at the same, 0: they are not.
     """
 
     modules: tuple[str, ...]

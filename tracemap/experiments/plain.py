@@ -16,7 +16,7 @@ from tracemap.errors import ModelInvalid, ToolFailed
 from tracemap.experiments.cases import Case
 from tracemap.experiments.configuring import with_pipeline
 from tracemap.experiments.filling import left_behind, whole_memory
-from tracemap.experiments.job import Job
+from tracemap.experiments.job import Job, written_path
 from tracemap.experiments.model import Verification
 from tracemap.experiments.reference.elements import EPSILON, SURPRISES
 from tracemap.experiments.reference.kernel import Precision
@@ -76,7 +76,7 @@ class Plain:
         case = self.cases[number]
         memories = []
         for path, call in ((module, case.call(0)), (self.module, case.call(number))):
-            job = Job((str(path),), _DEVICE, (call,), str(self.folder), 0, 1, 0)
+            job = Job((written_path(path),), _DEVICE, (call,), written_path(self.folder), 0, 1, 0)
             (answer,) = run_job(job, self.folder, self.limit_s, lambda _: None)
             if isinstance(answer, Ended):
                 return None

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracemap.codec import decode, encode
 from tracemap.experiments.filling import copied, used_bytes
-from tracemap.experiments.job import CANARY, EXECUTE, GUARD_BYTES, Answer, Buffer, Call, Job, Place, Timed
+from tracemap.experiments.job import CANARY, EXECUTE, GUARD_BYTES, Answer, Buffer, Call, Job, Place, Timed, read_path
 
 _MOST_BATCH = 1 << 22
 _MOST_RECORDED = 1 << 10
@@ -31,6 +31,12 @@ Run = Callable[[int], int]
 """Runs a batch of so many calls; returns how long that took, in ns."""
 
 
+def _mapped(instance: Any, module: Path) -> Any:  # noqa: ANN401 - IREE's objects have no type
+    """A module of a file; the bindings take names in UTF-8 alone, and that of an open file always is."""
+    with module.open("rb") as file:
+        return iree_runtime.VmModule.mmap(instance, f"/proc/self/fd/{file.fileno()}")
+
+
 class _Device:
     """A device with the modules loaded."""
 
@@ -39,7 +45,7 @@ class _Device:
         config = iree_runtime.Config(job.device)
         self._device: Any = config.device
         instance = config.vm_instance
-        self._modules = [iree_runtime.VmModule.mmap(instance, module) for module in job.modules]
+        self._modules = [_mapped(instance, read_path(module)) for module in job.modules]
         hal = iree_runtime.create_hal_module(instance, self._device)
         self._contexts = [iree_runtime.VmContext(instance, [hal, module]) for module in self._modules]
 
@@ -166,7 +172,7 @@ def _answer(device: _Device, job: Job, number: int) -> Answer:
     prepared.run(1)
     spoiled = None
     if job.outputs:
-        prepared.keep(Path(job.outputs), number)
+        prepared.keep(read_path(job.outputs), number)
         spoiled = prepared.spoiled()
     nothing = Timed(0, 0, ())
     if not job.repetitions:

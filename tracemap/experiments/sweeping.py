@@ -18,7 +18,7 @@ from tracemap.errors import ModelInvalid, ToolFailed
 from tracemap.experiments.bench import verified
 from tracemap.experiments.cases import Case, dispatched
 from tracemap.experiments.configuring import Configuration, apply
-from tracemap.experiments.job import Job
+from tracemap.experiments.job import Job, written_path
 from tracemap.experiments.keeping import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
 from tracemap.experiments.model import Status
 from tracemap.experiments.operations import SweptOperation
@@ -215,7 +215,8 @@ def _measured(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> 
     timed, verify = options.only != "verify", not options.no_verify
     repetitions = options.repetitions if timed else 0
     least_ns = round(options.min_time * 1e6)
-    job = Job((str(work.module(trial.key)),), _DEVICE, calls, str(folder) if verify else "", repetitions, least_ns, 0)
+    module, outputs = written_path(work.module(trial.key)), written_path(folder) if verify else ""
+    job = Job((module,), _DEVICE, calls, outputs, repetitions, least_ns, 0)
     times: list[tuple[float, ...]] = []
     limit_s = _LIMIT_S + _LOOKS * (repetitions + _LOOKS) * options.min_time / 1e3
     for answer in run_job(job, folder, limit_s, lambda _: None):

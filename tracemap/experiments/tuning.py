@@ -25,7 +25,7 @@ from tracemap.experiments.bench import verified
 from tracemap.experiments.candidates import Candidate, candidates_of, other_pipelines
 from tracemap.experiments.cases import Case
 from tracemap.experiments.configuring import levels_of, pipeline_of, with_pipeline, written
-from tracemap.experiments.job import Call, Job
+from tracemap.experiments.job import Call, Job, written_path
 from tracemap.experiments.keeping import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
 from tracemap.experiments.model import Ratio, Status, Verification
 from tracemap.experiments.running import Ended, run_job
@@ -230,7 +230,7 @@ class Tuning:
         if known is not None:
             return known
         call = self._case.call(0, positive)
-        job = Job((str(module),), _DEVICE, (call,), str(self._folder), 0, 1, 0)
+        job = Job((written_path(module),), _DEVICE, (call,), written_path(self._folder), 0, 1, 0)
         (answer,) = run_job(job, self._folder, _LIMIT_S, lambda _: None)
         if isinstance(answer, Ended):
             return Verification(Status.FAILED, UNKNOWN, 0.0, answer.text)

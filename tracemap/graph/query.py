@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from tracemap.errors import QueryInvalid
+from tracemap.errors import QueryInvalid, start_of
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op
 from tracemap.graph.program import Kernel, Site
@@ -26,7 +26,10 @@ from tracemap.graph.program import Kernel, Site
 if TYPE_CHECKING:
     import networkx
 
-_FILE_LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)", re.DOTALL)
+_FILE_LINE = re.compile(r"(?P<file>.+):(?P<line>\d{1,18})", re.DOTALL)
+
+
+_LONGEST_SAID = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,8 @@ def named(graph: TraceGraph, what: str) -> list[str]:
     if names:
         return names
     raise QueryInvalid(
-        f"{what}: no op, site, kernel, line or scope of the map is called so; ask for FILE:LINE, op12, site3, "
-        "a kernel's name or a scope"
+        f"{start_of(what, _LONGEST_SAID)}: no op, site, kernel, line or scope of the map is called so; "
+        "ask for FILE:LINE, op12, site3, a kernel's name or a scope"
     )
 
 

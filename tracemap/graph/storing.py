@@ -6,6 +6,7 @@ It is made under a temporary name beside its target and renamed.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from tracemap.graph.kept import Keeping
 from tracemap.graph.literals import LITERALS_FOLDER, taken_out
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.stored import encode
-from tracemap.outputs import check_folder_of, end_of_links, is_standard
+from tracemap.outputs import check_folder_of, check_name, end_of_links, is_standard
 from tracemap.owned.home import beside, moved_away
 
 
@@ -85,7 +86,8 @@ def check_target(target: Path, *, force: bool) -> None:
     """
     if is_standard(target):
         raise TargetUnwritable(f"{target}: a bundle is a folder; name it with -o")
-    if target.exists() or target.is_symlink():
+    check_name(target)
+    if os.path.lexists(target):
         if not force:
             raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
         if not is_bundle(target):

@@ -6,10 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from iree.compiler import ir
+
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, walk
 
 _BACKEND = re.compile(r'#hal\.executable\.target<"([\w-]+)"')
 _FORMAT = re.compile(r'#hal\.executable\.target<"[\w-]+", "([\w-]+)"')
+_RESOURCE = "dense_resource<"
+_DATA = "\n{-#"
+"""What begins the data behind a module; in texts of a module line ends are written as escapes."""
 _EXECUTABLES = ("hal.executable", "hal.executable.source")
 
 
@@ -87,4 +92,15 @@ def backends_of(module: Module) -> frozenset[str]:
 def executable_text(executable: Executable) -> str:
     """The text of an executable with its locations, as IREE takes it in place of the one of its name."""
     text: str = executable.operation.get_asm(enable_debug_info=True, use_local_scope=True)
-    return text.replace("hal.executable private @", "hal.executable public @", 1) + "\n"
+    return text.replace("hal.executable private @", "hal.executable public @", 1) + "\n" + _resources(executable, text)
+
+
+def _resources(executable: Executable, text: str) -> str:
+    """The data of constants that a text refers to by name; it is printed behind a module that has no local scope."""
+    if _RESOURCE not in text:
+        return ""
+    with executable.operation.context, executable.operation.location:
+        module = ir.Module.create()
+    module.body.append(executable.operation.clone())
+    _, begin, data = module.operation.get_asm().rpartition(_DATA)
+    return f"{begin}{data}".lstrip("\n") if begin else ""

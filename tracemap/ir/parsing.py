@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
+from tracemap.ir.nesting import MOST_BRACES, TOO_DEEP, nesting_fault
 from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 
 Operation = Any
@@ -81,9 +84,15 @@ class MlirParser:
         """A module from text or bytecode.
 
         Raises:
-            ModelInvalid: it does not parse; the message is the parser's first, with line and column.
+            ModelInvalid: it does not parse; the message is the parser's first, with line and column. Or it is nested so
+                deep that the parser might not come to an end.
         """
+        data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+        if not data.startswith(BYTECODE_MAGIC) and (fault := nesting_fault(data)):
+            raise ModelInvalid(fault)
         try:
+            if data.startswith(BYTECODE_MAGIC):
+                return _of_bytecode(data, self.context)
             return ir.Module.parse(text, self.context)
         except ir.MLIRError as error:
             raise ModelInvalid(_first_diagnostic(error)) from error
@@ -121,6 +130,38 @@ class MlirParser:
         if known is None:
             known = self._texts[attribute] = str(attribute)
         return known
+
+
+_LARGE_STACK = 1 << 29
+"""Bytes of addresses; of memory it takes what is used."""
+
+
+def _of_bytecode(data: bytes, context: ir.Context) -> Module:
+    """A module of bytecode: how deep it is nested is seen only when it was parsed, in a thread that has room for it."""
+
+    def parsed() -> Module | None:
+        module = ir.Module.parse(data, context)
+        return module if _is_shallow(module) else None  # else it ends here: to take it apart needs the room too
+
+    before = threading.stack_size(_LARGE_STACK)
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            module = executor.submit(parsed).result()
+    finally:
+        threading.stack_size(before)
+    if module is None:
+        raise ModelInvalid(f"{TOO_DEEP} to be read: more than {MOST_BRACES} regions within one another")
+    return module
+
+
+def _is_shallow(module: Module) -> bool:
+    left = [(module.operation, 0)]
+    while left:
+        operation, depth = left.pop()
+        if depth > MOST_BRACES:
+            return False
+        left += [(child, depth + 1) for child in nested(operation)]
+    return True
 
 
 def _first_diagnostic(error: ir.MLIRError) -> str:

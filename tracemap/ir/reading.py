@@ -312,23 +312,33 @@ _BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.foral
 
 def bounds_loop(value: Value) -> bool:
     """Whether a value is one number that reaches the bounds of a counted loop or the condition of a while loop."""
-    return is_scalar_like(value) and _reaches_loop(value, set())
+    return is_scalar_like(value) and _reaches_loop(value)
 
 
-def _reaches_loop(value: Value, seen: set[object]) -> bool:
-    if value in seen:  # a loop's values flow back to where they came from
-        return False
-    seen.add(value)
-    return any(_use_reaches_loop(use.owner.operation, use.operand_number, seen) for use in value.uses)
+def _reaches_loop(value: Value) -> bool:
+    seen: set[object] = set()  # a loop's values flow back to where they came from
+    left = [value]  # no recursion: a chain of numbers may be as long as the program
+    while left:
+        current = left.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for use in current.uses:
+            decides, follow = _use_of_number(use.owner.operation, use.operand_number)
+            if decides:
+                return True
+            left += follow
+    return False
 
 
-def _use_reaches_loop(user: Operation, number: int, seen: set[object]) -> bool:
+def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
+    """Whether an operation runs a loop as often as this operand says; and the numbers that come of the operand."""
     if user.name in _BOUNDS_OF:
-        return number in range(len(user.operands))[_BOUNDS_OF[user.name]]
+        return number in range(len(user.operands))[_BOUNDS_OF[user.name]], []
     if user.name in ("scf.while", "stablehlo.while"):
-        return _reaches_loop(user.regions[0].blocks[0].arguments[number], seen)
+        return False, [user.regions[0].blocks[0].arguments[number]]
     if user.name == "scf.condition":
-        return number == 0
+        return number == 0, []
     if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
-        return bool(user.block == user.parent.operation.regions[0].blocks[0])
-    return any(_reaches_loop(result, seen) for result in user.results if is_scalar_like(result))
+        return bool(user.block == user.parent.operation.regions[0].blocks[0]), []
+    return False, [result for result in user.results if is_scalar_like(result)]

@@ -20,6 +20,7 @@ from tracemap.graph.bundle import COMPILED_NAME, REMARKS_NAME, Bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
 from tracemap.graph.program import Kernel
 from tracemap.graph.remarks import Remarks
+from tracemap.ir.nesting import TOO_DEEP
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
@@ -145,6 +146,8 @@ class _Build:
         """iree-compile's own words about the model as it stands in its file; ours where it has none to say."""
         from tracemap.mapping.texts import safe_name
 
+        if TOO_DEEP in ours:  # the compiler's own words would be those of its crash
+            return f"{self._request.file_name}: cannot be compiled: {ours}"
         copy = self._folder / safe_name(self._request.file_name)
         copy.write_bytes(self._request.model)
         said = compilers_own_message(self._compiler, copy, self._folder / "unused.vmfb")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tracemap.errors import RunInvalid
+from tracemap.errors import RunInvalid, start_of
 from tracemap.measurements.columns import FileColumn, columns_of, csv_rows, is_number, is_whole_number, table_sql
 from tracemap.measurements.model import TIME_METRICS, Run
 from tracemap.measurements.sql import first_line, literal, quoted, reading_errors, rows_of
 from tracemap.units import plural
 
+_LONGEST_SAID = 60
 _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
 """What SQL takes for a truth value."""
 
@@ -83,7 +84,7 @@ def _first_fault(row: Sequence[str], checks: Sequence[tuple[FileColumn, Callable
     for column, fault in checks:
         text = row[column.index]
         if text and (wrong := fault(text)):
-            return f"column {column.name}: {text!r} is {wrong}"
+            return f"column {column.name}: {_shown(text)} is {wrong}"
     return ""
 
 
@@ -128,6 +129,10 @@ def _bad_cell_of_parquet(run: Run) -> str:
     return ""
 
 
+def _shown(text: str) -> str:
+    return repr(start_of(text, _LONGEST_SAID))
+
+
 def _bad_value(run: Run, column: FileColumn) -> str:
     cell, path = quoted(column.name), literal(str(run.table))
     rows_of(_ALL_VALUES.format(cell=cell, path=path))
@@ -142,5 +147,5 @@ def _bad_value(run: Run, column: FileColumn) -> str:
     query = _BAD_NUMBER.format(cell=cell, path=path, number=number, wrong=wrong)
     for row, text, is_unreadable in rows_of(query):
         fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
-        return f"row {row}, column {column.name}: {text!r} is {fault}"
+        return f"row {row}, column {column.name}: {_shown(text)} is {fault}"
     return ""

@@ -22,9 +22,11 @@ def taken_address(name: str, value: str | os.PathLike[str]) -> str:
     """An address as it was given; else the path.
 
     Raises:
-        UsageInvalid: an address was made a path, which is a folder called `s3:`.
+        UsageInvalid: an address was made a path, which is a folder called `s3:`; or nothing is named.
     """
     text = os.fspath(value)
+    if not text:  # as a path it would be the working folder, which nobody has named
+        raise UsageInvalid(f"{name} is empty; name a folder, or the address of a bucket")
     if is_address(text):
         return text
     if not isinstance(value, str) and _SWALLOWED.match(text):

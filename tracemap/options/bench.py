@@ -33,7 +33,9 @@ class BenchOptions(FunctionOptions):
         above=0,
         at_most=60_000,
     )
-    time_limit: float = option(60.0, "Give a kernel up that takes longer in a process.", metavar="S", above=0)
+    time_limit: float = option(
+        60.0, "Give a kernel up that takes longer in a process.", metavar="S", above=0, at_most=86_400
+    )
     seconds: float = option(
         1.0,
         "Where the application takes another time, record it again for so long, on one worker; 0: not at all.",

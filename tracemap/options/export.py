@@ -11,6 +11,7 @@ from tracemap.options.attribute import (
     DISPATCH_HELP,
     FROM_HELP,
     KEEP_DISTURBED_HELP,
+    LARGEST_MEMORY_MB,
     LEAST_MEMORY_MB,
     MEMORY_HELP,
     RULE_HELP,
@@ -67,5 +68,7 @@ class ExportOptions(Options, Windowed):
     )
     all_invocations: bool = option(False, "Of timelines, draw all measured calls.")
     no_data_flow: bool = option(False, "Of graphs, leave out which op uses whose result; nothing is parsed then.")
-    memory: int = option(0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, variable="TRACEMAP_MEMORY")
+    memory: int = option(
+        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
+    )
     force: bool = option(False, "Replace outputs that exist.")

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_
 
 from tracemap.errors import UsageInvalid
 from tracemap.options.address import taken_address
+from tracemap.options.handed import not_taken, path_of
 from tracemap.units import Integer, Unknown
 
 T = TypeVar("T")
@@ -98,6 +99,8 @@ def chosen(
             close = difflib.get_close_matches(name, known, 1)
             meant = f", but {close[0]!r}" if close else ""
             raise TypeError(f"there is no option {name!r}{meant}; the options are: {', '.join(known)}")
+    if options is not None and not isinstance(options, kind):
+        raise not_taken("options", options, f"a record of the type {kind.__name__}")
     changes = {**changes, **{name: value for name, value in named.items() if value is not None}}
     return kind(**changes) if options is None else replace(options, **changes)
 
@@ -148,6 +151,7 @@ class DeclaredOption:
                 raise self._not_taken(value, f"one of {', '.join(self.choices)}")
             return self.item(value)
         if isinstance(value, (str, os.PathLike)) and (taken := self._path_taken()) is not None:
+            path_of(self.name, value)
             return taken(value)
         if self.item is float and type(value) is int:  # `95` is a number as much as `95.0`
             value = float(value)
@@ -174,7 +178,7 @@ class DeclaredOption:
         return [(word, limit, holds) for word, limit, holds in limits if limit is not None]
 
     def _not_taken(self, value: object, wanted: str) -> UsageInvalid:
-        return UsageInvalid(f"{self.name} is {value!r}; it must be {wanted}")
+        return not_taken(self.name, value, wanted)
 
 
 def declared_options(kind: type[Options]) -> tuple[DeclaredOption, ...]:

@@ -22,7 +22,7 @@ class TuneOptions(CallOptions):
     candidates: int = option(
         24, "Try at most so many configurations of a kernel.", metavar="N", at_least=1, at_most=10_000
     )
-    time_limit: float = option(60.0, "Measure a kernel no longer than this.", metavar="S", above=0)
+    time_limit: float = option(60.0, "Measure a kernel no longer than this.", metavar="S", above=0, at_most=86_400)
     output: Path | None = option(None, "The tuning spec.  [default: BUNDLE's name, with .spec.mlir]", "-o", "--output")
     work: Path | None = option(
         None, "Where candidates and results are kept, to go on after an end.  [default: OUTPUT.work]"

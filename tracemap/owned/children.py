@@ -50,6 +50,12 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
+def _word(word: str | Path) -> str:
+    """An argument; a path that begins with a dash is none of the program's options."""
+    text = str(word)
+    return f"./{text}" if isinstance(word, Path) and text.startswith("-") else text
+
+
 def start(
     arguments: Sequence[str | Path],
     *,
@@ -73,7 +79,7 @@ def start(
         ToolMissing: it cannot be started.
         UsageInvalid: an argument holds a zero byte, as a file of flags or a damaged map may.
     """
-    words = [str(word) for word in arguments]
+    words = [_word(word) for word in arguments]
     if broken := next((word for word in words if "\0" in word), ""):
         raise UsageInvalid(f"{broken!r}: holds a zero byte, which no program can be given; leave it out")
     _LOG.debug("$ %s", shlex.join(words))

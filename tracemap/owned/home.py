@@ -26,6 +26,8 @@ _PREFIX = "tracemap-home-"
 _NAME = re.compile(_PREFIX + "[0-9a-f]{16}")
 _LEDGER = "ledger"
 _ATTEMPTS = 10
+_MOST_OF_NAME = 200
+"""Bytes; names of files have at most 255."""
 
 
 def fresh_name() -> str:
@@ -248,7 +250,7 @@ def noted(*note: str) -> Iterator[None]:
 @contextmanager
 def beside(target: Path) -> Iterator[Path]:
     """A name beside a target, for what is to take its place; what is there under it in the end is removed."""
-    temporary = target.with_name(f".{target.name}.{fresh_name()}.tmp")
+    temporary = target.with_name(f".{start_of_name(target.name)}.{fresh_name()}.tmp")
     with noted("path", str(temporary.absolute())):
         try:
             yield temporary
@@ -256,10 +258,15 @@ def beside(target: Path) -> Iterator[Path]:
             remove(temporary)
 
 
+def start_of_name(name: str) -> str:
+    """As much of a file's name as leaves room for more: one that is as long as may be has temporary names too."""
+    return os.fsencode(name)[:_MOST_OF_NAME].decode(errors="ignore")
+
+
 @contextmanager
 def moved_away(target: Path) -> Iterator[Path]:
     """Move what is at a target away, for another to take its place; put it back where none did, else remove it."""
-    old = target.with_name(f".{target.name}.{fresh_name()}.old")
+    old = target.with_name(f".{start_of_name(target.name)}.{fresh_name()}.old")
     notes: Note = ("moved", str(old.absolute()), str(target.absolute()))
     with undisturbed(), noted(*notes):
         if target.exists():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tracemap.attribution import model
 from tracemap.errors import QueryInvalid
 from tracemap.graph.query import named, python_frame, same_file
+from tracemap.options.handed import text_of
 from tracemap.results.bundle import Bundle
 from tracemap.results.pictures import bar, heading, table
 from tracemap.results.showing import shown
@@ -97,7 +98,7 @@ class Attribution(model.Attribution, AsTable):
             (('op5', 'op8', 'op9'), ('op5',))
         """
         costed = self._costed()
-        wanted = set(named(costed.graph, what))
+        wanted = set(named(costed.graph, text_of("what", what)))
         file, _, line = what.rpartition(":")
 
         def matches(reached: Reached) -> bool:
@@ -118,7 +119,7 @@ class Attribution(model.Attribution, AsTable):
             >>> tracemap.attribute("run.parquet", "model.tracemap").scope("h0/attn").ops
             ('op2', 'op4', 'op3')
         """
-        wanted, costed = tuple(filter(None, path.split("/"))), self._costed()
+        wanted, costed = tuple(filter(None, text_of("path", path).split("/"))), self._costed()
         found = self._sum(path, costed, lambda reached: reached.scope[: len(wanted)] == wanted)
         if not found.ops:
             raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")

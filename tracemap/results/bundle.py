@@ -8,6 +8,7 @@ from pathlib import Path
 from tracemap.graph import bundle as stored
 from tracemap.graph.ops import Op
 from tracemap.graph.query import named, ops_in_scope, python_frame, scope_text
+from tracemap.options.handed import text_of
 from tracemap.results.pictures import bar, heading, table
 from tracemap.results.showing import shown
 from tracemap.results.tables import AsTable, Columns, known
@@ -51,7 +52,7 @@ class Bundle(stored.Bundle, AsTable):
             >>> [op.name for op in tracemap.load("model.tracemap").op("model.py:11")]
             ['stablehlo.tanh', 'stablehlo.add']
         """
-        wanted = set(named(self.graph, what))
+        wanted = set(named(self.graph, text_of("what", what)))
         return tuple(op for op in self.graph.ops if op.id in wanted)
 
     def scope(self, path: str) -> tuple[Op, ...]:
@@ -61,7 +62,7 @@ class Bundle(stored.Bundle, AsTable):
             >>> [op.id for op in tracemap.load("model.tracemap").scope("h0/attn")]
             ['op2', 'op3', 'op4']
         """
-        wanted = set(ops_in_scope(self.graph, tuple(filter(None, path.split("/")))))
+        wanted = set(ops_in_scope(self.graph, tuple(filter(None, text_of("path", path).split("/")))))
         return tuple(op for op in self.graph.ops if op.id in wanted)
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:

@@ -11,6 +11,7 @@ from msgspec import structs
 from tracemap.comparison import model
 from tracemap.errors import QueryInvalid
 from tracemap.options.diff import DiffOptions
+from tracemap.options.handed import text_of
 from tracemap.results.pictures import heading, table
 from tracemap.results.showing import shown
 from tracemap.results.tables import AsTable, Columns, Value, known
@@ -53,7 +54,7 @@ class Comparison(model.Comparison, AsTable, frozen=True):
             for each in self.ops:
                 if getattr(each, side) == what:
                     return each
-        raise QueryInvalid(f"{what}: is no op of either side; ids are such as op12")
+        raise QueryInvalid(f"{text_of('what', what)}: is no op of either side; ids are such as op12")
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
         """Open the page of it; returns its file, which goes with the process unless it is named.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from tracemap.options.handed import path_of
 from tracemap.owned.home import temporary_folder
 
 _LASTING = ExitStack()
@@ -26,7 +27,7 @@ def lasting_folder() -> Path:
 
 def shown(write: Callable[[Path], None], output: Path | str | None, *, browser: bool) -> Path:
     """Write a page and open it in the browser; returns where it lies."""
-    target = Path(output) if output is not None else lasting_folder() / "page.html"
+    target = path_of("output", output) if output is not None else lasting_folder() / "page.html"
     write(target)
     if browser:
         webbrowser.open(target.resolve().as_uri())

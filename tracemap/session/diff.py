@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -158,7 +159,7 @@ def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:
     """The bundle that is named, if any, and the runs, if any, of what was given."""
     from tracemap.graph.bundle import load
 
-    folder = next((path for path in paths if path.is_dir()), None)
+    folder = next((path for path in paths if os.path.isdir(path)), None)  # noqa: PTH112 - Path.is_dir raises for long names
     if folder is None:
         return None if bundle is None else load(bundle), paths
     if len(paths) > 1:

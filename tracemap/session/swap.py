@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.errors import UsageInvalid
+from tracemap.errors import ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.experiments.model import KernelBench, KernelChange, Replacement, Status, Swapped
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.bench import BenchOptions
@@ -148,7 +148,12 @@ def _swaps(swapping: Swapping, replacements: Mapping[str, Path], options: SwapOp
 
 
 def _built(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress: Progress) -> Bundle:
-    """The new bundle: the original's model compiled with its flags and the replacements."""
+    """The new bundle: the original's model compiled with its flags and the replacements.
+
+    Raises:
+        ToolFailed: a replacement cannot be compiled; the model alone could.
+        TracemapError: as `mapping.build.build` does.
+    """
     from tracemap.experiments.swapping import swapped_flags
     from tracemap.mapping.build import build
     from tracemap.mapping.request import BuildRequest
@@ -163,7 +168,12 @@ def _built(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress
     opaque = frozenset(kernel for each in swaps if each.stage == "object" for kernel in each.kernels)
     folders = (bundle.path / "source",)
     request = BuildRequest(model, name, options.output, of_build, own_folder=folders, opaque_kernels=opaque)
-    return build(replace(request, keeping=keeping_of(bundle)), progress)
+    try:
+        return build(replace(request, keeping=keeping_of(bundle)), progress)
+    except ModelInvalid as error:
+        said = str(error).removeprefix(f"{name}: cannot be compiled: ")
+        placed = ", ".join(f"{each.file} in the place of {each.executable}" for each in swaps)
+        raise ToolFailed(f"the model cannot be compiled with {placed}; mend what is said: {said}") from error
 
 
 def _kernels(

@@ -79,6 +79,25 @@ class Folder:
         """As `Place.check_answers`: a folder's files are read, or each says why not."""
 
 
+def folder_at(root: Path) -> Folder:
+    """The place of a folder, whether it is there yet or not.
+
+    Raises:
+        StoreInvalid: no folder of this name can be read or made.
+    """
+    try:
+        str(root).encode()
+        root.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except UnicodeEncodeError as error:
+        raise StoreInvalid(f"{root}: the name is not UTF-8, which the database cannot take; choose another") from error
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise StoreInvalid(f"{root}: cannot be read: {said}; choose another name") from error
+    return Folder(root)
+
+
 def _parquet_files(folder: Path) -> Iterator[str]:
     def raised(error: OSError) -> None:
         raise error

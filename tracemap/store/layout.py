@@ -24,7 +24,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tracemap.options.address import is_address
-from tracemap.store.folder import Folder
+from tracemap.store.folder import folder_at
 from tracemap.store.places import SUFFIX, Place, StoreFile, stem_of
 from tracemap.units import UNKNOWN, Text
 
@@ -150,6 +150,7 @@ def store_at(where: str | Path) -> Store:
     """The store of a folder, or of a bucket's address (s3://BUCKET/PREFIX).
 
     Raises:
+        StoreInvalid: no folder of this name can be read or made.
         UsageInvalid: no store can lie at such an address.
         ToolMissing: what reads buckets is not installed.
     """
@@ -157,7 +158,7 @@ def store_at(where: str | Path) -> Store:
         from tracemap.store.bucket import bucket_at
 
         return Store(bucket_at(where))
-    return Store(Folder(Path(where)))
+    return Store(folder_at(Path(where)))
 
 
 def _part(value: Text) -> str:

@@ -6,6 +6,7 @@ process inherits what its parent had loaded, and says how much that is.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -94,7 +95,7 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
         RunInvalid: a file is damaged; the message names it.
         RunVersion: a file is of another format version.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
         raise RunInvalid(f"{folder}: is no folder of the hook's record files")
     texts = {path: lines for path in sorted(folder.glob("hook-*.jsonl")) if (lines := _whole_lines(path))}
     found = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}

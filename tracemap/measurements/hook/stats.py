@@ -6,6 +6,7 @@ Calls come from our hook's recordings or from the CSV files of IREE's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,7 +122,7 @@ def read_calls(path: Path, options: StatsOptions) -> CallSet:
     elif options.kernel or options.skip_ms:
         raise UsageInvalid(f"{path}: IREE's CSV files name no kernels and no starts; choose when recording")
     else:
-        files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        files = sorted(path.glob("*.csv")) if os.path.isdir(path) else [path]  # noqa: PTH112 - as below
         found = [calls for file in files for calls in _csv_calls(file)]
     found = [_with_events(path, calls, options.counters) for calls in found if len(calls.cpus)]
     if not found:
@@ -131,7 +132,8 @@ def read_calls(path: Path, options: StatsOptions) -> CallSet:
 
 def is_recording(path: Path) -> bool:
     """A folder is one of our hook's recordings, unless it holds CSV files only: those are of IREE's hook."""
-    return path.is_dir() and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
+    is_folder = os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
+    return is_folder and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
 
 
 def _thread_calls(process: HookProcess, thread: HookThread, options: StatsOptions) -> ThreadCalls:
@@ -160,7 +162,7 @@ def _csv_calls(path: Path) -> list[ThreadCalls]:
     """The threads of one CSV file of IREE's hook, in the order of their first line."""
     import duckdb
 
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110 - as above
         raise RunInvalid(f"{path}: does not exist; {_WHAT_IS_READ}")
     check_is_file(path, RunInvalid)
     with csv_rows(path) as rows:

@@ -1,0 +1,42 @@
+"""Numbers that no machine can work with, and texts that no sentence has room for, are refused where they are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Built, Recorded
+from tests.test_cli_errors import refused
+
+DIGITS = "1" * 5000
+"""More than Python makes a number of."""
+
+
+@pytest.mark.parametrize("command", ["bench", "tune"])
+@pytest.mark.parametrize("seconds", ["inf", "1e308", "1e10", "nan", "0"])
+def test_a_limit_of_time_is_at_most_a_day(command: str, seconds: str, built: Built, tmp_path: Path) -> None:
+    """A longer one no clock of the system can wait for."""
+    said = refused("usage-invalid", command, built("hand_mlp"), f"--time-limit={seconds}", cwd=tmp_path)
+    assert "time-limit" in said or "time_limit" in said
+
+
+@pytest.mark.parametrize("megabytes", ["1000000001", "9223372036854775807", DIGITS])
+def test_memory_is_what_a_machine_may_have(megabytes: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    command = ("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), f"--memory={megabytes}")
+    said = refused("usage-invalid", *command, cwd=tmp_path)
+    assert "--memory" in said
+    assert len(said) < 300
+
+
+@pytest.mark.parametrize("what", [f"m.mlir:{DIGITS}", f"op{DIGITS}", DIGITS])
+def test_a_place_of_many_digits_is_none(what: str, built: Built, tmp_path: Path) -> None:
+    said = refused("query-invalid", "show", built("hand_mlp"), what, cwd=tmp_path)
+    assert "…: no op, site, kernel, line or scope of the map is called so" in said
+    assert len(said) < 600
+
+
+def test_of_a_bad_cell_only_the_start_is_said(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text(f"kernel,duration_ns\nmain_dispatch_0,{DIGITS}\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert said.startswith(f"run.csv: line 2, column duration_ns: '{DIGITS[:60]}…' is ")
