@@ -84,6 +84,7 @@ class Judge:
         """By evidence, then by kind, then by reasoning."""
         return (
             self._by_evidence(operation)
+            or self._by_control(operation)
             or self._by_kind(operation)
             or self._by_reasoning(operation)
             or (Fate.UNKNOWN, reason("not-yet-classified"))
@@ -98,8 +99,7 @@ class Judge:
             return Fate.DISPATCHED, reason("in-sites", plural(len(running), "site"))
         if is_structural(operation):
             return Fate.STRUCTURAL, reason("is-structure")
-        # Positions that are counted out (an iota) are made by a kernel if not by the compiler.
-        if is_constant(operation) and self._working_twin(operation) < 0 and not (sites and can_be_member(operation)):
+        if self._is_given(operation, sites):
             return Fate.CONSTANT, reason("is-constant")
         names = self._host_names.get(operation.index, frozenset())
         if self._is_command(operation, names):
@@ -108,9 +108,14 @@ class Judge:
             return Fate.LOAD_TIME, reason("at-load", plural(len(called), "site"))
         if sites:
             return Fate.REMOVED, reason("call-left-out")
-        if not names.isdisjoint(_HOST_CONSTANTS) and operation.index in self._dataflow.constant:
-            return Fate.CONSTANT, reason("computed-at-compile-time")
-        return None
+        is_computed = not names.isdisjoint(_HOST_CONSTANTS) and operation.index in self._dataflow.constant
+        return (Fate.CONSTANT, reason("computed-at-compile-time")) if is_computed else None
+
+    def _is_given(self, operation: SourceOperation, sites: Sequence[Site]) -> bool:
+        """Whether an op is a constant that nothing makes: positions (an iota) may be counted by a kernel of its own."""
+        if not is_constant(operation) or self._working_twin(operation) >= 0:
+            return False
+        return not (sites and can_be_member(operation))
 
     def _is_command(self, operation: SourceOperation, names: frozenset[str]) -> bool:
         """Whether an op is a copy or a fill of its own, and not one that the compiler found nothing to do for."""
@@ -118,7 +123,8 @@ class Judge:
             return False
         return operation.index in self._commands.moved or self._commands.has_unknown
 
-    def _by_kind(self, operation: SourceOperation) -> Judgement | None:
+    def _by_control(self, operation: SourceOperation) -> Judgement | None:
+        """What never runs, and what only leads to other ops."""
         never = self._never_runs(operation)
         if never:
             return Fate.REMOVED, reason(never)
@@ -127,6 +133,9 @@ class Judge:
         if operation.name in CONTROL_FLOW or is_branch(operation):
             is_decided = self._facts.unreached.is_decided(operation)
             return (Fate.FOLDED, reason("decided")) if is_decided else (Fate.HOST, reason("control-flow"))
+        return None
+
+    def _by_kind(self, operation: SourceOperation) -> Judgement | None:
         if accesses_global(operation):
             return Fate.STRUCTURAL, reason("global-access")
         if operation.index not in self._dataflow.live:
