@@ -33,7 +33,8 @@ class BodyOp:
     """An operation in a dispatch body, ops nested in regions included, in pre-order.
 
     `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
-    `iterations`: of a structured (linalg) op, how often its region runs; of others the elements of its results;
+    `iterations`: of a structured (linalg) op or a loop, how often its region runs when it runs once; of others the
+    elements of their results;
     `computes_index`: all its results are indices.
     """
 
@@ -101,6 +102,27 @@ class _BodyReader:
         return BodyOperand(self._index_of.get(operand.owner.operation, -1), operand.result_number, -1, shape)
 
 
+_COUNTED_LOOP = "scf.for"
+_LOOPS = frozenset({_COUNTED_LOOP, "scf.while"})
+_SCATTERS = frozenset({"iree_linalg_ext.scatter"})
+
+
+def _trips(loop: Operation) -> Integer:
+    """How often the body of a loop runs whose bounds are constants."""
+    low, high, step = map(_constant, list(loop.operands)[:3])
+    if low is UNKNOWN or high is UNKNOWN or step is UNKNOWN or step < 1:
+        return UNKNOWN
+    return max(0, -((low - high) // step))
+
+
+def _constant(value: Value) -> Integer:
+    """The number that a constant is."""
+    if hasattr(value, "arg_number") or value.owner.operation.name != "arith.constant":
+        return UNKNOWN
+    attribute = value.owner.operation.attributes["value"]
+    return int(attribute.value) if isinstance(attribute, ir.IntegerAttr) else UNKNOWN
+
+
 def _iterations(
     parser: MlirParser, operation: Operation, name: str, operands: tuple[BodyOperand, ...], results: tuple[Shape, ...]
 ) -> Integer:
@@ -108,6 +130,10 @@ def _iterations(
         volume = _loop_volume(parser, operation, [operand.shape for operand in operands])
         if volume is not None:
             return volume
+    if name in _LOOPS:
+        return _trips(operation) if name == _COUNTED_LOOP else UNKNOWN
+    if name in _SCATTERS:
+        return operands[0].shape.elements  # the updates; what they go into may be far larger
     shapes = [*results, *(operand.shape for operand in operands)] if name.startswith("iree_linalg_ext.") else results
     sizes = [shape.elements for shape in shapes]
     known = [size for size in sizes if size is not UNKNOWN]

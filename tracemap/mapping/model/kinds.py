@@ -199,6 +199,6 @@ def makes_numbers(operation: SourceOperation) -> bool:
 
 def _is_host_type(type_text: str) -> bool:
     """Whether a value lives on the host: numbers, shapes, lists; a tensor of rank 0 can be device work."""
-    if "tensor<" in type_text or "memref<" in type_text or "vector<" in type_text:
+    if "tensor" in type_text or "memref<" in type_text or "vector<" in type_text:  # lists of tensors among them
         return False
     return shape_of(type_text).extents == ()

@@ -38,8 +38,17 @@ STORE = "iree_tensor_ext.dispatch.tensor.store"
 _PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice"})
 
 _FREE = frozenset(
-    {"linalg.yield", "linalg.index", "arith.constant", "iree_linalg_ext.yield", "cf.assert", "arith.index_cast"}
+    """
+    arith.constant arith.index_cast cf.assert iree_linalg_ext.yield linalg.index linalg.yield
+    scf.condition scf.for scf.if scf.while scf.yield
+    """.split()
 )
+_REPEATING = ("linalg.", "iree_linalg_ext.", "scf.for", "scf.while")
+"""Ops whose regions run more than once."""
+
+_ATTENTION = "iree_linalg_ext.attention"
+_EXTRACT = "tensor.extract"
+_SCATTER = "iree_linalg_ext.scatter"
 
 _OPERATIONS_OF = {
     "math.acos": 15,
@@ -78,11 +87,12 @@ MLIR's math-to-polynomial patterns use, or the latency of a division over an add
 
 _OPERATIONS_PER_ELEMENT = {
     "linalg.softmax": 2 + _OPERATIONS_OF["math.exp"] + 1 + 4,  # maximum and difference, exponential, sum, division
-    "iree_linalg_ext.exp_reduction": 2 + _OPERATIONS_OF["math.exp"],
     "iree_linalg_ext.topk": 4,
     "iree_linalg_ext.sort": 16,
     "iree_linalg_ext.fft": 10,
 }
+"""Of ops whose regions, if they have one, do not tell how much they do."""
+_WHOLE = frozenset({*_OPERATIONS_PER_ELEMENT, _ATTENTION})
 
 
 def operations_of_source(name: str) -> int:
@@ -126,15 +136,23 @@ class CostModel:
     def _charge_operations(self, op: BodyOp) -> None:
         outer = self._body[op.parent] if op.parent >= 0 else None
         if outer is None:
-            if op.index not in self._children and op.name.startswith(
-                ("linalg.", "iree_linalg_ext.", "math.", "arith.")
-            ):
-                self._charge(self.operations, self._owners(op), _whole_operations(op))
-            elif op.name == "iree_linalg_ext.attention":
+            is_bare = op.index not in self._children
+            if op.name == _ATTENTION:
                 self._charge(self.operations, self._owners(op), _attention_operations(op))
-        elif outer.name != "iree_linalg_ext.attention":  # which is counted as a whole
-            amount = product((outer.iterations, _OPERATIONS_OF.get(op.name, 1)))
+            elif op.name in _WHOLE or (is_bare and op.name.startswith(_COUNTED_BARE)):
+                self._charge(self.operations, self._owners(op), _whole_operations(op))
+        elif outer.name not in _WHOLE:
+            amount = product((self._runs(op), _OPERATIONS_OF.get(op.name, 1)))
             self._charge(self.operations, self._workers(op), amount)
+
+    def _runs(self, op: BodyOp) -> Integer:
+        """How often an op of a region runs, by all that stands around it."""
+        factors: list[Integer] = []
+        while op.parent >= 0:
+            op = self._body[op.parent]
+            if op.name.startswith(_REPEATING):
+                factors.append(op.iterations)
+        return product(tuple(factors))
 
     def _workers(self, op: BodyOp) -> tuple[str, ...]:
         """The model ops that an op of a region works for: of a position, whoever needs it."""
@@ -148,12 +166,30 @@ class CostModel:
     def _charge_load(self, load: BodyOp) -> None:
         # Whoever computes with the data pays for bringing it in; a load that nobody computes with pays itself.
         consumers = self._consumers(load, 0)
-        owners = [owner for op in consumers for owner in self._owners(op)] or list(self._owners(load))
-        self._charge(self.bytes, tuple(dict.fromkeys(owners)), load.results[0].bytes)
+        owners = [owner for op in consumers for owner in self._workers(op)] or list(self._owners(load))
+        self._charge(self.bytes, tuple(dict.fromkeys(owners)), self._bytes_read(load))
+
+    def _bytes_read(self, load: BodyOp) -> Integer:
+        """What a load brings in: of a table no more than is taken from it, element by element."""
+        whole, shape = load.results[0].bytes, load.results[0]
+        users = self._users.get(load.index, ())
+        taken: Integer = 0
+        for user, number in users:
+            if user.name == _EXTRACT:
+                taken = add(taken, product((self._runs(user), shape.element_bits)))
+            elif user.name == _SCATTER and number == len(user.operands) - 1:
+                taken = add(taken, product((user.iterations, shape.element_bits)))
+            else:
+                return whole
+        return _least(whole, UNKNOWN if taken is UNKNOWN else (taken + 7) // 8) if users else whole
 
     def _charge_store(self, store: BodyOp) -> None:
         value = store.operands[0]
-        self._charge(self.bytes, self._owners(self._maker(store, value.producer, value.result)), value.shape.bytes)
+        maker, written = self._maker(store, value.producer, value.result), value.shape.bytes
+        if maker.name == _SCATTER:  # in place: all else stays as it was
+            bits = product((maker.iterations, value.shape.element_bits))
+            written = _least(written, UNKNOWN if bits is UNKNOWN else (bits + 7) // 8)
+        self._charge(self.bytes, self._owners(maker), written)
 
     def _consumers(self, op: BodyOp, depth: int) -> list[BodyOp]:
         """The body ops that compute with an op's result: inside of structured ops, those that use the argument."""
@@ -162,7 +198,8 @@ class CostModel:
             inside = [
                 user if child.index in self._folded else child
                 for child in self._children.get(user.index, ())
-                if child.name not in _FREE and any(operand.argument == number for operand in child.operands)
+                if (child.name not in _FREE or child.computes_index)
+                and any(operand.argument == number for operand in child.operands)
             ]
             if user.name in _PASS_THROUGH and depth < len(self._body):
                 found += self._consumers(user, depth + 1)
@@ -193,8 +230,17 @@ class CostModel:
             account[owner] = add(account.get(owner, 0), share)
 
 
+_COUNTED_BARE = ("linalg.", "iree_linalg_ext.", "math.", "arith.")
+"""Dialects of which what stands in a body without a region does work on elements."""
+
+
+def _least(one: Integer, other: Integer) -> Integer:
+    """The smaller of two, of which one may be unknown."""
+    return min((each for each in (one, other) if each is not UNKNOWN), default=UNKNOWN)
+
+
 def _whole_operations(op: BodyOp) -> Integer:
-    """Operations of an op without a region: per element of its result, or of its largest operand."""
+    """Operations of an op that is counted as a whole: per element of its result, or of its largest operand."""
     return product((op.iterations, _OPERATIONS_PER_ELEMENT.get(op.name, _OPERATIONS_OF.get(op.name, 1))))
 
 

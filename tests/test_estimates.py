@@ -1,0 +1,84 @@
+"""What members are estimated to cost: tables of which little is taken, loops in regions, lists of tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate
+from tracemap.graph.program import Membership
+from tracemap.mapping.build import build
+from tracemap.mapping.request import BuildRequest
+
+GATHERED = """\
+func.func @main(%x: tensor<512x1xi32>, %t: tensor<50000x64xf32>, %y: tensor<512x64xf32>) -> tensor<512x64xf32> {
+  %g = "stablehlo.gather"(%t, %x) {dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 64>} : (tensor<50000x64xf32>, tensor<512x1xi32>) -> tensor<512x64xf32>
+  %e = stablehlo.exponential %y : tensor<512x64xf32>
+  %a = stablehlo.add %g, %e : tensor<512x64xf32>
+  return %a : tensor<512x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+LOOPING = """\
+#i = affine_map<(a) -> (a)>
+func.func @main(%x: tensor<4096xf32>) -> tensor<4096xf32> {
+  %c0 = arith.constant 0 : index
+  %c3 = arith.constant 3 : index
+  %c50 = arith.constant 50 : index
+  %e = tensor.empty() : tensor<4096xf32>
+  %a = linalg.generic {indexing_maps = [#i, #i], iterator_types = ["parallel"]} ins(%x : tensor<4096xf32>) outs(%e : tensor<4096xf32>) {
+  ^bb0(%v: f32, %o: f32):
+    %r = scf.for %k = %c0 to %c50 step %c3 iter_args(%t = %v) -> (f32) {
+      %u = math.tanh %t : f32
+      scf.yield %u : f32
+    }
+    linalg.yield %r : f32
+  } -> tensor<4096xf32>
+  %b = linalg.generic {indexing_maps = [#i, #i], iterator_types = ["parallel"]} ins(%a : tensor<4096xf32>) outs(%e : tensor<4096xf32>) {
+  ^bb0(%v: f32, %o: f32):
+    %u = math.tanh %v : f32
+    linalg.yield %u : f32
+  } -> tensor<4096xf32>
+  return %b : tensor<4096xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+LISTED = """\
+func.func @main(%x: !torch.vtensor<[4,8],f32>, %y: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[8,8],f32> {
+  %int0 = torch.constant.int 0
+  %a = torch.aten.tanh %x : !torch.vtensor<[4,8],f32> -> !torch.vtensor<[4,8],f32>
+  %l = torch.prim.ListConstruct %a, %y : (!torch.vtensor<[4,8],f32>, !torch.vtensor<[4,8],f32>) -> !torch.list<vtensor>
+  %c = torch.aten.cat %l, %int0 : !torch.list<vtensor>, !torch.int -> !torch.vtensor<[8,8],f32>
+  return %c : !torch.vtensor<[8,8],f32>
+}
+"""
+
+
+def built_graph(text: str, folder: Path) -> TraceGraph:
+    return build(BuildRequest(text.encode(), "m.mlir", folder / "m.tracemap")).graph
+
+
+def member_at(graph: TraceGraph, line: int) -> Membership:
+    op = next(op.id for op in graph.ops if op.line == line)
+    (member,) = (member for site in graph.sites for member in site.members if member.op == op)
+    return member
+
+
+def test_of_a_table_only_what_is_taken_is_read(tmp_path: Path) -> None:
+    graph = built_graph(GATHERED, tmp_path)
+    indices, rows = 512 * 4, 512 * 64 * 4
+    assert member_at(graph, 2).bytes == indices + rows
+    assert member_at(graph, 3).bytes == rows
+
+
+def test_a_loop_in_a_region_counts_as_often_as_it_runs(tmp_path: Path) -> None:
+    graph = built_graph(LOOPING, tmp_path)
+    looping, plain = member_at(graph, 7).operations, member_at(graph, 15).operations
+    assert isinstance(looping, int)
+    assert isinstance(plain, int)
+    assert looping == len(range(0, 50, 3)) * plain
+
+
+def test_lists_of_tensors_are_no_work_of_the_host(tmp_path: Path) -> None:
+    graph = built_graph(LISTED, tmp_path)
+    assert next(op.fate for op in graph.ops if op.name == "torch.prim.ListConstruct") is Fate.FOLDED
