@@ -79,6 +79,32 @@ def test_a_loop_in_a_region_counts_as_often_as_it_runs(tmp_path: Path) -> None:
     assert looping == len(range(0, 50, 3)) * plain
 
 
+def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> None:
+    model = Path(__file__).with_name("programs") / "reproducers" / "rotated.mlir"
+    graph = built_graph(model.read_text(encoding="utf-8"), tmp_path)
+    assert member_at(graph, 8).operations == member_at(graph, 6).operations == 512 * 256
+    steps = {step.op_name: step.ops for kernel in graph.kernels for step in kernel.steps}
+    negate, join, multiply = (member_at(graph, line).op for line in (6, 7, 8))
+    assert steps["arith.negf"] == (negate,)
+    assert steps["tensor.extract"] == steps["arith.select"] == steps["arith.remsi"] == (join,)
+    assert steps["arith.mulf"] == (multiply,)
+
+
+OVERWRITTEN = """\
+func.func @main(%x: !torch.vtensor<[64,64],f32>, %s: !torch.vtensor<[64],f32>, %cache: !torch.tensor<[64,64],f32>) -> !torch.vtensor<[64],f32> {
+  %t = torch.aten.tanh %s : !torch.vtensor<[64],f32> -> !torch.vtensor<[64],f32>
+  torch.overwrite.tensor.contents %x overwrites %cache : !torch.vtensor<[64,64],f32>, !torch.tensor<[64,64],f32>
+  return %t : !torch.vtensor<[64],f32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_a_buffer_that_is_overwritten_is_no_check(tmp_path: Path) -> None:
+    graph = built_graph(OVERWRITTEN, tmp_path)
+    assert [command.kind for buffer in graph.command_buffers for command in buffer.commands].count("copy") == 1
+    assert next(op.fate for op in graph.ops if op.line == 3) is Fate.TRANSFER
+
+
 def test_lists_of_tensors_are_no_work_of_the_host(tmp_path: Path) -> None:
     graph = built_graph(LISTED, tmp_path)
     assert next(op.fate for op in graph.ops if op.name == "torch.prim.ListConstruct") is Fate.FOLDED

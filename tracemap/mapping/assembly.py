@@ -35,6 +35,7 @@ from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
 from tracemap.mapping.sites.steps import add_steps, sites_without_steps
@@ -87,10 +88,7 @@ class Assembly:
         ops = self._ops(placed.sites, host_names, commands, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
-        kernels = kernels_of(flow, placed.sites)
-        pairs = zip(placed.sites, bodies, strict=True)
-        raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
-        kernels = add_steps(kernels, self._phases.kernels(), placed.sites, bodies, raised, self._movers)
+        kernels = self._kernels(flow, placed.sites, bodies)
         return TraceGraph(
             module=module(),
             functions=functions,
@@ -109,6 +107,16 @@ class Assembly:
             transfers=transfers,
             schedules=find_schedules(hal, [function.name for function in functions], transfer_ids),
         )
+
+    def _kernels(
+        self, flow: FlowProgram, sites: Sequence[Site], bodies: Sequence[DispatchRegion | None]
+    ) -> tuple[Kernel, ...]:
+        """The kernels with their steps, also of what no location tells."""
+        pairs = zip(sites, bodies, strict=True)
+        raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
+        rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
+        kernels = kernels_of(flow, sites)
+        return add_steps(kernels, self._phases.kernels(), sites, bodies, raised, rotations, self._movers)
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
         """The flow phase with the kernels and dispatches that the stream phase adds; appends their bodies."""

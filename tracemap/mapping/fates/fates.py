@@ -27,6 +27,7 @@ from tracemap.mapping.model.kinds import (
     makes_host_values,
     makes_numbers,
     only_renames,
+    overwrites,
 )
 from tracemap.units import plural
 
@@ -141,7 +142,7 @@ class Judge:
         if operation.index not in self._dataflow.live:
             return Fate.REMOVED, reason("dead")
         if not operation.results:
-            return Fate.HOST, reason("check")
+            return self._without_result(operation)
         if is_destination(operation):
             return self._folded(operation, "folded-initial")
         if operation.index in self._dataflow.constant and not self._follows_load(operation):
@@ -149,6 +150,13 @@ class Judge:
         if makes_host_values(operation) or self._counts_for_control(operation):
             return Fate.HOST, reason("host-work")
         return None
+
+    def _without_result(self, operation: SourceOperation) -> Judgement:
+        """What is there for its effect: a check, or new contents of a buffer, copied unless computed there."""
+        if not overwrites(operation):
+            return Fate.HOST, reason("check")
+        is_copied = operation.index in self._commands.moved or self._commands.has_unknown
+        return (Fate.TRANSFER, reason("is-command")) if is_copied else (Fate.FOLDED, reason("in-place"))
 
     def _follows_load(self, operation: SourceOperation) -> bool:
         """Whether an op moves what a kernel makes when the module is loaded, which the compiler did not compute."""

@@ -17,6 +17,7 @@ from tracemap.mapping.model.dataflow import Dataflow
 from tracemap.mapping.model.kinds import is_call, only_moves
 from tracemap.mapping.model.origins import Origins
 from tracemap.mapping.model.raised import SoftmaxFinder
+from tracemap.mapping.model.rotated import RotationFinder
 from tracemap.mapping.model.scopes import scopes_of
 from tracemap.mapping.model.twins import find_twins
 from tracemap.mapping.model.unreached import Unreached
@@ -115,6 +116,11 @@ class ModelFacts:
     def conversions(self) -> Conversions:
         """The ops that only change the type of elements."""
         return Conversions(self.model, self.parts_of, self.origins)
+
+    @cached_property
+    def rotations(self) -> RotationFinder:
+        """What rotations by halves are made of."""
+        return RotationFinder(self.operations, self.dataflow, self.moves)
 
     @cached_property
     def softmaxes(self) -> SoftmaxFinder:

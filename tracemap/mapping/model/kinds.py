@@ -27,6 +27,7 @@ _STRUCTURAL = FUNCTIONS | {
 _GLOBALS = ("ml_program.global", "torch.global_slot", "util.global")
 _TERMINATORS = (*HANDS_BACK, ".terminator")
 _CHOICES = frozenset("affine.if scf.if scf.index_switch stablehlo.case stablehlo.if torch.prim.If tosa.cond_if".split())
+_JOINS = frozenset("onnx.Concat stablehlo.concatenate tensor.concat torch.aten.cat tosa.concat".split())
 _CALLS = frozenset({"func.call", "stablehlo.composite", "util.call"})
 _CONSTANT_LIKE = (
     *("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant"),
@@ -145,6 +146,21 @@ def only_moves(operation: SourceOperation, parts: Sequence[SourceOperation]) -> 
     if operation.name == "linalg.generic":
         return all(part.name == "linalg.yield" for part in parts)
     return operation.name in _MOVES
+
+
+def joins(operation: SourceOperation) -> bool:
+    """Whether an op puts several tensors together along a dimension."""
+    return operation.name in _JOINS
+
+
+def overwrites(operation: SourceOperation) -> bool:
+    """Whether an op gives a buffer of the caller's new contents."""
+    return operation.name == "torch.overwrite.tensor.contents"
+
+
+def lists(operation: SourceOperation) -> bool:
+    """Whether an op makes a list of its operands."""
+    return operation.name == "torch.prim.ListConstruct"
 
 
 def can_be_member(operation: SourceOperation) -> bool:

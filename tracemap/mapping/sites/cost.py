@@ -142,7 +142,9 @@ class CostModel:
             elif op.name in _WHOLE or (is_bare and op.name.startswith(_COUNTED_BARE)):
                 self._charge(self.operations, self._owners(op), _whole_operations(op))
         elif outer.name not in _WHOLE:
-            amount = product((self._runs(op), _OPERATIONS_OF.get(op.name, 1)))
+            # Positions are divided by constants, which takes shifts and multiplications, mostly once for a vector.
+            each = 1 if op.computes_index else _OPERATIONS_OF.get(op.name, 1)
+            amount = product((self._runs(op), each))
             self._charge(self.operations, self._workers(op), amount)
 
     def _runs(self, op: BodyOp) -> Integer:

@@ -6,7 +6,7 @@ of the body, parts included, votes with its location; only the callee side of ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership
@@ -14,30 +14,28 @@ from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.locations import Location
 from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
+from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.sites.cost import CostModel
 from tracemap.mapping.sites.evidence import find_evidence, telling
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.rotated import rotated
 from tracemap.units import UNKNOWN, Integer
 
 
-def find_members(
-    region: DispatchRegion, owners: Owners, conversions: Conversions, moves: Set[int]
-) -> tuple[Membership, ...]:
-    """The members of a site in the order in which the body first shows them, with costs; exactly one is the root.
-
-    `moves`: the indices of the ops that only move elements.
-    """
+def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> tuple[Membership, ...]:
+    """The members of a site in the order in which the body first shows them, with costs; exactly one is the root."""
     body = region.body
-    evidence = find_evidence(region, owners, moves)
+    evidence = find_evidence(region, owners, facts.moves)
     if not evidence:
         return ()
     paths = _paths([*(op.location for op in telling(body)), region.location], owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
-    folded = _folded_conversions(body, owners, conversions, evidence)
-    for index, op in folded.items():
+    folded = _folded_conversions(body, owners, facts.conversions, evidence)
+    untold = {**folded, **rotated(body, owners, facts)}
+    for index, op in untold.items():
         evidence.setdefault(op, Evidence.ABSORBED)
         paths.setdefault(op, owners.path(body[body[index].parent].location))
-    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, folded), folded)
+    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, untold), folded)
     root = root_by_location or _costliest(evidence, costs)
     return tuple(
         Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])

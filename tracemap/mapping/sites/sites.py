@@ -90,7 +90,7 @@ class SiteBuilder:
     def _members(self, region: DispatchRegion) -> tuple[Membership, ...]:
         found: tuple[Membership, ...] = ()
         for owners in (self._owners, self._others):
-            found = found or find_members(region, owners, self._facts.conversions, self._facts.moves)
+            found = found or find_members(region, owners, self._facts)
         return found
 
 

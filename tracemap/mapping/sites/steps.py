@@ -17,8 +17,10 @@ from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelText, LocatedStep
 from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.kinds import work_of
+from tracemap.mapping.model.rotated import Rotation
 from tracemap.mapping.sites.absorbed import Works
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.rotated import with_rotations
 from tracemap.units import UNKNOWN
 
 _NO_EVIDENCE = frozenset(
@@ -40,6 +42,7 @@ def add_steps(
     sites: Sequence[Site],
     bodies: Sequence[DispatchRegion | None],
     raised: Sequence[Works],
+    rotations: Sequence[Rotation | None],
     owners: Owners,
 ) -> tuple[Kernel, ...]:
     """The kernels with their steps, as far as they have texts.
@@ -50,6 +53,7 @@ def add_steps(
         sites: all of the module, in order.
         bodies: the body of each site in the dispatch-creation phase; None where it is not known.
         raised: which op does which work of what was raised, at each site.
+        rotations: the rotation by halves at each site, if there is one.
         owners: of what stands in kernels and bodies.
     """
     text_of = {text.kernel: text for text in texts}
@@ -57,6 +61,7 @@ def add_steps(
     body_of = {site.id: body.body for site, body in zip(sites, bodies, strict=True) if body is not None}
     site_by_id = {site.id: site for site in sites}
     raised_at = {site.id: works for site, works in zip(sites, raised, strict=True)}
+    rotation_at = {site.id: found for site, found in zip(sites, rotations, strict=True) if found is not None}
 
     def with_steps(kernel: Kernel) -> Kernel:
         text = text_of.get(kernel.name)
@@ -66,6 +71,9 @@ def add_steps(
         works = [raised_at[site] for site in kernel.sites]
         if any(works):
             steps = _lowered_again(steps, works)
+        turned = [rotation_at[site] for site in kernel.sites if site in rotation_at]
+        if turned:
+            steps = with_rotations(steps, turned)
         return structs.replace(kernel, steps=steps, text=text.file)
 
     return tuple(with_steps(kernel) for kernel in kernels)
