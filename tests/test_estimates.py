@@ -90,6 +90,28 @@ def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> 
     assert steps["arith.mulf"] == (multiply,)
 
 
+TURNED = """\
+func.func @main(%q: !torch.vtensor<[1,64,4,32],f32>, %k: !torch.vtensor<[1,96,4,32],f32>, %v: !torch.vtensor<[1,96,4,32],f32>) -> !torch.vtensor<[1,4,64,32],f32> {
+  %none = torch.constant.none
+  %f0 = torch.constant.float 0.0
+  %false = torch.constant.bool false
+  %i1 = torch.constant.int 1
+  %i2 = torch.constant.int 2
+  %qt = torch.aten.transpose.int %q, %i1, %i2 : !torch.vtensor<[1,64,4,32],f32>, !torch.int, !torch.int -> !torch.vtensor<[1,4,64,32],f32>
+  %kt = torch.aten.transpose.int %k, %i1, %i2 : !torch.vtensor<[1,96,4,32],f32>, !torch.int, !torch.int -> !torch.vtensor<[1,4,96,32],f32>
+  %vt = torch.aten.transpose.int %v, %i1, %i2 : !torch.vtensor<[1,96,4,32],f32>, !torch.int, !torch.int -> !torch.vtensor<[1,4,96,32],f32>
+  %a = torch.aten.scaled_dot_product_attention %qt, %kt, %vt, %none, %f0, %false, %none, %false : !torch.vtensor<[1,4,64,32],f32>, !torch.vtensor<[1,4,96,32],f32>, !torch.vtensor<[1,4,96,32],f32>, !torch.none, !torch.float, !torch.bool, !torch.none, !torch.bool -> !torch.vtensor<[1,4,64,32],f32>
+  return %a : !torch.vtensor<[1,4,64,32],f32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_an_attention_counts_by_its_dimensions_however_its_operands_lie(tmp_path: Path) -> None:
+    graph = built_graph(TURNED, tmp_path)
+    scores, softmax = 4 * 64 * 96, 17
+    assert member_at(graph, 10).operations == scores * (2 * (32 + 32) + softmax)
+
+
 OVERWRITTEN = """\
 func.func @main(%x: !torch.vtensor<[64,64],f32>, %s: !torch.vtensor<[64],f32>, %cache: !torch.tensor<[64,64],f32>) -> !torch.vtensor<[64],f32> {
   %t = torch.aten.tanh %s : !torch.vtensor<[64],f32> -> !torch.vtensor<[64],f32>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # wi
 
 from tracemap.ir.parsing import MlirParser, Operation, Region, Value
 from tracemap.ir.positions import computes_index
-from tracemap.ir.types import Shape, product, shape_of
+from tracemap.ir.types import Shape, add, product, shape_of
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
 
@@ -33,8 +34,8 @@ class BodyOp:
     """An operation in a dispatch body, ops nested in regions included, in pre-order.
 
     `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
-    `iterations`: of a structured (linalg) op or a loop, how often its region runs when it runs once; of others the
-    elements of their results;
+    `iterations`: of a structured (linalg) op or a loop, how often its region runs when it runs once; of an attention
+    the products that it adds up; of others the elements of their results;
     `computes_index`: all its results are indices.
     """
 
@@ -102,6 +103,29 @@ class _BodyReader:
         return BodyOperand(self._index_of.get(operand.owner.operation, -1), operand.result_number, -1, shape)
 
 
+_ATTENTION = "iree_linalg_ext.attention"
+
+
+def _products_of_attention(parser: MlirParser, attention: Operation, shapes: list[Shape]) -> Integer:
+    """How many products of two numbers an attention adds up: of queries with keys, and of what these give with values.
+
+    Its maps tell which dimensions its operands (query, key, value …) and its result share, in whatever order they lie.
+    """
+    text = parser.text_of(attention.attributes["indexing_maps"])
+    maps = [[each.strip() for each in found.split(",")] for found in _RESULTS_OF_MAP.findall(text)]
+    extents: dict[str, Integer] = {}
+    for names, shape in zip(maps, shapes, strict=False):
+        extents |= dict(zip(names, shape.extents, strict=False))
+    query, key, result = set(maps[0]), set(maps[1]), set(maps[-1])
+
+    def volume(names: set[str]) -> Integer:
+        return product(tuple(extents.get(name, UNKNOWN) for name in names))
+
+    scores = volume((query & result) | (key - query))
+    return product((scores, add(volume(query - result), volume(result - query))))
+
+
+_RESULTS_OF_MAP = re.compile(r"-> \(([^()]*)\)>")
 _COUNTED_LOOP = "scf.for"
 _LOOPS = frozenset({_COUNTED_LOOP, "scf.while"})
 _SCATTERS = frozenset({"iree_linalg_ext.scatter"})
@@ -130,6 +154,8 @@ def _iterations(
         volume = _loop_volume(parser, operation, [operand.shape for operand in operands])
         if volume is not None:
             return volume
+    if name == _ATTENTION:
+        return _products_of_attention(parser, operation, [operand.shape for operand in operands])
     if name in _LOOPS:
         return _trips(operation) if name == _COUNTED_LOOP else UNKNOWN
     if name in _SCATTERS:

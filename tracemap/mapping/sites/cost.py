@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from tracemap.ir.bodies import BodyOp
-from tracemap.ir.types import add, product
+from tracemap.ir.types import Shape, add, product
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 _SOURCE_NAMES = {
@@ -247,14 +247,15 @@ def _whole_operations(op: BodyOp) -> Integer:
 
 
 def _attention_operations(op: BodyOp) -> Integer:
-    """Two matrix products and a softmax between them: query [.., m, k1], key [.., k2, k1], result [.., m, n].
+    """Two matrix products, whose multiplications and additions count, and a softmax of the scores between them.
 
-    Per element of the query and of the result k2 multiply-adds; per score (m times k2) a softmax.
+    Each score is a sum over the elements of a query, and is multiplied with the elements of a value.
     """
-    query, key = op.operands[0].shape, op.operands[1].shape
-    if len(key.extents) < 2 or len(query.extents) < 2 or not op.results:
+    width = add(_last_extent(op.operands[0].shape), _last_extent(op.results[0]) if op.results else UNKNOWN)
+    if op.iterations is UNKNOWN or width is UNKNOWN or not width:
         return op.iterations
-    keys = key.extents[-2]
-    products = product((2, keys, add(query.elements, op.results[0].elements)))
-    scores = product((*query.extents[:-1], keys, _OPERATIONS_PER_ELEMENT["linalg.softmax"]))
-    return add(products, scores)
+    return 2 * op.iterations + op.iterations // width * _OPERATIONS_PER_ELEMENT["linalg.softmax"]
+
+
+def _last_extent(shape: Shape) -> Integer:
+    return shape.extents[-1] if shape.extents else UNKNOWN

@@ -7,7 +7,7 @@ location of the logarithm, which has a kernel of its own. In the model the op th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from msgspec import structs
 
@@ -38,13 +38,15 @@ def give_to_moves(
         bodies: of the sites, in order.
         facts: of the model.
     """
+    # What has a kernel of its own has not lost its place.
+    placed = frozenset(member.op.number for site in sites for member in site.members)
     return tuple(
-        site if body is None or not only_moves_elements(body.body) else _given(site, body.body, facts)
+        site if body is None or not only_moves_elements(body.body) else _given(site, body.body, placed, facts)
         for site, body in zip(sites, bodies, strict=True)
     )
 
 
-def _given(site: Site, body: Sequence[BodyOp], facts: ModelFacts) -> Site:
+def _given(site: Site, body: Sequence[BodyOp], placed: Set[int], facts: ModelFacts) -> Site:
     """A site that only moves elements; as it was where its members do so, or nothing before them does."""
     if any(member.op.number in facts.moves for member in site.members):
         return site
@@ -55,7 +57,7 @@ def _given(site: Site, body: Sequence[BodyOp], facts: ModelFacts) -> Site:
     elements = stored.pop()
     for member in site.members:
         for move in _moves_before(facts.operations[member.op.number], elements, facts):
-            if _type_before(move, facts).elements in loaded:
+            if move.index not in placed and _type_before(move, facts).elements in loaded:
                 return structs.replace(site, members=(_sole_member(move, site, facts),))
     return site
 
