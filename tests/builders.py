@@ -15,13 +15,22 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId, Part, Reason
 from tracemap.graph.program import Kernel, Membership, Site
+from tracemap.mapping.build import build
+from tracemap.mapping.request import BuildRequest
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import quoted
 from tracemap.options.attribute import Rule
+from tracemap.options.build import BuildOptions
 from tracemap.units import UNKNOWN, Integer, Text
 
 MODEL = SourceFile(name="model.mlir", path="model.mlir", language="mlir")
+
+
+def built_graph(text: str, folder: Path) -> TraceGraph:
+    """The map of a model that the real compiler has compiled; its bundle is `m.tracemap` in the folder."""
+    request = BuildRequest(text.encode(), "m.mlir", folder / "m.tracemap", BuildOptions(force=True))
+    return build(request).graph
 
 
 def op(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.builders import built_graph
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.graph.program import Membership
-from tracemap.mapping.build import build
-from tracemap.mapping.request import BuildRequest
 
 GATHERED = """\
 func.func @main(%x: tensor<512x1xi32>, %t: tensor<50000x64xf32>, %y: tensor<512x64xf32>) -> tensor<512x64xf32> {
@@ -52,10 +51,6 @@ func.func @main(%x: !torch.vtensor<[4,8],f32>, %y: !torch.vtensor<[4,8],f32>) ->
   return %c : !torch.vtensor<[8,8],f32>
 }
 """
-
-
-def built_graph(text: str, folder: Path) -> TraceGraph:
-    return build(BuildRequest(text.encode(), "m.mlir", folder / "m.tracemap")).graph
 
 
 def member_at(graph: TraceGraph, line: int) -> Membership:

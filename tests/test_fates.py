@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import built_graph
 from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
-from tracemap.mapping.build import build
 from tracemap.mapping.fates.reasons import INFERRED, REASONS
-from tracemap.mapping.request import BuildRequest
-from tracemap.options.build import BuildOptions
 from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "fates"
@@ -41,11 +39,6 @@ def test_every_op_of_every_sample_has_its_known_fate(model: str, built: Built, r
         gold.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     assert found == json.loads(gold.read_text(encoding="utf-8"))
     assert not [key for key in found if key.startswith("unknown")]
-
-
-def built_graph(text: str, tmp_path: Path) -> TraceGraph:
-    target = tmp_path / "m.tracemap"
-    return build(BuildRequest(text.encode(), "m.mlir", target, BuildOptions(force=True))).graph
 
 
 def at_line(graph: TraceGraph, line: int) -> Op:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.builders import built_graph
 from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, SAMPLES, check_cli, runs_of
 from tracemap.errors import BundleInvalid, ModuleInvalid
@@ -69,7 +70,7 @@ def test_positions_are_worked_out_for_who_needs_them(tmp_path: Path) -> None:
   return %s : tensor<513x517xf32>
 }
 """
-    graph = build(BuildRequest(model.encode(), "reversed.mlir", tmp_path / "m.tracemap")).graph
+    graph = built_graph(model, tmp_path)
     reverse, add = (op.id for op in graph.ops if op.line in (2, 3))
     (site,) = graph.sites
     operations = {member.op: member.operations for member in site.members}
@@ -85,7 +86,7 @@ def test_positions_are_worked_out_for_who_needs_them(tmp_path: Path) -> None:
 def test_a_raised_softmax_has_the_steps_of_its_parts(tmp_path: Path) -> None:
     # The compiler lowers it to all of its work again, and gives all of that the location of the divide.
     model = Path(__file__).with_name("programs") / "softmax.mlir"
-    graph = build(BuildRequest(model.read_bytes(), model.name, tmp_path / "m.tracemap")).graph
+    graph = built_graph(model.read_text(encoding="utf-8"), tmp_path)
     highest, subtract, exponential, total, divide = (op.id for op in graph.ops if op.line in (4, 6, 7, 8, 10))
     (kernel,) = graph.kernels
     ops_of: dict[str, set[tuple[str, ...]]] = {}

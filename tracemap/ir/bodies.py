@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the module of the dialect
 
-from tracemap.ir.parsing import MlirParser, Operation, Region, Value
+from tracemap.ir.parsing import Attribute, MlirParser, Operation, Region, Value
 from tracemap.ir.positions import computes_index
+from tracemap.ir.scalars import constant_of
 from tracemap.ir.types import Shape, add, product, shape_of
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
@@ -103,7 +103,7 @@ class _BodyReader:
         return BodyOperand(self._index_of.get(operand.owner.operation, -1), operand.result_number, -1, shape)
 
 
-_ATTENTION = "iree_linalg_ext.attention"
+ATTENTION, SCATTER = "iree_linalg_ext.attention", "iree_linalg_ext.scatter"
 
 
 def _products_of_attention(parser: MlirParser, attention: Operation, shapes: list[Shape]) -> Integer:
@@ -111,24 +111,21 @@ def _products_of_attention(parser: MlirParser, attention: Operation, shapes: lis
 
     Its maps tell which dimensions its operands (query, key, value …) and its result share, in whatever order they lie.
     """
-    text = parser.text_of(attention.attributes["indexing_maps"])
-    maps = [[each.strip() for each in found.split(",")] for found in _RESULTS_OF_MAP.findall(text)]
-    extents: dict[str, Integer] = {}
-    for names, shape in zip(maps, shapes, strict=False):
-        extents |= dict(zip(names, shape.extents, strict=False))
+    maps = _positions_of_maps(parser, attention.attributes["indexing_maps"])[1]
+    extents: dict[int, Integer] = {}
+    for dimensions, shape in zip(maps, shapes, strict=False):
+        extents |= dict(zip(dimensions, shape.extents, strict=False))
     query, key, result = set(maps[0]), set(maps[1]), set(maps[-1])
 
-    def volume(names: set[str]) -> Integer:
-        return product(tuple(extents.get(name, UNKNOWN) for name in names))
+    def volume(dimensions: set[int]) -> Integer:
+        return product(tuple(extents.get(dimension, UNKNOWN) for dimension in dimensions))
 
     scores = volume((query & result) | (key - query))
     return product((scores, add(volume(query - result), volume(result - query))))
 
 
-_RESULTS_OF_MAP = re.compile(r"-> \(([^()]*)\)>")
 _COUNTED_LOOP = "scf.for"
 _LOOPS = frozenset({_COUNTED_LOOP, "scf.while"})
-_SCATTERS = frozenset({"iree_linalg_ext.scatter"})
 
 
 def _trips(loop: Operation) -> Integer:
@@ -143,8 +140,7 @@ def _constant(value: Value) -> Integer:
     """The number that a constant is."""
     if hasattr(value, "arg_number") or value.owner.operation.name != "arith.constant":
         return UNKNOWN
-    attribute = value.owner.operation.attributes["value"]
-    return int(attribute.value) if isinstance(attribute, ir.IntegerAttr) else UNKNOWN
+    return constant_of(value.owner.operation)
 
 
 def _iterations(
@@ -154,11 +150,11 @@ def _iterations(
         volume = _loop_volume(parser, operation, [operand.shape for operand in operands])
         if volume is not None:
             return volume
-    if name == _ATTENTION:
+    if name == ATTENTION:
         return _products_of_attention(parser, operation, [operand.shape for operand in operands])
     if name in _LOOPS:
         return _trips(operation) if name == _COUNTED_LOOP else UNKNOWN
-    if name in _SCATTERS:
+    if name == SCATTER:
         return operands[0].shape.elements  # the updates; what they go into may be far larger
     shapes = [*results, *(operand.shape for operand in operands)] if name.startswith("iree_linalg_ext.") else results
     sizes = [shape.elements for shape in shapes]
@@ -192,8 +188,10 @@ _MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
 def _indexing_maps(parser: MlirParser, operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
     """The number of loops, and for each operand the loop that each of its dimensions runs over (-1: a computed one)."""
     attribute = get_indexing_maps(operation)
-    if attribute is None:
-        return None
+    return None if attribute is None else _positions_of_maps(parser, attribute)
+
+
+def _positions_of_maps(parser: MlirParser, attribute: Attribute) -> tuple[int, tuple[tuple[int, ...], ...]]:
     text = parser.text_of(attribute)
     if text not in _MAPS:
         maps = [element.value for element in attribute]

@@ -17,12 +17,19 @@ RULE_HELP = (
 
 LEAST_MEMORY_MB, MOST_MEMORY_MB = 128, 1500
 """With less, sorting and grouping end for want of memory instead of spilling; more is taken only if asked for."""
-LARGEST_MEMORY_MB = 1_000_000_000
+_LARGEST_MEMORY_MB = 1_000_000_000
 """More than any machine has; in bytes it fits into 64 bits by far."""
-MEMORY_HELP = (
+_MEMORY_HELP = (
     "Megabytes of memory for the rows of runs; the rest goes to disk.  "
     f"[default: half of what is free, at most {MOST_MEMORY_MB}]"
 )
+
+
+def memory_option() -> int:
+    """The option of all that read runs: how much memory their rows may take, 0: as much as is good."""
+    return option(
+        0, _MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=_LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
+    )
 
 
 FROM_HELP = "Only calls that began so many seconds after the first one of the run, or later.  [default: all]"
@@ -113,7 +120,5 @@ class AttributeOptions(Options, Windowed):
         "--filter",
         metavar="[COLUMN=]PATTERN",
     )
-    memory: int = option(
-        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
-    )
+    memory: int = memory_option()
     force: bool = option(False, "Replace outputs that exist.")

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracemap.options.attribute import (
-    DISPATCH_HELP,
-    KEEP_DISTURBED_HELP,
-    LARGEST_MEMORY_MB,
-    LEAST_MEMORY_MB,
-    MEMORY_HELP,
-    RULE_HELP,
-    Rule,
-)
+from tracemap.options.attribute import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
 from tracemap.options.option import Options, option
 from tracemap.units import UNKNOWN, Unknown
 
@@ -47,7 +39,5 @@ class DiffOptions(Options):
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
     html: Path | None = option(None, "Write a page too: both sources side by side.", metavar="PAGE")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
-    memory: int = option(
-        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
-    )
+    memory: int = memory_option()
     force: bool = option(False, "Replace the output if it exists.")

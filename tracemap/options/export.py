@@ -11,13 +11,11 @@ from tracemap.options.attribute import (
     DISPATCH_HELP,
     FROM_HELP,
     KEEP_DISTURBED_HELP,
-    LARGEST_MEMORY_MB,
-    LEAST_MEMORY_MB,
-    MEMORY_HELP,
     RULE_HELP,
     TO_HELP,
     Rule,
     Windowed,
+    memory_option,
 )
 from tracemap.options.option import Options, option, required
 
@@ -68,7 +66,5 @@ class ExportOptions(Options, Windowed):
     )
     all_invocations: bool = option(False, "Of timelines, draw all measured calls.")
     no_data_flow: bool = option(False, "Of graphs, leave out which op uses whose result; nothing is parsed then.")
-    memory: int = option(
-        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
-    )
+    memory: int = memory_option()
     force: bool = option(False, "Replace outputs that exist.")

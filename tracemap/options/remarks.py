@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracemap.options.attribute import (
-    DISPATCH_HELP,
-    KEEP_DISTURBED_HELP,
-    LARGEST_MEMORY_MB,
-    LEAST_MEMORY_MB,
-    MEMORY_HELP,
-    RULE_HELP,
-    Rule,
-)
+from tracemap.options.attribute import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
 from tracemap.options.option import Options, option
 
 
@@ -31,7 +23,5 @@ class RemarksOptions(Options):
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json"] = option("text", "A table, or JSON with all remarks.")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
-    memory: int = option(
-        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
-    )
+    memory: int = memory_option()
     force: bool = option(False, "Replace the output if it exists.")

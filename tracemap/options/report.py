@@ -10,13 +10,11 @@ from tracemap.options.attribute import (
     DISPATCH_HELP,
     FROM_HELP,
     KEEP_DISTURBED_HELP,
-    LARGEST_MEMORY_MB,
-    LEAST_MEMORY_MB,
-    MEMORY_HELP,
     RULE_HELP,
     TO_HELP,
     Rule,
     Windowed,
+    memory_option,
 )
 from tracemap.options.option import Options, option, required
 
@@ -33,7 +31,5 @@ class ReportOptions(Options, Windowed):
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     totals: bool = option(False, "Begin with sums over all invocations, not the mean of one.")
-    memory: int = option(
-        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
-    )
+    memory: int = memory_option()
     force: bool = option(False, "Replace PAGE.html if it exists.")

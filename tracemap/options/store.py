@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from tracemap.options.attribute import (
-    DISPATCH_HELP,
-    KEEP_DISTURBED_HELP,
-    LARGEST_MEMORY_MB,
-    LEAST_MEMORY_MB,
-    MEMORY_HELP,
-    RULE_HELP,
-    Rule,
-)
+from tracemap.options.attribute import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
 from tracemap.options.option import Options, option, required
 
 _STORE_HELP: Final = "The store: a folder, or a bucket: s3://BUCKET/PREFIX."
@@ -45,9 +37,7 @@ class StoreAddOptions(Options):
     allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json"] = option("text", "What to print.")
-    memory: int = option(
-        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
-    )
+    memory: int = memory_option()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +54,7 @@ class AskOptions(Options):
     format: Literal["text", "json", "csv"] = option("text", "What to print.")
     output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
     force: bool = option(False, "Replace the output if it exists.")
-    memory: int = option(
-        0, MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
-    )
+    memory: int = memory_option()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -96,31 +96,35 @@ def _paths(side: Path | Sides) -> Sides:
 def _compared(
     before: Sides, others: Sequence[Sides], pages: Sequence[Path | None], options: DiffOptions, progress: Progress
 ) -> Iterator[Comparison]:
-    """Each of several compared with the first, whose runs are read once."""
+    """Each of several compared with the first, whose runs are read once for each rule."""
     base, of_base = _named(before, options.map_a)
     named = [_named(side, options.map_b) for side in others]
-    # Where one side has no run the maps alone are compared.
-    firsts = {
-        with_runs: _joined(base, of_base if with_runs else [], options, progress)
-        for with_runs in {bool(of_base and runs) for _, runs in named}
-    }
+
+    @cache
+    def first(with_runs: bool, rule: Rule | None) -> _Side:
+        return _joined(base, of_base if with_runs else [], replace(options, rule=rule), progress)
+
     for (bundle, runs), page in zip(named, pages, strict=True):
+        # Where one side has no run the maps alone are compared.
         with_runs = bool(of_base and runs)
-        first, second = firsts[with_runs], _joined(bundle, runs if with_runs else [], options, progress)
-        alike = _by_one_rule(((base, of_base), first), ((bundle, runs), second), options, progress)
-        made = _pair(*(alike or (first, second)), options, progress)
-        if alike:
+        of_this = runs if with_runs else []
+        sides = first(with_runs, options.rule), _joined(bundle, of_this, options, progress)
+        by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again([*of_base, *runs])
+        if by_model:
+            alike = replace(options, rule=Rule.MODEL)
+            sides = first(with_runs, Rule.MODEL), _joined(bundle, of_this, alike, progress)
+        made = _pair(*sides, options, progress)
+        if by_model:
             made = structs.replace(made, diagnostics=(*made.diagnostics, _BY_ONE_RULE))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page
 
             progress("writing the page")
-            write_diff_page(made, *(alike or (first, second)), page, force=options.force)
+            write_diff_page(made, *sides, page, force=options.force)
         yield made
 
 
 _Side = tuple["Bundle", "Compared"]
-_Named = tuple["Bundle | None", Sides]
 _BY_ONE_RULE: Final = Diagnostic(
     "split-by-model",
     "not all runs have enough samples or simulated counts: kernels of both sides are split over their ops by the rule "
@@ -128,17 +132,13 @@ _BY_ONE_RULE: Final = Diagnostic(
 )
 
 
-def _by_one_rule(
-    before: tuple[_Named, _Side], after: tuple[_Named, _Side], options: DiffOptions, progress: Progress
-) -> tuple[_Side, _Side] | None:
-    """Both sides split by the same rule, where they are by different ones that nobody chose; else None."""
-    rules = {each.rule for _, (_, side) in (before, after) for each in side.attributions}
-    read_once = not all(is_file(str(run)) for (_, runs), _ in (before, after) for run in runs)
-    if len(rules) < 2 or options.rule is not None or read_once:
-        return None
-    alike = replace(options, rule=Rule.MODEL)
-    first, second = (_joined(bundle, runs, alike, progress) for (bundle, runs), _ in (before, after))
-    return first, second
+def _by_several_rules(sides: tuple[_Side, _Side]) -> bool:
+    """Whether kernels of the two sides are split over their ops by different rules."""
+    return len({each.rule for _, side in sides for each in side.attributions}) > 1
+
+
+def _can_be_read_again(runs: Sides) -> bool:
+    return all(is_file(str(run)) for run in runs)
 
 
 def _pair(before: _Side, after: _Side, options: DiffOptions, progress: Progress) -> Comparison:

@@ -51,6 +51,10 @@ class Commands:
     has_unknown: bool
     left_out: frozenset[str]
 
+    def may_move(self, index: int) -> bool:
+        """Whether a copy, a fill or an update is of an op, as far as is known."""
+        return index in self.moved or self.has_unknown
+
 
 class Judge:
     """Decides the fates of all ops of a model.
@@ -122,7 +126,7 @@ class Judge:
         """Whether an op is a copy or a fill of its own, and not one that the compiler found nothing to do for."""
         if names.isdisjoint(_TRANSFERS) or accesses_global(operation):
             return False
-        return operation.index in self._commands.moved or self._commands.has_unknown
+        return self._commands.may_move(operation.index)
 
     def _by_control(self, operation: SourceOperation) -> Judgement | None:
         """What never runs, and what only leads to other ops."""
@@ -155,7 +159,7 @@ class Judge:
         """What is there for its effect: a check, or new contents of a buffer, copied unless computed there."""
         if not overwrites(operation):
             return Fate.HOST, reason("check")
-        is_copied = operation.index in self._commands.moved or self._commands.has_unknown
+        is_copied = self._commands.may_move(operation.index)
         return (Fate.TRANSFER, reason("is-command")) if is_copied else (Fate.FOLDED, reason("in-place"))
 
     def _follows_load(self, operation: SourceOperation) -> bool:

@@ -8,7 +8,7 @@ or leave their regions. What can never run uses nothing, nor does what hands a v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import cached_property
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
@@ -59,6 +59,15 @@ class Dataflow:
                 elif maker not in waiting:
                     waiting.append(maker)
         return list(found)
+
+    def behind(self, index: int, through: Callable[[int], bool], most: int) -> Iterator[int]:
+        """The ops from which an op is made through ops of one kind alone, nearest first; less than `most` of them."""
+        waiting = [index]
+        for each in waiting:  # which grows meanwhile
+            for maker in self.makers(each):
+                if maker not in waiting and len(waiting) < most and through(maker):
+                    waiting.append(maker)
+                    yield maker
 
     def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
         """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""

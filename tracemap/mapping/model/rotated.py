@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
 from tracemap.graph.ops import OpId
 from tracemap.ir.source import SourceOperation
@@ -37,15 +38,9 @@ class RotationFinder:
 
     def before(self, index: int) -> Rotation | None:
         """The rotation whose result an op uses, moves between them left out; None where there is none."""
-        waiting = [index]
-        for each in waiting:  # which grows meanwhile
-            for maker in self._dataflow.makers(each):
-                found = self._rotation(maker)
-                if found is not None:
-                    return found
-                if maker in self._moves and maker not in waiting and len(waiting) < _MOST_STEPS:
-                    waiting.append(maker)
-        return None
+        moves = self._dataflow.behind(index, self._moves.__contains__, _MOST_STEPS)
+        makers = chain.from_iterable(map(self._dataflow.makers, chain([index], moves)))
+        return next(filter(None, map(self._rotation, makers)), None)
 
     def _rotation(self, join: int) -> Rotation | None:
         if not joins(self._operations[join]):

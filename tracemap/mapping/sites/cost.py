@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from tracemap.ir.bodies import BodyOp
+from tracemap.ir.bodies import ATTENTION, SCATTER, BodyOp
 from tracemap.ir.types import Shape, add, product
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
@@ -46,9 +46,7 @@ _FREE = frozenset(
 _REPEATING = ("linalg.", "iree_linalg_ext.", "scf.for", "scf.while")
 """Ops whose regions run more than once."""
 
-_ATTENTION = "iree_linalg_ext.attention"
 _EXTRACT = "tensor.extract"
-_SCATTER = "iree_linalg_ext.scatter"
 
 _OPERATIONS_OF = {
     "math.acos": 15,
@@ -92,7 +90,7 @@ _OPERATIONS_PER_ELEMENT = {
     "iree_linalg_ext.fft": 10,
 }
 """Of ops whose regions, if they have one, do not tell how much they do."""
-_WHOLE = frozenset({*_OPERATIONS_PER_ELEMENT, _ATTENTION})
+_WHOLE = frozenset({*_OPERATIONS_PER_ELEMENT, ATTENTION})
 
 
 def operations_of_source(name: str) -> int:
@@ -137,7 +135,7 @@ class CostModel:
         outer = self._body[op.parent] if op.parent >= 0 else None
         if outer is None:
             is_bare = op.index not in self._children
-            if op.name == _ATTENTION:
+            if op.name == ATTENTION:
                 self._charge(self.operations, self._owners(op), _attention_operations(op))
             elif op.name in _WHOLE or (is_bare and op.name.startswith(_COUNTED_BARE)):
                 self._charge(self.operations, self._owners(op), _whole_operations(op))
@@ -173,24 +171,23 @@ class CostModel:
 
     def _bytes_read(self, load: BodyOp) -> Integer:
         """What a load brings in: of a table no more than is taken from it, element by element."""
-        whole, shape = load.results[0].bytes, load.results[0]
+        shape, whole = load.results[0], load.results[0].bytes
         users = self._users.get(load.index, ())
         taken: Integer = 0
         for user, number in users:
             if user.name == _EXTRACT:
-                taken = add(taken, product((self._runs(user), shape.element_bits)))
-            elif user.name == _SCATTER and number == len(user.operands) - 1:
-                taken = add(taken, product((user.iterations, shape.element_bits)))
+                taken = add(taken, Shape((self._runs(user),), shape.element_bits).bytes)
+            elif user.name == SCATTER and number == len(user.operands) - 1:
+                taken = add(taken, Shape((user.iterations,), shape.element_bits).bytes)
             else:
                 return whole
-        return _least(whole, UNKNOWN if taken is UNKNOWN else (taken + 7) // 8) if users else whole
+        return _least(whole, taken) if users else whole
 
     def _charge_store(self, store: BodyOp) -> None:
         value = store.operands[0]
         maker, written = self._maker(store, value.producer, value.result), value.shape.bytes
-        if maker.name == _SCATTER:  # in place: all else stays as it was
-            bits = product((maker.iterations, value.shape.element_bits))
-            written = _least(written, UNKNOWN if bits is UNKNOWN else (bits + 7) // 8)
+        if maker.name == SCATTER:  # in place: all else stays as it was
+            written = _least(written, Shape((maker.iterations,), value.shape.element_bits).bytes)
         self._charge(self.bytes, self._owners(maker), written)
 
     def _consumers(self, op: BodyOp, depth: int) -> list[BodyOp]:

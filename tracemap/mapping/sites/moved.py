@@ -64,19 +64,14 @@ def _given(site: Site, body: Sequence[BodyOp], placed: Set[int], facts: ModelFac
 
 def _moves_before(operation: SourceOperation, elements: Integer, facts: ModelFacts) -> Iterator[SourceOperation]:
     """The ops that move elements from which an op is made by work on each element of so many alone, nearest first."""
-    waiting = [operation.index]
-    for index in waiting:  # which grows meanwhile
-        for maker in facts.dataflow.makers(index):
-            before = facts.operations[maker]
-            if maker in waiting or len(waiting) >= _MOST_STEPS or elements not in map(_elements, before.results):
-                continue
-            if maker in facts.moves and _rearranges(before, facts):
-                yield before
-            waiting.append(maker)
 
+    def makes_as_many(index: int) -> bool:
+        return any(shape_of(result).elements == elements for result in facts.operations[index].results)
 
-def _elements(type_text: str) -> Integer:
-    return shape_of(type_text).elements
+    for index in facts.dataflow.behind(operation.index, makes_as_many, _MOST_STEPS):
+        before = facts.operations[index]
+        if index in facts.moves and _rearranges(before, facts):
+            yield before
 
 
 def _rearranges(operation: SourceOperation, facts: ModelFacts) -> bool:

@@ -114,12 +114,10 @@ def _lowered_again(steps: Sequence[Step], works: Sequence[Works]) -> tuple[Step,
 def _working(step: Step, works: Sequence[Works]) -> list[OpId]:
     """The ops of a step; in place of the last op of an idiom stands that which does the step's work."""
     work = work_of(step.op_name)
-    return [at_site[op].get(work, op) if op in at_site else op for op in step.ops for at_site in _of(op, works)]
-
-
-def _of(op: OpId, works: Sequence[Works]) -> Sequence[Works]:
-    """Where an op is the last of an idiom; where it is nowhere, no place that says anything."""
-    return [at_site for at_site in works if op in at_site] or [{}]
+    found: list[OpId] = []
+    for op in step.ops:
+        found += [at_site[op].get(work, op) for at_site in works if op in at_site] or [op]
+    return found
 
 
 def _ordered(ops: Iterable[OpId]) -> tuple[OpId, ...]:
