@@ -24,8 +24,8 @@ from tracemap.options.attribute import Rule
 
 Json = dict[str, Any]
 SAMPLED = {
-    "hand_attention": ("--iterations", "2000", "--sample", "4999"),
-    "jax_gpt2_4l": ("--iterations", "100", "--sample", "4999"),
+    "hand_attention": ("--iterations", "10000", "--sample", "4999"),
+    "jax_gpt2_4l": ("--iterations", "300", "--sample", "4999"),
 }
 
 
