@@ -392,3 +392,19 @@ def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Bui
     assert "kernels of both sides are split over their ops by the rule model" in told
     asked = json_cli(*words, "--rule", "root")
     assert "split-by-model" not in {each["slug"] for each in asked["diagnostics"]}
+
+
+def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Built, tmp_path: Path) -> None:
+    """The same run twice, of which one calls its counts samples: only what is told by both alike is compared."""
+    sampled = tmp_path / "sampled.csv"
+    head, _, rows = RUN.read_text(encoding="utf-8").partition("\n")
+    sampled.write_text("\n".join((head.replace(",Ir,", ",samples,"), rows)), encoding="utf-8")
+    shutil.copy(f"{RUN}.json", f"{sampled}.json")
+    bundle = fixed("jax_mlp_train")
+    words = ("diff", RUN, sampled, "--map-a", bundle, "--map-b", bundle)
+    made = json_cli(*words)
+    assert "split-by-model" in {each["slug"] for each in made["diagnostics"]}
+    assert {op["amounts"]["cpu_ns"]["change"] for op in made["ops"] if "cpu_ns" in op["amounts"]} == {0}
+    asked = json_cli(*words, "--rule", "measured")
+    (told,) = [each["message"] for each in asked["diagnostics"] if each["slug"] == "rules-differ"]
+    assert "(measured by simulated instructions before, measured by samples after)" in told

@@ -15,6 +15,7 @@ import pytest
 
 import tracemap
 from tests.support import check_cli, run_cli
+from tracemap.capture.kept import Kept
 from tracemap.errors import BundleInvalid, BundleVersion, InputInvalid
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.kept import Keeping
@@ -144,6 +145,12 @@ def test_parameters_are_referred_to(name: str, make: Callable[[Any], bytes], tmp
         tracemap.run(bundle, inputs=inputs)
     elsewhere = [f"--parameters=model={moved}"]
     assert tracemap.run(bundle, inputs=inputs, runtime_flags=elsewhere)[0].tolist() == [7, 7, 7, 7]
+
+
+def test_a_name_that_no_file_can_have_is_not_there() -> None:
+    kept = Kept("mlp", parameters=(("model", Path("w" * 300)),))
+    with pytest.raises(InputInvalid, match="the bundle refers to this file for its parameters, and it is not there"):
+        kept.flags(())
 
 
 def test_parameters_that_are_named_take_the_place_of_those_of_the_program(kept: Bundle, tmp_path: Path) -> None:

@@ -65,7 +65,12 @@ def is_file(name: str) -> bool:
     """Whether what a user named is a file, or is not there; not a pipe or standard input, which are read only once."""
     if name == STANDARD_INPUT:
         return False
-    return os.path.isfile(name) or not os.path.exists(name)  # noqa: PTH110, PTH113 - paths raise where a name is too long
+    return names_file(name) or not os.path.exists(name)  # noqa: PTH110 - as below
+
+
+def names_file(name: str | Path) -> bool:
+    """Whether there is a file of a name that may be any text: one that is too long for a file names none."""
+    return os.path.isfile(name)  # noqa: PTH113 - paths raise where a name is too long
 
 
 def copy_given(name: str, target: Path, kind: type[TracemapError]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
-from tracemap.measurements.model import RunHeader
+from tracemap.measurements.model import SAMPLES, RunHeader
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, Text, plural
 
@@ -324,6 +324,17 @@ class Attribution:
                     f"{total.name}: measured {total.measured}, attributed {attributed} (shares {shares}), "
                     f"residual {residual}"
                 )
+
+    @property
+    def split_by(self) -> str:
+        """What the costs of kernels are split by, in words: the rule, and of `measured` what was seen in kernels.
+
+        Samples and simulated instructions of the same program do not divide a kernel alike: only samples see waiting.
+        """
+        if self.rule is not Rule.MEASURED:
+            return self.rule.value
+        by_samples = any(total.name == SAMPLES and total.measured for total in self.metrics)
+        return f"{self.rule.value} by {'samples' if by_samples else 'simulated instructions'}"
 
     def __repr__(self) -> str:
         """How much there is of what: the whole has hundreds of thousands of letters."""

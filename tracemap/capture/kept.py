@@ -12,6 +12,7 @@ from tracemap.capture.elements import number_type, parsed
 from tracemap.capture.inputs import Input, array_inputs
 from tracemap.errors import InputInvalid
 from tracemap.functions import Function
+from tracemap.inputs import names_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +45,7 @@ class Kept:
         if any(flag.startswith(_PARAMETERS) for flag in given):
             return []
         for scope, path in self.parameters:
-            if not path.is_file():
+            if not names_file(path):
                 raise InputInvalid(
                     f"{path}: the bundle refers to this file for its parameters, and it is not there; name where it is "
                     f"behind the `--`: {_PARAMETERS}{f'{scope}=' if scope else ''}FILE, or build the bundle again"

@@ -88,11 +88,11 @@ def settings_differ(before: Compared, after: Compared) -> Iterator[Diagnostic]:
         if first != second:
             text = f"the runs are of another {word}: {first} before, {second} after"
             yield Diagnostic("settings-differ", text)
-    rules = [_told(each.rule.value for each in side.attributions) for side in (before, after)]
+    rules = [_told(each.split_by for each in side.attributions) for side in (before, after)]
     if rules[0] != rules[1]:
         text = (
             f"kernels are split by different rules ({rules[0]} before, {rules[1]} after): shares of ops differ for "
-            f"that; choose one with --rule"
+            f"that; choose one that both can go by with --rule"
         )
         yield Diagnostic("rules-differ", text)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.errors import UsageInvalid
+from tracemap.inputs import names_file
 from tracemap.ir.executables import Executable
 from tracemap.ir.parsing import MlirParser, Operation, walk
 
@@ -59,7 +60,7 @@ def read_configuration(text: str) -> Configuration:
         name, value = [group for group in match.groups() if group is not None]
         found[name] = value
     spec = Path(found["spec"]).resolve() if "spec" in found else None
-    if spec is not None and not spec.is_file():
+    if spec is not None and not names_file(spec):
         raise UsageInvalid(f"{spec}: there is no such tuning spec")
     tiles, vectors = (_sizes(found.get(name, "")) for name in ("tiles", "vectors"))
     return Configuration(text, tiles, vectors, found.get("pipeline", ""), spec)

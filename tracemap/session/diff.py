@@ -127,14 +127,14 @@ def _compared(
 _Side = tuple["Bundle", "Compared"]
 _BY_ONE_RULE: Final = Diagnostic(
     "split-by-model",
-    "not all runs have enough samples or simulated counts: kernels of both sides are split over their ops by the rule "
-    "model, as ops of the same code would differ by the rule; --rule chooses",
+    "not all runs have seen the inside of kernels in the same way (samples, simulated counts, enough of them): kernels of "
+    "both sides are split over their ops by the rule model, as ops of the same code would differ for that; --rule chooses",
 )
 
 
 def _by_several_rules(sides: tuple[_Side, _Side]) -> bool:
-    """Whether kernels of the two sides are split over their ops by different rules."""
-    return len({each.rule for _, side in sides for each in side.attributions}) > 1
+    """Whether kernels of the two sides are split over their ops by different rules, or by what is seen differently."""
+    return len({each.split_by for _, side in sides for each in side.attributions}) > 1
 
 
 def _can_be_read_again(runs: Sides) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.errors import EventUnavailable
+from tracemap.inputs import names_file
 
 MOST_EVENTS: Final = 16
 """How many the hook counts at a time."""
@@ -188,7 +189,7 @@ def pmu_event(name: str, pmu: str, terms: str) -> Event:
         EventUnavailable: the kernel knows no such unit, or the unit no such term.
     """
     folder = _PMUS / pmu
-    if not (folder / "type").is_file():
+    if not names_file(folder / "type"):
         there = ", ".join(sorted(path.name for path in _PMUS.glob("*"))) or "none"
         raise EventUnavailable(f"{name}: the kernel knows no {pmu}; it has: {there}")
     configs = {"config": 0, "config1": 0}
@@ -201,7 +202,7 @@ def pmu_event(name: str, pmu: str, terms: str) -> Event:
 def _expanded(folder: Path, terms: str) -> list[str]:
     """The terms; one that names an event of the kernel's list stands for that event's terms."""
     alias = folder / "events" / terms
-    if re.fullmatch(r"[\w.-]+", terms) and alias.is_file():
+    if re.fullmatch(r"[\w.-]+", terms) and names_file(alias):
         return alias.read_text(encoding="ascii").strip().split(",")
     return terms.split(",")
 
@@ -221,7 +222,7 @@ def _set_term(name: str, folder: Path, key: str, value: int, configs: dict[str, 
     path = folder / "format" / key
     if key in configs:
         layout = f"{key}:0-63"
-    elif re.fullmatch(r"\w+", key) and path.is_file():
+    elif re.fullmatch(r"\w+", key) and names_file(path):
         layout = path.read_text(encoding="ascii").strip()
     else:
         there = ", ".join(sorted(item.name for item in (folder / "format").glob("*"))) or "config"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.errors import ToolMissing, UsageInvalid
+from tracemap.inputs import names_file
 from tracemap.mapping.compiler.compiling import Compiler
 from tracemap.toolchain import find_tool
 
@@ -125,7 +126,7 @@ def _inputs(words: Sequence[str]) -> list[int]:
     certain = [index for index in plain if index == 0 or not _may_take_value(words[index - 1])]
     if certain:
         return certain
-    return [index for index in plain if words[index] == STANDARD or Path(words[index]).is_file()]
+    return [index for index in plain if words[index] == STANDARD or names_file(words[index])]
 
 
 def _may_take_value(word: str) -> bool:
