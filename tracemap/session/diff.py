@@ -127,8 +127,8 @@ def _compared(
 _Side = tuple["Bundle", "Compared"]
 _BY_ONE_RULE: Final = Diagnostic(
     "split-by-model",
-    "not all runs have seen the inside of kernels in the same way (samples, simulated counts, enough of them): kernels of "
-    "both sides are split over their ops by the rule model, as ops of the same code would differ for that; --rule chooses",
+    "not all runs have seen the inside of kernels alike (samples, simulated counts, enough of them): kernels of both "
+    "sides are split over their ops by the rule model, as ops of the same code would differ for that; --rule chooses",
 )
 
 
