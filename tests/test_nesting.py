@@ -15,7 +15,7 @@ from tests.support import SAMPLES
 from tests.test_cli_errors import refused
 from tracemap.errors import ModelInvalid
 from tracemap.graph.bundle import CONFIGURED_NAME, KERNELS_FOLDER
-from tracemap.ir.nesting import MOST_BRACES, MOST_BRACKETS, nesting_fault
+from tracemap.ir.nesting import MOST_BRACES, MOST_BRACKETS, nesting_fault, printed_fault
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 
@@ -67,6 +67,14 @@ def test_limits_are_met_by_one() -> None:
         assert nesting_fault((begin * count + "\n" + begin).encode()).startswith("line 2: nested too deep")
     assert nesting_fault(b"(<" * MOST_BRACKETS + b")" * MOST_BRACKETS)  # a comparison ends nothing and hides nothing
     assert nesting_fault(b"(<)" * MOST_BRACKETS + b"(>)" * MOST_BRACKETS) == ""
+
+
+def test_texts_of_many_megabytes_are_looked_at_in_parts() -> None:
+    """Brackets count over all parts, and a string at the end of one is none."""
+    line = b'%0 = "a.b((("() : () -> i32 loc("((") // (((\n'
+    for fault in (nesting_fault, printed_fault):
+        assert fault(line * 100_000) == ""
+        assert fault(b"[" + line * 10_000 + b"[" * MOST_BRACKETS).startswith("line 10001: nested too deep")
 
 
 def test_an_alias_that_doubles_with_each_line_is_refused() -> None:

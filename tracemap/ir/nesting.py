@@ -50,11 +50,33 @@ def nesting_fault(text: bytes) -> str:
 
     Takes time and memory that grow with the length of the text alone.
     """
-    bare = _SKIPPED.sub(rb"\1", text).replace(b"/", b"")  # of strings and arrows their first character is left
+    # Of strings and arrows their first character is left.
+    bare = b"".join(_SKIPPED.sub(rb"\1", part).replace(b"/", b"") for part in _parts(text))
     deep = "" if _is_shallow(bare) else _fault_of_brackets(text)
     if not deep and _LONG_MAP.search(bare):
         return f"an affine map or set is {TOO_DEEP} to be read: it is longer than {MOST_OF_MAP} bytes; shorten it"
     return deep or (_fault_of_aliases(bare, len(text)) if _DEFINED.search(bare) else "")
+
+
+def printed_fault(text: bytes) -> str:
+    """As `nesting_fault`, of what the compiler has printed: it has read the model, which was not nested too deep.
+
+    That is much longer than a model, and no string in it is there to hide brackets: where those of strings and of code
+    together leave none, it is shallow.
+    """
+    return "" if _is_shallow(text.replace(b"->", b"")) else nesting_fault(text)
+
+
+def _parts(text: bytes) -> Iterator[bytes]:
+    """A text in parts of whole lines, as no string goes over the end of a line: each match is an object for a while."""
+    begin = 0
+    while begin < len(text):
+        end = text.find(b"\n", begin + _PART) + 1 or len(text)
+        yield text[begin:end]
+        begin = end
+
+
+_PART = 1 << 18
 
 
 def _is_shallow(bare: bytes) -> bool:

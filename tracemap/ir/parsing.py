@@ -18,7 +18,7 @@ from typing import Any
 from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
-from tracemap.ir.nesting import MOST_BRACES, TOO_DEEP, nesting_fault
+from tracemap.ir.nesting import MOST_BRACES, TOO_DEEP, nesting_fault, printed_fault
 from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 
 Operation = Any
@@ -80,15 +80,20 @@ class MlirParser:
         self._texts: dict[Any, str] = {}
         self.cut_locations = 0
 
-    def parse(self, text: str | bytes) -> Module:
+    def parse(self, text: str | bytes, *, printed: bool = False) -> Module:
         """A module from text or bytecode.
+
+        Args:
+            text: of a module.
+            printed: whether it is what the compiler made of a model that was parsed here before.
 
         Raises:
             ModelInvalid: it does not parse; the message is the parser's first, with line and column. Or it is nested so
                 deep that the parser might not come to an end.
         """
         data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-        if not data.startswith(BYTECODE_MAGIC) and (fault := nesting_fault(data)):
+        fault_of = printed_fault if printed else nesting_fault
+        if not data.startswith(BYTECODE_MAGIC) and (fault := fault_of(data)):
             raise ModelInvalid(fault)
         try:
             if data.startswith(BYTECODE_MAGIC):

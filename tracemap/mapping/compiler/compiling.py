@@ -214,7 +214,7 @@ class Compilation:
     def _generate(self) -> Run:
         parser = MlirParser()
         try:
-            module = parser.parse(self._configured())
+            module = parser.parse(self._configured(), printed=True)
             self._kernels = line_kernels(parser, module)
         except (ModelInvalid, ValueError) as error:
             self.no_kernels = f"the kernels before code generation cannot be read: {error}"
