@@ -146,7 +146,10 @@ def _of_bytecode(data: bytes, context: ir.Context) -> Module:
 
     def parsed() -> Module | None:
         module = ir.Module.parse(data, context)
-        return module if _is_shallow(module) else None  # else it ends here: to take it apart needs the room too
+        if _is_shallow(module):
+            return module
+        _take_apart(module)  # here, as that needs the room too
+        return None
 
     before = threading.stack_size(_LARGE_STACK)
     try:
@@ -167,6 +170,18 @@ def _is_shallow(module: Module) -> bool:
             return False
         left += [(child, depth + 1) for child in nested(operation)]
     return True
+
+
+def _take_apart(module: Module) -> None:
+    """Remove operations from within: MLIR goes through all that is in one when it removes it, so each level anew."""
+    inside: list[Operation] = [module.operation]
+    found: list[Operation] = []
+    while inside:
+        found += inside
+        inside = [child for operation in inside for child in nested(operation)]
+    for operation in reversed(found[1:]):
+        if not any(list(result.uses) for result in operation.results):
+            operation.erase()
 
 
 def _first_diagnostic(error: ir.MLIRError) -> str:

@@ -90,7 +90,8 @@ def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (
     with readable(path, RunInvalid):
         begin = head.data_offset + skip * kind.itemsize
         room = max(0, path.stat().st_size - begin) // kind.itemsize
-        return np.fromfile(path, dtype=kind, count=room, offset=begin)
+        # A head may say that its records begin where no file can have them.
+        return np.fromfile(path, dtype=kind, count=room, offset=begin) if room else np.zeros(0, kind)
 
 
 def check_version(path: Path, version: int) -> None:
