@@ -219,7 +219,7 @@ class _DumpReader:
         """The dump of a phase, parsed."""
         text = self.text(phase)
         with _naming(phase):
-            return self._parser.parse(text)
+            return self._parser.parse(text, printed=self._phases.is_own)
 
 
 @contextmanager

@@ -99,7 +99,12 @@ class Compiler:
 
 
 class Phases(Protocol):
-    """The dumps of a compilation's phases."""
+    """The dumps of a compilation's phases.
+
+    `is_own`: they are of a compilation that was started here, of a model that was parsed before.
+    """
+
+    is_own: bool
 
     def has(self, phase: str) -> bool:
         """Whether there is, or will be, a dump of a phase."""
@@ -138,6 +143,8 @@ class Compilation:
 
     A context manager: leaving it early ends the compiler.
     """
+
+    is_own = True
 
     def __init__(
         self, compiler: Compiler, bytecode: Path, folder: Path, *, constants: bool, remarks: bool = False

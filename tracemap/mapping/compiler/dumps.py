@@ -27,6 +27,8 @@ class Dumps:
         DumpsInvalid: a phase that is needed is missing, or there are several dumps of one.
     """
 
+    is_own = False
+
     def __init__(self, folder: Path, *, model_given: bool) -> None:
         self._files: dict[str, Path] = {}
         for phase in (*PHASES, LAST):
