@@ -66,6 +66,24 @@ def test_of_a_table_only_what_is_taken_is_read(tmp_path: Path) -> None:
     assert member_at(graph, 3).bytes == rows
 
 
+TAKEN = """\
+func.func @main(%t: tensor<1000x64xf32>, %i: tensor<10xi32>) -> (tensor<10x64xf32>, tensor<125x4x8x16xf32>) {
+  %e = tensor.empty() : tensor<10x64xf32>
+  %g = iree_linalg_ext.gather dimension_map = [0] ins(%t, %i : tensor<1000x64xf32>, tensor<10xi32>) outs(%e : tensor<10x64xf32>) -> tensor<10x64xf32>
+  %o = tensor.empty() : tensor<125x4x8x16xf32>
+  %p = linalg.pack %t inner_dims_pos = [0, 1] inner_tiles = [8, 16] into %o : tensor<1000x64xf32> -> tensor<125x4x8x16xf32>
+  return %g, %p : tensor<10x64xf32>, tensor<125x4x8x16xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_ops_that_take_and_pack_only_move_elements(tmp_path: Path) -> None:
+    graph = built_graph(TAKEN, tmp_path)
+    gather, pack = member_at(graph, 3), member_at(graph, 5)
+    assert (gather.operations, gather.bytes) == (0, (10 + 2 * 10 * 64) * 4)
+    assert (pack.operations, pack.bytes) == (0, 2 * 1000 * 64 * 4)
+
+
 def test_a_loop_in_a_region_counts_as_often_as_it_runs(tmp_path: Path) -> None:
     graph = built_graph(LOOPING, tmp_path)
     looping, plain = member_at(graph, 7).operations, member_at(graph, 15).operations
