@@ -191,7 +191,7 @@ class Judge:
             if isinstance(node, tuple):
                 return False
             user = self._operations[node]
-            if user.name in CONTROL_FLOW or user.name.endswith((".yield", ".condition")):
+            if user.name in CONTROL_FLOW or user.name.endswith((".yield", ".condition", ".operator_terminator")):
                 continue
             if user.name == "stablehlo.return" and self._operations[user.parent].name in CONTROL_FLOW:
                 continue
