@@ -103,6 +103,16 @@ def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> 
     assert steps["arith.mulf"] == (multiply,)
 
 
+def test_products_that_are_computed_side_by_side_cost_the_same(tmp_path: Path) -> None:
+    model = Path(__file__).with_name("programs") / "reproducers" / "side_by_side.mlir"
+    flag = "--iree-dispatch-creation-enable-fuse-horizontal-contractions"
+    graph = built_graph(model.read_text(encoding="utf-8"), tmp_path, flag)
+    query, key, value = (member_at(graph, line) for line in (5, 6, 8))
+    assert (query.operations, query.bytes) == (key.operations, key.bytes) == (value.operations, value.bytes)
+    steps = {step.op_name: step.ops for step in graph.kernels[0].steps}
+    assert steps["linalg.generic"] == (query.op, key.op, value.op)
+
+
 TURNED = """\
 func.func @main(%q: !torch.vtensor<[1,64,4,32],f32>, %k: !torch.vtensor<[1,96,4,32],f32>, %v: !torch.vtensor<[1,96,4,32],f32>) -> !torch.vtensor<[1,4,64,32],f32> {
   %none = torch.constant.none

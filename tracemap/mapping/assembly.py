@@ -30,6 +30,7 @@ from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed, works_of_raised
+from tracemap.mapping.sites.beside import add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
@@ -38,7 +39,7 @@ from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
-from tracemap.mapping.sites.steps import add_steps, sites_without_steps
+from tracemap.mapping.sites.steps import Untold, add_steps, sites_without_steps
 from tracemap.units import UNKNOWN, Text, plural
 
 _MOVING_COMMANDS = ("copy", "fill", "update")
@@ -115,8 +116,8 @@ class Assembly:
         pairs = zip(sites, bodies, strict=True)
         raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
-        kernels = kernels_of(flow, sites)
-        return add_steps(kernels, self._phases.kernels(), sites, bodies, raised, rotations, self._movers)
+        untold = Untold(raised, rotations, groups_beside(sites, bodies, self._workers, self._facts))
+        return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
         """The flow phase with the kernels and dispatches that the stream phase adds; appends their bodies."""
@@ -149,7 +150,8 @@ class Assembly:
             served = read_served(self._parser, module, (ordinal for _, ordinal in empty.values()))
             for place, (body, ordinal) in empty.items():
                 sites[place] = builder.with_served(sites[place], body, served[ordinal])
-        return add_absorbed(give_to_moves(sites, bodies, self._facts), bodies, self._workers, self._facts)
+        found = add_absorbed(give_to_moves(sites, bodies, self._facts), bodies, self._workers, self._facts)
+        return add_beside(found, groups_beside(found, bodies, self._workers, self._facts), self._facts)
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""
