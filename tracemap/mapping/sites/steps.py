@@ -23,6 +23,7 @@ from tracemap.mapping.sites.absorbed import Works
 from tracemap.mapping.sites.beside import Group, with_beside
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.rotated import with_rotations
+from tracemap.mapping.sites.stand_ins import StandIns, without_stand_ins
 from tracemap.units import UNKNOWN
 
 _NO_EVIDENCE = frozenset(
@@ -43,12 +44,13 @@ class Untold:
     """What no location tells of the sites of a module, for each of these, in order.
 
     `raised`: which op does which work of what was raised; `rotations`: the rotation by halves, if there is one;
-    `beside`: the ops that are computed side by side.
+    `beside`: the ops that are computed side by side; `stand_ins`: those whose locations stand in for others.
     """
 
     raised: Sequence[Works]
     rotations: Sequence[Rotation | None]
     beside: Sequence[Group]
+    stand_ins: Sequence[StandIns]
 
 
 def add_steps(
@@ -79,7 +81,11 @@ def add_steps(
         text = text_of.get(kernel.name)
         if text is None:
             return kernel
-        steps = _steps(text, [site_by_id[site] for site in kernel.sites], body_of, owners)
+        called = [site_by_id[site] for site in kernel.sites]
+        steps = _steps(text, called, body_of, owners)
+        stand_ins = [untold.stand_ins[ordinals[site.id]] for site in called]
+        if any(stand_ins):
+            steps = without_stand_ins(steps, stand_ins, {member.op for site in called for member in site.members})
         steps = _with_untold(steps, untold, [ordinals[site] for site in kernel.sites])
         return structs.replace(kernel, steps=steps, text=text.file)
 
