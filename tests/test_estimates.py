@@ -113,6 +113,26 @@ def test_products_that_are_computed_side_by_side_cost_the_same(tmp_path: Path) -
     assert steps["linalg.generic"] == (query.op, key.op, value.op)
 
 
+ROWS = """\
+func.func @main(%q: tensor<8x16xf32>, %p: tensor<8x16xf32>, %k: tensor<8x64x16xf32>) -> (tensor<8x64xf32>, tensor<8x64xf32>) {
+  %a = stablehlo.tanh %q : tensor<8x16xf32>
+  %b = stablehlo.dot_general %a, %k, batching_dims = [0] x [0], contracting_dims = [1] x [2] : (tensor<8x16xf32>, tensor<8x64x16xf32>) -> tensor<8x64xf32>
+  %c = stablehlo.sine %p : tensor<8x16xf32>
+  %d = stablehlo.dot_general %c, %k, batching_dims = [0] x [0], contracting_dims = [1] x [2] : (tensor<8x16xf32>, tensor<8x64x16xf32>) -> tensor<8x64xf32>
+  return %b, %d : tensor<8x64xf32>, tensor<8x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_a_product_of_rows_is_not_the_work_of_who_makes_the_rows(tmp_path: Path) -> None:
+    graph = built_graph(ROWS, tmp_path)
+    one, other = member_at(graph, 3), member_at(graph, 5)
+    assert one.operations == other.operations == 2 * 8 * 64 * 16
+    (kernel,) = (kernel for kernel in graph.kernels if len(kernel.sites) == 2)
+    steps = {step.op_name: step.ops for step in kernel.steps}
+    assert steps["arith.mulf"] == steps["arith.addf"] == (one.op, other.op)
+
+
 TURNED = """\
 func.func @main(%q: !torch.vtensor<[1,64,4,32],f32>, %k: !torch.vtensor<[1,96,4,32],f32>, %v: !torch.vtensor<[1,96,4,32],f32>) -> !torch.vtensor<[1,4,64,32],f32> {
   %none = torch.constant.none

@@ -36,6 +36,7 @@ from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.products import Misplaced, misplaced_in, with_own_products
 from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
@@ -76,11 +77,13 @@ class Assembly:
         self._facts.work_out()
         for phase in ("input", "abi", "preprocessing", "global-optimization"):
             self._dumps.text(phase)
-        regions = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
+        written = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
+        regions = [with_own_products(region, self._workers, self._facts) for region in written]
         flow = read_flow(self._parser, self._dumps.module("flow"))
         callers = public_callers(flow)
         host_names = self._host_names(flow)
         bodies: list[DispatchRegion | None] = list(pair_bodies(regions, flow.dispatches))
+        misplaced = [misplaced_in(body, self._workers, self._facts) for body in pair_bodies(written, flow.dispatches)]
         flow = self._with_added(flow, bodies)
         sites, stand_ins = self._sites(flow, bodies, callers, regions)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
@@ -90,7 +93,7 @@ class Assembly:
         ops = self._ops(placed.sites, host_names, commands, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
-        kernels = self._kernels(flow, placed.sites, bodies, stand_ins)
+        kernels = self._kernels(flow, placed.sites, bodies, stand_ins, misplaced)
         return TraceGraph(
             module=module(),
             functions=functions,
@@ -116,12 +119,15 @@ class Assembly:
         sites: Sequence[Site],
         bodies: Sequence[DispatchRegion | None],
         stand_ins: Sequence[StandIns],
+        misplaced: Sequence[Misplaced],
     ) -> tuple[Kernel, ...]:
         """The kernels with their steps, also of what no location tells."""
         pairs = zip(sites, bodies, strict=True)
         raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
-        untold = Untold(raised, rotations, groups_beside(sites, bodies, self._workers, self._facts), stand_ins)
+        beside = groups_beside(sites, bodies, self._workers, self._facts)
+        added: Sequence[Misplaced] = [{}] * (len(sites) - len(misplaced))  # which multiply nothing
+        untold = Untold(raised, rotations, beside, stand_ins, [*misplaced, *added])
         return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:

@@ -22,6 +22,7 @@ from tracemap.mapping.model.rotated import Rotation
 from tracemap.mapping.sites.absorbed import Works
 from tracemap.mapping.sites.beside import Group, with_beside
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.products import Misplaced, with_products
 from tracemap.mapping.sites.rotated import with_rotations
 from tracemap.mapping.sites.stand_ins import StandIns, without_stand_ins
 from tracemap.units import UNKNOWN
@@ -44,13 +45,15 @@ class Untold:
     """What no location tells of the sites of a module, for each of these, in order.
 
     `raised`: which op does which work of what was raised; `rotations`: the rotation by halves, if there is one;
-    `beside`: the ops that are computed side by side; `stand_ins`: those whose locations stand in for others.
+    `beside`: the ops that are computed side by side; `stand_ins`: those whose locations stand in for others;
+    `misplaced`: multiplications that are located elsewhere than their products.
     """
 
     raised: Sequence[Works]
     rotations: Sequence[Rotation | None]
     beside: Sequence[Group]
     stand_ins: Sequence[StandIns]
+    misplaced: Sequence[Misplaced]
 
 
 def add_steps(
@@ -112,6 +115,9 @@ def _with_untold(steps: tuple[Step, ...], untold: Untold, sites: Sequence[int]) 
     turned = [found for site in sites if (found := untold.rotations[site]) is not None]
     if turned:
         steps = with_rotations(steps, turned)
+    misplaced = [untold.misplaced[site] for site in sites]
+    if any(misplaced):
+        steps = with_products(steps, misplaced)
     groups = [group for site in sites if (group := untold.beside[site])]
     return with_beside(steps, groups) if groups else steps
 
