@@ -27,9 +27,10 @@ from tracemap.units import UNKNOWN, Integer, Text
 MODEL = SourceFile(name="model.mlir", path="model.mlir", language="mlir")
 
 
-def built_graph(text: str, folder: Path) -> TraceGraph:
+def built_graph(text: str, folder: Path, *flags: str) -> TraceGraph:
     """The map of a model that the real compiler has compiled; its bundle is `m.tracemap` in the folder."""
-    request = BuildRequest(text.encode(), "m.mlir", folder / "m.tracemap", BuildOptions(force=True))
+    options = BuildOptions(force=True, flags=flags)
+    request = BuildRequest(text.encode(), "m.mlir", folder / "m.tracemap", options)
     return build(request).graph
 
 

@@ -133,4 +133,4 @@ def _listed(names: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else PROGRAMS))
+    sys.exit(main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else PROGRAMS))

@@ -66,6 +66,24 @@ def test_of_a_table_only_what_is_taken_is_read(tmp_path: Path) -> None:
     assert member_at(graph, 3).bytes == rows
 
 
+TAKEN = """\
+func.func @main(%t: tensor<1000x64xf32>, %i: tensor<10xi32>) -> (tensor<10x64xf32>, tensor<125x4x8x16xf32>) {
+  %e = tensor.empty() : tensor<10x64xf32>
+  %g = iree_linalg_ext.gather dimension_map = [0] ins(%t, %i : tensor<1000x64xf32>, tensor<10xi32>) outs(%e : tensor<10x64xf32>) -> tensor<10x64xf32>
+  %o = tensor.empty() : tensor<125x4x8x16xf32>
+  %p = linalg.pack %t inner_dims_pos = [0, 1] inner_tiles = [8, 16] into %o : tensor<1000x64xf32> -> tensor<125x4x8x16xf32>
+  return %g, %p : tensor<10x64xf32>, tensor<125x4x8x16xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_ops_that_take_and_pack_only_move_elements(tmp_path: Path) -> None:
+    graph = built_graph(TAKEN, tmp_path)
+    gather, pack = member_at(graph, 3), member_at(graph, 5)
+    assert (gather.operations, gather.bytes) == (0, (10 + 2 * 10 * 64) * 4)
+    assert (pack.operations, pack.bytes) == (0, 2 * 1000 * 64 * 4)
+
+
 def test_a_loop_in_a_region_counts_as_often_as_it_runs(tmp_path: Path) -> None:
     graph = built_graph(LOOPING, tmp_path)
     looping, plain = member_at(graph, 7).operations, member_at(graph, 15).operations
@@ -83,6 +101,36 @@ def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> 
     assert steps["arith.negf"] == (negate,)
     assert steps["tensor.extract"] == steps["arith.select"] == steps["arith.remsi"] == (join,)
     assert steps["arith.mulf"] == (multiply,)
+
+
+def test_products_that_are_computed_side_by_side_cost_the_same(tmp_path: Path) -> None:
+    model = Path(__file__).with_name("programs") / "reproducers" / "side_by_side.mlir"
+    flag = "--iree-dispatch-creation-enable-fuse-horizontal-contractions"
+    graph = built_graph(model.read_text(encoding="utf-8"), tmp_path, flag)
+    query, key, value = (member_at(graph, line) for line in (5, 6, 8))
+    assert (query.operations, query.bytes) == (key.operations, key.bytes) == (value.operations, value.bytes)
+    steps = {step.op_name: step.ops for step in graph.kernels[0].steps}
+    assert steps["linalg.generic"] == (query.op, key.op, value.op)
+
+
+ROWS = """\
+func.func @main(%q: tensor<8x16xf32>, %p: tensor<8x16xf32>, %k: tensor<8x64x16xf32>) -> (tensor<8x64xf32>, tensor<8x64xf32>) {
+  %a = stablehlo.tanh %q : tensor<8x16xf32>
+  %b = stablehlo.dot_general %a, %k, batching_dims = [0] x [0], contracting_dims = [1] x [2] : (tensor<8x16xf32>, tensor<8x64x16xf32>) -> tensor<8x64xf32>
+  %c = stablehlo.sine %p : tensor<8x16xf32>
+  %d = stablehlo.dot_general %c, %k, batching_dims = [0] x [0], contracting_dims = [1] x [2] : (tensor<8x16xf32>, tensor<8x64x16xf32>) -> tensor<8x64xf32>
+  return %b, %d : tensor<8x64xf32>, tensor<8x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_a_product_of_rows_is_not_the_work_of_who_makes_the_rows(tmp_path: Path) -> None:
+    graph = built_graph(ROWS, tmp_path)
+    one, other = member_at(graph, 3), member_at(graph, 5)
+    assert one.operations == other.operations == 2 * 8 * 64 * 16
+    (kernel,) = (kernel for kernel in graph.kernels if len(kernel.sites) == 2)
+    steps = {step.op_name: step.ops for step in kernel.steps}
+    assert steps["arith.mulf"] == steps["arith.addf"] == (one.op, other.op)
 
 
 TURNED = """\

@@ -104,6 +104,7 @@ class _BodyReader:
 
 
 ATTENTION, SCATTER = "iree_linalg_ext.attention", "iree_linalg_ext.scatter"
+GATHER = "iree_linalg_ext.gather"
 
 
 def _products_of_attention(parser: MlirParser, attention: Operation, shapes: list[Shape]) -> Integer:
@@ -156,6 +157,8 @@ def _iterations(
         return _trips(operation) if name == _COUNTED_LOOP else UNKNOWN
     if name == SCATTER:
         return operands[0].shape.elements  # the updates; what they go into may be far larger
+    if name == GATHER:
+        return operands[-1].shape.elements  # what is taken; what it is taken from may be far larger
     shapes = [*results, *(operand.shape for operand in operands)] if name.startswith("iree_linalg_ext.") else results
     sizes = [shape.elements for shape in shapes]
     known = [size for size in sizes if size is not UNKNOWN]

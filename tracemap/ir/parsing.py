@@ -242,7 +242,7 @@ def symbol_path(attribute: Attribute) -> tuple[str, ...]:
     return tuple(plain or unescape(quoted) for quoted, plain in _SYMBOL.findall(str(attribute)))
 
 
-_SCALAR = re.compile(r"tensor<[su]?(i\d+|index)>|index|[su]?i\d+|!torch\.(int|bool)")
+_SCALAR = re.compile(r"tensor<[su]?(i\d+|index)>|index|[su]?i\d+|!torch\.(int|bool|vtensor<\[\],[su]?i\d+>)")
 
 
 def is_scalar_like(value: Value) -> bool:

@@ -308,6 +308,9 @@ def _arguments(function: Operation) -> tuple[SourceArgument, ...]:
 
 _BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
 """Of counted loops the operands that are bounds or steps."""
+_CONDITIONS = frozenset({"scf.condition", "torch.prim.Loop.condition"})
+_COUNTED_FIRST = frozenset({"onnx.Loop", "torch.prim.Loop"})
+"""Loops whose first operand is how often they run at most."""
 
 
 def bounds_loop(value: Value) -> bool:
@@ -337,8 +340,10 @@ def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
         return number in range(len(user.operands))[_BOUNDS_OF[user.name]], []
     if user.name in ("scf.while", "stablehlo.while"):
         return False, [user.regions[0].blocks[0].arguments[number]]
-    if user.name == "scf.condition":
+    if user.name in _CONDITIONS or _own_name(user, user.name) in _COUNTED_FIRST:
         return number == 0, []
+    if user.name == "torch.operator_terminator":
+        return number == 0 and _own_name(user.parent.operation, user.parent.operation.name) == "onnx.Loop", []
     if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
         return bool(user.block == user.parent.operation.regions[0].blocks[0]), []
     return False, [result for result in user.results if is_scalar_like(result)]

@@ -17,6 +17,7 @@ CONTROL_FLOW = frozenset(
     affine.for affine.if affine.parallel
     builtin.module
     flow.dispatch.region flow.dispatch.workgroups
+    onnx.If onnx.Loop onnx.Scan
     scf.execute_region scf.for scf.forall scf.if scf.index_switch scf.parallel scf.while
     stablehlo.case stablehlo.if stablehlo.while
     torch.prim.If torch.prim.Loop

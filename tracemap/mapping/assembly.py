@@ -30,15 +30,18 @@ from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed, works_of_raised
+from tracemap.mapping.sites.beside import add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.products import Misplaced, misplaced_in, with_own_products
 from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
-from tracemap.mapping.sites.steps import add_steps, sites_without_steps
+from tracemap.mapping.sites.stand_ins import StandIns, find_stand_ins, replace_stand_ins
+from tracemap.mapping.sites.steps import Untold, add_steps, sites_without_steps
 from tracemap.units import UNKNOWN, Text, plural
 
 _MOVING_COMMANDS = ("copy", "fill", "update")
@@ -74,13 +77,15 @@ class Assembly:
         self._facts.work_out()
         for phase in ("input", "abi", "preprocessing", "global-optimization"):
             self._dumps.text(phase)
-        regions = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
+        written = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
+        regions = [with_own_products(region, self._workers, self._facts) for region in written]
         flow = read_flow(self._parser, self._dumps.module("flow"))
         callers = public_callers(flow)
         host_names = self._host_names(flow)
         bodies: list[DispatchRegion | None] = list(pair_bodies(regions, flow.dispatches))
+        misplaced = [misplaced_in(body, self._workers, self._facts) for body in pair_bodies(written, flow.dispatches)]
         flow = self._with_added(flow, bodies)
-        sites = self._sites(flow, bodies, callers, regions)
+        sites, stand_ins = self._sites(flow, bodies, callers, regions)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
@@ -88,7 +93,7 @@ class Assembly:
         ops = self._ops(placed.sites, host_names, commands, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
-        kernels = self._kernels(flow, placed.sites, bodies)
+        kernels = self._kernels(flow, placed.sites, bodies, stand_ins, misplaced)
         return TraceGraph(
             module=module(),
             functions=functions,
@@ -109,14 +114,21 @@ class Assembly:
         )
 
     def _kernels(
-        self, flow: FlowProgram, sites: Sequence[Site], bodies: Sequence[DispatchRegion | None]
+        self,
+        flow: FlowProgram,
+        sites: Sequence[Site],
+        bodies: Sequence[DispatchRegion | None],
+        stand_ins: Sequence[StandIns],
+        misplaced: Sequence[Misplaced],
     ) -> tuple[Kernel, ...]:
         """The kernels with their steps, also of what no location tells."""
         pairs = zip(sites, bodies, strict=True)
         raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
-        kernels = kernels_of(flow, sites)
-        return add_steps(kernels, self._phases.kernels(), sites, bodies, raised, rotations, self._movers)
+        beside = groups_beside(sites, bodies, self._workers, self._facts)
+        added: Sequence[Misplaced] = [{}] * (len(sites) - len(misplaced))  # which multiply nothing
+        untold = Untold(raised, rotations, beside, stand_ins, [*misplaced, *added])
+        return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
         """The flow phase with the kernels and dispatches that the stream phase adds; appends their bodies."""
@@ -134,8 +146,11 @@ class Assembly:
         bodies: Sequence[DispatchRegion | None],
         callers: Mapping[str, str],
         regions: Sequence[DispatchRegion],
-    ) -> tuple[Site, ...]:
-        """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
+    ) -> tuple[tuple[Site, ...], tuple[StandIns, ...]]:
+        """Sites with all of their members: first those that locations tell, then what was absorbed into these.
+
+        And of each site the ops whose locations stood in for others.
+        """
         builder = SiteBuilder(self._workers, self._makers, self._facts, callers, flow.called_by_initializers)
         sites = list(builder.sites(flow.dispatches, bodies))
         ordinals = {id(region): ordinal for ordinal, region in enumerate(regions)}
@@ -149,7 +164,10 @@ class Assembly:
             served = read_served(self._parser, module, (ordinal for _, ordinal in empty.values()))
             for place, (body, ordinal) in empty.items():
                 sites[place] = builder.with_served(sites[place], body, served[ordinal])
-        return add_absorbed(give_to_moves(sites, bodies, self._facts), bodies, self._workers, self._facts)
+        stand_ins = find_stand_ins(sites, bodies, self._workers, self._facts)
+        meant = replace_stand_ins(sites, stand_ins, self._facts)
+        found = add_absorbed(give_to_moves(meant, bodies, self._facts), bodies, self._workers, self._facts)
+        return add_beside(found, groups_beside(found, bodies, self._workers, self._facts), self._facts), stand_ins
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""

@@ -31,7 +31,7 @@ from tracemap.mapping.model.kinds import (
 )
 from tracemap.units import plural
 
-_TRANSFERS = frozenset({f"flow.tensor.{name}" for name in ("splat", "slice", "update", "clone", "transfer")})
+_TRANSFERS = frozenset({f"flow.tensor.{name}" for name in ("splat", "slice", "update", "store", "clone", "transfer")})
 _MOVES_IN_PLACE = frozenset({"flow.tensor.update", "flow.tensor.slice"})
 """What the compiler does without a command where whoever makes or reads the elements can do it."""
 _HOST_CONSTANTS = frozenset({"flow.tensor.constant", "arith.constant", "util.buffer.constant"})
@@ -191,7 +191,7 @@ class Judge:
             if isinstance(node, tuple):
                 return False
             user = self._operations[node]
-            if user.name in CONTROL_FLOW or user.name.endswith((".yield", ".condition")):
+            if user.name in CONTROL_FLOW or user.name.endswith((".yield", ".condition", ".operator_terminator")):
                 continue
             if user.name == "stablehlo.return" and self._operations[user.parent].name in CONTROL_FLOW:
                 continue

@@ -10,7 +10,7 @@ from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, SourceOperation
 from tracemap.ir.stages import StageOp
 from tracemap.mapping.model.kinds import is_constant, is_structural
 
-_TERMINATORS = (".condition", ".in_parallel", ".return", ".terminator", ".yield")
+_TERMINATORS = (".condition", ".in_parallel", ".operator_terminator", ".return", ".terminator", ".yield")
 _REDUCTION = "scf.reduce"
 """The end of an `scf.parallel`; what it reduces stands in its region."""
 _CONSTANT = ".constant"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, SourceOperation
 from tracemap.ir.types import shape_of
 
-HANDS_BACK = (".yield", ".condition", ".return")
+HANDS_BACK = (".yield", ".condition", ".return", ".operator_terminator")
 """Endings of terminators that hand values to what is around their region."""
 
 _STRUCTURAL = FUNCTIONS | {
@@ -26,7 +26,9 @@ _STRUCTURAL = FUNCTIONS | {
 }
 _GLOBALS = ("ml_program.global", "torch.global_slot", "util.global")
 _TERMINATORS = (*HANDS_BACK, ".terminator")
-_CHOICES = frozenset("affine.if scf.if scf.index_switch stablehlo.case stablehlo.if torch.prim.If tosa.cond_if".split())
+_CHOICES = frozenset(
+    "affine.if onnx.If scf.if scf.index_switch stablehlo.case stablehlo.if torch.prim.If tosa.cond_if".split()
+)
 _JOINS = frozenset("onnx.Concat stablehlo.concatenate tensor.concat torch.aten.cat tosa.concat".split())
 _CALLS = frozenset({"func.call", "stablehlo.composite", "util.call"})
 _CONSTANT_LIKE = (

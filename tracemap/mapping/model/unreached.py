@@ -16,7 +16,9 @@ from tracemap.ir.types import shape_of
 from tracemap.mapping.model.kinds import asks_for_shape
 from tracemap.units import UNKNOWN, Integer
 
-_BRANCHES = frozenset({"scf.if", "stablehlo.if", "torch.prim.If", "tosa.cond_if"})
+_BRANCHES = frozenset({"onnx.If", "scf.if", "stablehlo.if", "torch.prim.If", "tosa.cond_if"})
+_ELSE_FIRST = frozenset({"onnx.If"})
+"""Branches whose first arm runs where the condition does not hold: ONNX orders its arms by the alphabet."""
 _CASES = frozenset({"stablehlo.case"})
 _LOOPS = frozenset({"scf.while", "stablehlo.while", "tosa.while_loop"})
 _SELECTS = frozenset({"arith.select", "stablehlo.select", "tosa.select", "torch.aten.where.self"})
@@ -111,7 +113,8 @@ class Unreached:
         if operation.name in _BRANCHES:
             chosen = self._number(operation.operands[0], self._given_around(operation))
             if chosen is not UNKNOWN:
-                yield from blocks[1:] if chosen else blocks[:1]
+                arms = blocks[::-1] if operation.name in _ELSE_FIRST else blocks
+                yield from arms[1:] if chosen else arms[:1]
         elif operation.name in _LOOPS and len(blocks) > 1:
             first = {
                 Definition(operation.index, number, argument=True): self._number(value, self._numbers)
@@ -132,7 +135,8 @@ class Unreached:
             around = self.model.operations[operation.parent]
             if around.name in _BRANCHES:
                 arm = self._blocks_of[around.index].index(operation.block)
-                self._note(around.operands[0], 1 - arm, given)
+                holds = arm if around.name in _ELSE_FIRST else 1 - arm
+                self._note(around.operands[0], holds, given)
             operation = around
         return given
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from tracemap.ir.bodies import ATTENTION, SCATTER, BodyOp
+from tracemap.ir.bodies import ATTENTION, GATHER, SCATTER, BodyOp
 from tracemap.ir.types import Shape, add, product
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
@@ -88,8 +88,16 @@ _OPERATIONS_PER_ELEMENT = {
     "iree_linalg_ext.topk": 4,
     "iree_linalg_ext.sort": 16,
     "iree_linalg_ext.fft": 10,
+    GATHER: 0,
+    "iree_linalg_ext.im2col": 0,
+    "linalg.pack": 0,
+    "linalg.unpack": 0,
+    # A tile of eight by eight is multiplied by constants from both sides, of which the sizes are IREE's.
+    "iree_linalg_ext.winograd.filter_transform": 8,
+    "iree_linalg_ext.winograd.input_transform": 32,
+    "iree_linalg_ext.winograd.output_transform": 21,
 }
-"""Of ops whose regions, if they have one, do not tell how much they do."""
+"""Of ops whose regions, if they have one, do not tell how much they do; nothing of those that only move elements."""
 _WHOLE = frozenset({*_OPERATIONS_PER_ELEMENT, ATTENTION})
 
 
@@ -177,7 +185,7 @@ class CostModel:
         for user, number in users:
             if user.name == _EXTRACT:
                 taken = add(taken, Shape((self._runs(user),), shape.element_bits).bytes)
-            elif user.name == SCATTER and number == len(user.operands) - 1:
+            elif (user.name, number) in ((GATHER, 0), (SCATTER, len(user.operands) - 1)):
                 taken = add(taken, Shape((user.iterations,), shape.element_bits).bytes)
             else:
                 return whole

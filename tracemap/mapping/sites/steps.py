@@ -8,6 +8,7 @@ place of two bodies is the same step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -19,8 +20,11 @@ from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.kinds import work_of
 from tracemap.mapping.model.rotated import Rotation
 from tracemap.mapping.sites.absorbed import Works
+from tracemap.mapping.sites.beside import Group, with_beside
 from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.products import Misplaced, with_products
 from tracemap.mapping.sites.rotated import with_rotations
+from tracemap.mapping.sites.stand_ins import StandIns, without_stand_ins
 from tracemap.units import UNKNOWN
 
 _NO_EVIDENCE = frozenset(
@@ -36,13 +40,28 @@ Translation = Mapping[OpId, tuple[OpId, ...]]
 """What ops of the site whose locations a kernel kept are at another site of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """What no location tells of the sites of a module, for each of these, in order.
+
+    `raised`: which op does which work of what was raised; `rotations`: the rotation by halves, if there is one;
+    `beside`: the ops that are computed side by side; `stand_ins`: those whose locations stand in for others;
+    `misplaced`: multiplications that are located elsewhere than their products.
+    """
+
+    raised: Sequence[Works]
+    rotations: Sequence[Rotation | None]
+    beside: Sequence[Group]
+    stand_ins: Sequence[StandIns]
+    misplaced: Sequence[Misplaced]
+
+
 def add_steps(
     kernels: Sequence[Kernel],
     texts: Sequence[KernelText],
     sites: Sequence[Site],
     bodies: Sequence[DispatchRegion | None],
-    raised: Sequence[Works],
-    rotations: Sequence[Rotation | None],
+    untold: Untold,
     owners: Owners,
 ) -> tuple[Kernel, ...]:
     """The kernels with their steps, as far as they have texts.
@@ -52,28 +71,25 @@ def add_steps(
         texts: of its kernels, with the locations that operations had.
         sites: all of the module, in order.
         bodies: the body of each site in the dispatch-creation phase; None where it is not known.
-        raised: which op does which work of what was raised, at each site.
-        rotations: the rotation by halves at each site, if there is one.
+        untold: of the sites.
         owners: of what stands in kernels and bodies.
     """
     text_of = {text.kernel: text for text in texts}
     # A site's body is None only where pairing failed; its steps then are those that the kernel itself names.
     body_of = {site.id: body.body for site, body in zip(sites, bodies, strict=True) if body is not None}
     site_by_id = {site.id: site for site in sites}
-    raised_at = {site.id: works for site, works in zip(sites, raised, strict=True)}
-    rotation_at = {site.id: found for site, found in zip(sites, rotations, strict=True) if found is not None}
+    ordinals = {site.id: ordinal for ordinal, site in enumerate(sites)}
 
     def with_steps(kernel: Kernel) -> Kernel:
         text = text_of.get(kernel.name)
         if text is None:
             return kernel
-        steps = _steps(text, [site_by_id[site] for site in kernel.sites], body_of, owners)
-        works = [raised_at[site] for site in kernel.sites]
-        if any(works):
-            steps = _lowered_again(steps, works)
-        turned = [rotation_at[site] for site in kernel.sites if site in rotation_at]
-        if turned:
-            steps = with_rotations(steps, turned)
+        called = [site_by_id[site] for site in kernel.sites]
+        steps = _steps(text, called, body_of, owners)
+        stand_ins = [untold.stand_ins[ordinals[site.id]] for site in called]
+        if any(stand_ins):
+            steps = without_stand_ins(steps, stand_ins, {member.op for site in called for member in site.members})
+        steps = _with_untold(steps, untold, [ordinals[site] for site in kernel.sites])
         return structs.replace(kernel, steps=steps, text=text.file)
 
     return tuple(with_steps(kernel) for kernel in kernels)
@@ -89,6 +105,21 @@ def _steps(
         Step(step.line, step.op_name, _everywhere(ops, translations), step.parent)
         for step, ops in zip(text.steps, own_ops, strict=True)
     )
+
+
+def _with_untold(steps: tuple[Step, ...], untold: Untold, sites: Sequence[int]) -> tuple[Step, ...]:
+    """The steps of a kernel of these sites, also of what no location tells."""
+    works = [untold.raised[site] for site in sites]
+    if any(works):
+        steps = _lowered_again(steps, works)
+    turned = [found for site in sites if (found := untold.rotations[site]) is not None]
+    if turned:
+        steps = with_rotations(steps, turned)
+    misplaced = [untold.misplaced[site] for site in sites]
+    if any(misplaced):
+        steps = with_products(steps, misplaced)
+    groups = [group for site in sites if (group := untold.beside[site])]
+    return with_beside(steps, groups) if groups else steps
 
 
 def _lowered_again(steps: Sequence[Step], works: Sequence[Works]) -> tuple[Step, ...]:
