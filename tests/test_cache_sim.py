@@ -110,6 +110,28 @@ def op_of(bundle: Bundle, text: str) -> str:
     return op
 
 
+def test_sites_of_other_sizes_have_their_own_counts(made: Path, valgrind: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    """One kernel at two sites, 1 and 40 times as long: each has what it has where the other one's operand is empty."""
+    program, bundle = tmp_path / "sizes.mlir", made / "sizes.tracemap"
+    program.write_text(
+        "func.func @main(%x: tensor<?x64xf32>, %y: tensor<?x64xf32>) -> (tensor<?x64xf32>, tensor<?x64xf32>) {\n"
+        "  %a = math.exp %x : tensor<?x64xf32>\n  %b = math.exp %y : tensor<?x64xf32>\n"
+        "  return %a, %b : tensor<?x64xf32>, tensor<?x64xf32>\n}\n"
+    )
+    check_cli("build", program, "-o", bundle)
+
+    def instructions(*rows: int) -> list[int]:
+        run = tmp_path / f"{rows[0]}-{rows[1]}.csv"
+        inputs = [word for count in rows for word in ("--input", f"{count}x64xf32" + "=0.5" * bool(count))]
+        check_cli("record", bundle, *inputs, "--cache-sim", *CACHES, "--iterations", "1", "--warmup", "0", "-o", run)
+        sites = json_cli("attribute", run, "--map", bundle)["sites"]
+        return [site["metrics"]["Ir"]["total"] for site in sites]
+
+    alone = instructions(64, 0)[0], instructions(0, 2560)[1]
+    assert alone[1] > 30 * alone[0]
+    assert instructions(64, 2560) == pytest.approx(alone, rel=0.02)
+
+
 # ---- cache truth
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tracemap.attribution.model import SiteResult
 from tracemap.attribution.result.shares import Splitting
+from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.diagnostics import Diagnostic
@@ -34,7 +35,7 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
         text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
         yield Diagnostic("equal-members", text)
     yield from _of_values(graph, scan)
-    yield from _of_steps(by.steps)
+    yield from _of_steps(graph, by)
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
@@ -100,12 +101,21 @@ def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
             yield Diagnostic("values-unknown", text)
 
 
-def _of_steps(steps: StepCounts) -> Iterator[Diagnostic]:
+def _of_steps(graph: TraceGraph, by: Splitting) -> Iterator[Diagnostic]:
     """Samples and counts that name a kernel of several sites."""
-    for metric, how in ((SAMPLES, "the time that they took"), (INSTRUCTIONS, "how often they ran")):
-        if count := steps.spread[metric]:
-            text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them by {how}"
+    for metric, how in ((SAMPLES, "by the time that they took"), (INSTRUCTIONS, _spread_by(graph, by.totals))):
+        if count := by.steps.spread[metric]:
+            text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them {how}"
             yield Diagnostic("steps-spread", text)
+
+
+def _spread_by(graph: TraceGraph, of_places: Totals) -> str:
+    """What simulated counts are spread over sites by, as `Totals.parts_of` does."""
+    sites = [total for place, total in of_places.places.items() if place in graph.site_by_id]
+    if not any(total.calls for total in sites):
+        return "in equal parts, as nothing tells how often they ran"
+    told = all(isinstance(total.tiles, int) for total in sites)
+    return f"by how {'many workgroups' if told else 'often'} they ran"
 
 
 def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
