@@ -17,6 +17,7 @@ from functools import cached_property
 
 from tracemap.attribution.join.alignment import aligned
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
+from tracemap.diagnostics import RECORDS_LOST
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Transfer
 from tracemap.measurements.model import RunHeader
@@ -56,7 +57,7 @@ class Targets:
 UNMATCHED_GROUP = -1
 """The group of recorded buffers that are none of the map's."""
 
-_LOSSES = frozenset({"records-lost", "run-truncated"})
+_LOSSES = frozenset({RECORDS_LOST, "run-truncated"})
 """Diagnostics of a run that lacks events: what a call submitted is then not all there."""
 
 
