@@ -8,7 +8,6 @@ from tracemap.attribution.model import SiteResult
 from tracemap.attribution.result.shares import Splitting
 from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.scan import Scan
-from tracemap.attribution.steps.counts import StepCounts
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, Clock
