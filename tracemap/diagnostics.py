@@ -24,6 +24,9 @@ MEANS_ONLY: Final = "means-only"
 RECORDS_LOST: Final = "records-lost"
 """Of a run of which the runtime dropped events: what it cost is more than its rows tell."""
 
+TRANSFERS_UNTIMED: Final = "transfers-untimed"
+"""Of copies and fills that are executed together with kernels, and have no rows."""
+
 WINDOW: Final = "window"
 """Of some of a run's calls."""
 

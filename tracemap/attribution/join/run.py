@@ -137,6 +137,20 @@ class Join:
         return any(count > len(self._meanings[group]) for group, count in recorded.items())
 
     @property
+    def untimed(self) -> dict[tuple[int, int], Command]:
+        """The copies and fills, by buffer and index, of buffers that the run may have executed: no row is of one."""
+        ran = {each for group in self.group_of_buffer.values() for each in self._meanings[group]}
+        if not self.group_of_buffer:  # as of drivers that do not list what was recorded
+            ran = {buffer.ordinal for buffer in self._runnable if not buffer.initializer}
+        return {
+            (buffer.ordinal, index): command
+            for buffer in self.graph.command_buffers
+            if buffer.ordinal in ran
+            for index, command in enumerate(buffer.commands)
+            if command.kind not in ("dispatch", "barrier")
+        }
+
+    @property
     def _lossy(self) -> bool:
         return any(diagnostic.slug in _LOSSES for diagnostic in self.header.diagnostics)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracemap.attribution.model import SiteResult
+from tracemap.attribution.join.run import EXECUTE
+from tracemap.attribution.model import ResidualReason, SiteResult
 from tracemap.attribution.result.shares import Splitting
 from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.scan import Scan
-from tracemap.diagnostics import Diagnostic
+from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, Clock
 from tracemap.options.attribute import Rule
@@ -29,6 +30,7 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
         yield Diagnostic("load-time-not-measured", text)
     yield from _of_clocks(scan)
     yield from _of_targets(scan)
+    yield from _of_untimed(graph, scan)
     equal = sum(site.equal_members and _was_called(site) for site in sites)
     if equal:
         text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
@@ -74,6 +76,21 @@ def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
     if scan.surplus:
         text = "more command buffers were recorded than the map has of their kind: another module has the same"
         yield Diagnostic("modules-alike", text)
+
+
+def _of_untimed(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
+    """Copies and fills that the runtime does together with kernels, and times neither alone."""
+    if not scan.untimed or EXECUTE not in scan.by_target:
+        return
+    ops = dict.fromkeys(op for command in scan.untimed for op in command.ops)
+    named = [f"{op} {graph.op_by_id[op].name}" for op in list(ops)[:_MOST_NAMED]]
+    of_ops = f" ({', '.join((*named, '…') if len(ops) > _MOST_NAMED else named)})" if named else ""
+    what = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
+    text = (
+        f"the runtime does not time {what} within command buffers{of_ops}: what they take is part of "
+        f"{ResidualReason.QUEUE.value}, in wall time alone"
+    )
+    yield Diagnostic(TRANSFERS_UNTIMED, text)
 
 
 def _any_of(places: Sequence[str]) -> str:
