@@ -14,7 +14,7 @@ from tests.conftest import Built
 from tests.recording import request, sample
 from tests.support import check_cli, json_cli, run_cli
 from tests.test_reports_page import GRAPH, TOTALS
-from tracemap.attribution.model import Attribution
+from tracemap.attribution.model import Attribution, ResidualReason, ResidualRow
 from tracemap.capture.record import record
 from tracemap.diagnostics import DISTURBED, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.measurements.circumstances import DeviceTime
@@ -135,8 +135,15 @@ def test_a_busy_machine_may_be_what_is_waited_for() -> None:
     busy = replace(found, diagnostics=(Diagnostic(DISTURBED, "the run was disturbed"),))
     assert "waiting for processors" not in advice(found)
     assert ", of which waiting for processors may be a part, as the run was disturbed: record " in advice(busy)
-    copying = replace(found, diagnostics=(Diagnostic(TRANSFERS_UNTIMED, "of copies nothing is known"),))
-    assert ", of which copies and fills that are not timed may be a part: record " in advice(copying)
+
+
+@pytest.mark.parametrize(("submitted_ns", "is_told"), [(90, False), (91, True)])
+def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns: int, is_told: bool) -> None:
+    """Queue and host have 910 ns; copies take no more of it than what was submitted takes while no kernel runs."""
+    said = Diagnostic(TRANSFERS_UNTIMED, "the runtime does not time a copy")
+    rest = ResidualRow(ResidualReason.QUEUE, 1, {"duration_ns": submitted_ns})
+    found = replace(divided(600, 310), diagnostics=(said,), residual=(rest,), metrics=())
+    assert (", of which copies and fills that are not timed may be a part: record " in advice(found)) == is_told
 
 
 def test_advice_says_what_was_measured() -> None:

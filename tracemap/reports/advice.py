@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracemap.attribution.model import Attribution
+from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.diagnostics import DISTURBED, TRANSFERS_UNTIMED
 from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import ElapsedParts
@@ -18,11 +18,8 @@ from tracemap.units import Unknown, format_ns, format_share, sum_of
 _MUCH: Final = 0.5
 """Advice is given from so much of the elapsed time on."""
 _DEVICES: Final = ("local-task", "local-sync")
-_PARTS: Final = {
-    TRANSFERS_UNTIMED: "copies and fills that are not timed",
-    DISTURBED: "waiting for processors",
-}
-"""What queue and host may have in them that no other device takes away, by the diagnostic that says so."""
+_WORTH_NAMING: Final = 0.1
+"""Of what queue and host take: what copies can have of it at most, to be named."""
 
 
 def devices_compared(devices: Sequence[DeviceTime]) -> str:
@@ -44,7 +41,7 @@ def advice(attribution: Attribution) -> str:
     around = _around(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
         return ""
-    what = _what_is_around(attribution, format_share(around, run.elapsed_ns))
+    what = _what_is_around(attribution, around, format_share(around, run.elapsed_ns))
     if not run.devices:
         return f"{what}: record --compare-devices {','.join(sorted(_DEVICES))} tells whether another device waits less"
     own = next((each for each in run.devices if each.device == run.device), None)
@@ -54,19 +51,25 @@ def advice(attribution: Attribution) -> str:
     return f"{what}: {best.device} took {format_ns(best.median_ns)} where {own.device} took {format_ns(own.median_ns)}"
 
 
-def _what_is_around(attribution: Attribution, share: str) -> str:
+def _what_is_around(attribution: Attribution, around: int, share: str) -> str:
     """Which share queue and host have, how long the kernels are between them, and what else may be in it."""
     run = attribution.run
     kernels, dispatches = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
     what = f"{share} of the elapsed time is queue and host"
     if isinstance(kernels, int) and isinstance(dispatches, int) and dispatches:
         what += f", around kernels of {format_ns(round(kernels / dispatches))}"
-    slugs = {each.slug for each in attribution.diagnostics}
-    if parts := [part for slug, part in _PARTS.items() if slug in slugs]:
+    is_disturbed = any(each.slug == DISTURBED for each in attribution.diagnostics)
+    copies = ["copies and fills that are not timed"] if _may_be_copies(attribution, around) else []
+    if parts := [*copies, *(["waiting for processors"] if is_disturbed else [])]:
         what += f", of which {' and '.join(parts)} may be a part"
-    if DISTURBED in slugs:
-        what += ", as the run was disturbed"
-    return what
+    return f"{what}, as the run was disturbed" if is_disturbed else what
+
+
+def _may_be_copies(attribution: Attribution, around: int) -> bool:
+    """Whether what was submitted took a good part of it while no kernel ran, with copies in it that have no rows."""
+    untimed = any(each.slug == TRANSFERS_UNTIMED for each in attribution.diagnostics)
+    queue = (row.metrics.get("duration_ns", 0) for row in attribution.residual if row.reason is ResidualReason.QUEUE)
+    return untimed and sum(queue) >= _WORTH_NAMING * around
 
 
 def _first(devices: Sequence[DeviceTime]) -> DeviceTime:
