@@ -17,7 +17,7 @@ from msgspec import structs
 from tests.conftest import Built
 from tests.schemas import printed, validator
 from tests.support import json_cli, run_cli
-from tests.test_attribution import attributed, csv_of, example, residual, run_of, shares, slugs
+from tests.test_attribution import PROGRAM, attributed, csv_of, example, header, residual, run_of, shares, slugs
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.attribution.steps.lines import Spot, spread_evenly
@@ -379,7 +379,8 @@ def test_a_run_may_have_seen_nothing_but_steps(tmp_path: Path) -> None:
         ("D1mr", 4, 4, 0),
     ]
     assert shares(result, "Ir") == {"op1": 50, "op2": 25, "op3": 77}
-    assert "steps-spread" in slugs(result)
+    (note,) = (each for each in result.diagnostics if each.slug == "steps-spread" and "Ir" in each.message)
+    assert note.message.endswith("spread over them in equal parts, as nothing tells how often they ran")
     assert "no-events" not in slugs(result)
 
 
@@ -459,6 +460,21 @@ def test_counts_are_spread_by_calls_and_samples_by_time(tmp_path: Path) -> None:
     assert shares(result, "Ir") == {"op1": 200, "op2": 0, "op3": 100}
     (note,) = (each for each in result.diagnostics if each.slug == "steps-spread")
     assert "300 Ir name only kernels of several sites" in note.message
+
+
+def test_counts_are_spread_by_workgroups_where_a_run_tells_them(tmp_path: Path) -> None:
+    """site0 ran two calls of one workgroup each, site1 one call of 98: sizes that are not in the types decide."""
+    made = stepped()
+    (static,) = made.command_buffers
+    unknown = [structs.replace(each, workgroups=(UNKNOWN,) * len(each.workgroups)) for each in static.commands]
+    made = structs.replace(made, command_buffers=(structs.replace(static, commands=tuple(unknown)),))
+    program = [structs.replace(each, workgroups=(98, 1, 1)) if i == 2 else each for i, each in enumerate(PROGRAM)]
+    table = rows(("k0", None, 2, 300)).replace("samples", "Ir")
+    run = run_of(tmp_path / "r.parquet", table, header(programs=(tuple(program),)))
+    result = attributed(run, rule=None, map_=made)
+    assert shares(result, "Ir") == {"op1": 6, "op2": 0, "op3": 294}
+    (note,) = (each for each in result.diagnostics if each.slug == "steps-spread")
+    assert note.message.endswith("spread over them by how many workgroups they ran")
 
 
 def test_what_was_seen_in_kernels_in_json_and_csv(tmp_path: Path) -> None:

@@ -26,11 +26,13 @@ from tests.test_cli_record import alive, children_of, waited_for
 from tracemap.capture import simulating
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.geometry import Cache, geometry
+from tracemap.capture.guarded import guarded_apart
 from tracemap.capture.simulating import EVENTS, Valgrind, simulated_steps
 from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
-from tracemap.machine.code import instructions_of
+from tracemap.machine.code import Instruction, instructions_of
 from tracemap.machine.images import CodeFunction, Image, read_images
+from tracemap.machine.values import NO_VALUES
 from tracemap.mapping.compiler.simulated import build_simulated
 from tracemap.measurements.callgrind import CallCost, CallgrindCounts, read_callgrind
 from tracemap.measurements.runfile import read_run
@@ -108,6 +110,56 @@ def op_of(bundle: Bundle, text: str) -> str:
     (line,) = (number for number, line in enumerate(PROGRAM.read_text().splitlines(), start=1) if text in line)
     (op,) = (op.id for op in bundle.graph.ops if op.line == line)
     return op
+
+
+def exponentials(first: int | str, second: int | str, bundle: Path) -> Path:
+    """A bundle of two exponentials, of matrices with so many rows."""
+    one, two = (f"tensor<{rows}x64xf32>" for rows in (first, second))
+    program = bundle.with_suffix(".mlir")
+    program.write_text(
+        f"func.func @main(%x: {one}, %y: {two}) -> ({one}, {two}) {{\n"
+        f"  %a = math.exp %x : {one}\n  %b = math.exp %y : {two}\n  return %a, %b : {one}, {two}\n}}\n"
+    )
+    with made_once(bundle) as missing:
+        if missing:
+            check_cli("build", program, "-o", bundle)
+    return bundle
+
+
+def test_sites_of_other_sizes_have_their_own_counts(made: Path, valgrind: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    """One kernel at two sites, 1 and 40 times as long: each has what it has where the other one's operand is empty."""
+    bundle = exponentials("?", "?", made / "sizes.tracemap")
+
+    def instructions(*rows: int) -> list[int]:
+        run = tmp_path / f"{rows[0]}-{rows[1]}.csv"
+        inputs = [word for count in rows for word in ("--input", f"{count}x64xf32" + "=0.5" * bool(count))]
+        check_cli("record", bundle, *inputs, "--cache-sim", *CACHES, "--iterations", "1", "--warmup", "0", "-o", run)
+        sites = json_cli("attribute", run, "--map", bundle)["sites"]
+        return [site["metrics"]["Ir"]["total"] for site in sites]
+
+    alone = instructions(64, 0)[0], instructions(0, 2560)[1]
+    assert alone[1] > 30 * alone[0]
+    assert instructions(64, 2560) == pytest.approx(alone, rel=0.02)
+
+
+def test_what_is_read_and_written_under_a_mask_is_data(made: Path, valgrind: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    """Where sizes are not known before, vectors are masked. The same sizes, known before, need no mask."""
+    found = {}
+    for name, bundle in (
+        ("masked", exponentials("?", "?", made / "sizes.tracemap")),
+        ("plain", exponentials(64, 2560, made / "known.tracemap")),
+    ):
+        run = tmp_path / f"{name}.csv"
+        inputs = ("--input", "64x64xf32=0.5", "--input", "2560x64xf32=0.5")
+        check_cli("record", bundle, *inputs, "--cache-sim", *CACHES, "--iterations", "1", "--warmup", "0", "-o", run)
+        found[name] = {event: sum(row[event] for row in steps_of(run)) for event in EVENTS}
+    masked, plain = found["masked"], found["plain"]
+    lines = (64 + 2560) * 64 // FLOATS_OF_A_LINE
+    assert masked["D1mr"] == pytest.approx(lines, rel=0.02)
+    assert masked["D1mw"] == pytest.approx(lines, rel=0.02)
+    assert masked["I1mr"] < 100
+    assert masked["Dw"] == pytest.approx(plain["Dw"], rel=0.01)
+    assert plain["Ir"] < masked["Ir"] < 1.25 * plain["Ir"]  # masks are made, too
 
 
 # ---- cache truth
@@ -508,6 +560,32 @@ def test_code_that_a_kernel_calls_counts_where_it_is_called() -> None:
     assert {key: values[0] for key, values in steps.lines.items()} == {("k", 0): 2, ("k", 3): 24, ("k", 4): 31}
     assert steps.substituted == 24 + 19
     assert steps.program == 99
+
+
+def test_what_a_gather_reads_is_taken_from_the_instruction_behind() -> None:
+    """Ten gathers of eight elements; ten masked stores, of which 24 elements wrote; and one with a jump behind it."""
+    names = ("vgatherdps", "vmaskmovps", "nop", "vmaskmovps", "nop", "jne")
+    code = [
+        Instruction(4 * place, 4, name, "", 1, (16,) * (name == "jne"), True, 0,
+                    replace(NO_VALUES, stores=name == "vmaskmovps", loads=name == "vgatherdps"))
+        for place, name in enumerate(names)
+    ]  # fmt: skip
+
+    def counted(**values: int) -> tuple[int, ...]:
+        return tuple(values.get(event, 0) for event in EVENTS)
+
+    costs = {
+        0: counted(Ir=10),
+        4: counted(Ir=90, I1mr=33, ILmr=5),
+        8: counted(Ir=34, I1mr=6),
+        12: counted(Ir=10),
+        16: counted(Ir=50, I1mr=2),  # the jump leads here: it may have run more often than what stands before it
+    }
+    assert guarded_apart(code, costs, EVENTS) == {
+        0: counted(Ir=10, Dr=80, D1mr=33, DLmr=5),
+        4: counted(Ir=10, Dw=10, D1mw=6),
+        8: counted(Ir=10),
+    }
 
 
 def test_an_event_that_is_missing_is_named() -> None:

@@ -14,9 +14,9 @@ from tests.conftest import Built
 from tests.recording import request, sample
 from tests.support import check_cli, json_cli, run_cli
 from tests.test_reports_page import GRAPH, TOTALS
-from tracemap.attribution.model import Attribution
+from tracemap.attribution.model import Attribution, ResidualReason, ResidualRow
 from tracemap.capture.record import record
-from tracemap.diagnostics import DISTURBED, Diagnostic
+from tracemap.diagnostics import DISTURBED, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import BY_STOPS, ElapsedParts, Invocation
 from tracemap.reports.advice import advice, devices_compared
@@ -116,13 +116,18 @@ def test_what_was_measured_is_said_whether_devices_differ_or_not() -> None:
 
 
 def test_the_mean_of_an_invocation_is_called_so_and_the_median_stands_beside_it() -> None:
-    run = structs.replace(divided(600, 310).run, iterations=2)
-    assert elapsed_said(run) == "500 ns per invocation (mean)"
-    timed = structs.replace(run, invocation=Invocation(311_000, 305_000, 320_000, "precision"))
-    assert elapsed_said(timed) == "500 ns per invocation (mean), median 311 µs (95 %: 305 to 320 µs)"
-    few = structs.replace(run, invocation=Invocation(999_000, UNKNOWN, UNKNOWN, "seconds"))
-    assert elapsed_said(few) == "500 ns per invocation (mean), median 999 µs (too few for an interval)"
-    assert elapsed_said(structs.replace(run, iterations=UNKNOWN)) == "1.00 µs"
+    found = divided(600, 310)
+
+    def said(**changes: object) -> str:
+        return elapsed_said(replace(found, run=structs.replace(found.run, **{"iterations": 2, **changes})))
+
+    assert said() == "500 ns per invocation (mean)"
+    timed = Invocation(311_000, 305_000, 320_000, "precision")
+    assert said(invocation=timed) == "500 ns per invocation (mean), median 311 µs (95 %: 305 to 320 µs)"
+    few = Invocation(999_000, UNKNOWN, UNKNOWN, "seconds")
+    assert said(invocation=few) == "500 ns per invocation (mean), median 999 µs (too few for an interval)"
+    assert said(iterations=UNKNOWN) == "1.00 µs"
+    assert elapsed_said(replace(found, functions=("encode", "decode"))) == "1.00 µs in all"
 
 
 def test_a_busy_machine_may_be_what_is_waited_for() -> None:
@@ -130,6 +135,15 @@ def test_a_busy_machine_may_be_what_is_waited_for() -> None:
     busy = replace(found, diagnostics=(Diagnostic(DISTURBED, "the run was disturbed"),))
     assert "waiting for processors" not in advice(found)
     assert ", of which waiting for processors may be a part, as the run was disturbed: record " in advice(busy)
+
+
+@pytest.mark.parametrize(("submitted_ns", "is_told"), [(90, False), (91, True)])
+def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns: int, is_told: bool) -> None:
+    """Queue and host have 910 ns; copies take no more of it than what was submitted takes while no kernel runs."""
+    said = Diagnostic(TRANSFERS_UNTIMED, "the runtime does not time a copy")
+    rest = ResidualRow(ResidualReason.QUEUE, 1, {"duration_ns": submitted_ns})
+    found = replace(divided(600, 310), diagnostics=(said,), residual=(rest,), metrics=())
+    assert (", of which copies and fills that are not timed may be a part: record " in advice(found)) == is_told
 
 
 def test_advice_says_what_was_measured() -> None:

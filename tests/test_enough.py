@@ -23,7 +23,7 @@ from msgspec import structs
 
 from tests.conftest import Built
 from tests.recording import events, request, sample
-from tests.support import SAMPLES, run_cli
+from tests.support import SAMPLES, check_cli, run_cli
 from tests.test_capture_record import slugs
 from tracemap.capture import enough, execution
 from tracemap.capture.enough import (
@@ -398,6 +398,39 @@ def test_flushes_on_a_timer_leave_nothing_to_stop_by(made: Path, tmp_path: Path)
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", runtime_flags=flags))
     assert recorded.header.iterations == 20
     assert "calls-uncountable" in slugs(recorded)
+
+
+ALTERNATING = """
+util.global private mutable @n = 0 : i32
+func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %c1 = arith.constant 1 : i32
+  %c2 = arith.constant 2 : i32
+  %n = util.global.load @n : i32
+  %m = arith.addi %n, %c1 : i32
+  util.global.store %m, @n : i32
+  %rest = arith.remui %n, %c2 : i32
+  %odd = arith.cmpi eq, %rest, %c1 : i32
+  %t = math.tanh %x : tensor<64x64xf32>
+  %y = scf.if %odd -> (tensor<64x64xf32>) {
+    %o = linalg.matmul ins(%t, %t : tensor<64x64xf32>, tensor<64x64xf32>)
+                       outs(%x : tensor<64x64xf32>) -> tensor<64x64xf32>
+    scf.yield %o : tensor<64x64xf32>
+  } else {
+    scf.yield %t : tensor<64x64xf32>
+  }
+  return %y : tensor<64x64xf32>
+}
+"""
+
+
+def test_calls_that_differ_are_not_said_not_to_return(tmp_path: Path) -> None:
+    """Every second one has a product: the profile shows each call, but not which submissions are of one."""
+    (tmp_path / "model.mlir").write_text(ALTERNATING)
+    check_cli("build", tmp_path / "model.mlir", "-o", tmp_path / "model.tracemap")
+    done = run_cli("record", tmp_path / "model.tracemap", "--seconds", "0.5", "-o", tmp_path / "run.csv")
+    assert done.returncode == 0
+    assert "warning: calls do not all submit the same, by which those of a program that is ended are " in done.stderr
+    assert "so 20 calls were measured, however they vary; --iterations asks for more [calls-uncou" in done.stderr
 
 
 def test_a_call_that_takes_longer_than_there_is_time(

@@ -138,6 +138,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "enough",
                 "flags",
                 "geometry",
+                "guarded",
                 "leash",
                 "machine",
                 "peaks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ from tracemap.capture.benchmark import (
     run_benchmark,
 )
 from tracemap.capture.open_run import load_profile, open_run
+from tracemap.diagnostics import foremost
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
 from tracemap.measurements.ireeprof import records
 from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, read_export
@@ -152,7 +154,19 @@ def test_lost_records_are_counted(made: Path, tmp_path: Path) -> None:
         "truncated_chunk (host-execution-events)",
         "truncated_chunk (queue-events)",
     ]
-    assert all("records lost" in item.message for item in lost)
+    assert foremost(profile.diagnostics) == lost  # nothing is said of costs before it
+    of_host, of_queue = (re.search(r": ([\d,]+) of ([\d,]+) records lost", item.message) for item in lost)
+    assert of_host is not None
+    assert of_queue is not None
+    dropped, of_all = (int(number.replace(",", "")) for number in of_host.groups())
+    assert of_all - dropped == profile.event_count
+    # As many as 1,500 trips have by what 200 and 400 have, of which nothing is lost.
+    fewer, more = (
+        read(profiled(sample(made, "hand_loop"), "loop", (*LOOP, trips), 2, tmp_path / f"{trips}.ireeprof"), 2)
+        for trips in ("200", "400")
+    )
+    assert not fewer.lost_records + more.lost_records
+    assert of_all == more.event_count + (more.event_count - fewer.event_count) * 1100 // 200
 
 
 def test_a_profile_made_elsewhere_is_a_run(mlp_profile: Path, tmp_path: Path) -> None:

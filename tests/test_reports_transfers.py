@@ -90,3 +90,39 @@ def test_text_and_page_have_the_cost_of_transfers(bundle: Bundle, function: str,
     assert sum(op.costs[0].attributed for op in page.ops if op.costs) == measured
     head = next(n for n, line in enumerate(lines, start=1) if line.startswith(f"func.func @{function}("))
     assert page.sources[0].lines[head].costs[0].inclusive == measured
+
+
+JOINED = """
+func.func @main(%x: tensor<8x32xf32>, %a: tensor<2048x512xf32>, %b: tensor<2048x512xf32>)
+    -> (tensor<8x32xf32>, tensor<4096x512xf32>) {
+  %small = math.exp %x : tensor<8x32xf32>
+  %e = tensor.empty() : tensor<4096x512xf32>
+  %p = tensor.insert_slice %a into %e[0, 0] [2048, 512] [1, 1] : tensor<2048x512xf32> into tensor<4096x512xf32>
+  %q = tensor.insert_slice %b into %p[2048, 0] [2048, 512] [1, 1] : tensor<2048x512xf32> into tensor<4096x512xf32>
+  return %small, %q : tensor<8x32xf32>, tensor<4096x512xf32>
+}
+"""
+
+
+def test_copies_that_are_not_timed_are_named(tmp_path: Path) -> None:
+    """Two copies of 4 MiB beside a kernel of a microsecond: one row is of all, another of the kernel."""
+    (tmp_path / "joined.mlir").write_text(JOINED)
+    bundle, run = tmp_path / "joined.tracemap", tmp_path / "run.parquet"
+    check_cli("build", tmp_path / "joined.mlir", "-o", bundle)
+    check_cli("record", bundle, "--iterations", "10", "-o", run)
+    assert sum_of_rows(run, "copy", "fill", "update") == 0
+    assert sum_of_rows(run, "execute") > 10 * sum_of_rows(run, "dispatch")
+    said = check_cli("attribute", run, "--map", bundle)
+    (note,) = (line for line in said.splitlines() if "[transfers-untimed]" in line)
+    assert "does not time 2 copies and fills within command buffers (op4 tensor.insert_slice, op5 tensor.i" in note
+    assert note.endswith("what they take is part of submission-and-queue, in wall time alone")
+    (advice,) = (line for line in said.splitlines() if "record --compare-devices" in line)
+    assert "of which copies and fills that are not timed" in advice
+    sync = tmp_path / "sync.parquet"  # this driver does not list what is recorded
+    check_cli("record", bundle, "--iterations", "4", "-o", sync, "--", "--device=local-sync")
+    assert "does not time 2 copies and fills" in check_cli("attribute", sync, "--map", bundle)
+
+
+def test_what_has_no_untimed_copies_is_not_said_to(bundle: Bundle, tmp_path: Path) -> None:
+    run = recorded(bundle, "copied", tmp_path / "run.parquet")
+    assert "transfers-untimed" not in check_cli("attribute", run, "--map", bundle.path)

@@ -31,7 +31,7 @@ from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.views.chosen import VIEWS
 from tracemap.reports.views.model import Cell, LaterRow
 from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
-from tracemap.units import UNKNOWN, Scale
+from tracemap.units import UNKNOWN, Scale, format_ns, sum_of
 
 THREE = graph(
     [op(1, 1, name="a.dot", scope=("h0",)), op(2, 2, name="a.add", scope=("h0", "x")), op(3, 3, name="b.add")],
@@ -232,14 +232,20 @@ def test_counts_of_another_simulator_are_of_unknown_invocations(tmp_path: Path, 
 
 
 def test_what_is_of_one_invocation_or_call_is_not_called_a_sum(built: Built, recorded: Recorded) -> None:
-    """Of two functions costs are sums, as nothing tells by which calls to divide; medians are of single ones."""
+    """Of two functions costs are sums, as nothing tells by which calls to divide; their calls have no common median."""
     runs = [recorded(f"hand_multifunc.{function}") for function in ("encode", "decode")]
     words: tuple[str | Path, ...] = (*runs, "--map", built("hand_multifunc"))
-    head, *_ = printed_table(check_cli("attribute", *words), "Ops by cpu_ns, sums of the whole run, not per invocation")
+    text = check_cli("attribute", *words)
+    head, *_ = printed_table(text, "Ops by cpu_ns, sums of the whole run, not per invocation")
     assert [name for name in head if name.startswith("cpu in all ")]
-    of_one = [name for name in head if name.startswith(("median ", "p10 ", "p90 "))]
-    assert of_one
-    assert all(name.endswith("/invocation") and " in all" not in name for name in of_one)
+    assert not [name for name in head if name.startswith(("median ", "p10 ", "p90 "))]
+    (elapsed,) = (line for line in text.splitlines() if line.startswith("elapsed "))
+    whole = sum_of([read_run(run).header.elapsed_ns for run in runs])
+    assert elapsed.startswith(f"elapsed {format_ns(whole)} in all: ")
+    assert "~" not in text
+    alone = check_cli("attribute", runs[0], "--map", built("hand_multifunc"))
+    assert "median cpu" in alone
+    assert " per invocation (mean)" in alone
     head, *_ = printed_table(check_cli("attribute", *words, "--by", "site"), "Sites by ")
     of_one = [name for name in head if name.startswith(("p50 ", "p10 ", "p90 "))]
     assert of_one

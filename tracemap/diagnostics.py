@@ -21,10 +21,16 @@ DISTURBED: Final = "disturbed"
 MEANS_ONLY: Final = "means-only"
 """Of a run that tells only sums of calls: each has the mean, so that nothing tells which of them waited."""
 
+RECORDS_LOST: Final = "records-lost"
+"""Of a run of which the runtime dropped events: what it cost is more than its rows tell."""
+
+TRANSFERS_UNTIMED: Final = "transfers-untimed"
+"""Of copies and fills that are executed together with kernels, and have no rows."""
+
 WINDOW: Final = "window"
 """Of some of a run's calls."""
 
-FOREMOST: Final = (WINDOW, DISTURBED, "few-samples")
+FOREMOST: Final = (WINDOW, RECORDS_LOST, DISTURBED, "few-samples")
 """What is to be known before anything else: it stands above a result, not behind it."""
 
 

@@ -188,7 +188,9 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     by = Splitting(rule, header.peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
-    shares = shares_of_invocations(tables, of_places, of_works)
+    # A call of one function says nothing of how a call of another differs from it.
+    functions = tuple(dict.fromkeys(run.header.function for run in request.runs))
+    shares = shares_of_invocations(tables, of_places, of_works) if len(functions) == 1 else {}
     ops = op_results(graph, (*sites, *transfers), shares, disturbed=is_disturbed(request.runs))
     residual = residual_rows(graph, of_places, sites, names)
     series = series_of(tables, of_places, of_works) if request.series else NO_SERIES
@@ -204,7 +206,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
         transfers=transfers,
         kernels=steps.kernels,
         series=series,
-        functions=tuple(dict.fromkeys(run.header.function for run in request.runs)),
+        functions=functions,
     )
 
 

@@ -159,13 +159,16 @@ def _until_enough(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: P
     progress(f"running {plan.entry.name}, {calls + warmup} calls")
     os.truncate(plan.profile, 0)
     counted = _execute(plan, _Attempt("counted", plan.profile, calls + warmup, warmup), connection, progress)
-    return replace(counted, diagnostics=(_uncountable(calls),) if counted.profile.event_count else ())
+    differ = bool(done.calls) and counted.profile.invocations is not UNKNOWN
+    return replace(counted, diagnostics=(_uncountable(calls, differ=differ),) if counted.profile.event_count else ())
 
 
-def _uncountable(calls: int) -> Diagnostic:
-    text = (
-        f"the profile does not show calls as they return, so {plural(calls, 'call')} were measured, however they vary"
-    )
+def _uncountable(calls: int, *, differ: bool = False) -> Diagnostic:
+    """`differ`: calls returned, and the profile has all of each, but they did not do the same."""
+    why = "the profile does not show calls as they return"
+    if differ:
+        why = "calls do not all submit the same, by which those of a program that is ended are told apart"
+    text = f"{why}, so {plural(calls, 'call')} were measured, however they vary; --iterations asks for more"
     return Diagnostic("calls-uncountable", text)
 
 

@@ -32,7 +32,7 @@ from tracemap.measurements.elapsed import Span, Stops, elapsed_parts, of_host_al
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.medians import median_of
-from tracemap.measurements.model import Clock, ElapsedParts, Invocation, RunHeader
+from tracemap.measurements.model import UNKNOWN_PARTS, Clock, ElapsedParts, Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder
@@ -237,8 +237,13 @@ def _header(plan: Plan, execution: Execution, about: Sequence[Diagnostic], distu
 
 
 def _elapsed_parts(execution: Execution, elapsed_ns: Integer) -> ElapsedParts:
-    """What the elapsed time went for. Of a device with a clock of its own the rows alone tell, on that clock."""
+    """What the elapsed time went for. Of a device with a clock of its own the rows alone tell, on that clock.
+
+    Where rows were lost nothing tells: their kernels would pass for time of the host.
+    """
     profile = execution.profile
+    if profile.lost_records:
+        return UNKNOWN_PARTS
     if profile.clock is not Clock.HOST:
         return parts_by_device(profile.events, elapsed_ns)
     if (stops := _stops_alone(execution)) is not None:

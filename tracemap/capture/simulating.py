@@ -18,6 +18,7 @@ from typing import Final
 
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.geometry import Geometry
+from tracemap.capture.guarded import set_right
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
 from tracemap.machine.code import instructions_of, loops_of
@@ -255,6 +256,7 @@ def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], lines_
         RunInvalid: an event is missing.
     """
     order = [_index_of(counts.events, event) for event in EVENTS]
+    counts = set_right(counts, images, lines_of)
     at = _kernel_lines(counts, images, lines_of)
     # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
     called = [call for call in counts.calls if (call.target_object, call.target) not in at]

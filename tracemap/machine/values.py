@@ -65,7 +65,7 @@ _NO_ACCESS = re.compile(r"lea|nop|prefetch|clflush|clwb")
 """What has a place in memory as operand, and does not go there for a value."""
 _NO_RESULT = re.compile(r"v?u?com|cmp$|test|bt$|fcmp|ccmp|tst|j|b\b|b\.|cb|tb|call|push|ret|nop|prefetch")
 """What has no result but flags, or none at all."""
-_MOVE = re.compile(r"v?mov|v?p?extr|v?pmov|v?p?compress|v?p?scatter|k?mov")
+_MOVE = re.compile(r"v?mov|vp?maskmov|v?p?extr|v?pmov|v?p?compress|v?p?scatter|k?mov")
 _OF_AARCH64 = re.compile(r"(ld|st)(r|p|n|u|x|[1234])")
 _STACK = frozenset({"rsp", "rbp", "sp", "x29", "fp"})
 _NEAR = frozenset({"rip", "eip"}) | _STACK

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracemap.attribution.model import Attribution
-from tracemap.diagnostics import DISTURBED
+from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.diagnostics import DISTURBED, TRANSFERS_UNTIMED
 from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import ElapsedParts
 from tracemap.reports.basis import with_interval
@@ -18,6 +18,8 @@ from tracemap.units import Unknown, format_ns, format_share, sum_of
 _MUCH: Final = 0.5
 """Advice is given from so much of the elapsed time on."""
 _DEVICES: Final = ("local-task", "local-sync")
+_WORTH_NAMING: Final = 0.1
+"""Of what queue and host take: what copies can have of it at most, to be named."""
 
 
 def devices_compared(devices: Sequence[DeviceTime]) -> str:
@@ -39,12 +41,7 @@ def advice(attribution: Attribution) -> str:
     around = _around(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
         return ""
-    kernels, dispatches = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
-    what = f"{format_share(around, run.elapsed_ns)} of the elapsed time is queue and host"
-    if isinstance(kernels, int) and isinstance(dispatches, int) and dispatches:
-        what += f", around kernels of {format_ns(round(kernels / dispatches))}"
-    if any(each.slug == DISTURBED for each in attribution.diagnostics):
-        what += ", of which waiting for processors may be a part, as the run was disturbed"
+    what = _what_is_around(attribution, around, format_share(around, run.elapsed_ns))
     if not run.devices:
         return f"{what}: record --compare-devices {','.join(sorted(_DEVICES))} tells whether another device waits less"
     own = next((each for each in run.devices if each.device == run.device), None)
@@ -52,6 +49,27 @@ def advice(attribution: Attribution) -> str:
     if own is None or not _is_faster(best, own):
         return ""
     return f"{what}: {best.device} took {format_ns(best.median_ns)} where {own.device} took {format_ns(own.median_ns)}"
+
+
+def _what_is_around(attribution: Attribution, around: int, share: str) -> str:
+    """Which share queue and host have, how long the kernels are between them, and what else may be in it."""
+    run = attribution.run
+    kernels, dispatches = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
+    what = f"{share} of the elapsed time is queue and host"
+    if isinstance(kernels, int) and isinstance(dispatches, int) and dispatches:
+        what += f", around kernels of {format_ns(round(kernels / dispatches))}"
+    is_disturbed = any(each.slug == DISTURBED for each in attribution.diagnostics)
+    copies = ["copies and fills that are not timed"] if _may_be_copies(attribution, around) else []
+    if parts := [*copies, *(["waiting for processors"] if is_disturbed else [])]:
+        what += f", of which {' and '.join(parts)} may be a part"
+    return f"{what}, as the run was disturbed" if is_disturbed else what
+
+
+def _may_be_copies(attribution: Attribution, around: int) -> bool:
+    """Whether what was submitted took a good part of it while no kernel ran, with copies in it that have no rows."""
+    untimed = any(each.slug == TRANSFERS_UNTIMED for each in attribution.diagnostics)
+    queue = (row.metrics.get("duration_ns", 0) for row in attribution.residual if row.reason is ResidualReason.QUEUE)
+    return untimed and sum(queue) >= _WORTH_NAMING * around
 
 
 def _first(devices: Sequence[DeviceTime]) -> DeviceTime:

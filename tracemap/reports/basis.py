@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracemap.attribution.model import MetricTotal
-from tracemap.measurements.model import RunHeader
+from tracemap.attribution.model import Attribution, MetricTotal
 from tracemap.units import UNKNOWN, Integer, Unknown, format_ns, plural
 
 
@@ -66,21 +65,23 @@ def counted_in(metric: MetricTotal, metrics: Sequence[MetricTotal]) -> str:
     return f"of {plural(calls, 'invocation')}" if calls else "of an unknown number of invocations"
 
 
-def elapsed_of_one(run: RunHeader) -> Integer:
-    """The elapsed time of one invocation, on average; unknown where its parts are."""
+def elapsed_of_one(attribution: Attribution) -> Integer:
+    """The elapsed time of one invocation, on average; unknown where its parts are, and of several functions."""
+    run = attribution.run
     if isinstance(run.elapsed_ns, Unknown) or isinstance(run.iterations, Unknown) or not run.iterations:
         return UNKNOWN
-    return run.elapsed_ns // run.iterations
+    return run.elapsed_ns // run.iterations if len(attribution.functions) <= 1 else UNKNOWN
 
 
-def elapsed_said(run: RunHeader) -> str:
+def elapsed_said(attribution: Attribution) -> str:
     """The elapsed time of one invocation, which is a mean, with the median beside it; the whole where that is unknown.
 
     The two differ where a few calls take far longer than the others.
     """
-    of_one, timed = elapsed_of_one(run), run.invocation
+    of_one, timed = elapsed_of_one(attribution), attribution.run.invocation
     if isinstance(of_one, Unknown):
-        return format_ns(run.elapsed_ns)
+        whole = format_ns(attribution.run.elapsed_ns)
+        return f"{whole} in all" if len(attribution.functions) > 1 else whole
     median = with_interval(timed.median_ns, timed.low_ns, timed.high_ns)
     beside = "" if isinstance(timed.median_ns, Unknown) else f", median {median}"
     return f"{format_ns(of_one)} per invocation (mean){beside}"

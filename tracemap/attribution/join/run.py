@@ -17,6 +17,7 @@ from functools import cached_property
 
 from tracemap.attribution.join.alignment import aligned
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
+from tracemap.diagnostics import RECORDS_LOST
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command, CommandBuffer, Schedule, Transfer
 from tracemap.measurements.model import RunHeader
@@ -56,7 +57,7 @@ class Targets:
 UNMATCHED_GROUP = -1
 """The group of recorded buffers that are none of the map's."""
 
-_LOSSES = frozenset({"records-lost", "run-truncated"})
+_LOSSES = frozenset({RECORDS_LOST, "run-truncated"})
 """Diagnostics of a run that lacks events: what a call submitted is then not all there."""
 
 
@@ -134,6 +135,20 @@ class Join:
         memoized = [buffer.id for buffer in self.header.buffers if not buffer.one_shot]
         recorded = Counter(self.group_of_buffer[number] for number in memoized if number in self.group_of_buffer)
         return any(count > len(self._meanings[group]) for group, count in recorded.items())
+
+    @property
+    def untimed(self) -> dict[tuple[int, int], Command]:
+        """The copies and fills, by buffer and index, of buffers that the run may have executed: no row is of one."""
+        ran = {each for group in self.group_of_buffer.values() for each in self._meanings[group]}
+        if not self.group_of_buffer:  # as of drivers that do not list what was recorded
+            ran = {buffer.ordinal for buffer in self._runnable if not buffer.initializer}
+        return {
+            (buffer.ordinal, index): command
+            for buffer in self.graph.command_buffers
+            if buffer.ordinal in ran
+            for index, command in enumerate(buffer.commands)
+            if command.kind not in ("dispatch", "barrier")
+        }
 
     @property
     def _lossy(self) -> bool:

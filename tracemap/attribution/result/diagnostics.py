@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracemap.attribution.model import SiteResult
+from tracemap.attribution.join.run import EXECUTE
+from tracemap.attribution.model import ResidualReason, SiteResult
 from tracemap.attribution.result.shares import Splitting
+from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.scan import Scan
-from tracemap.attribution.steps.counts import StepCounts
-from tracemap.diagnostics import Diagnostic
+from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, Clock
 from tracemap.options.attribute import Rule
@@ -29,12 +30,13 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
         yield Diagnostic("load-time-not-measured", text)
     yield from _of_clocks(scan)
     yield from _of_targets(scan)
+    yield from _of_untimed(graph, scan)
     equal = sum(site.equal_members and _was_called(site) for site in sites)
     if equal:
         text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
         yield Diagnostic("equal-members", text)
     yield from _of_values(graph, scan)
-    yield from _of_steps(by.steps)
+    yield from _of_steps(graph, by)
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
@@ -76,6 +78,21 @@ def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
         yield Diagnostic("modules-alike", text)
 
 
+def _of_untimed(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
+    """Copies and fills that the runtime does together with kernels, and times neither alone."""
+    if not scan.untimed or EXECUTE not in scan.by_target:
+        return
+    ops = dict.fromkeys(op for command in scan.untimed for op in command.ops)
+    named = [f"{op} {graph.op_by_id[op].name}" for op in list(ops)[:_MOST_NAMED]]
+    of_ops = f" ({', '.join((*named, '…') if len(ops) > _MOST_NAMED else named)})" if named else ""
+    what = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
+    text = (
+        f"the runtime does not time {what} within command buffers{of_ops}: what they take is part of "
+        f"{ResidualReason.QUEUE.value}, in wall time alone"
+    )
+    yield Diagnostic(TRANSFERS_UNTIMED, text)
+
+
 def _any_of(places: Sequence[str]) -> str:
     """Places, one of which it is; of many the first few, and how many more.
 
@@ -100,12 +117,21 @@ def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
             yield Diagnostic("values-unknown", text)
 
 
-def _of_steps(steps: StepCounts) -> Iterator[Diagnostic]:
+def _of_steps(graph: TraceGraph, by: Splitting) -> Iterator[Diagnostic]:
     """Samples and counts that name a kernel of several sites."""
-    for metric, how in ((SAMPLES, "the time that they took"), (INSTRUCTIONS, "how often they ran")):
-        if count := steps.spread[metric]:
-            text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them by {how}"
+    for metric, how in ((SAMPLES, "by the time that they took"), (INSTRUCTIONS, _spread_by(graph, by.totals))):
+        if count := by.steps.spread[metric]:
+            text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them {how}"
             yield Diagnostic("steps-spread", text)
+
+
+def _spread_by(graph: TraceGraph, of_places: Totals) -> str:
+    """What simulated counts are spread over sites by, as `Totals.parts_of` does."""
+    sites = [total for place, total in of_places.places.items() if place in graph.site_by_id]
+    if not any(total.calls for total in sites):
+        return "in equal parts, as nothing tells how often they ran"
+    told = all(isinstance(total.tiles, int) for total in sites)
+    return f"by how {'many workgroups' if told else 'often'} they ran"
 
 
 def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:

@@ -56,15 +56,19 @@ class Totals:
     def parts_of(self, target: int, metric: str) -> tuple[Sequence[str], Sequence[int]]:
         """The sites of a target, and how much of a metric of steps is each one's.
 
-        Samples fall where time passes; counts of a simulator are the same on every call of the same code.
+        Samples fall where time passes; counts of a simulator are about the same in every workgroup of the same code, of
+        which a call has as many as the sizes of its operands ask for.
         """
         sites = self.scan.targets[target].places
         for time in TIME_METRICS if metric == SAMPLES else ():
             costs = [self.at(site).sums.get(time, 0) for site in sites]
             if any(costs):
                 return sites, costs
-        calls = [self.at(site).calls for site in sites]
-        return sites, calls if any(calls) else [1] * len(sites)
+        tiles = [count for site in sites if isinstance(count := self.at(site).tiles, int)]
+        for amounts in (tiles if len(tiles) == len(sites) else [], [self.at(site).calls for site in sites]):
+            if any(amounts):
+                return sites, amounts
+        return sites, [1] * len(sites)
 
     def slowest(self, place: str) -> tuple[SlowCall, ...]:
         """The slowest calls of all targets of a place."""

@@ -20,6 +20,7 @@ from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
 from tracemap.attribution.scan.tables import Tables
 from tracemap.diagnostics import DISTURBED, MEANS_ONLY
 from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Command
 from tracemap.measurements.model import Metric, Run
 from tracemap.units import UNKNOWN
 
@@ -33,7 +34,8 @@ class Scan:
 
     `by_target` has the events of `targets` under their numbers, and of what has none under negative ones;
     `execute_covered` is by metric how much of the executes' sums their dispatches' own rows cover; `surplus`: more
-    memoized buffers were recorded than the map has of their kind.
+    memoized buffers were recorded than the map has of their kind; `untimed`: copies and fills that ran, within command
+    buffers, and have no rows.
     """
 
     metrics: tuple[Metric, ...]
@@ -44,6 +46,7 @@ class Scan:
     """Of the rows of steps, which are no events of their own."""
     step_rows: tuple[StepRow, ...]
     surplus: bool
+    untimed: tuple[Command, ...]
     invocations: Invocations
     slowest: Mapping[int, tuple[SlowCall, ...]]
     """By target the slowest of its calls."""
@@ -88,6 +91,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     # Means differ from each other by what rounding adds, which is no wait.
     fences = not keep_disturbed and not _says(runs, MEANS_ONLY)
     by_target = sums_by_target(resolved, of_all, Fenced(fences, several, is_disturbed(runs)))
+    untimed = {place: command for source in sources for place, command in source.join.untimed.items()}
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
         covered["duration_ns"] = covered_ns(sources)
@@ -99,6 +103,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         step_metrics=of_steps,
         step_rows=tuple(rows),
         surplus=any(source.join.surplus for source in sources),
+        untimed=tuple(command for _, command in sorted(untimed.items())),
         invocations=of_all,
         slowest=slowest_calls(resolved),
         same_group=resolved.same_group,

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracemap.diagnostics import Diagnostic
+from tracemap.diagnostics import RECORDS_LOST, Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, readable
 from tracemap.inputs import opened
 from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
 from tracemap.measurements.sql import first_line, keep_compressed, literal, reading_errors
-from tracemap.units import UNKNOWN, plural
+from tracemap.units import UNKNOWN, format_count, plural
 
 if TYPE_CHECKING:
     import duckdb
@@ -206,9 +206,14 @@ def clock_of_events(connection: duckdb.DuckDBPyConnection) -> tuple[Clock, list[
     return Clock.DEVICE, [Diagnostic("clock-mixed", text)]
 
 
+# A chunk of `host-execution-events` holds records of the type `host_execution_event`.
 _LOSSES = """
-SELECT category, regexp_extract(content_type, '[^.]*$'), count(*), sum(coalesce(dropped_records, 0)), any_value(message)
-FROM profile_records WHERE record_type = 'diagnostic' GROUP BY 1, 2 ORDER BY 1, 2
+SELECT category, content, count(*), sum(coalesce(dropped_records, 0)), any_value(message),
+    (SELECT count(*) FROM profile_records AS kept
+     WHERE kept.record_type = rtrim(replace(diagnostics.content, '-', '_'), 's'))
+FROM (SELECT *, regexp_extract(content_type, '[^.]*$') AS content FROM profile_records
+      WHERE record_type = 'diagnostic') AS diagnostics
+GROUP BY 1, 2 ORDER BY 1, 2
 """
 
 
@@ -217,12 +222,18 @@ def losses(connection: duckdb.DuckDBPyConnection) -> tuple[int, list[Diagnostic]
     rows = connection.execute(_LOSSES).fetchall()
     diagnostics = [
         Diagnostic(
-            "records-lost",
-            f"{category} ({content}): {plural(int(dropped), 'record')} lost, {plural(int(times), 'time')}: {message}",
+            RECORDS_LOST,
+            f"{category} ({content}): {_of_all(int(dropped), kept)} lost, {plural(int(times), 'time')}: {message}; "
+            "costs and numbers of calls are of what is left",
         )
-        for category, content, times, dropped, message in rows
+        for category, content, times, dropped, message, kept in rows
     ]
-    return sum(max(int(dropped), int(times)) for _, _, times, dropped, _ in rows), diagnostics
+    return sum(max(int(dropped), int(times)) for _, _, times, dropped, _, _ in rows), diagnostics
+
+
+def _of_all(dropped: int, kept: int) -> str:
+    """How many records were dropped, of how many there would be."""
+    return f"{format_count(dropped)} of {plural(dropped + kept, 'record')}" if kept else plural(dropped, "record")
 
 
 def invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[Diagnostic]:

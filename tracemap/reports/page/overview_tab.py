@@ -9,7 +9,7 @@ from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
 from tracemap.codec import view
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
-from tracemap.measurements.model import UNKNOWN_PARTS, RunHeader
+from tracemap.measurements.model import UNKNOWN_PARTS
 from tracemap.reports.advice import advice, devices_compared
 from tracemap.reports.basis import basis, divisor, elapsed_of_one, elapsed_said, known_invocations, shown_unit
 from tracemap.reports.costed import ELAPSED_PARTS, CostedMap, called_functions, explained_of_elapsed
@@ -40,7 +40,7 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "device", or_dash(run.device)
     yield "workers", or_dash(run.workers)
     yield "invocations", format_count(run.iterations)
-    yield "elapsed", _elapsed(run)
+    yield "elapsed", _elapsed(attribution)
     yield "elapsed went for", explained_of_elapsed(attribution) or "–"
     if text := devices_compared(run.devices):
         yield "devices", text
@@ -50,9 +50,9 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "command", " ".join(run.command) or "–"
 
 
-def _elapsed(run: RunHeader) -> str:
-    whole = format_ns(run.elapsed_ns)
-    return whole if isinstance(elapsed_of_one(run), Unknown) else f"{elapsed_said(run)}; {whole} in all"
+def _elapsed(attribution: Attribution) -> str:
+    whole = format_ns(attribution.run.elapsed_ns)
+    return whole if isinstance(elapsed_of_one(attribution), Unknown) else f"{elapsed_said(attribution)}; {whole} in all"
 
 
 def elapsed_parts(costed: CostedMap) -> tuple[ElapsedPart, ...]:

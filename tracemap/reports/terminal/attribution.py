@@ -71,7 +71,7 @@ def print_costs(costed: CostedMap, attribution: Attribution, out: TextIO, option
 
 def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
     run, graph = attribution.run, costed.graph
-    elapsed = format_ns(run.elapsed_ns) if totals else elapsed_said(run)
+    elapsed = format_ns(run.elapsed_ns) if totals else elapsed_said(attribution)
     say(
         to,
         f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
