@@ -50,10 +50,19 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
+_STARTS = "./_"
+"""What the name of a file may begin with besides letters and digits and still be a name to every program."""
+
+
+def path_word(path: Path) -> str:
+    """A path as programs take it for one: not as an option, a file of flags (`@`) or with its first space cut off."""
+    text = str(path)
+    return text if text[:1].isalnum() or text[:1] in _STARTS else f"./{text}"
+
+
 def _word(word: str | Path) -> str:
-    """An argument; a path that begins with a dash is none of the program's options."""
-    text = str(word)
-    return f"./{text}" if isinstance(word, Path) and text.startswith("-") else text
+    """An argument."""
+    return path_word(word) if isinstance(word, Path) else word
 
 
 def start(
