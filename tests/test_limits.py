@@ -21,6 +21,18 @@ def test_a_limit_of_time_is_at_most_a_day(command: str, seconds: str, built: Bui
     assert "time-limit" in said or "time_limit" in said
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("record", "iterations"), ("record", "warmup"), ("benchmark", "iterations"), ("benchmark", "repetitions")],
+)
+@pytest.mark.parametrize("calls", ["1000000001", "9223372036854775808", DIGITS])
+def test_calls_are_as_many_as_can_be_made(command: str, option: str, calls: str, built: Built, tmp_path: Path) -> None:
+    """IREE's benchmark makes a single call, or goes on for ever, where its numbers do not hold how many."""
+    said = refused("usage-invalid", command, built("hand_mlp"), f"--{option}={calls}", cwd=tmp_path)
+    assert f"--{option}" in said
+    assert len(said) < 400
+
+
 @pytest.mark.parametrize("megabytes", ["1000000001", "9223372036854775807", DIGITS])
 def test_memory_is_what_a_machine_may_have(megabytes: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
     command = ("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), f"--memory={megabytes}")
