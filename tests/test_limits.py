@@ -33,6 +33,13 @@ def test_calls_are_as_many_as_can_be_made(command: str, option: str, calls: str,
     assert len(said) < 400
 
 
+@pytest.mark.parametrize("option", ["calls", "every", "skip-ms", "thread-mb"])
+@pytest.mark.parametrize("number", ["18446744073709551616", DIGITS])
+def test_the_hook_is_told_what_it_can_hold(option: str, number: str, tmp_path: Path) -> None:
+    said = refused("usage-invalid", "hook", "env", "-o", tmp_path, f"--{option}={number}", cwd=tmp_path)
+    assert f"--{option}" in said
+
+
 @pytest.mark.parametrize("megabytes", ["1000000001", "9223372036854775807", DIGITS])
 def test_memory_is_what_a_machine_may_have(megabytes: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
     command = ("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), f"--memory={megabytes}")
