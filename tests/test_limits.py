@@ -59,3 +59,21 @@ def test_of_a_bad_cell_only_the_start_is_said(built: Built, tmp_path: Path) -> N
     (tmp_path / "run.csv").write_text(f"kernel,duration_ns\nmain_dispatch_0,{DIGITS}\n", encoding="utf-8")
     said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
     assert said.startswith(f"run.csv: line 2, column duration_ns: '{DIGITS[:60]}…' is ")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "wrong"),
+    [
+        ("duration_ns", "\u0663", "not a number"),
+        ("invocation", "\u0663", "not a number"),
+        ("warmup", " true", "neither"),
+    ],
+)
+def test_cells_that_python_reads_and_the_database_does_not(
+    column: str, cell: str, wrong: str, built: Built, tmp_path: Path
+) -> None:
+    header = "kernel,duration_ns" if column == "duration_ns" else f"kernel,duration_ns,{column}"
+    cells = f"main_dispatch_0,{cell}" if column == "duration_ns" else f"main_dispatch_0,5,{cell}"
+    (tmp_path / "run.csv").write_text(f"{header}\n{cells}\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert said.startswith(f"run.csv: line 2, column {column}: {cell!r} is {wrong}")
