@@ -72,6 +72,30 @@ def test_runs_are_numbered_in_the_bundle(multifunc: Path, tmp_path: Path) -> Non
     assert header.module_sha256 != "unknown"
 
 
+@pytest.mark.parametrize("name", [" space", "@at", "me@host", "-dash"])
+def test_a_path_with_what_means_something_to_programs(name: str, built: Built, tmp_path: Path) -> None:
+    """IREE's programs cut spaces off the values of flags, and the path of a module off where it has an @."""
+    shutil.copytree(built("hand_multifunc"), tmp_path / f"{name}.tracemap")
+    bundle = f"./{name}.tracemap"
+    done = run_cli("record", "--function=encode", "--iterations=2", "-o", f"./{name}.parquet", bundle, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert events(tmp_path / f"{name}.parquet")
+    assert run_cli("run", "--function=encode", bundle, cwd=tmp_path).returncode == 0
+
+
+def test_a_folder_of_temporary_files_with_an_at(
+    multifunc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that lies there would be of no use."""
+    bundle = multifunc.rename(tmp_path / "m@2.tracemap")
+    (tmp_path / "t@t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t@t"))
+    done = run_cli("record", bundle, "--function=encode", "--iterations=2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "name a folder without one by TMPDIR" in done.stderr
+    assert done.stderr.endswith("[usage-invalid]\n")
+
+
 def test_runs_of_several_functions_name_them_all(multifunc: Path, tmp_path: Path) -> None:
     """What they cost is added up; the functions stand in the order of the runs, each once."""
     runs = [tmp_path / f"{number}.csv" for number in range(3)]

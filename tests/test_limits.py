@@ -21,6 +21,25 @@ def test_a_limit_of_time_is_at_most_a_day(command: str, seconds: str, built: Bui
     assert "time-limit" in said or "time_limit" in said
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("record", "iterations"), ("record", "warmup"), ("benchmark", "iterations"), ("benchmark", "repetitions")],
+)
+@pytest.mark.parametrize("calls", ["1000000001", "9223372036854775808", DIGITS])
+def test_calls_are_as_many_as_can_be_made(command: str, option: str, calls: str, built: Built, tmp_path: Path) -> None:
+    """IREE's benchmark makes a single call, or goes on for ever, where its numbers do not hold how many."""
+    said = refused("usage-invalid", command, built("hand_mlp"), f"--{option}={calls}", cwd=tmp_path)
+    assert f"--{option}" in said
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("option", ["calls", "every", "skip-ms", "thread-mb"])
+@pytest.mark.parametrize("number", ["18446744073709551616", DIGITS])
+def test_the_hook_is_told_what_it_can_hold(option: str, number: str, tmp_path: Path) -> None:
+    said = refused("usage-invalid", "hook", "env", "-o", tmp_path, f"--{option}={number}", cwd=tmp_path)
+    assert f"--{option}" in said
+
+
 @pytest.mark.parametrize("megabytes", ["1000000001", "9223372036854775807", DIGITS])
 def test_memory_is_what_a_machine_may_have(megabytes: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
     command = ("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), f"--memory={megabytes}")
@@ -40,3 +59,21 @@ def test_of_a_bad_cell_only_the_start_is_said(built: Built, tmp_path: Path) -> N
     (tmp_path / "run.csv").write_text(f"kernel,duration_ns\nmain_dispatch_0,{DIGITS}\n", encoding="utf-8")
     said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
     assert said.startswith(f"run.csv: line 2, column duration_ns: '{DIGITS[:60]}…' is ")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "wrong"),
+    [
+        ("duration_ns", "\u0663", "not a number"),
+        ("invocation", "\u0663", "not a number"),
+        ("warmup", " true", "neither"),
+    ],
+)
+def test_cells_that_python_reads_and_the_database_does_not(
+    column: str, cell: str, wrong: str, built: Built, tmp_path: Path
+) -> None:
+    header = "kernel,duration_ns" if column == "duration_ns" else f"kernel,duration_ns,{column}"
+    cells = f"main_dispatch_0,{cell}" if column == "duration_ns" else f"main_dispatch_0,5,{cell}"
+    (tmp_path / "run.csv").write_text(f"{header}\n{cells}\n", encoding="utf-8")
+    said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
+    assert said.startswith(f"run.csv: line 2, column {column}: {cell!r} is {wrong}")

@@ -7,11 +7,13 @@ sentence and exits with `exit_code`.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class TracemapError(Exception):
@@ -208,6 +210,50 @@ class UsageInvalid(TracemapError):
     """Options that do not go together, or a value that an option does not take."""
 
     remedy = "see the command's --help"
+
+
+class SystemLimit(TracemapError):
+    """The system, or a limit of the shell, gives the command no more memory, threads, open files or room for a file."""
+
+    remedy = "free what the message names, or raise the limit: `ulimit -a` shows those of the shell"
+
+
+_MEMORY: Final = "there is not enough memory"
+_LIMITS: Final = {
+    errno.ENOMEM: _MEMORY,
+    errno.EAGAIN: "no more programs or threads can be started",
+    errno.EMFILE: "no more files can be opened",
+    errno.ENFILE: "no more files can be opened on this machine",
+    errno.EFBIG: "a file may not become as large as it has to",
+    errno.ENOSPC: "a disk is full",
+    errno.EDQUOT: "a disk holds no more of this user's",
+}
+"""Of errors that mean that there is no more of something, what it is."""
+_NOT_MAPPED: Final = "failed to map segment"
+_NO_THREAD: Final = "can't start new thread"
+_SAID: Final = 200
+_ULIMIT: Final = "free some, or raise the limit: `ulimit -a` shows those of the shell"
+
+
+def limit_reached(error: Exception) -> str:
+    """What there is no more of, and what to do, where an error has come of that; "": it has come of something else."""
+    said, number = str(error), _limit(error)
+    line = next((line for line in said.splitlines() if _NOT_MAPPED in line), said)  # numpy says how to mend it
+    return f"{_LIMITS[number]} ({start_of(' '.join(line.split()), _SAID)}); {_ULIMIT}" if number else ""
+
+
+def _limit(error: Exception) -> int:
+    """The number of `_LIMITS` that an error means; 0: none."""
+    said = str(error)
+    if isinstance(error, OSError):
+        return error.errno if error.errno in _LIMITS else 0
+    if type(error).__module__.endswith("duckdb"):  # it has classes of its own, and is not imported for this
+        if type(error).__name__ == "OutOfMemoryException":
+            return errno.ENOMEM
+        return next((number for number in _LIMITS if os.strerror(number) in said), 0)
+    if isinstance(error, RuntimeError):
+        return errno.EAGAIN if _NO_THREAD in said else 0
+    return errno.ENOMEM if isinstance(error, MemoryError) or _NOT_MAPPED in said else 0
 
 
 def start_of(text: str, most: int) -> str:

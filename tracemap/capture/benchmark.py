@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
-from tracemap.owned.children import Child, end, ended_within, start
+from tracemap.owned.children import Child, end, ended_within, path_word, start
 from tracemap.owned.ending import Ended, answer, interruptible
 from tracemap.toolchain import check_tool, find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
@@ -100,7 +100,7 @@ def call_command(
     return [
         str(find_tool(tool)),
         *flags,
-        *(f"--module={module}" for module in modules),
+        *(f"--module={path_word(module)}" for module in modules),
         f"--function={function}",
         f"--device={device}",
         *(f"--input={spec}" for spec in inputs),
@@ -157,7 +157,7 @@ def _known_flags(tool: str) -> frozenset[str]:
 def profiling_flags(device: str, output: Path) -> list[str]:
     """The flags that make the runtime write a profile."""
     data = _HOST_DATA if device.partition(":")[0] in HOST_DEVICES else _DEVICE_DATA
-    return [f"--device_profiling_mode={data}", f"{_PROFILE_FLAG}={output}"]
+    return [f"--device_profiling_mode={data}", f"{_PROFILE_FLAG}={path_word(output)}"]
 
 
 Watch = Callable[[int], bool]

@@ -5,7 +5,10 @@ What measures a program, what only runs it, and what only times it begin here.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +41,8 @@ class Program:
 class Call:
     """A function with all that its program is started with; modules are loaded in order, its own last.
 
-    `results` are the types of its results, of which the number is known even where they are not declared.
+    `results` are the types of its results, of which the number is known even where they are not declared; `folder` is
+    where its inputs lie.
     """
 
     modules: tuple[Path, ...]
@@ -47,6 +51,7 @@ class Call:
     device: str
     inputs: tuple[Input, ...]
     flags: tuple[str, ...]
+    folder: Path
 
     @property
     def specs(self) -> list[str]:
@@ -54,8 +59,13 @@ class Call:
         return [given.spec for given in self.inputs]
 
     def command(self, tool: str, *more: str) -> list[str]:
-        """The command line of one of IREE's tools that calls the function; what stands last counts."""
-        return [*call_command(tool, self.modules, self.entry.name, self.specs, self.device, self.flags), *more]
+        """The command line of one of IREE's tools that calls the function; what stands last counts.
+
+        Raises:
+            UsageInvalid: a module lies where these tools cannot be told that it does.
+        """
+        modules = [_without_at(module, self.folder) for module in self.modules]
+        return [*call_command(tool, modules, self.entry.name, self.specs, self.device, self.flags), *more]
 
     def with_module(self, ours: Path, other: Path) -> Call:
         """The same call with another module in place of ours."""
@@ -174,7 +184,22 @@ def _made(
         text = f"{folder}: inputs cannot be written ({error}); name a folder that has room by TMPDIR"
         raise TargetUnwritable(text) from error
     rest = (*program.kept.flags(flags.rest), *flags.rest, *serial)
-    return Call(modules, entry, results, device, inputs, rest)
+    return Call(modules, entry, results, device, inputs, rest, folder)
+
+
+def _without_at(module: Path, folder: Path) -> Path:
+    """A name of a module that IREE's tools take as a whole: they cut the path of one off where it has an `@`."""
+    if "@" not in str(module):
+        return module
+    link = folder / f"module-{hashlib.sha256(os.fsencode(module)).hexdigest()[:16]}.vmfb"
+    if "@" in str(link):
+        raise UsageInvalid(
+            f"{module}: programs of IREE cut the path of a module off where it has an @; name a folder without one by "
+            "TMPDIR, or move the bundle"
+        )
+    with suppress(FileExistsError):
+        link.symlink_to(module.absolute())
+    return link
 
 
 def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:

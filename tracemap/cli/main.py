@@ -16,7 +16,7 @@ import click
 from tracemap.cli.help import WIDEST, HelpContext
 from tracemap.cli.loudness import how_loud
 from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_in_lines
-from tracemap.errors import TracemapError, UsageInvalid
+from tracemap.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
 from tracemap.inert import for_terminal
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
 
@@ -144,6 +144,21 @@ def _call() -> object:
         return group.main(prog_name=_NAME, standalone_mode=False)
     except SystemExit as ended:
         return ended.code
+    except Exception as error:
+        if limit := limit_reached(error):
+            raise SystemLimit(limit) from error
+        if isinstance(error, FileNotFoundError) and not _is_somewhere():
+            raise UsageInvalid("the current folder is not there any more; change into one that is") from error
+        raise
+
+
+def _is_somewhere() -> bool:
+    """Whether the folder that the program was started in is still there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _invalid(error: click.ClickException) -> UsageInvalid:

@@ -59,6 +59,8 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
     """
     check_target(target, force=force)
     encoded, place = encode(graph), end_of_links(target)
+    if place.name in ("", ".."):  # `.`, `..`: what takes its place lies beside it, under a name like its own
+        place = place.resolve()
     try:
         with beside(place) as folder:
             folder.mkdir()

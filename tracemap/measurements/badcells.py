@@ -91,7 +91,7 @@ def _first_fault(row: Sequence[str], checks: Sequence[tuple[FileColumn, Callable
 def _fault_finder(column: FileColumn) -> Callable[[str], str]:
     """A function that says what is wrong with a cell's text; the empty text if nothing is."""
     if column.type == "BOOLEAN":
-        return lambda text: "" if text.strip().lower() in _TRUTH else "neither true nor false"
+        return lambda text: "" if text.lower() in _TRUTH else "neither true nor false"
     if column.means in TIME_METRICS:
         return lambda text: _number_fault(text) or ("a negative time" if float(text) < 0 else "")
     if column.type == "BIGINT":
@@ -100,7 +100,7 @@ def _fault_finder(column: FileColumn) -> Callable[[str], str]:
 
 
 def _number_fault(text: str) -> str:
-    if not is_number(text):
+    if not (text.isascii() and is_number(text)):  # Python reads digits of all scripts, the database those of ASCII
         return "not a number"
     return "" if abs(float(text)) < 2**63 else "too large a number"
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import TargetUnwritable, UsageInvalid
+from tracemap.errors import SystemLimit, TargetUnwritable, UsageInvalid, limit_reached
 from tracemap.inert import IS_FORMULA, inert_cell
 from tracemap.memory import free_memory
 from tracemap.options.attribute import LEAST_MEMORY_MB, MOST_MEMORY_MB
@@ -232,3 +232,13 @@ def reading_errors() -> tuple[type[Exception], ...]:
     import duckdb
 
     return (duckdb.Error, OverflowError, ValueError)
+
+
+def check_limits(error: Exception) -> None:
+    """Raise another error where one of `reading_errors` is not the file's fault.
+
+    Raises:
+        SystemLimit: there is no more memory, or no more files can be opened.
+    """
+    if limit := limit_reached(error):
+        raise SystemLimit(limit) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tracemap.options.call import CallOptions
+from tracemap.options.call import MOST_CALLS, CallOptions
 from tracemap.options.option import option
 from tracemap.units import UNKNOWN, Integer
 
@@ -14,10 +14,16 @@ from tracemap.units import UNKNOWN, Integer
 class BenchmarkOptions(CallOptions):
     """Which functions to time, how often, and how it is told."""
 
-    repetitions: int = option(1, "Time the calls so often, each time anew.", metavar="N", at_least=1)
+    repetitions: int = option(
+        1, "Time the calls so often, each time anew.", metavar="N", at_least=1, at_most=MOST_CALLS
+    )
     min_time: float = option(0.5, "Make calls for at least so many seconds.", metavar="S", above=0, at_most=86_400)
     iterations: Integer = option(
-        UNKNOWN, "Make so many calls, exactly.  [default: as --min-time asks for]", metavar="N", at_least=1
+        UNKNOWN,
+        "Make so many calls, exactly.  [default: as --min-time asks for]",
+        metavar="N",
+        at_least=1,
+        at_most=MOST_CALLS,
     )
     dispatch_repeat: int = option(
         1,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tracemap.options.option import BEHIND_DASHES, Options, option
 from tracemap.units import UNKNOWN, Integer, Text
+
+MOST_CALLS: Final = 1_000_000_000
+"""Calls of a microsecond take a quarter of an hour; of more than an int32 holds, IREE's benchmark makes one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from tracemap.options.option import Options, option, required
+
+_MOST_CALLS: Final = 1_000_000_000_000_000
+"""The hook ignores a number that it cannot hold, and records all calls then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +27,16 @@ class HookEnvOptions(Options):
         "Pass over each thread's first milliseconds, from its first call.",
         metavar="MS",
         at_least=0,
+        at_most=1_000_000_000,
         variable="IREE_HOOK_SKIP_START_MS",
     )
-    calls: int = option(0, "Record so many calls in all.  [default: no limit]", metavar="N", at_least=0)
-    every: int = option(1, "Record one call in so many.", metavar="N", at_least=1)
-    thread_mb: int = option(1024, "Megabytes that the calls of each thread take at most.", metavar="MB", at_least=2)
+    calls: int = option(
+        0, "Record so many calls in all.  [default: no limit]", metavar="N", at_least=0, at_most=_MOST_CALLS
+    )
+    every: int = option(1, "Record one call in so many.", metavar="N", at_least=1, at_most=_MOST_CALLS)
+    thread_mb: int = option(
+        1024, "Megabytes that the calls of each thread take at most.", metavar="MB", at_least=2, at_most=1_000_000
+    )
     keep: Literal["oldest", "newest"] = option(
         "oldest",
         "Which calls to keep where there are more: the first ones, or the newest, as of a server that runs on.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracemap.options.call import CallOptions
+from tracemap.options.call import MOST_CALLS, CallOptions
 from tracemap.options.option import option
 from tracemap.units import UNKNOWN, Integer
 
@@ -24,7 +24,11 @@ class RecordOptions(CallOptions):
         "--output",
     )
     iterations: Integer = option(
-        UNKNOWN, "Measured calls, exactly.  [default: until their median is known]", metavar="N", at_least=1
+        UNKNOWN,
+        "Measured calls, exactly.  [default: until their median is known]",
+        metavar="N",
+        at_least=1,
+        at_most=MOST_CALLS,
     )
     precision: float = option(
         2.0,
@@ -40,6 +44,7 @@ class RecordOptions(CallOptions):
         "[default: until they are steady; 3 with --iterations]",
         metavar="N",
         at_least=0,
+        at_most=MOST_CALLS,
     )
     repeat: int = option(
         1,

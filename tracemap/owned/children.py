@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, ClassVar
 
-from tracemap.errors import ToolMissing, UsageInvalid
+from tracemap.errors import SystemLimit, ToolMissing, TracemapError, UsageInvalid, limit_reached
 from tracemap.owned import home
 from tracemap.owned.ending import Ended, undisturbed
 from tracemap.owned.ledger import child_note
@@ -50,10 +50,19 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
+_STARTS = "./_"
+"""What the name of a file may begin with besides letters and digits and still be a name to every program."""
+
+
+def path_word(path: Path) -> str:
+    """A path as programs take it for one: not as an option, a file of flags (`@`) or with its first space cut off."""
+    text = str(path)
+    return text if text[:1].isalnum() or text[:1] in _STARTS else f"./{text}"
+
+
 def _word(word: str | Path) -> str:
-    """An argument; a path that begins with a dash is none of the program's options."""
-    text = str(word)
-    return f"./{text}" if isinstance(word, Path) and text.startswith("-") else text
+    """An argument."""
+    return path_word(word) if isinstance(word, Path) else word
 
 
 def start(
@@ -77,6 +86,7 @@ def start(
 
     Raises:
         ToolMissing: it cannot be started.
+        SystemLimit: there is no room for it.
         UsageInvalid: an argument holds a zero byte, as a file of flags or a damaged map may.
     """
     words = [_word(word) for word in arguments]
@@ -99,12 +109,19 @@ def start(
             )
         except OSError as error:
             _left(own)
-            raise ToolMissing(f"{words[0]}: cannot be started: {error.strerror}") from error
+            raise _not_started(words[0], error) from error
         _State.children[child] = own, apart
         with suppress(OSError):
             if own is not None:
                 own.note(*child_note(child.pid, group=apart))
         return child
+
+
+def _not_started(program: str, error: OSError) -> TracemapError:
+    limit = limit_reached(error)
+    if limit:
+        return SystemLimit(f"{program} cannot be started: {limit}")
+    return ToolMissing(f"{program}: cannot be started: {error.strerror}")
 
 
 def ended_within(child: Child, seconds: float) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ToolMissing, UsageInvalid
+from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.inputs import is_file
 from tracemap.options.attribute import Rule
 from tracemap.options.diff import DiffOptions
@@ -78,9 +78,14 @@ def pages_of(page: Path | None, others: Sequence[Path]) -> list[Path]:
 
     Others that are called alike are numbered. Without a page there are none; what is written to in its place, such as
     standard output, is not renamed.
+
+    Raises:
+        TargetUnwritable: it is a folder.
     """
     if page is None or is_stream(page):
         return [] if page is None else [page] * len(others)
+    if os.path.isdir(page):  # noqa: PTH112 - Path.is_dir raises for long names
+        raise TargetUnwritable(f"{page}: is a folder; name a file")
     found: list[Path] = []
     for other in others:
         own = page.with_stem(f"{page.stem}-{other.resolve().stem}")
@@ -97,6 +102,7 @@ def _compared(
     before: Sides, others: Sequence[Sides], pages: Sequence[Path | None], options: DiffOptions, progress: Progress
 ) -> Iterator[Comparison]:
     """Each of several compared with the first, whose runs are read once for each rule."""
+    _check_read_once([*before, *chain.from_iterable(others)])
     base, of_base = _named(before, options.map_a)
     named = [_named(side, options.map_b) for side in others]
 
@@ -135,6 +141,18 @@ _BY_ONE_RULE: Final = Diagnostic(
 def _by_several_rules(sides: tuple[_Side, _Side]) -> bool:
     """Whether kernels of the two sides are split over their ops by different rules, or by what is seen differently."""
     return len({each.split_by for _, side in sides for each in side.attributions}) > 1
+
+
+def _check_read_once(runs: Sides) -> None:
+    """Refuse what can be read only once, standard input or a pipe, where it is named again.
+
+    Raises:
+        UsageInvalid: it is.
+    """
+    files = [str(run) for run in runs if not os.path.isdir(run)]  # noqa: PTH112 - as in `pages_of`
+    streams = [name for name in files if not is_file(name)]
+    if again := [name for name in streams if streams.count(name) > 1]:
+        raise UsageInvalid(f"{again[0]}: is named twice, and can be read only once; write it to a file first")
 
 
 def _can_be_read_again(runs: Sides) -> bool:

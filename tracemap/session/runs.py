@@ -226,6 +226,9 @@ def _runs_of(bundle: Bundle) -> list[Path]:
     return [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
 
 
+_MAP: Final = "--map (of diff: --map-a, --map-b)"
+
+
 def find_bundle(run: Run, path: Path) -> Path:
     """The bundle of a run: the one that its header names, else the only one beside it or in the working folder.
 
@@ -251,6 +254,6 @@ def find_bundle(run: Run, path: Path) -> Path:
     if len(distinct) == 1:
         return bundles[0]
     if not distinct:
-        raise BundleMissing(f"{path}: no bundle was named and none lies beside it; name it with --map")
+        raise BundleMissing(f"{path}: no bundle was named and none lies beside it; name it with {_MAP}")
     listed = ", ".join(str(folder) for folder in distinct.values())
-    raise BundleMissing(f"{path}: which bundle does it belong to? Name it with --map; there are: {listed}")
+    raise BundleMissing(f"{path}: which bundle does it belong to? Name it with {_MAP}; there are: {listed}")

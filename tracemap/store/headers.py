@@ -11,7 +11,7 @@ from typing import Any, Final
 import duckdb
 
 from tracemap.errors import StoreInvalid
-from tracemap.measurements.sql import first_line, literal, quoted, reading_errors
+from tracemap.measurements.sql import check_limits, first_line, literal, quoted, reading_errors
 from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
 from tracemap.store.places import Place
 from tracemap.store.selection import Condition, cell_of
@@ -134,11 +134,16 @@ def _without_ops(headers: Headers) -> Iterator[BadFile]:
 def _damage_of(
     place: Place, path: str, table: str, reading: Callable[[duckdb.DuckDBPyConnection, str, str], str]
 ) -> str:
-    """Why a file of a table cannot be read; "" where it can."""
+    """Why a file of a table cannot be read; "" where it can.
+
+    Raises:
+        SystemLimit: for want of memory or of open files, which is no file's fault.
+    """
     try:
         with reader(place) as connection:
             return reading(connection, f"read_parquet({literal(path)}, hive_partitioning = false)", table)
     except reading_errors() as error:
+        check_limits(error)
         return first_line(error)
 
 

@@ -16,6 +16,7 @@ _NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)"
 _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
 _DIAGNOSTIC = re.compile(r"\S.*?: (?:error|warning): |LLVM ERROR: |.*: Assertion `")
 _BY_OTHERS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_BY_LIMITS: Final = frozenset({signal.SIGXFSZ, signal.SIGXCPU})
 _MOST_DIAGNOSTICS = 3
 """Of a crash: what was said before it need not have anything to do with it."""
 
@@ -33,7 +34,9 @@ def failure(status: int, said: str) -> str:
 
 def _crash(number: int, said: str) -> str:
     """That the compiler has crashed, or was killed, what can be done, and its last diagnostics."""
-    if number in _BY_OTHERS:
+    if number in _BY_LIMITS:
+        why = "by a limit of the shell: raise it (`ulimit -f` shows that of files, `ulimit -t` that of time)"
+    elif number in _BY_OTHERS:
         why = "from outside, as it is where memory is short: run it again, with more memory or a smaller model"
     else:
         why = "a crash of its own: change what it compiles, or report it to IREE's developers with the model"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tracemap.errors import ToolFailed
 from tracemap.owned.children import end, start
 from tracemap.units import UNKNOWN, Integer
 
@@ -21,7 +22,7 @@ class Run:
         """How long it ran; unknown until it ended."""
         self.cpu_ns: Integer = UNKNOWN
         """The time of processors that it took, in hundredths of a second; unknown until it ended."""
-        self._phases = phases
+        self._program, self._target, self._phases = str(arguments[0]), target, phases
         self._ending = threading.Lock()
         self.stderr = phases.with_name(f"stderr-{target.name}.txt")
         with self.stderr.open("wb") as stderr:
@@ -46,8 +47,17 @@ class Run:
             return self._process.poll()
 
     def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Its exit status, once it has ended.
+
+        Raises:
+            ToolFailed: it ended well, and there is nothing of what it was to write.
+        """
         self._has_ended(0)
+        if self.status == 0 and not self._target.exists():
+            raise ToolFailed(
+                f"{self._program} ended with status 0 and wrote no output; look whether it is iree-compile, or a "
+                "script that passes on all its arguments"
+            )
         return self.status
 
     @property

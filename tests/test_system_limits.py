@@ -1,0 +1,88 @@
+"""Limits of the shell and of the machine: a sentence that names what there is no more of, and blames no file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.conftest import Built, Recorded
+from tests.support import SAMPLES, check_cli
+from tests.test_streams import of_shell
+from tracemap.errors import RunInvalid, SystemLimit, limit_reached
+from tracemap.measurements.sql import check_limits
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError(), "not enough memory"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "not enough memory"),
+        (duckdb.OutOfMemoryException("Out of Memory Error: Allocation failure"), "not enough memory"),
+        (
+            ImportError("IMPORTANT: read\nlibx.so: failed to map segment from shared object\n"),
+            "memory (libx.so: failed",
+        ),
+        (RuntimeError("can't start new thread"), "no more programs or threads"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "x.csv"), "no more files can be opened"),
+        (duckdb.IOException('IO Error: Cannot open file "x": Too many open files'), "no more files can be opened"),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG)), "a file may not become as large as it has to"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "a disk is full"),
+        (OSError(errno.EACCES, os.strerror(errno.EACCES)), ""),
+        (RuntimeError("Too many open files"), ""),
+        (RunInvalid("There is not enough memory"), ""),
+    ],
+)
+def test_errors_that_come_of_a_limit(error: Exception, what: str) -> None:
+    said = limit_reached(error)
+    assert what in said
+    assert bool(said) == bool(what)
+    assert len(said.splitlines()) <= 1
+    if what:
+        with pytest.raises(SystemLimit):
+            check_limits(error)
+    else:
+        check_limits(error)
+
+
+def test_files_that_may_not_be_large(built: Built, tmp_path: Path) -> None:
+    bundle = shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap")
+    done = of_shell('ulimit -f 4; "$@"', "bench", bundle, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("tracemap: error: a file may not become as large as it has to"), done.stderr
+    assert done.stderr.endswith("[system-limit]\n")
+
+
+def test_a_compiler_that_a_limit_has_ended_did_not_crash(tmp_path: Path) -> None:
+    done = of_shell(
+        'ulimit -f 24; "$@"', "build", SAMPLES / "models" / "jax_mlp.mlir", "-o", "m.tracemap", cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "(SIGXFSZ), by a limit of the shell: raise it" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_few_open_files_damage_no_store(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """Whoever takes away what is called damaged loses what is well; `--skip-bad` would answer without it."""
+    check_cli("store", "add", recorded("hand_mlp"), "--map", built("hand_mlp"), "--store", "s", cwd=tmp_path)
+    ended = []
+    for most in range(5, 10):
+        done = of_shell(f'ulimit -n {most}; "$@"', "store", "query", "--store", "s", "--skip-bad", cwd=tmp_path)
+        assert "damaged" not in done.stderr
+        assert "Traceback" not in done.stderr
+        ended.append((done.returncode, done.stderr.endswith("[system-limit]\n")))
+    assert (2, True) in ended
+    assert set(ended) <= {(0, False), (2, True), (2, False)}
+
+
+def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    done = of_shell('cd gone; rmdir ../gone; "$@"', "attribute", "run.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "tracemap: error: the current folder is not there any more; change into one that is [usage-invalid]\n"
+    )
