@@ -325,19 +325,19 @@ class Attribution:
                     f"residual {residual}"
                 )
 
-    @property
-    def split_by(self) -> str:
-        """What the costs of kernels are split by, in words: the rule, and of `measured` what was seen in kernels.
-
-        Samples and simulated instructions of the same program do not divide a kernel alike: only samples see waiting.
-        """
-        if self.rule is not Rule.MEASURED:
-            return self.rule.value
-        by_samples = any(total.name == SAMPLES and total.measured for total in self.metrics)
-        return f"{self.rule.value} by {'samples' if by_samples else 'simulated instructions'}"
-
     def __repr__(self) -> str:
         """How much there is of what: the whole has hundreds of thousands of letters."""
         balances = (f"{total.name} {total.attributed} of {total.measured}" for total in self.metrics)
         counts = (plural(len(self.ops), "op"), plural(len(self.sites), "site"))
         return f"Attribution({', '.join([self.rule.value, *counts, *balances])})"
+
+
+def split_by(attribution: Attribution) -> str:
+    """What the costs of kernels are split by, in words: the rule, and of `measured` what was seen in kernels.
+
+    Samples and simulated instructions of the same program do not divide a kernel alike: only samples see waiting.
+    """
+    if attribution.rule is not Rule.MEASURED:
+        return attribution.rule.value
+    by_samples = any(total.name == SAMPLES and total.measured for total in attribution.metrics)
+    return f"{attribution.rule.value} by {'samples' if by_samples else 'simulated instructions'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from tracemap.attribution.model import split_by
 from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regrouped
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
@@ -88,7 +89,7 @@ def settings_differ(before: Compared, after: Compared) -> Iterator[Diagnostic]:
         if first != second:
             text = f"the runs are of another {word}: {first} before, {second} after"
             yield Diagnostic("settings-differ", text)
-    rules = [_told(each.split_by for each in side.attributions) for side in (before, after)]
+    rules = [_told(map(split_by, side.attributions)) for side in (before, after)]
     if rules[0] != rules[1]:
         text = (
             f"kernels are split by different rules ({rules[0]} before, {rules[1]} after): shares of ops differ for "

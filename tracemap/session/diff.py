@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
+from tracemap.attribution.model import split_by
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.inputs import is_file
@@ -140,7 +141,7 @@ _BY_ONE_RULE: Final = Diagnostic(
 
 def _by_several_rules(sides: tuple[_Side, _Side]) -> bool:
     """Whether kernels of the two sides are split over their ops by different rules, or by what is seen differently."""
-    return len({each.split_by for _, side in sides for each in side.attributions}) > 1
+    return len({split_by(each) for _, side in sides for each in side.attributions}) > 1
 
 
 def _check_read_once(runs: Sides) -> None:

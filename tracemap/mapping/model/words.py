@@ -67,14 +67,15 @@ def word_of(operation: SourceOperation, parts: Sequence[SourceOperation]) -> str
     if only_renames(operation) or not computes(operation):
         return "constant" if is_constant(operation) and not makes_host_values(operation) else ""
     if operation.name in _BY_PARTS and (parts or operation.name == "linalg.generic"):
-        words = {_word(part.name) for part in parts if not part.name.endswith((".yield", ".return"))}
+        words = {word_of_name(part.name) for part in parts if not part.name.endswith((".yield", ".return"))}
         if words == _SUM_OF_PRODUCTS:
             return "product"
         return " ".join(sorted(words)) or "broadcast"  # what only hands on is that mostly
-    return _word(operation.name)
+    return word_of_name(operation.name)
 
 
-def _word(name: str) -> str:
+def word_of_name(name: str) -> str:
+    """What an operation of any dialect does, by its name alone."""
     found = _SPACES.match(name)
     stem = (found[1] if found else name).lower()
     beginning = next((word for begins, word in _BEGINNINGS.items() if stem.startswith(begins)), "")

@@ -18,6 +18,7 @@ from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member
+from tracemap.mapping.model.words import word_of_name
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.paths import path_to
 
@@ -71,7 +72,7 @@ def _stand_ins(
 ) -> dict[OpId, OpId]:
     members = {member.op for member in site.members}
     users: dict[OpId, set[OpId]] = {}
-    for maker, user in _edges(body, owners):
+    for maker, user in _edges(body, owners, facts):
         if {maker, user} <= members:
             users.setdefault(maker, set()).add(user)
     found: dict[OpId, OpId] = {}
@@ -84,14 +85,20 @@ def _stand_ins(
     return found
 
 
-def _edges(body: Sequence[BodyOp], owners: Owners) -> Iterator[tuple[OpId, OpId]]:
-    """Which op's work feeds which other op's: of what is of one op alone, inside of regions."""
+def _edges(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[OpId, OpId]]:
+    """Which op's work feeds which other op's: of what is of one op alone, inside of regions.
+
+    An op that the body has as the model has it, as a subtraction, made nothing beside it that could stand for others.
+    """
     for user in body:
         for operand in user.operands if user.parent >= 0 else ():
             if operand.producer < 0 or body[operand.producer].parent < 0:
                 continue
-            ours, theirs = owners.of(body[operand.producer].location), owners.of(user.location)
-            if len(ours) == len(theirs) == 1 and ours != theirs:
+            maker = body[operand.producer]
+            ours, theirs = owners.of(maker.location), owners.of(user.location)
+            if len(ours) != 1 or len(theirs) != 1 or ours == theirs:
+                continue
+            if word_of_name(maker.name) != word_of_name(facts.operations[ours[0].number].name):
                 yield ours[0], theirs[0]
 
 
