@@ -82,7 +82,8 @@ def test_an_export_that_is_none_is_refused(profile: Path, built: Built, tmp_path
     bundle = built("hand_mlp")
     export = printed(profile, tmp_path / "run.jsonl", "export", "--format=ireeperf-jsonl", "--output=-")
     text = export.read_text(encoding="utf-8")
-    export.write_text(text[: len(text) // 2], encoding="utf-8")
+    within_a_line = text.index("\n", len(text) // 2) + 10  # a text that ends with a line is a whole one
+    export.write_text(text[:within_a_line], encoding="utf-8")
     assert "run.jsonl: not an export of iree-profile: " in refusal(export, bundle)
     export.write_text(text.partition("\n")[0] + "\n", encoding="utf-8")
     assert refusal(export, bundle).endswith("[run-empty]\n")
