@@ -9,7 +9,7 @@ from tracemap.attribution.model import split_by
 from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regrouped
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import OpId, in_order
 from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
@@ -32,8 +32,8 @@ def regrouped(before: Compared, after: Compared, matches: Sequence[Match]) -> It
                 match.before,
                 match.after,
                 after.graph.op_by_id[match.after].name,
-                tuple(sorted(joined, key=lambda op: op.number)),
-                tuple(sorted(left, key=lambda op: op.number)),
+                in_order(joined),
+                in_order(left),
                 before.kernels_of.get(match.before, ()),
                 after.kernels_of.get(match.after, ()),
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable
 
 from tracemap.codec import Count, Record
 from tracemap.units import UNKNOWN, Integer, Text
@@ -48,6 +49,11 @@ class OpId(str):
     def number(self) -> int:
         """Its index among all operations of the model."""
         return int(self[2:])
+
+
+def in_order(ops: Iterable[OpId]) -> tuple[OpId, ...]:
+    """Ops as they are written in the model, each once."""
+    return tuple(sorted(set(ops), key=lambda op: op.number))
 
 
 PHASES = ("input", "abi", "preprocessing", "global-optimization", "dispatch-creation", "flow", "stream", "hal")

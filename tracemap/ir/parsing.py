@@ -174,12 +174,8 @@ def _is_shallow(module: Module) -> bool:
 
 def _take_apart(module: Module) -> None:
     """Remove operations from within: MLIR goes through all that is in one when it removes it, so each level anew."""
-    inside: list[Operation] = [module.operation]
-    found: list[Operation] = []
-    while inside:
-        found += inside
-        inside = [child for operation in inside for child in nested(operation)]
-    for operation in reversed(found[1:]):
+    _, *inside = walk(module.operation)
+    for operation in reversed(inside):
         if not any(list(result.uses) for result in operation.results):
             operation.erase()
 

@@ -30,13 +30,13 @@ from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed, works_of_raised
-from tracemap.mapping.sites.beside import add_beside, groups_beside
+from tracemap.mapping.sites.beside import Group, add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.products import Misplaced, misplaced_in, with_own_products
+from tracemap.mapping.sites.products import Misplaced, with_own_products
 from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
@@ -77,15 +77,13 @@ class Assembly:
         self._facts.work_out()
         for phase in ("input", "abi", "preprocessing", "global-optimization"):
             self._dumps.text(phase)
-        written = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
-        regions = [with_own_products(region, self._workers, self._facts) for region in written]
+        regions, misplaced = self._regions()
         flow = read_flow(self._parser, self._dumps.module("flow"))
         callers = public_callers(flow)
         host_names = self._host_names(flow)
         bodies: list[DispatchRegion | None] = list(pair_bodies(regions, flow.dispatches))
-        misplaced = [misplaced_in(body, self._workers, self._facts) for body in pair_bodies(written, flow.dispatches)]
         flow = self._with_added(flow, bodies)
-        sites, stand_ins = self._sites(flow, bodies, callers, regions)
+        sites, beside, stand_ins = self._sites(flow, bodies, callers, regions)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
@@ -93,7 +91,8 @@ class Assembly:
         ops = self._ops(placed.sites, host_names, commands, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
-        kernels = self._kernels(flow, placed.sites, bodies, stand_ins, misplaced)
+        of_bodies = [misplaced.get(id(body), {}) for body in bodies]
+        kernels = self._kernels(flow, placed.sites, bodies, beside, stand_ins, of_bodies)
         return TraceGraph(
             module=module(),
             functions=functions,
@@ -113,11 +112,18 @@ class Assembly:
             schedules=find_schedules(hal, [function.name for function in functions], transfer_ids),
         )
 
+    def _regions(self) -> tuple[list[DispatchRegion], Mapping[int, Misplaced]]:
+        """The bodies of the dispatch-creation phase, and by the identity of each what was located elsewhere in it."""
+        written = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
+        found = [with_own_products(region, self._workers, self._facts) for region in written]
+        return [region for region, _ in found], {id(region): misplaced for region, misplaced in found}
+
     def _kernels(
         self,
         flow: FlowProgram,
         sites: Sequence[Site],
         bodies: Sequence[DispatchRegion | None],
+        beside: Sequence[Group],
         stand_ins: Sequence[StandIns],
         misplaced: Sequence[Misplaced],
     ) -> tuple[Kernel, ...]:
@@ -125,9 +131,7 @@ class Assembly:
         pairs = zip(sites, bodies, strict=True)
         raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
-        beside = groups_beside(sites, bodies, self._workers, self._facts)
-        added: Sequence[Misplaced] = [{}] * (len(sites) - len(misplaced))  # which multiply nothing
-        untold = Untold(raised, rotations, beside, stand_ins, [*misplaced, *added])
+        untold = Untold(raised, rotations, beside, stand_ins, misplaced)
         return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
@@ -146,10 +150,10 @@ class Assembly:
         bodies: Sequence[DispatchRegion | None],
         callers: Mapping[str, str],
         regions: Sequence[DispatchRegion],
-    ) -> tuple[tuple[Site, ...], tuple[StandIns, ...]]:
+    ) -> tuple[tuple[Site, ...], tuple[Group, ...], tuple[StandIns, ...]]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these.
 
-        And of each site the ops whose locations stood in for others.
+        And of each site the ops that are computed side by side, and those whose locations stood in for others.
         """
         builder = SiteBuilder(self._workers, self._makers, self._facts, callers, flow.called_by_initializers)
         sites = list(builder.sites(flow.dispatches, bodies))
@@ -167,7 +171,8 @@ class Assembly:
         stand_ins = find_stand_ins(sites, bodies, self._workers, self._facts)
         meant = replace_stand_ins(sites, stand_ins, self._facts)
         found = add_absorbed(give_to_moves(meant, bodies, self._facts), bodies, self._workers, self._facts)
-        return add_beside(found, groups_beside(found, bodies, self._workers, self._facts), self._facts), stand_ins
+        beside = groups_beside(found, bodies, self._workers, self._facts)
+        return add_beside(found, beside, self._facts), beside, stand_ins
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""

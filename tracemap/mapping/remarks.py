@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracemap.graph.bundle import KERNELS_FOLDER
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import OpId, in_order
 from tracemap.graph.program import Kernel
 from tracemap.graph.remarks import Remark, Remarks
 from tracemap.mapping.compiler.remarks import NUMBERED, Origin, SaidRemark
@@ -78,5 +78,5 @@ def _remark(place: _Place, count: int, ops: Mapping[Integer, tuple[OpId, ...]]) 
 def _ops_by_line(kernel: Kernel, graph: TraceGraph) -> dict[Integer, tuple[OpId, ...]]:
     """The ops of each line with a step of ops; at `UNKNOWN` those of the kernel, which all other lines are of."""
     members = {member.op for site in kernel.sites for member in graph.site_by_id[site].members}
-    of_kernel = tuple(sorted(members, key=lambda op: op.number))
+    of_kernel = in_order(members)
     return {UNKNOWN: of_kernel, **{step.line: step.ops for step in kernel.steps if step.ops}}

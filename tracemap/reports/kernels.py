@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import OpId, in_order
 from tracemap.graph.program import Kernel
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
 from tracemap.machine.figures import outline_of
@@ -83,8 +83,7 @@ def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
     # Debug lines of code that the backend made up (prologues) name no line of a step.
     lines = tuple(line for line in loop.lines if line in ops_of)
     ops = {op for line in lines for op in ops_of[line]}
-    ordered = tuple(sorted(ops, key=lambda op: op.number))
-    return KernelLoop(loop.parent, loop.header, ordered, lines, sum(loop.lines.values()))
+    return KernelLoop(loop.parent, loop.header, in_order(ops), lines, sum(loop.lines.values()))
 
 
 def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from tracemap.attribution.join.run import EXECUTE
 from tracemap.attribution.model import ResidualReason, SiteResult
 from tracemap.attribution.result.shares import Splitting
-from tracemap.attribution.result.totals import Totals
 from tracemap.attribution.scan.scan import Scan
 from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.graph.model import TraceGraph
@@ -36,7 +35,7 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
         text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
         yield Diagnostic("equal-members", text)
     yield from _of_values(graph, scan)
-    yield from _of_steps(graph, by)
+    yield from _of_steps(by)
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
@@ -117,21 +116,13 @@ def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
             yield Diagnostic("values-unknown", text)
 
 
-def _of_steps(graph: TraceGraph, by: Splitting) -> Iterator[Diagnostic]:
+def _of_steps(by: Splitting) -> Iterator[Diagnostic]:
     """Samples and counts that name a kernel of several sites."""
-    for metric, how in ((SAMPLES, "by the time that they took"), (INSTRUCTIONS, _spread_by(graph, by.totals))):
+    for metric in (SAMPLES, INSTRUCTIONS):
         if count := by.steps.spread[metric]:
+            how = by.totals.spread_by(metric)
             text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them {how}"
             yield Diagnostic("steps-spread", text)
-
-
-def _spread_by(graph: TraceGraph, of_places: Totals) -> str:
-    """What simulated counts are spread over sites by, as `Totals.parts_of` does."""
-    sites = [total for place, total in of_places.places.items() if place in graph.site_by_id]
-    if not any(total.calls for total in sites):
-        return "in equal parts, as nothing tells how often they ran"
-    told = all(isinstance(total.tiles, int) for total in sites)
-    return f"by how {'many workgroups' if told else 'often'} they ran"
 
 
 def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:

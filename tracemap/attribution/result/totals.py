@@ -60,15 +60,28 @@ class Totals:
         which a call has as many as the sizes of its operands ask for.
         """
         sites = self.scan.targets[target].places
+        _, amounts = self._spread(sites, metric)
+        return sites, amounts
+
+    def spread_by(self, metric: str) -> str:
+        """What of a metric of steps names only kernels of several sites is spread over these by, in words."""
+        number = [each.name for each in self.scan.step_metrics].index(metric)
+        targets = {row.target for row in self.scan.step_rows if row.target >= 0 and row.values[number]}
+        places = [self.scan.targets[target].places for target in targets]
+        return " and ".join(sorted({self._spread(sites, metric)[0] for sites in places if len(sites) > 1}))
+
+    def _spread(self, sites: Sequence[str], metric: str) -> tuple[str, Sequence[int]]:
         for time in TIME_METRICS if metric == SAMPLES else ():
             costs = [self.at(site).sums.get(time, 0) for site in sites]
             if any(costs):
-                return sites, costs
+                return "by the time that they took", costs
         tiles = [count for site in sites if isinstance(count := self.at(site).tiles, int)]
-        for amounts in (tiles if len(tiles) == len(sites) else [], [self.at(site).calls for site in sites]):
-            if any(amounts):
-                return sites, amounts
-        return sites, [1] * len(sites)
+        if len(tiles) == len(sites) and any(tiles):
+            return "by how many workgroups they ran", tiles
+        calls = [self.at(site).calls for site in sites]
+        if any(calls):
+            return "by how often they ran", calls
+        return "in equal parts, as nothing tells how often they ran", [1] * len(sites)
 
     def slowest(self, place: str) -> tuple[SlowCall, ...]:
         """The slowest calls of all targets of a place."""

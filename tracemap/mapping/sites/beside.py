@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.ops import Evidence, OpId, in_order
 from tracemap.graph.program import Membership, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
@@ -21,9 +21,8 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.origins import Origin
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.paths import path_to
+from tracemap.mapping.sites.products import MULTIPLIES
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
-
-_MULTIPLIES = frozenset({"arith.mulf", "arith.muli"})
 
 Group = tuple[OpId, ...]
 """Ops of the model that one operation computes: that which it is located at, then the others, in the model's order."""
@@ -52,8 +51,7 @@ def with_beside(steps: Sequence[Step], groups: Sequence[Group]) -> tuple[Step, .
     whole = {group[0]: group for group in groups if group}
 
     def ops(step: Step) -> tuple[OpId, ...]:
-        found = dict.fromkeys(each for op in step.ops for each in whole.get(op, (op,)))
-        return tuple(sorted(found, key=lambda op: op.number))
+        return in_order(each for op in step.ops for each in whole.get(op, (op,)))
 
     return tuple(structs.replace(step, ops=ops(step)) for step in steps)
 
@@ -86,7 +84,7 @@ def _products(op: BodyOp, body: Sequence[BodyOp], owners: Owners) -> int:
     """How many sums of products an operation computes of which nothing tells whose they are."""
     if len(op.results) < 2 or op.iterations in {result.elements for result in op.results} - {UNKNOWN}:
         return 0
-    inside = (each for each in body if each.parent == op.index and each.name in _MULTIPLIES)
+    inside = (each for each in body if each.parent == op.index and each.name in MULTIPLIES)
     return sum(1 for each in inside if not owners.of(each.location))
 
 

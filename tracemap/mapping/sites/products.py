@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import OpId, in_order
 from tracemap.graph.program import Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
@@ -23,26 +23,22 @@ from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN
 
 _ADDS = frozenset({"arith.addf", "arith.addi"})
-_MULTIPLIES = frozenset({"arith.mulf", "arith.muli"})
+MULTIPLIES = frozenset({"arith.mulf", "arith.muli"})
 _SUMS_OF_PRODUCTS = frozenset({"product", "convolve"})
 
 Misplaced = Mapping[OpId, OpId]
 """Ops at which multiplications of a site are located, and the products that they belong to."""
 
 
-def with_own_products(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> DispatchRegion:
-    """A site's body in which each multiplication of a product has the product's location."""
-    places = {multiply.index: add.location for multiply, add in _misplaced(region.body, owners, facts)}
-    if not places:
-        return region
+def with_own_products(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> tuple[DispatchRegion, Misplaced]:
+    """A site's body in which each multiplication of a product has the product's location, and where they had been."""
+    pairs = list(_misplaced(region.body, owners, facts))
+    if not pairs:
+        return region, {}
+    places = {multiply.index: add.location for multiply, add in pairs}
     body = (replace(op, location=places.get(op.index, op.location)) for op in region.body)
-    return replace(region, body=tuple(body))
-
-
-def misplaced_in(region: DispatchRegion | None, owners: Owners, facts: ModelFacts) -> Misplaced:
-    """What `with_own_products` changes in a body."""
-    pairs = () if region is None else _misplaced(region.body, owners, facts)
-    return {op: owners.of(add.location)[0] for multiply, add in pairs for op in owners.of(multiply.location)}
+    found = {op: owners.of(add.location)[0] for multiply, add in pairs for op in owners.of(multiply.location)}
+    return replace(region, body=tuple(body)), found
 
 
 def with_products(steps: Sequence[Step], misplaced: Sequence[Misplaced]) -> tuple[Step, ...]:
@@ -53,9 +49,9 @@ def with_products(steps: Sequence[Step], misplaced: Sequence[Misplaced]) -> tupl
 
     def placed(step: Step) -> Step:
         inside = set() if step.parent is UNKNOWN else around.get(step.parent, set())
-        if step.op_name not in _MULTIPLIES or not inside or not others & {*step.ops}:
+        if step.op_name not in MULTIPLIES or not inside or not others & {*step.ops}:
             return step
-        return structs.replace(step, ops=tuple(sorted(({*step.ops} - others) | inside, key=lambda op: op.number)))
+        return structs.replace(step, ops=in_order(({*step.ops} - others) | inside))
 
     return tuple(map(placed, steps))
 
@@ -70,7 +66,7 @@ def _misplaced(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Ite
             continue
         for operand in op.operands:
             multiply = _behind_conversions(operand.producer, body)
-            if multiply is not None and multiply.name in _MULTIPLIES and owners.of(multiply.location) not in ((), own):
+            if multiply is not None and multiply.name in MULTIPLIES and owners.of(multiply.location) not in ((), own):
                 yield multiply, op
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import OpId, in_order
 from tracemap.graph.program import Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
@@ -51,8 +51,7 @@ def with_rotations(steps: Sequence[Step], rotations: Sequence[Rotation]) -> tupl
 
 
 def _ops(rotations: Sequence[Rotation], *, negates: bool) -> tuple[OpId, ...]:
-    found = dict.fromkeys(each.negate if negates else each.join for each in rotations)
-    return tuple(sorted(found, key=lambda op: op.number))
+    return in_order(each.negate if negates else each.join for each in rotations)
 
 
 def _rotations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[int, Rotation]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from msgspec import structs
 
-from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.ops import Evidence, OpId, in_order
 from tracemap.graph.program import Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
@@ -62,7 +62,7 @@ def without_stand_ins(steps: Sequence[Step], found: Sequence[StandIns], members:
     meant = {op: other for stand_ins in found for op, other in stand_ins.items() if op not in members}
 
     def ops(step: Step) -> tuple[OpId, ...]:
-        return tuple(sorted({meant.get(op, op) for op in step.ops}, key=lambda op: op.number))
+        return in_order(meant.get(op, op) for op in step.ops)
 
     return tuple(structs.replace(step, ops=ops(step)) for step in steps)
 

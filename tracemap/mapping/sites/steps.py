@@ -7,12 +7,12 @@ place of two bodies is the same step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
 
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import OpId, in_order
 from tracemap.graph.program import Kernel, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelText, LocatedStep
@@ -136,7 +136,7 @@ def _lowered_again(steps: Sequence[Step], works: Sequence[Works]) -> tuple[Step,
             inside.setdefault(step.parent, {}).update(dict.fromkeys(found[step.line]))
     return tuple(
         structs.replace(
-            step, ops=_ordered(inside.get(step.line, found[step.line])) if lasts & {*step.ops} else step.ops
+            step, ops=in_order(inside.get(step.line, found[step.line])) if lasts & {*step.ops} else step.ops
         )
         for step in steps
     )
@@ -149,10 +149,6 @@ def _working(step: Step, works: Sequence[Works]) -> list[OpId]:
     for op in step.ops:
         found += [at_site[op].get(work, op) for at_site in works if op in at_site] or [op]
     return found
-
-
-def _ordered(ops: Iterable[OpId]) -> tuple[OpId, ...]:
-    return tuple(sorted(dict.fromkeys(ops), key=lambda op: op.number))
 
 
 def _ops_of(step: LocatedStep, owners: Owners) -> tuple[OpId, ...]:
@@ -187,7 +183,7 @@ def _translation(shown: Sequence[BodyOp], other: Sequence[BodyOp], owners: Owner
 
 def _everywhere(ops: Sequence[OpId], translations: Sequence[Translation]) -> tuple[OpId, ...]:
     """The ops themselves and what they are at the kernel's sites, each once, in the order of the model."""
-    return _ordered([*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))])
+    return in_order([*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))])
 
 
 def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int:
