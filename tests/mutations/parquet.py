@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -41,13 +42,19 @@ _TEXTS = (
 )
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """One for all changes of a worker: to open one takes longer than a change."""
+    return duckdb.connect()
+
+
 @contextmanager
 def _opened(data: bytes) -> Iterator[tuple[duckdb.DuckDBPyConnection, str, Path]]:
     """A connection, the table's SQL and a path to write to."""
-    with tempfile.TemporaryDirectory() as work, duckdb.connect() as connection:
+    with tempfile.TemporaryDirectory() as work:
         old = Path(work) / "old.parquet"
         old.write_bytes(data)
-        yield connection, str(old), Path(work) / "new.parquet"
+        yield _database(), str(old), Path(work) / "new.parquet"
 
 
 def changed_parquet_header(data: bytes, dice: random.Random) -> bytes:

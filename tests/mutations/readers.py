@@ -92,12 +92,33 @@ def _read_compiled(folder: Path, dice: random.Random) -> None:
     run_command("diff", bundle, bundle, "--format", dice.choice(("text", "json")))
 
 
+_WITH_COMMAND = 0.1
+"""The part of the tries of a run that a command reads: what comes after the reading takes up to ten times as long."""
+
+
 def _read_run(name: str, folder: Path, dice: random.Random) -> None:
+    if dice.random() >= _WITH_COMMAND:
+        _read_cells(folder / name)
+        return
     # A run may name its own bundle; what it names then comes from the damaged file.
     named = ("--map", folder / inputs.BUNDLE) if dice.random() < 0.8 else ()
     form = dice.choice(("text", "json", "csv"))
     lax = ("--allow-mismatch",) if dice.random() < 0.5 else ()
     run_command("attribute", folder / name, *named, *lax, "--format", form)
+
+
+def _read_cells(path: Path, kernel: str = "") -> None:
+    """What a run says of itself, and all that was measured, as numbers."""
+    from tracemap.attribution.scan.metrics import value_of
+    from tracemap.attribution.scan.tables import Tables
+    from tracemap.measurements.columns import events_sql
+    from tracemap.measurements.sql import asked_database
+    from tracemap.session.runs import opened_runs
+
+    with opened_runs([path], dispatch=kernel) as (run,), asked_database() as connection:
+        values = ", ".join(f"sum({value_of(metric, run)})" for metric in run.metrics) or "count(*)"
+        text = f"SELECT kind, {values} FROM ({events_sql(run)}) AS event WHERE NOT warmup GROUP BY ALL"
+        Tables(connection, (run,), 0).query(text)
 
 
 def changed_module(data: bytes, dice: random.Random) -> bytes:
@@ -196,7 +217,11 @@ def _read_hook_csv(folder: Path, dice: random.Random) -> None:
 
 
 def _read_calls_of_kernel(folder: Path, dice: random.Random) -> None:
-    named = ("--dispatch", "mlp_dispatch_0_matmul_32x256x784_f32")
+    kernel = "mlp_dispatch_0_matmul_32x256x784_f32"
+    if dice.random() >= _WITH_COMMAND:
+        _read_cells(folder / inputs.HOOK_CSV, kernel)
+        return
+    named = ("--dispatch", kernel)
     form = dice.choice(("text", "json", "csv"))
     run_command("attribute", folder / inputs.HOOK_CSV, "--map", folder / inputs.BUNDLE, *named, "--format", form)
 

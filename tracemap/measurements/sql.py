@@ -57,15 +57,27 @@ def _opened() -> duckdb.DuckDBPyConnection:
 def asked_database() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection for questions about files: nothing is made or set in it.
 
-    One that met a damaged file answers nothing any more, so it is closed where anything goes wrong.
+    Some damage of a file is to DuckDB an error of its own, after which the database answers nothing any more.
     """
     connection = _opened()
     try:
         yield connection
-    except BaseException:
-        connection.close()
+    except BaseException as error:
+        if isinstance(error, Exception) and _answers(connection):
+            _idle.append(connection)
+        else:
+            connection.close()
         raise
     _idle.append(connection)
+
+
+def _answers(connection: duckdb.DuckDBPyConnection) -> bool:
+    import duckdb
+
+    try:
+        return connection.execute("SELECT 1").fetchall() == [(1,)]
+    except duckdb.Error:
+        return False
 
 
 @contextmanager

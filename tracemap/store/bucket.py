@@ -118,6 +118,15 @@ class Bucket:
 
         connection.register_filesystem(Ranges(self, _SCHEME))
 
+    @contextmanager
+    def asked(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """As `Place.asked`: no other place's connection, which would ask this one."""
+        import duckdb
+
+        with duckdb.connect() as connection:
+            self.open_to(connection)
+            yield connection
+
     def check_answers(self) -> None:
         """As `Place.check_answers`."""
         with self._lock:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.errors import StoreInvalid, TargetUnwritable
+from tracemap.measurements.sql import asked_database
 from tracemap.owned.home import beside
 from tracemap.store.places import fault_of, is_listed
 
@@ -74,6 +75,10 @@ class Folder:
 
     def open_to(self, connection: duckdb.DuckDBPyConnection) -> None:
         """As `Place.open_to`: paths are what DuckDB reads anyway."""
+
+    def asked(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """As `Place.asked`."""
+        return asked_database()
 
     def check_answers(self) -> None:
         """As `Place.check_answers`: a folder's files are read, or each says why not."""

@@ -175,8 +175,7 @@ def reader(place: Place) -> Iterator[duckdb.DuckDBPyConnection]:
     Raises:
         StoreInvalid: as `Place.check_answers`, where a query fails for that.
     """
-    with duckdb.connect() as connection:
-        place.open_to(connection)
+    with place.asked() as connection:
         try:
             yield connection
         except reading_errors():

@@ -81,6 +81,9 @@ class Place(Protocol):
     def open_to(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Let DuckDB read the files by what they are called."""
 
+    def asked(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """A connection for a few questions about the files."""
+
     def check_answers(self) -> None:
         """Refuse to go on where a file could not be read because the place did not answer: no file is to blame.
 
