@@ -14,6 +14,7 @@ import numpy as np
 
 from tracemap.codec import view
 from tracemap.errors import StoreInvalid, UsageInvalid
+from tracemap.measurements.model import calls_counted
 from tracemap.store.changed import (
     FleetChange,
     FleetComparison,
@@ -34,6 +35,7 @@ from tracemap.store.hosts import outliers
 from tracemap.store.layout import COSTS, SPREADS
 from tracemap.store.lineage import Names
 from tracemap.store.nightlies import compared
+from tracemap.store.tables import told
 from tracemap.store.trends import EVERY, Observations, changes
 from tracemap.units import UNKNOWN, Text, Unknown
 
@@ -167,13 +169,14 @@ def observed(
 
 def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mapping[int, dict[int, float]]:
     """By run and key what an op costs in an invocation."""
-    iterations = {row["number"]: row["iterations"] for row in rows}
+    calls = {row["number"]: calls_counted(metric, told(row["iterations"])) for row in rows}
     found: dict[int, dict[int, float]] = {}
     for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
         if cost is None:
             raise StoreInvalid("the store cannot be read: a cost is lost")
-        if iterations[run]:
-            found.setdefault(run, {})[key] = int(cost) / iterations[run]
+        of_run = calls[run]
+        if isinstance(of_run, int) and of_run:
+            found.setdefault(run, {})[key] = int(cost) / of_run
     for run, key, cost in engine.rows(MEDIANS.format(metric=text_literal(metric))):
         found.setdefault(run, {})[key] = float(int(cost))
     return found
