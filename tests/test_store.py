@@ -514,3 +514,26 @@ def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recor
     assert "hand_multifunc, function encode: 1 run, per invocation" in check_cli(
         "store", "query", "--store", folder, "--group-by", "function"
     )
+
+
+def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """Nights on which another function was called are no nights on which the model became slower."""
+    folder, bundle = tmp_path / "store", built("hand_multifunc")
+    for number, function in enumerate(("encode", "decode")):
+        run = recorded(f"hand_multifunc.{function}")
+        add(bundle, folder, run, "--tag", f"night={number}")
+    models = json_cli("store", "trend", "--store", folder)["models"]
+    assert [(model["model"], model["function"]) for model in models] == [
+        ("hand_multifunc", "decode"),
+        ("hand_multifunc", "encode"),
+    ]
+    for model in models:
+        (alone,) = attributed(bundle, [recorded(f"hand_multifunc.{model['function']}")])
+        costs = {op["op"]: op["metrics"]["cpu_ns"]["per_invocation"]["median"] for op in alone["ops"]}
+        assert model["dearest"]
+        for each in model["dearest"]:
+            assert [point["cost"] for point in each["points"]] == [costs[each["op"]["op"]]]
+    said = check_cli("store", "trend", "--store", folder)
+    assert "hand_multifunc, function decode: no change can be told" in said
+    refused = failed("store", "compare", "--store", folder, "--before", "tag.night=0", "--after", "tag.night=1")
+    assert "no model has runs of one function on both sides" in refused.stderr
