@@ -241,8 +241,13 @@ def test_several_runs_of_one_kind_add_up_and_others_do_not(tmp_path: Path) -> No
     assert both.run.iterations == 7
     assert (attributed(one).run.invocation, both.run.invocation) == (timed, UNTIMED)
     assert [each.calls for each in both.sites] == [4, 2, 2]
-    with pytest.raises(UsageInvalid, match="do not add up"):
+    with pytest.raises(
+        UsageInvalid, match=r"3\.parquet ran on local-task with 1 worker, .* with 2 workers: they do not"
+    ):
         attributed(one, serial)
+    bare = csv_of(tmp_path / "4.csv", "kernel,cpu_ns\nk0,1\n")
+    with pytest.raises(UsageInvalid, match=r"4\.csv ran on a device that it does not tell, .* do not add up"):
+        attributed(one, bare)
 
 
 def test_percentiles_of_an_op_in_several_sites_are_over_all_its_calls(tmp_path: Path) -> None:

@@ -408,3 +408,46 @@ def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Buil
     asked = json_cli(*words, "--rule", "measured")
     (told,) = [each["message"] for each in asked["diagnostics"] if each["slug"] == "rules-differ"]
     assert "(measured by simulated instructions before, measured by samples after)" in told
+
+
+LAYERS = """
+func.func @main(%x: tensor<?x64xf32>, %w: tensor<64x64xf32>) -> tensor<?x64xf32> {
+  %0 = call @layer(%x, %w) : (tensor<?x64xf32>, tensor<64x64xf32>) -> tensor<?x64xf32>
+  %1 = call @layer(%0, %w) : (tensor<?x64xf32>, tensor<64x64xf32>) -> tensor<?x64xf32>
+  return %1 : tensor<?x64xf32>
+}
+func.func private @layer(%x: tensor<?x64xf32>, %w: tensor<64x64xf32>) -> tensor<?x64xf32> {
+  %first = arith.constant 0 : index
+  %rows = tensor.dim %x, %first : tensor<?x64xf32>
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty(%rows) : tensor<?x64xf32>
+  %zeros = linalg.fill ins(%zero : f32) outs(%empty : tensor<?x64xf32>) -> tensor<?x64xf32>
+  %product = linalg.matmul ins(%x, %w : tensor<?x64xf32>, tensor<64x64xf32>)
+      outs(%zeros : tensor<?x64xf32>) -> tensor<?x64xf32>
+  %tanh = math.tanh %product : tensor<?x64xf32>
+  %exp = math.exp %tanh : tensor<?x64xf32>
+  return %exp : tensor<?x64xf32>
+}
+"""
+
+
+def test_what_other_inputs_cost_is_not_the_machines_part(tmp_path: Path) -> None:
+    """Four times the rows are four times the work of unchanged code, not a machine that is a quarter as fast."""
+    model, bundle = tmp_path / "layers.mlir", tmp_path / "layers.tracemap"
+    model.write_text(LAYERS)
+    check_cli("build", model, "-o", bundle)
+    runs = {name: tmp_path / f"{name}.parquet" for name in ("few", "many", "again")}
+    for name, run in runs.items():
+        rows = "16" if name == "few" else "64"
+        check_cli("record", bundle, "--dim", rows, "--serial", "--iterations", "20", "-o", run)
+
+    def compared(one: str, two: str) -> tuple[int, list[str]]:
+        made = json_cli("diff", runs[one], runs[two], "--map-a", bundle, "--map-b", bundle)
+        said = [each["message"] for each in made["diagnostics"] if each["slug"] == "settings-differ"]
+        return made["drift"]["ops"], said
+
+    unchanged, (said,) = compared("few", "many")
+    assert unchanged == 0
+    assert said.startswith("the runs are of other inputs: argument 0 is 16x64xf32: ")
+    assert " before, 64x64xf32: " in said
+    assert compared("many", "again")[1] == []

@@ -162,10 +162,12 @@ def test_an_event_never_takes_another_columns_name(name: str, recording: HookRec
 def test_the_table_is_a_run_whose_parts_add_up(built: Built, recording: HookRecording, tmp_path: Path) -> None:
     target = tmp_path / "calls.parquet"
     write_calls(recording, target, StatsOptions())
-    assert [metric.name for metric in read_run(target).metrics] == ["duration_ns", *EVENTS]
+    run = read_run(target)
+    assert [metric.name for metric in run.metrics] == ["cpu_ns", *EVENTS]  # of the worker, not of the wall
+    assert [told.slug for told in run.header.diagnostics] == ["calls-of-workgroups"]
     # On a busy machine some call may take longer than its like, which is nobody's otherwise.
     done = run_cli("attribute", target, "--map", built("hand_mlp"), "--keep-disturbed")
     assert done.returncode == 0, done.stderr
     ((faults, time),) = sql(f"SELECT sum(\"page-faults\"), sum(duration_ns) FROM '{target}'").fetchall()
-    assert f"duration_ns: measured {time} = attributed {time} + residual 0 ns" in done.stdout
+    assert f"cpu_ns: measured {time} = attributed {time} + residual 0 ns" in done.stdout
     assert f"page-faults: measured {faults} = attributed {faults} + residual 0 count" in done.stdout

@@ -377,9 +377,16 @@ def test_a_failing_write_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["workgroup", "workgroups"])
 def test_numbers_of_workgroups_measure_nothing(prefix: str, tmp_path: Path) -> None:
-    """An index (`workgroup_x`, in tables of calls) is not read; a count (`workgroups_x`) is a column of its own."""
+    """An index (`workgroup_x`, in tables of calls) is not read; a count (`workgroups_x`) is a column of its own.
+
+    What has an index is the call of a workgroup, whose duration is time of its worker, where none is told beside it.
+    """
     path = table(tmp_path, f"kernel,{prefix}_x,{prefix}_y,{prefix}_z,duration_ns\nk,7,8,9,1\n")
-    assert [metric.name for metric in read_run(path).metrics] == ["duration_ns"]
+    assert [metric.name for metric in read_run(path).metrics] == [
+        "cpu_ns" if prefix == "workgroup" else "duration_ns",
+    ]
+    both = table(tmp_path, f"kernel,{prefix}_x,duration_us,cpu_us\nk,7,2,1\n", "both.csv")
+    assert [metric.name for metric in read_run(both).metrics] == ["duration_ns", "cpu_ns"]
     row = dict(zip(COLUMNS, rows_of(path)[0], strict=True))
     counts = [row[f"workgroups_{axis}"] for axis in "xyz"]
     assert counts == ([7, 8, 9] if prefix == "workgroups" else [None] * 3)

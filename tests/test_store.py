@@ -479,3 +479,61 @@ def test_shares_are_those_of_attribute(bundle: Path, tmp_path: Path) -> None:
     assert {row["op"]: row["share"] for row in rows if row["op"]} == {op: f"{share} %" for op, share in told.items()}
     (waited,) = (row for row in rows if row["name"] == "disturbance")
     assert waited["share"] == ""
+
+
+def test_simulated_counts_are_of_the_one_call_that_each_run_simulated(bundle: Path, tmp_path: Path) -> None:
+    """They are what `attribute` shows, however many calls are timed beside them, over all runs and in each."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("there is no valgrind")
+    recorded = [tmp_path / f"{timed}.parquet" for timed in (2, 5)]
+    for run in recorded:
+        check_cli("record", bundle, "--cache-sim", "--iterations", run.stem, "-o", run)
+    one = {op["op"]: op["metrics"]["Ir"]["attributed"] for op in attributed(bundle, recorded[:1])[0]["ops"]}
+    store = tmp_path / "store"
+    add(bundle, store, *recorded)
+    (group,) = query(store, "--metric", "Ir,cpu_ns")["groups"]
+    assert {each["name"]: each["invocations"] for each in group["metrics"]} == {"Ir": 2, "cpu_ns": 7}
+    assert {op["op"]: op["amounts"]["Ir"] for op in group["ops"]} == {op: 2 * cost for op, cost in one.items()}
+    (model,) = json_cli("store", "trend", "--store", store, "--metric", "Ir")["models"]
+    costs = {each["op"]["op"]: [point["cost"] for point in each["points"]] for each in model["dearest"]}
+    assert costs
+    assert costs == {op: [one[op]] for op in costs}
+
+
+def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """As in `attribute`: sums are shown, which `--group-by function` makes those of one invocation."""
+    folder = tmp_path / "store"
+    for function in ("encode", "decode"):
+        add(built("hand_multifunc"), folder, recorded(f"hand_multifunc.{function}"))
+    (group,) = query(folder)["groups"]
+    assert [metric["invocations"] for metric in group["metrics"]] == [None]
+    said = check_cli("store", "query", "--store", folder)
+    assert "hand_multifunc: 2 runs, sums: runs are of several functions (--group-by function)" in said
+    apart = query(folder, "--group-by", "function")["groups"]
+    assert [metric["invocations"] for each in apart for metric in each["metrics"]] == [3, 3]
+    assert "hand_multifunc, function encode: 1 run, per invocation" in check_cli(
+        "store", "query", "--store", folder, "--group-by", "function"
+    )
+
+
+def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """Nights on which another function was called are no nights on which the model became slower."""
+    folder, bundle = tmp_path / "store", built("hand_multifunc")
+    for number, function in enumerate(("encode", "decode")):
+        run = recorded(f"hand_multifunc.{function}")
+        add(bundle, folder, run, "--tag", f"night={number}")
+    models = json_cli("store", "trend", "--store", folder)["models"]
+    assert [(model["model"], model["function"]) for model in models] == [
+        ("hand_multifunc", "decode"),
+        ("hand_multifunc", "encode"),
+    ]
+    for model in models:
+        (alone,) = attributed(bundle, [recorded(f"hand_multifunc.{model['function']}")])
+        costs = {op["op"]: op["metrics"]["cpu_ns"]["per_invocation"]["median"] for op in alone["ops"]}
+        assert model["dearest"]
+        for each in model["dearest"]:
+            assert [point["cost"] for point in each["points"]] == [costs[each["op"]["op"]]]
+    said = check_cli("store", "trend", "--store", folder)
+    assert "hand_multifunc, function decode: no change can be told" in said
+    refused = failed("store", "compare", "--store", folder, "--before", "tag.night=0", "--after", "tag.night=1")
+    assert "no model has runs of one function on both sides" in refused.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.conftest import Built, Recorded
 from tests.recording import Row, events
 from tests.support import check_cli, json_cli, run_cli
 from tracemap.errors import UsageInvalid
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
 from tracemap.measurements.runfile import read_run
 from tracemap.measurements.window import cut
 from tracemap.options.attribute import ALL, Window
@@ -105,6 +107,48 @@ def test_two_windows_have_what_the_run_has(recorded: Recorded, built: Built) -> 
         assert sum(measured) == next(each["measured"] for each in whole["metrics"] if each["name"] == name)
     said = check_cli("attribute", run, "--map", bundle, "--to", f"{at:.9f}")
     assert said.startswith(f"note [window]: these are the 1 of {len(began)} calls that began from 0 s to {at:g} s\n")
+
+
+def sums(table: Path) -> Counter[str]:
+    """What is counted in all measured rows of steps, by metric; `outside`: the samples that lie in no kernel."""
+    found = Counter[str]()
+    for row in events(table):
+        if row["kind"] == "step" and not row["warmup"]:
+            found.update({name: row[name] or 0 for name in STEP_METRICS if name in row})
+            found["outside"] += row["samples"] or 0 if row["kernel"] is None else 0
+    return found
+
+
+def test_samples_have_times_of_their_own_and_what_was_simulated_is_of_no_window(built: Built, tmp_path: Path) -> None:
+    """Samples outside of kernels belong to windows as those in them do; one call was simulated, of no window."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("there is no valgrind")
+    bundle, recording = built("jax_mlp"), tmp_path / "seen.parquet"
+    more = ("--cache-sim", "--sample", "4999", "--iterations", "3000", "--warmup", "3")
+    check_cli("record", bundle, *more, "-o", recording)
+    run = read_run(recording)
+    began = sorted(calls_of(events(recording)).values())
+    at = (began[len(began) // 2] - began[0]) / SECOND
+    parts = [sums(cut(run, window, tmp_path).table) for window in (Window(0, at), Window(at))]
+    whole = sums(recording)
+    assert whole["outside"] > 0
+    for name in (SAMPLES, "outside"):
+        assert parts[0][name] + parts[1][name] == whole[name], name
+    assert whole[INSTRUCTIONS] > 0
+    for name in STEP_METRICS:
+        assert name == SAMPLES or parts[0][name] == parts[1][name] == whole[name], name
+    found = json_cli("attribute", recording, "--map", bundle, "--from", f"{at:.9f}", "--format", "json")
+    assert found["rule"] == "measured"
+    refused = run_cli("attribute", recording, "--map", bundle, "--from", "3600")
+    assert refused.returncode == 2
+    assert "no call began from 3600 s; the last one at " in refused.stderr
+
+
+def test_samples_alone_begin_by_themselves(tmp_path: Path) -> None:
+    """A run of samples alone, as another tool takes them, has windows of these."""
+    table = tmp_path / "run.csv"
+    table.write_text("kind,kernel,step,start_ns,samples\n" + "".join(f"step,k,1,{at * SECOND},1\n" for at in range(4)))
+    assert sums(cut(read_run(table), Window(1, 3), tmp_path).table)[SAMPLES] == 2
 
 
 def test_what_is_known_of_all_calls_is_not_of_some(recorded: Recorded, tmp_path: Path) -> None:

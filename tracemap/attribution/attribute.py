@@ -55,9 +55,15 @@ def check_addable(runs: Sequence[tuple[str, RunHeader]]) -> None:
     for other, header in others:
         if (header.device, header.workers) != (first.device, first.workers):
             raise UsageInvalid(
-                f"{other} ran on {header.device} with {header.workers} workers, {path} on {first.device} with "
-                f"{first.workers}: they do not add up; attribute them one at a time"
+                f"{other} ran on {_where(header)}, {path} on {_where(first)}: they do not add up; "
+                "attribute them one at a time"
             )
+
+
+def _where(header: RunHeader) -> str:
+    """The device of a run and its workers, for a sentence."""
+    device = "a device that it does not tell" if header.device is UNKNOWN else header.device
+    return f"{device} with {plural(header.workers, 'worker')}" if isinstance(header.workers, int) else str(device)
 
 
 def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> Iterator[Diagnostic]:

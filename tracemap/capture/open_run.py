@@ -48,6 +48,7 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
     """
     named = said_of(str(path))
     if not is_file(str(path)):
+        _refuse_folder(path)
         path = _copied(path, folder)
     form = Form.PROFILE if path.suffix == ".ireeprof" else form_of(path)
     if dispatch and form is not Form.HOOK_CSV:
@@ -59,6 +60,19 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
         read = _reader(form, dispatch)(path, connection)
         write_run(read.header, read.events, table, force=True)
     return replace(read_run(table), has_header=False, given=named)
+
+
+def _refuse_folder(path: Path) -> None:
+    """Say where the runs of a folder are: those of a bundle lie in it, what the hook recorded has to be made one."""
+    if str(path) == "-" or not path.is_dir():
+        return
+    runs = path / "runs"
+    if runs.is_dir():
+        raise RunInvalid(f"{path}: is a bundle; name one of its runs, which lie in {runs}")
+    raise RunInvalid(
+        f"{path}: is a folder; if the hook recorded into it, tracemap stats {path} --calls calls.parquet makes "
+        "the table of its calls, which is read as a run"
+    )
 
 
 def _copied(path: Path, folder: Path) -> Path:

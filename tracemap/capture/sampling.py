@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _OF_DISPATCH = ("command_buffer_id", "command_index", "submission_id", "site", "call", "invocation", "start_ns")
-"""What a row of a step has from the dispatch that it was seen in."""
+"""What a row of a step has from the dispatch that it was seen in; `start_ns` is its own time where none is known."""
 
 
 def add_samples(
@@ -127,6 +127,7 @@ LEFT JOIN d ON d.row = running.row
 _OWN_CELLS: Final = {
     "kind": "'step'",
     "kernel": "k.kernel",
+    "start_ns": "coalesce(d.start_ns, s.time_ns)",
     "warmup": "coalesce(d.warmup, s.time_ns < (SELECT min(start_ns) FROM {events} WHERE NOT warmup), false)",
     "thread": "CAST(s.tid AS VARCHAR)",
     "cpu": "s.cpu",

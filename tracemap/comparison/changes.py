@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import PurePath
 
 from tracemap.attribution.model import split_by
 from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regrouped
@@ -72,8 +74,11 @@ def _counterparts(before: Compared, after: Compared, matches: Sequence[Match]) -
     return found
 
 
-def settings_differ(before: Compared, after: Compared) -> Iterator[Diagnostic]:
-    """What runs were made with and that costs depend on, where it differs."""
+def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> Iterator[Diagnostic]:
+    """What runs were made with and that costs depend on, where it differs.
+
+    Inputs are what the same model was called with; those of an edited one are others by themselves.
+    """
     ones, twos = ([each.run for each in side.attributions] for side in (before, after))
     if not ones or not twos:
         return
@@ -89,6 +94,8 @@ def settings_differ(before: Compared, after: Compared) -> Iterator[Diagnostic]:
         if first != second:
             text = f"the runs are of another {word}: {first} before, {second} after"
             yield Diagnostic("settings-differ", text)
+    if same_model:
+        yield from _inputs_differ(ones, twos)
     rules = [_told(map(split_by, side.attributions)) for side in (before, after)]
     if rules[0] != rules[1]:
         text = (
@@ -96,6 +103,23 @@ def settings_differ(before: Compared, after: Compared) -> Iterator[Diagnostic]:
             f"that; choose one that both can go by with --rule"
         )
         yield Diagnostic("rules-differ", text)
+
+
+def _inputs_differ(ones: Sequence[RunHeader], twos: Sequence[RunHeader]) -> Iterator[Diagnostic]:
+    """The first argument that differs: its sizes decide how much is to be done, its values which way that goes."""
+    first, second = (dict.fromkeys(run.inputs for run in runs if run.inputs) for runs in (ones, twos))
+    pairs = [zip(one, two, strict=False) for one, two in product(first, second)]
+    told = [(number, *pair) for of_runs in pairs for number, pair in enumerate(of_runs)]
+    differing = [each for each in told if _without_folders(each[1]) != _without_folders(each[2])]
+    for number, before, after in differing[:1]:
+        text = f"the runs are of other inputs: argument {number} is {before} before, {after} after"
+        yield Diagnostic("settings-differ", text)
+
+
+def _without_folders(said: str) -> str:
+    """What is said of an input; a file of the same name is taken for the same one, wherever it lies."""
+    head, at, path = said.partition("@")
+    return head + at + PurePath(path).name if at else said
 
 
 def _told(values: Iterable[Integer | Text]) -> str:

@@ -239,7 +239,7 @@ class _Comparing:
         if not metric:
             return NO_DRIFT, ()
         # Where runs were made otherwise, code that is the same is no reason to cost the same.
-        comparable = not any(settings_differ(self.before, self.after))
+        comparable = not any(settings_differ(self.before, self.after, same_model=self.same_model))
         one, two = (side.spreads(metric) for side in (self.before, self.after))
         measured = [
             Measured(
@@ -281,7 +281,7 @@ class _Comparing:
             for slug, messages in found.items():
                 more = f" (the first of {len(messages)} such notes)" if len(messages) > 1 else ""
                 yield Diagnostic(slug, f"{word}: {messages[0]}{more}")
-        yield from settings_differ(self.before, self.after)
+        yield from settings_differ(self.before, self.after, same_model=self.same_model)
         if self.metrics and not self._per_invocation:
             text = "a run does not tell of how many invocations it is: amounts are of the whole runs"
             yield Diagnostic("invocations-unknown", text)

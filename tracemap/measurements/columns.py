@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
 from tracemap.inert import IS_PREFIXED
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
@@ -61,10 +62,11 @@ def file_columns(path: Path, found: Sequence[tuple[str, str]]) -> list[FileColum
         RunInvalid: two columns have the same name, or the same meaning.
     """
     # Of several names for the kernel's column only the first counts; a table of calls may well have another `name`.
-    kernel = kernel_name([name for name, _ in found])
+    names = [name for name, _ in found]
+    kernel, durations = kernel_name(names), _what_durations_mean(names)
     columns: dict[str, FileColumn] = {}
     for index, (name, found_type) in enumerate(found):
-        column = _column(index, name, found_type, kernel)
+        column = _column(index, name, found_type, kernel, durations)
         if column is None:
             continue
         # SQL does not tell upper from lower case, so two metrics must differ by more than that.
@@ -86,16 +88,38 @@ def kernel_name(names: Iterable[str]) -> str:
     return next((name for name in _KERNEL_NAMES if name in plain), "")
 
 
-def _column(index: int, name: str, found_type: str, kernel: str) -> FileColumn | None:
+def of_workgroups(names: Iterable[str]) -> bool:
+    """Whether each row is the call of one workgroup, as in the table of the hook's calls: it says of which."""
+    return not {"workgroup_x", "workgroup_y", "workgroup_z"}.isdisjoint(name.strip().lower() for name in names)
+
+
+def calls_of_workgroups(whose: str) -> Diagnostic:
+    """What a reader must know of a run whose rows are not dispatches."""
+    text = (
+        f"{whose} tells calls of workgroups: cpu_ns adds up to that of the dispatches, but numbers of calls, and what "
+        "one took, are of workgroups; how long a dispatch took on the wall is not known"
+    )
+    return Diagnostic("calls-of-workgroups", text)
+
+
+def _what_durations_mean(names: Sequence[str]) -> str:
+    """How long a workgroup took is time of its worker, which adds up; of a dispatch it is wall time."""
+    plain = {name.strip().lower() for name in names}
+    tells_both = any(f"cpu_{unit}" in plain for unit in _NANOSECONDS)
+    return "cpu_ns" if of_workgroups(names) and not tells_both else "duration_ns"
+
+
+def _column(index: int, name: str, found_type: str, kernel: str, durations: str) -> FileColumn | None:
     """None: the column is not used (text that means nothing to us, or the unnamed index that pandas writes)."""
     plain = name.strip().lower()
     if plain in _KERNEL_NAMES:
         return FileColumn(index, name, "kernel", "VARCHAR", 1) if plain == kernel else None
-    if plain in COLUMNS:
-        return FileColumn(index, name, plain, COLUMNS[plain], 1)
     base, _, unit = plain.rpartition("_")
     if f"{base}_ns" in TIME_METRICS and unit in _NANOSECONDS:
-        return FileColumn(index, name, f"{base}_ns", "BIGINT", _NANOSECONDS[unit])
+        means = durations if base == "duration" else f"{base}_ns"
+        return FileColumn(index, name, means, "BIGINT", _NANOSECONDS[unit])
+    if plain in COLUMNS:
+        return FileColumn(index, name, plain, COLUMNS[plain], 1)
     if not plain or plain in (*_NUMBERS_OF_CALLS, CODE_OFFSET):
         return None
     if found_type in _INTEGER_TYPES:

@@ -267,6 +267,13 @@ STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw
 CACHE_SIMULATED: Final = "cache-simulated"
 """The diagnostic of runs whose rows of steps have counts of a simulator, which runs one call."""
 
+
+def calls_counted(metric: str, iterations: Integer) -> Integer:
+    """How many calls a recorded run's sum of a metric is of, where it timed so many: one call alone is simulated."""
+    is_simulated = metric in STEP_METRICS and metric != SAMPLES
+    return 1 if is_simulated and isinstance(iterations, int) else iterations
+
+
 TIME_METRICS = ("cpu_ns", "duration_ns")
 """Columns of `COLUMNS` that are metrics; the others are bookkeeping."""
 

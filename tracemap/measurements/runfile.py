@@ -13,17 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from tracemap.codec import pretty
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, start_of
 from tracemap.inert import for_terminal, plain_cell
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import (
+    calls_of_workgroups,
     check_width,
     csv_rows,
     csv_sql,
     file_columns,
     kernel_name,
     metrics_of,
+    of_workgroups,
     sql_type,
 )
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
@@ -211,4 +215,12 @@ def _run(path: Path, file_format: str, header: RunHeader | None, found: list[tup
             else "column that names the kernel (kernel, dispatch or name)"
         )
         raise RunInvalid(f"{path}: there is no {missing}; its columns are: {_listed(names)}")
-    return Run(header or UNTOLD_HEADER, path, file_format, names, metrics, has_header=header is not None)
+    told = () if header is not None or not of_workgroups(names) else (calls_of_workgroups("the table"),)
+    return Run(
+        header or structs.replace(UNTOLD_HEADER, diagnostics=told),
+        path,
+        file_format,
+        names,
+        metrics,
+        has_header=header is not None,
+    )

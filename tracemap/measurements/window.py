@@ -17,9 +17,9 @@ from tracemap.diagnostics import WINDOW, Diagnostic
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import columns_of, events_sql
-from tracemap.measurements.model import UNKNOWN_PARTS, UNTIMED, Run
+from tracemap.measurements.model import SAMPLES, UNKNOWN_PARTS, UNTIMED, Run
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.measurements.sql import open_database, reading_errors
+from tracemap.measurements.sql import open_database, quoted, reading_errors
 from tracemap.options.attribute import ALL, Window
 from tracemap.units import INTEGER_LIMIT, UNKNOWN, format_ns, plural
 
@@ -29,26 +29,29 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 
 
-# A call begins with what it submits first. Rows of no call begin by themselves.
+# A call begins with what it submits first. Rows of no call begin by themselves, but samples begin nothing: they are
+# taken of what runs.
 _CALLS: Final = """
 CREATE TEMP TABLE calls AS
 SELECT invocation, min(CASE WHEN invocation IS NULL THEN start_ns ELSE
                        coalesce(least(submitted_ns, start_ns), start_ns) END) AS began_ns FROM ({events})
-WHERE NOT warmup AND start_ns IS NOT NULL GROUP BY invocation, CASE WHEN invocation IS NULL THEN start_ns END
+WHERE NOT warmup AND start_ns IS NOT NULL AND {begins}
+GROUP BY invocation, CASE WHEN invocation IS NULL THEN start_ns END
 """
 _EXTENT: Final = "SELECT min(began_ns), max(began_ns), count(invocation) FROM calls"
 _FOUND: Final = "SELECT count(*), count(invocation) FROM calls WHERE {began}"
 _CHOSEN: Final = """
-SELECT * FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN invocation IS NULL THEN {began}
-ELSE invocation IN (SELECT invocation FROM calls WHERE {call_began}) END
+SELECT * FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN {simulated} THEN true
+WHEN invocation IS NULL THEN {began} ELSE invocation IN (SELECT invocation FROM calls WHERE {call_began}) END
 """
 
 
 def cut(run: Run, window: Window, folder: Path) -> Run:
     """The calls of a run that began in a window, in a file in `folder`; the run itself, where that is all of them.
 
-    What the header says of all calls together (how long they took, and what for) is unknown of some of them. Rows that
-    tell neither a call nor a time are left out.
+    What the header says of all calls together (how long they took, and what for) is unknown of some of them. What was
+    simulated is of one call that is none of these, and stays; other rows that tell neither a call nor a time are left
+    out.
 
     Raises:
         UsageInvalid: the rows do not say when they began, or none began in the window.
@@ -72,7 +75,7 @@ def cut(run: Run, window: Window, folder: Path) -> Run:
 def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, table: Path) -> None:
     """Write the calls of a window, with the header that is theirs."""
     events = events_sql(run)
-    connection.execute(_CALLS.format(events=events))
+    connection.execute(_CALLS.format(events=events, begins=_begins(run)))
     ((first, last, calls),) = connection.execute(_EXTENT).fetchall()
     call_began = "false" if first is None else _within("began_ns", first, window)
     ((found, chosen),) = connection.execute(_FOUND.format(began=call_began)).fetchall()
@@ -89,8 +92,22 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
         diagnostics=(*run.header.diagnostics, Diagnostic(WINDOW, text)),
     )
     began = _within("start_ns", first, window)
-    rows = connection.sql(_CHOSEN.format(events=events, began=began, call_began=call_began))
+    simulated = _simulated(run)
+    rows = connection.sql(_CHOSEN.format(events=events, simulated=simulated, began=began, call_began=call_began))
     write_run(header, rows, table, force=True)
+
+
+def _begins(run: Run) -> str:
+    """Whether something begins with a row, in SQL: samples stand for themselves only where there is nothing else."""
+    return "true" if run.metrics == run.step_metrics else "kind <> 'step'"
+
+
+def _simulated(run: Run) -> str:
+    """Whether a row tells of the one call that was simulated, in SQL."""
+    counts = [quoted(each.name) for each in run.step_metrics if each.name != SAMPLES and run.invocations_of(each) == 1]
+    if not counts:
+        return "false"
+    return f"invocation IS NULL AND start_ns IS NULL AND coalesce({', '.join(counts)}) IS NOT NULL"
 
 
 def _within(column: str, first_ns: int, window: Window) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracemap.codec import view
 from tracemap.errors import StoreInvalid, UsageInvalid
+from tracemap.measurements.model import calls_counted
 from tracemap.store.changed import (
     FleetChange,
     FleetComparison,
@@ -34,6 +35,7 @@ from tracemap.store.hosts import outliers
 from tracemap.store.layout import COSTS, SPREADS
 from tracemap.store.lineage import Names
 from tracemap.store.nightlies import compared
+from tracemap.store.tables import told
 from tracemap.store.trends import EVERY, Observations, changes
 from tracemap.units import UNKNOWN, Text, Unknown
 
@@ -55,13 +57,14 @@ ALL_OPS: Final = FleetName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKNOW
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the ops of one model cost in its runs: the observations, and what their numbers stand for.
+    """What the ops of one model cost in runs of a function: the observations, and what their numbers stand for.
 
     `nights` are the values of the column that grows with time; `untold`: runs that are left out, as they do not tell
     when they were recorded, where, or by how many invocations.
     """
 
     model: str
+    function: Text
     observations: Observations
     nights: Sequence[str]
     hosts: Sequence[str]
@@ -85,6 +88,7 @@ def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
         found.append(
             FleetTrend(
                 model=seen.model,
+                function=seen.function,
                 nights=len(seen.nights),
                 hosts=len(seen.hosts),
                 cpu_models=len(seen.cpu_models),
@@ -111,17 +115,21 @@ def fleet_comparison(
         raise UsageInvalid(
             f"{len(both)} runs are of both sides, {min(both)} for one; choose sides that have none in common"
         )
-    of_before = {seen.model: seen for seen in observed(engine, before, names, metric, "date", keep_undated=True)}
-    of_after = {seen.model: seen for seen in observed(engine, after, names, metric, "date", keep_undated=True)}
-    common = [model for model in of_before if model in of_after]
+    of_before = {
+        (seen.model, seen.function): seen for seen in observed(engine, before, names, metric, "date", keep_undated=True)
+    }
+    of_after = {
+        (seen.model, seen.function): seen for seen in observed(engine, after, names, metric, "date", keep_undated=True)
+    }
+    common = [called for called in of_before if called in of_after]
     if not common:
-        raise UsageInvalid("no model has runs on both sides: nothing can be compared")
+        raise UsageInvalid("no model has runs of one function on both sides: nothing can be compared")
     found = []
-    for model in common:
-        one, two = _alike(of_before[model], of_after[model])
+    for called in common:
+        one, two = _alike(of_before[called], of_after[called])
         said = compared(one.observations, two.observations, least_ratio=least)
         differences = tuple(_difference(each, one, names) for each in said.changes)
-        found.append(ModelDifferences(model, said.compared, said.lonely, one.untold + two.untold, differences))
+        found.append(ModelDifferences(*called, said.compared, said.lonely, one.untold + two.untold, differences))
     return FleetComparison(metric=metric, models=tuple(found), before=looked(before), after=looked(after))
 
 
@@ -135,7 +143,7 @@ def _alike(one: Seen, two: Seen) -> tuple[Seen, Seen]:
         model = np.asarray([models.index(each) for each in seen.cpu_models], dtype=np.int64)[told.cpu_model]
         columns = {name: getattr(told, name) for name in ("op", "night", "run", "cost_ns")}
         made = Observations.of(**columns, host=host, cpu_model=model)
-        return Seen(seen.model, made, seen.nights, hosts, models, seen.untold)
+        return Seen(seen.model, seen.function, made, seen.nights, hosts, models, seen.untold)
 
     return renumbered(one), renumbered(two)
 
@@ -146,12 +154,14 @@ def _alike(one: Seen, two: Seen) -> tuple[Seen, Seen]:
 def observed(
     engine: Engine, headers: Headers, names: Names, metric: str, over: Over, *, keep_undated: bool = False
 ) -> Iterator[Seen]:
-    """What ops cost, for each model; `keep_undated`: when runs were recorded does not matter.
+    """What ops cost, for each function of each model, as calls of one cost what it does.
+
+    `keep_undated`: when runs were recorded does not matter.
 
     Raises:
         UsageInvalid: no run has the metric, or tells when and where it was recorded.
     """
-    groups = grouped(headers.rows, ())
+    groups = grouped(headers.rows, ("function",))
     register(engine, headers, names, groups)
     engine.view(COSTS, headers.files(COSTS))
     engine.view(SPREADS, headers.files(SPREADS))
@@ -167,13 +177,14 @@ def observed(
 
 def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mapping[int, dict[int, float]]:
     """By run and key what an op costs in an invocation."""
-    iterations = {row["number"]: row["iterations"] for row in rows}
+    calls = {row["number"]: calls_counted(metric, told(row["iterations"])) for row in rows}
     found: dict[int, dict[int, float]] = {}
     for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
         if cost is None:
             raise StoreInvalid("the store cannot be read: a cost is lost")
-        if iterations[run]:
-            found.setdefault(run, {})[key] = int(cost) / iterations[run]
+        of_run = calls[run]
+        if isinstance(of_run, int) and of_run:
+            found.setdefault(run, {})[key] = int(cost) / of_run
     for run, key, cost in engine.rows(MEDIANS.format(metric=text_literal(metric))):
         found.setdefault(run, {})[key] = float(int(cost))
     return found
@@ -194,7 +205,8 @@ def _seen(group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: 
                 ("op", "host", "cpu_model", "night", "run", "cost_ns"), (key, *place, row["number"], cost), strict=True
             ):
                 columns[name].append(value)
-    return Seen(group[0]["model"], Observations.of(**columns), nights, hosts, models, len(group) - len(told))
+    function = UNKNOWN if group[0]["function"] is None else str(group[0]["function"])
+    return Seen(group[0]["model"], function, Observations.of(**columns), nights, hosts, models, len(group) - len(told))
 
 
 # ---- to findings with names

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from tracemap.codec import Count, Document, Record
 from tracemap.store.model import Looked
-from tracemap.units import Integer, Text
+from tracemap.units import Integer, Text, Unknown
 
 
 class FleetName(Record, frozen=True):
@@ -91,15 +93,17 @@ class FleetSeries(Record, frozen=True):
 
 
 class FleetTrend(Record, frozen=True):
-    """What changed in the runs of a model, the least likely by chance first, and hosts that are unlike others.
+    """What changed in the runs of a model's function, the least likely by chance first, and hosts unlike others.
 
-    `model`: what it is called; `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many
-    processors; `series`: in how many series changes were looked for; `untold`: runs left out, as they do not tell
-    when or where they were recorded; `changes`: what became slower or faster; `outliers`: hosts that are unlike
-    others; `dearest`: the ops that cost most, night by night, on each processor.
+    `model`: what it is called; `function`: what was called of it, whose costs those of no other are laid beside;
+    `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many processors; `series`: in how many
+    series changes were looked for; `untold`: runs left out, as they do not tell when or where they were recorded;
+    `changes`: what became slower or faster; `outliers`: hosts that are unlike others; `dearest`: the ops that cost
+    most, night by night, on each processor.
     """
 
     model: str
+    function: Text
     nights: Count
     hosts: Count
     cpu_models: Count
@@ -114,9 +118,10 @@ class FleetTrends(Document, frozen=True, kw_only=True):
     """What changed in a fleet.
 
     `metric`: which costs were looked at; `over`: what grows with time; `models`: the findings of each model.
+    Version 2 tells functions of a model apart.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kind: Literal["fleet-trends"] = "fleet-trends"
     metric: str
     over: Literal["date", "compiler"]
@@ -147,14 +152,15 @@ class FleetDifference(Record, frozen=True):
 
 
 class ModelDifferences(Record, frozen=True):
-    """What differs in the runs of a model.
+    """What differs in the runs of a model's function.
 
-    `model`: what it is called; `compared`: pairs of op and processor that hosts of both sides have; `lonely`: those
-    that none has; `untold`: runs left out, as they do not tell where they were recorded; `differences`: the least
-    likely by chance first.
+    `model`: what it is called; `function`: what was called of it; `compared`: pairs of op and processor that hosts of
+    both sides have; `lonely`: those that none has; `untold`: runs left out, as they do not tell where they were
+    recorded; `differences`: the least likely by chance first.
     """
 
     model: str
+    function: Text
     compared: Count
     lonely: Count
     untold: Count
@@ -165,12 +171,24 @@ class FleetComparison(Document, frozen=True, kw_only=True):
     """What ops cost in one set of runs and in another.
 
     `metric`: which costs were looked at; `models`: the findings of each model; `before`: what was looked at of one
-    side; `after`: of the other.
+    side; `after`: of the other. Version 2 tells functions of a model apart.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kind: Literal["fleet-comparison"] = "fleet-comparison"
     metric: str
     models: tuple[ModelDifferences, ...]
     before: Looked
     after: Looked
+
+
+def titles(models: Sequence[FleetTrend] | Sequence[ModelDifferences]) -> list[str]:
+    """What models are called in a report, with the function where several of one were called."""
+    times = Counter(each.model for each in models)
+    return [
+        f"{each.model}, function {_shown(each.function)}" if times[each.model] > 1 else each.model for each in models
+    ]
+
+
+def _shown(function: Text) -> str:
+    return "–" if isinstance(function, Unknown) else function

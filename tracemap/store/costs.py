@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracemap.errors import UsageInvalid
+from tracemap.measurements.model import calls_counted
 from tracemap.measurements.sql import quoted
 from tracemap.store.engine import Engine, text_literal
 from tracemap.store.grouping import group_of, grouped, looked, register
@@ -185,12 +186,14 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
 
 
 def _invocations(rows: Sequence[tuple[int, int, str]], headers: Sequence[Header]) -> Mapping[tuple[int, str], Integer]:
-    """By group and metric in how many invocations it was measured."""
-    iterations = {row["number"]: row["iterations"] for row in headers}
+    """By group and metric in how many invocations it was measured; calls of unlike functions have no common number."""
+    of_run = {row["number"]: row for row in headers}
     found: dict[tuple[int, str], list[Integer]] = defaultdict(list)
+    functions: dict[tuple[int, str], set[str | None]] = defaultdict(set)
     for group, run, metric in rows:
-        found[group, metric].append(told(iterations[run]))
-    return {key: sum_of(values) for key, values in found.items()}
+        found[group, metric].append(calls_counted(metric, told(of_run[run]["iterations"])))
+        functions[group, metric].add(of_run[run]["function"])
+    return {key: sum_of(values) if len(functions[key]) == 1 else UNKNOWN for key, values in found.items()}
 
 
 _Cell = tuple[str, int | None, str | None]

@@ -35,7 +35,8 @@ class Looked(Record, frozen=True):
 class FleetMetric(Record, frozen=True):
     """A metric over the runs of a group: measured = attributed + residual, to the last unit.
 
-    `invocations` is how many calls of the function the runs that have it measured; unknown as soon as one's are.
+    `invocations` is how many calls of the function the runs that have it measured; unknown as soon as one's are, or
+    where they called different functions. Of simulated counts it is one of each run.
     """
 
     name: str

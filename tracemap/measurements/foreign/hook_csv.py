@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, UsageInvalid
 from tracemap.inert import plain_cell
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import (
+    calls_of_workgroups,
     check_width,
     csv_rows,
     csv_sql,
@@ -67,15 +67,6 @@ def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str
         raise explain_bad_cell(table, error) from error
     header = structs.replace(UNTOLD_HEADER, diagnostics=(calls_of_workgroups("IREE's hook"),))
     return ForeignRun(header, connection.sql(f"SELECT * FROM {_TABLE}"))
-
-
-def calls_of_workgroups(whose: str) -> Diagnostic:
-    """What a reader must know of a run whose rows are not dispatches."""
-    text = (
-        f"{whose} tells calls of workgroups: cpu_ns adds up to that of the dispatches, but numbers of calls, and what "
-        "one took, are of workgroups; how long a dispatch took on the wall is not known"
-    )
-    return Diagnostic("calls-of-workgroups", text)
 
 
 def _check_events(path: Path, events: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
-from tracemap.measurements.foreign.hook_csv import calls_of_workgroups
+from tracemap.measurements.columns import calls_of_workgroups
 from tracemap.measurements.foreign.lines import load_lines, not_understood
 from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.foreign.totals import means_only, rows_of_totals, select_totals

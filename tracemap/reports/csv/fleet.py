@@ -59,20 +59,22 @@ _FIGURES: Final = ("ratio", "ratio_low", "ratio_high", "before", "after", "hosts
 def trends_csv(found: FleetTrends) -> str:
     """The changes, with a header line; an empty processor or host is all of them."""
     names = ("kind", "night", "night_low", "night_high", "cpu_model", "host", *_FIGURES)
-    lines = [csv_line(("model", *names, *_OF_OP))]
+    lines = [csv_line(("model", "function", *names, *_OF_OP))]
     for model in found.models:
         for each in model.changes:
-            lines.append(csv_line([model.model, *(_figure(getattr(each, name)) for name in names), *_op(each.op)]))
+            figures = (_figure(getattr(each, name)) for name in names)
+            lines.append(csv_line([model.model, _cell(model.function), *figures, *_op(each.op)]))
     return "".join(lines)
 
 
 def comparison_csv(found: FleetComparison) -> str:
     """The differences, with a header line; an empty processor is all of them."""
     names = ("kind", "cpu_model", *_FIGURES)
-    lines = [csv_line(("model", *names, *_OF_OP))]
+    lines = [csv_line(("model", "function", *names, *_OF_OP))]
     for model in found.models:
         for each in model.differences:
-            lines.append(csv_line([model.model, *(_figure(getattr(each, name)) for name in names), *_op(each.op)]))
+            figures = (_figure(getattr(each, name)) for name in names)
+            lines.append(csv_line([model.model, _cell(model.function), *figures, *_op(each.op)]))
     return "".join(lines)
 
 

@@ -11,7 +11,7 @@ from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.fleet.multiples import BASE, HEIGHT, WIDTH, Picture, picture
 from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.reports.labels import file_line_if_known
-from tracemap.store.changed import FleetChange, FleetHost, FleetName, FleetTrend, FleetTrends
+from tracemap.store.changed import FleetChange, FleetHost, FleetName, FleetTrend, FleetTrends, titles
 from tracemap.units import Integer, format_quantity, plural
 
 _KIND: Final = Kind(
@@ -96,11 +96,12 @@ def build_fleet_page(found: FleetTrends) -> FleetPage:
         ("clocks ahead", str(found.looked.ahead)),
     )
     left_out = tuple(f"{each.file} {each.why}" for each in found.looked.skipped)
-    models = tuple(_model(model, f"m{number}", unit) for number, model in enumerate(found.models))
+    named = zip(found.models, titles(found.models), strict=True)
+    models = tuple(_model(model, title, f"m{number}", unit) for number, (model, title) in enumerate(named))
     return FleetPage("What changed in the fleet", facts, left_out, models)
 
 
-def _model(trend: FleetTrend, anchor: str, unit: str) -> ModelPanel:
+def _model(trend: FleetTrend, title: str, anchor: str, unit: str) -> ModelPanel:
     nights = [*dict.fromkeys(sorted(point.night for series in trend.dearest for point in series.points))]
     facts = (
         ("nights", str(trend.nights)),
@@ -111,7 +112,7 @@ def _model(trend: FleetTrend, anchor: str, unit: str) -> ModelPanel:
     )
     return ModelPanel(
         anchor,
-        trend.model,
+        title,
         facts,
         tuple(_change(each, unit) for each in trend.changes),
         tuple(map(_host, trend.outliers)),

@@ -96,7 +96,7 @@ def _print_findings(to: Console, made: Comparison) -> None:
             to, f"{count} with unchanged code took {made.drift.ratio:.2f} times as long: the machine's part, taken away"
         )
     if not made.findings:
-        say(to, f"no finding: nothing changed by more than {made.threshold_percent:g} % beyond chance")
+        say(to, f"no finding: no op takes another time, by more than {made.threshold_percent:g} % and beyond chance")
     for finding in made.findings:
         say(to, finding_text(finding), "bold")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import NO_WORK
 from tracemap.measurements.model import TIME_METRICS
@@ -119,13 +119,16 @@ _OF_SITES: Sequence[Heading] = (
 )
 
 
+_NOT_OF_ONE: Final = "sums: runs are of several functions (--group-by function), or do not tell how many invocations"
+
+
 def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
     named = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
     metrics = [metric.name for metric in group.metrics]
     of_all = {metric.name: _work(group, metric) for metric in group.metrics}
     told = all(isinstance(metric.invocations, int) for metric in group.metrics)
     calls = {metric.name: metric.invocations if told and not options.totals else UNKNOWN for metric in group.metrics}
-    per = "sums" if options.totals else "per invocation" if told else "sums: not all runs tell how many invocations"
+    per = "sums" if options.totals else "per invocation" if told else _NOT_OF_ONE
     about = f"{group.model}{named}: {plural(group.runs, 'run')}, {per}"
     headings = [
         Heading("op"),

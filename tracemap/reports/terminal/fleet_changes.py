@@ -17,6 +17,7 @@ from tracemap.store.changed import (
     FleetTrend,
     FleetTrends,
     ModelDifferences,
+    titles,
 )
 from tracemap.store.changepoints import FEWEST_NIGHTS
 from tracemap.units import Integer, Text, format_quantity, plural
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 def print_trends(found: FleetTrends, out: TextIO) -> None:
     """For each model its changes, the least likely by chance first, then hosts that are unlike others."""
     to = console(out)
-    for count, trend in enumerate(found.models):
+    for count, (trend, title) in enumerate(zip(found.models, titles(found.models), strict=True)):
         if count:
             say(to, "")
-        _print_trend(to, trend, found)
+        _print_trend(to, trend, title, found)
     say_looked(to, found.looked)
 
 
-def _print_trend(to: Console, trend: FleetTrend, found: FleetTrends) -> None:
+def _print_trend(to: Console, trend: FleetTrend, title: str, found: FleetTrends) -> None:
     of = "night" if found.over == "date" else "compiler"
     size = ", ".join(
         (plural(trend.nights, of), plural(trend.hosts, "host"), plural(trend.cpu_models, "processor model"))
@@ -43,7 +44,7 @@ def _print_trend(to: Console, trend: FleetTrend, found: FleetTrends) -> None:
     few = trend.nights < FEWEST_NIGHTS
     nothing = "no change can be told" if few else "nothing changed beyond chance"
     what = plural(len(trend.changes), "change") if trend.changes else nothing
-    say(to, f"{trend.model}: {what} ({found.metric}; {size})", "bold")
+    say(to, f"{title}: {what} ({found.metric}; {size})", "bold")
     if trend.untold:
         say(to, f"{plural(trend.untold, 'run')} left out: {_UNTOLD}", "yellow")
     if few:
@@ -108,18 +109,18 @@ def _host(found: FleetHost) -> tuple[object, ...]:
 def print_comparison(found: FleetComparison, out: TextIO) -> None:
     """For each model what differs, the least likely by chance first."""
     to = console(out)
-    for count, each in enumerate(found.models):
+    for count, (each, title) in enumerate(zip(found.models, titles(found.models), strict=True)):
         if count:
             say(to, "")
-        _print_differences(to, each, found.metric)
+        _print_differences(to, each, title, found.metric)
     say_looked(to, found.after)
 
 
-def _print_differences(to: Console, found: ModelDifferences, metric: str) -> None:
+def _print_differences(to: Console, found: ModelDifferences, title: str, metric: str) -> None:
     nothing = "no difference beyond chance" if found.compared else "nothing can be compared"
     what = plural(len(found.differences), "difference") if found.differences else nothing
     compared = plural(found.compared, "op and processor", "ops and processors")
-    say(to, f"{found.model}: {what} ({metric}; {compared} compared)", "bold")
+    say(to, f"{title}: {what} ({metric}; {compared} compared)", "bold")
     if found.lonely:
         say(to, f"{found.lonely} not compared: no host is on both sides, or there are too few runs of it", "yellow")
     rows = (
