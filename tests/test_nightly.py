@@ -22,7 +22,7 @@ def store(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of nights that one recording was made into; the dearest kernel is 12 % slower since one of them."""
     folder = tmp_path_factory.mktemp("nightly")
     run = folder / "run.parquet"
-    check_cli("record", built("hand_mlp"), "--iterations", "30", "-o", run)
+    check_cli("record", built("hand_mlp"), "--iterations", "300", "-o", run)
     made = [sys.executable, str(NIGHTLY / "fake_week.py"), str(run), str(folder / "week"), str(NIGHTS)]
     assert SINCE in subprocess.run(made, check=True, capture_output=True, text=True).stdout
     check_cli("store", "add", *sorted((folder / "week").iterdir()), "--map", built("hand_mlp"), "--store", folder / "s")
