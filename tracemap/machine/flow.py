@@ -7,14 +7,18 @@ registers tell: what is loaded is of the op that takes it first, what is stored 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
 
 
 def lines_of_values(
-    instructions: Sequence[Instruction], loops: Sequence[CodeLoop], owned: Collection[int]
+    instructions: Sequence[Instruction],
+    loops: Sequence[CodeLoop],
+    owned: Collection[int],
+    factors: Mapping[int, tuple[frozenset[str], int]] = MappingProxyType({}),
 ) -> dict[int, int]:
     """The line of the op whose value an instruction carries, by its address; no entry where it carries none.
 
@@ -22,8 +26,9 @@ def lines_of_values(
         instructions: of a function, by address.
         loops: those of the function.
         owned: the lines that are of ops; an instruction of such a line carries this op's value.
+        factors: by address the registers that an instruction takes for another line than its own, and that line.
     """
-    carriers = _Carriers(instructions, loops, frozenset(owned))
+    carriers = _Carriers(instructions, loops, frozenset(owned), factors)
     lines = ((each.address, carriers.line(place, frozenset())) for place, each in enumerate(instructions))
     return {address: line for address, line in lines if line}
 
@@ -33,6 +38,7 @@ class _Carriers:
     instructions: Sequence[Instruction]
     loops: Sequence[CodeLoop]
     owned: frozenset[int]
+    factors: Mapping[int, tuple[frozenset[str], int]]
     _found: dict[int, int] = field(default_factory=dict)
     _inside: dict[int, list[int]] = field(default_factory=dict)
 
@@ -54,8 +60,9 @@ class _Carriers:
         waiting = self.instructions[place].values.writes
         for other in self._order(place):
             values = self.instructions[other].values
-            if waiting & (values.reads | values.places):
-                return self.line(other, behind)
+            if taken := waiting & (values.reads | values.places):
+                factors, line = self.factors.get(self.instructions[other].address, (frozenset(), 0))
+                return line if taken & factors else self.line(other, behind)
             waiting -= values.writes
             if not waiting:
                 break

@@ -71,7 +71,8 @@ _STACK = frozenset({"rsp", "rbp", "sp", "x29", "fp"})
 _NEAR = frozenset({"rip", "eip"}) | _STACK
 
 
-def _widest(register: str) -> str:
+def widest(register: str) -> str:
+    """The name of the widest register that one, in small letters, is part of."""
     if found := _VECTOR.match(register):
         return f"v{found[1]}"
     if found := _NUMBERED.match(register):
@@ -136,7 +137,7 @@ _LANES = {"x": 4, "y": 8, "z": 16}
 
 def _place(decoded: Decoded, operand: Decoded) -> Place:
     memory = operand.mem
-    base, index = (_widest(decoded.reg_name(register) or "") for register in (memory.base, memory.index))
+    base, index = (widest(decoded.reg_name(register) or "") for register in (memory.base, memory.index))
     width = re.search(r"([xyz])mm", decoded.op_str)
     lanes = _LANES[width[1]] if width and "gather" in decoded.mnemonic else 1
     return Place(base, index, getattr(memory, "scale", 1), memory.disp, lanes)  # on AArch64 an index is shifted
@@ -169,7 +170,7 @@ def _slots(decoded: Decoded, memory: Sequence[Decoded]) -> Iterator[str]:
 
 
 def _named(decoded: Decoded, registers: Sequence[int]) -> frozenset[str]:
-    return frozenset(map(_widest, {decoded.reg_name(each) or "" for each in registers} - _NO_VALUES))
+    return frozenset(map(widest, {decoded.reg_name(each) or "" for each in registers} - _NO_VALUES))
 
 
 def _data(decoded: Decoded) -> frozenset[str]:

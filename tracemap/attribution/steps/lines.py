@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.steps.code import NO_POOL, KernelCode, Lines
+from tracemap.attribution.steps.contracted import with_products
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.frames import NOBODY, Frames, frames_of
 from tracemap.graph.model import TraceGraph
@@ -88,9 +89,10 @@ class KernelSteps:
         """Its machine code; without instructions where that cannot be read."""
         found = kernel_images(self.images, self.kernel.name)
         try:
-            return KernelCode(instructions_of(*found[0]) if found else (), self.owned)
+            code = with_products(instructions_of(*found[0]) if found else (), self.frames)
         except ModuleInvalid:
             return KernelCode((), self.owned)
+        return KernelCode(code.instructions, self.owned, code.factors, code.products)
 
     def loop_of(self, address: int) -> int:
         """The innermost loop around an address that has code of ops, `OUTSIDE` where there is none."""

@@ -1,0 +1,91 @@
+"""Multiplications to whose results something is added: the compiler often makes one operation of both.
+
+It is then at the place of the addition, and no instruction has the line of the multiplication any more. IREE makes a
+contraction of a sum of products, LLVM one instruction of a product and an addition. But an addition is never compiled
+to an instruction that multiplies: those on its line are the multiplication's, and so are the loads of what they
+multiply. One that multiplies and adds is of both: every second one is taken for each.
+
+Source: the patterns of MLIR that fold `arith.mulf` into the `vector.multi_reduction` behind it, which becomes a
+`vector.contract` (mlir/lib/Dialect/Vector/Transforms/VectorTransforms.cpp).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tracemap.graph.frames import NOBODY, Frames
+from tracemap.machine.code import Instruction
+from tracemap.machine.products import Product, product_of
+from tracemap.units import Integer
+
+_SUMS: Final = frozenset({"arith.addf", "arith.addi", "arith.subf", "arith.subi"})
+_PRODUCTS: Final = frozenset({"arith.mulf", "arith.muli"})
+_MOVES: Final = re.compile(r"v?p?mov|v?broadcast|ld")
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """The instructions of a kernel, those that only multiply for a sum on the line of the multiplication.
+
+    Of those that do both, by address: `factors` are the registers that they multiply, with the line of the
+    multiplication; `products` has this line for those that count as the multiplication's.
+    """
+
+    instructions: Sequence[Instruction]
+    factors: Mapping[int, tuple[frozenset[str], int]] = field(default_factory=dict)
+    products: Mapping[int, int] = field(default_factory=dict)
+
+
+def with_products(instructions: Sequence[Instruction], frames: Frames) -> Contracted:
+    """Instructions of a kernel, with multiplications that sums have taken in told apart from these."""
+    multiplied = {each.address: found for each in instructions if (found := product_of(each)) is not None}
+    multiplying = {each.line for each in instructions if each.address in multiplied}
+    lines = _lines_of_products(frames, {each.line for each in instructions}, multiplying)
+    if not lines:
+        return Contracted(instructions)
+    do_both = [(each, multiplied[each.address]) for each in instructions if _does_both(each, multiplied, lines)]
+    in_registers = [each for each, product in do_both if not each.values.loads]
+    with_factor = [each for each, product in do_both if product.loads_factor]
+    return Contracted(
+        [replace(each, line=_line(each, multiplied, lines)) for each in instructions],
+        {each.address: (product.factors, lines[each.line]) for each, product in do_both},
+        {each.address: lines[each.line] for each in (*in_registers[1::2], *with_factor)},
+    )
+
+
+def _does_both(instruction: Instruction, multiplied: Mapping[int, Product], lines: Collection[int]) -> bool:
+    return instruction.line in lines and instruction.address in multiplied and multiplied[instruction.address].adds
+
+
+def _line(instruction: Instruction, multiplied: Mapping[int, Product], lines: Mapping[int, int]) -> int:
+    """The line of the multiplication where it does no more; what only brings a value there is of what takes that."""
+    if instruction.line not in lines:
+        return instruction.line
+    product = multiplied.get(instruction.address)
+    if product is not None:
+        return instruction.line if product.adds else lines[instruction.line]
+    return NOBODY if instruction.values.loads and _MOVES.match(instruction.mnemonic) else instruction.line
+
+
+def _lines_of_products(frames: Frames, seen: Collection[int], multiplying: Collection[int]) -> Mapping[int, int]:
+    """The lines of multiplications that sums have taken in, by those of the sums.
+
+    Args:
+        frames: of the kernel.
+        seen: the lines that instructions have.
+        multiplying: those of instructions that multiply.
+    """
+    found: dict[int, int] = {}
+    lost: dict[Integer, deque[int]] = defaultdict(deque)  # multiplications without instructions, by the step around
+    for step in sorted(frames.kernel.steps, key=lambda step: step.line):
+        if step.line not in frames.owned:
+            continue
+        if step.op_name in _PRODUCTS and step.line not in seen:
+            lost[step.parent].append(step.line)
+        elif step.op_name in _SUMS and step.line in multiplying and lost[step.parent]:
+            found[step.line] = lost[step.parent].popleft()
+    return found
