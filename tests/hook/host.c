@@ -4,6 +4,7 @@
  */
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -236,6 +237,28 @@ static void call_profiled(const struct library *library) {
   printf("%d\n", own_signals > 0);
 }
 
+/* A program that closes all descriptors that it did not open, as daemons do, and has files of its own in their place. */
+static void call_after_closing(const struct library *library, const char *folder) {
+  enum { FILES = 8, LINES = 20000 };
+  static const char line[] = "a line of the program\n";
+  char name[4096];
+  int files[FILES];
+  call_all(library);
+  for (int file = 3; file < sysconf(_SC_OPEN_MAX); file++) close(file);
+  for (int file = 0; file < FILES; file++) {
+    snprintf(name, sizeof name, "%s/own-%d.txt", folder, file);
+    files[file] = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    for (int number = 0; number < LINES; number++)
+      if (write(files[file], line, sizeof line - 1) != sizeof line - 1) exit(8);
+  }
+  call_all(library);
+  in_threads(call_in_thread, (void *)(uintptr_t)library);
+  void *handle;
+  call_all(load(&handle));
+  for (int file = 0; file < FILES; file++)
+    if (lseek(files[file], 0, SEEK_END) != LINES * (off_t)(sizeof line - 1)) exit(9);
+}
+
 static unsigned staying;
 
 /* Threads that go on when the program ends. */
@@ -289,6 +312,11 @@ int main(int count, char **words) {
   else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
   else if (!strcmp(mode, "measure")) measure(library);
   else if (!strcmp(mode, "profiled")) call_profiled(library);
+  else if (!strcmp(mode, "printing")) {
+    call_all(library);
+    printf("printed\n");
+    fprintf(stderr, "printed\n");
+  } else if (!strcmp(mode, "closing")) call_after_closing(library, words[6]);
   else if (!strcmp(mode, "stay")) until_all_stay((void *)(uintptr_t)library);
   else if (!strcmp(mode, "next")) printf("%d\n", dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc"));
   else if (!strcmp(mode, "skip")) {
