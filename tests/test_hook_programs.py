@@ -66,3 +66,24 @@ def test_files_of_a_program_that_closes_all_descriptors_are_left_alone(
     assert recording.call_count >= 16_384
     assert recording.call_count + lost >= 80_000
     assert "the program has closed" in done.stderr
+
+
+def test_what_the_hook_says_into_a_broken_pipe_ends_no_program(library: Path, host: Path, kernels: Path) -> None:
+    """A signal comes with what is written there, which ends a program that does not expect to print anything."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, **support.hooked(library, Path("/missing"))}
+    command = [str(host), str(kernels), "threads", "2", "100"]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=writing, check=False)
+    os.close(writing)
+    assert done.returncode == 0
+
+
+def test_a_report_into_a_broken_pipe_ends_no_program(library: Path, host: Path, kernels: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "LD_PRELOAD": str(library), "IREE_HOOK_BUCKET_COUNT": "4"}
+    command = [str(host), str(kernels), "threads", "2", "100"]
+    done = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -53,6 +53,7 @@ void say(const char *format, ...) {
 static void only_write_signals(sigset_t *set) {
   sigemptyset(set);
   sigaddset(set, SIGXFSZ);
+  sigaddset(set, SIGPIPE);
 }
 
 void write_signals_hold(sigset_t *before) {
@@ -67,6 +68,7 @@ void write_signals_release(const sigset_t *before) {
   sigset_t held;
   only_write_signals(&held);
   if (sigismember(before, SIGXFSZ)) sigdelset(&held, SIGXFSZ); /* what the program holds back itself is its own */
+  if (sigismember(before, SIGPIPE)) sigdelset(&held, SIGPIPE);
   while (sigtimedwait(&held, NULL, &at_once) > 0) continue;
   pthread_sigmask(SIG_SETMASK, before, NULL);
   errno = error;

@@ -49,7 +49,7 @@ void text_add_json(struct text *text, const char *string);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Between the two, files may be written and grow: where the program has a limit on their size, what goes beyond it says
- * EFBIG and no more. Otherwise a signal would come with it, which ends
+ * EFBIG and no more, and a pipe that nobody reads any more says EPIPE. Otherwise a signal would come with it, which ends
  * the program. Leaves errno as it is. */
 void write_signals_hold(sigset_t *before);
 void write_signals_release(const sigset_t *before);
