@@ -12,6 +12,7 @@ import pytest
 
 from tests.hook import support
 from tests.test_hook_host import host, kernels, library, output  # noqa: F401 - fixtures
+from tests.test_hook_samples import ADD_UP
 from tracemap.measurements.hook.recording import read_recording
 from tracemap.measurements.hook.samples import read_samples
 
@@ -87,3 +88,12 @@ def test_a_report_into_a_broken_pipe_ends_no_program(library: Path, host: Path, 
     done = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_profiler_of_the_program_may_begin_and_end_meanwhile(
+    library: Path, host: Path, kernels: Path, output: Path
+) -> None:
+    """It leaves SIGPROF to its default, which ends the process: no timer of the hook sends it."""
+    variables = support.hooked(library, output, record_calls=False, sample_hz=997, sampler="timer")
+    assert ran([host, kernels, "unprofiled", "1", "100000", ADD_UP], variables).stdout == "0\n"
+    assert len(read_samples(output).taken) > 20

@@ -259,6 +259,16 @@ static void call_after_closing(const struct library *library, const char *folder
     if (lseek(files[file], 0, SEEK_END) != LINES * (off_t)(sizeof line - 1)) exit(9);
 }
 
+/* A program whose profiler begins and ends while it is hooked; prints how many signals came to it that it did not ask for. */
+static void call_around_profiler(const struct library *library) {
+  call_all(library);
+  signal(SIGPROF, count_signal);
+  call_all(library);
+  signal(SIGPROF, SIG_DFL);
+  call_all(library);
+  printf("%d\n", (int)own_signals);
+}
+
 static unsigned staying;
 
 /* Threads that go on when the program ends. */
@@ -312,6 +322,7 @@ int main(int count, char **words) {
   else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
   else if (!strcmp(mode, "measure")) measure(library);
   else if (!strcmp(mode, "profiled")) call_profiled(library);
+  else if (!strcmp(mode, "unprofiled")) call_around_profiler(library);
   else if (!strcmp(mode, "printing")) {
     call_all(library);
     printf("printed\n");

@@ -226,7 +226,8 @@ struct own_file file_make(unsigned thread, const char *what, off_t room) {
   return NO_FILE;
 }
 
-bool head_write(const struct own_file *file, const char *magic, const char *description, const struct text *about, uint32_t data_offset) {
+bool head_write(const struct own_file *file, const char *magic, const char *description, const struct text *about,
+                uint32_t data_offset) {
   struct preamble preamble = {
       .version = FORMAT_VERSION,
       .description_bytes = (uint32_t)strlen(description),

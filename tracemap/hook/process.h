@@ -50,4 +50,5 @@ void about_begin(struct text *about);
 
 /* `magic` has 8 characters. The preamble comes last: without it a file tells that its program was killed while it was
  * set up. */
-bool head_write(const struct own_file *file, const char *magic, const char *description, const struct text *about, uint32_t data_offset);
+bool head_write(const struct own_file *file, const char *magic, const char *description, const struct text *about,
+                uint32_t data_offset);

@@ -35,7 +35,8 @@ static bool map_window(struct thread *thread, off_t offset) {
   size_t window = WINDOW_BYTES / thread->record_bytes * thread->record_bytes;
   size_t size = (size_t)(offset - first) + window;
   if (!file_reserve(&thread->file, first, (off_t)size)) return false;
-  char *mapped = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, thread->file.descriptor, first);
+  int file = thread->file.descriptor;
+  char *mapped = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, first);
   if (mapped == MAP_FAILED) return false;
   unmap_window(thread);
   thread->window = mapped;
