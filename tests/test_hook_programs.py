@@ -97,3 +97,18 @@ def test_a_profiler_of_the_program_may_begin_and_end_meanwhile(
     variables = support.hooked(library, output, record_calls=False, sample_hz=997, sampler="timer")
     assert ran([host, kernels, "unprofiled", "1", "100000", ADD_UP], variables).stdout == "0\n"
     assert len(read_samples(output).taken) > 20
+
+
+def test_a_folder_is_that_of_the_beginning_wherever_the_program_goes(
+    library: Path, host: Path, kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("records", "tables"):
+        Path(folder).mkdir()
+    program: list[str | Path] = [host, kernels, "elsewhere", "2", "100"]
+    assert not ran(program, {"LD_PRELOAD": str(library), "TRACEMAP_HOOK_OUTPUT": "records"}).stderr
+    recording = read_recording(Path("records"))
+    assert recording.call_count == 200
+    assert not recording.diagnostics
+    ran(program, {"LD_PRELOAD": str(library), "IREE_HOOK_OUTPUT_CSV": "tables"})
+    assert len(list(Path("tables").iterdir())) == 2

@@ -269,6 +269,16 @@ static void call_around_profiler(const struct library *library) {
   printf("%d\n", (int)own_signals);
 }
 
+/* A program that goes to another folder before it loads anything, as daemons do, and to one more before its threads call. */
+static void call_elsewhere(const char *library) {
+  if (chdir("/")) exit(8);
+  path = library;
+  void *handle;
+  const struct library *loaded = load(&handle);
+  if (chdir("/proc")) exit(8);
+  in_threads(call_in_thread, (void *)(uintptr_t)loaded);
+}
+
 static unsigned staying;
 
 /* Threads that go on when the program ends. */
@@ -309,6 +319,7 @@ int main(int count, char **words) {
   if (count > 5) kernel = (unsigned)atoi(words[5]);
   if (count > 6) embedded_path = words[6];
   load_plugin();
+  if (!strcmp(words[2], "elsewhere")) return call_elsewhere(path), 0;
   void *handle;
   const struct library *library = load(&handle);
   const char *mode = words[2];

@@ -26,6 +26,7 @@
 #include "calls.h"
 #include "images.h"
 #include "loading.h"
+#include "settings.h"
 #include "stops.h"
 #include "thread.h"
 
@@ -59,6 +60,7 @@ static void after_fork_in_child(void) {
 
 __attribute__((constructor)) static void begin(void) {
   libc_resolve();
+  settings_begin();
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
