@@ -58,7 +58,7 @@ def test_files_of_a_program_that_closes_all_descriptors_are_left_alone(
 ) -> None:
     """They have the numbers that the hook's had, which was written to, cut and closed by them."""
     variables = support.hooked(library, output, sample_hz=sample_hz, sampler="timer")
-    program = [host, kernels, "closing", "2", "40000", "0", output.parent]
+    program: list[str | Path] = [host, kernels, "closing", "2", "40000", "0", output.parent]
     done = ran(program, variables, lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files)))
     own = sorted(output.parent.glob("own-*.txt"))
     assert [path.read_text() for path in own] == ["a line of the program\n" * 20_000] * 8

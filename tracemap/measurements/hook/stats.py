@@ -25,7 +25,7 @@ from tracemap.measurements.hook.recording import (
     read_recording,
     start_ns,
 )
-from tracemap.measurements.sql import literal, quoted
+from tracemap.measurements.sql import damage_of, literal, quoted
 from tracemap.options.stats import StatsOptions
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _csv_calls(path: Path) -> list[ThreadCalls]:
             )
             columns = connection.execute(f"SELECT thread, {numbers} FROM {table}").fetchnumpy()
     except duckdb.Error as error:
-        raise RunInvalid(f"{path}: cannot be read ({str(error).partition(chr(10))[0]}); {_WHAT_IS_READ}") from error
+        raise RunInvalid(f"{path}: cannot be read ({damage_of(error)}); {_WHAT_IS_READ}") from error
     return _by_thread(path, columns, tuple(names[3:]))
 
 
