@@ -98,7 +98,9 @@ def test_a_limit_damages_no_run(kind: str, built: Built, recorded: Recorded, tmp
     """Nor is more memory of the database's own asked for, which would help nobody there."""
     run = recorded("hand_mlp")
     if kind == "parquet":
-        duckdb.sql(f"FROM '{run}'").write_parquet(str(run := tmp_path / "run.parquet"))
+        made = tmp_path / "run.parquet"
+        duckdb.execute(f"COPY (FROM '{run}') TO '{made}'")
+        run = made
     slugs = set()
     for limit in _LIMITS:
         done = of_shell(f'ulimit {limit}; "$@"', "attribute", run, "--map", built("hand_mlp"), cwd=tmp_path)

@@ -5,6 +5,7 @@ Defaults stay in the records; click is told only those that its help shows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ class _Folder(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         path = super().convert(value, param, ctx)
-        if not Path(path).is_dir():
+        if not os.path.isdir(path):  # noqa: PTH112 - of any kind of path
             self.fail(f"{value} is no folder", param, ctx)
         return path
 
