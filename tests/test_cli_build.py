@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support import SAMPLES, interruptible
+from tests.support import SAMPLES, interruptible, run_cli
 from tests.test_cli_record import DEADLINE_S, waited_for
 from tracemap.mapping.compiler.compiling import Compiler
 
@@ -56,3 +57,11 @@ def test_tuning_specs_are_read_by_one_thread(flag: str) -> None:
     assert (one in compiler.with_printing()) == (one in compiler.flags_to_run) == ("spec" in flag)
     assert Compiler(Path("iree-compile"), (flag, one)).flags_to_run.count(one) == 1
     assert compiler.flags == (flag,)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
+def test_a_pipe_that_nobody_writes_to_is_refused_whatever_it_is_called(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    done = run_cli("build", name, "-o", "m.tracemap", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("is a pipe that nobody has written to for 5 seconds [model-unreadable]\n")

@@ -20,7 +20,7 @@ from tracemap.hook.compiling import FLAGS, FOLDER, find_compiler
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("abi", "layout"),
     ("system",),
-    ("images", "settings", "printing", "event_names"),
+    ("images", "settings", "printing", "event_names", "files"),
     ("counters", "process", "statistics"),
     ("samples", "report", "event_choice", "stops"),
     ("perf_source", "timer_source"),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.hook import support
 from tests.schemas import validator
-from tests.support import ROOT, command_line, run_cli
+from tests.support import ROOT, check_cli, command_line, run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, UsageInvalid
 from tracemap.measurements.hook.stats import ThreadCalls, read_calls, thread_stats
 from tracemap.options.stats import StatsOptions
@@ -150,3 +150,18 @@ def test_damaged_files_are_refused(text: str, tmp_path: Path) -> None:
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunInvalid):
         read_calls(tmp_path / "missing.csv", StatsOptions())
+
+
+def test_csv_comes_by_standard_input_and_pipes(tmp_path: Path) -> None:
+    table = tmp_path / "iree_hook_worker.csv"
+    table.write_text("thread,cpu,node,duration_us\nworker,0,0,1.5\nworker,1,0,2.5\n")
+    shown = check_cli("stats", table)
+    assert "2 matching calls" in shown
+    done = run_cli("stats", "-", stdin=table.read_bytes())
+    assert (done.returncode, done.stdout) == (0, shown)
+    words = ["sh", "-c", 'cat "$0" | "$@"', str(table), *command_line("stats", "/dev/stdin")]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == shown
+    refused = run_cli("stats", "-", stdin=table.read_text().encode("utf-16"))
+    assert refused.stderr == (
+        "tracemap: error: standard input: is a text in UTF-16 or UTF-32; save it as UTF-8 [run-invalid]\n"
+    )

@@ -217,3 +217,22 @@ def test_a_file_that_is_no_table_does_not_fill_the_screen(built: Built, tmp_path
     said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
     assert "has 5,000 columns, and at most 2,000 are read" in said
     assert len(said) < 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "standard input: the file is empty: no events [run-empty]"),
+        ("x,y\n", "standard input: there is no column that names the kernel"),
+        ("kernel,duration_ns\nk,1\n\0,?\n", "standard input: "),
+        ('{"benchmarks": 3}', "standard input: "),
+        ("thread,cpu,node,duration_us\nw,0,0,1\n", "standard input: is of IREE's hook"),
+    ],
+)
+def test_errors_of_what_comes_by_standard_input_name_it(text: str, said: str, built: Built) -> None:
+    """They named the file that it was copied to, which is gone by then."""
+    done = run_cli("attribute", "-", "--map", built("hand_mlp"), stdin=text.encode())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "tracemap-home" not in done.stderr
+    assert "stdin.csv" not in done.stderr

@@ -403,3 +403,12 @@ def test_a_table_with_too_many_columns_is_refused_before_it_is_read(form: str, t
         duckdb.sql(f"COPY (SELECT {columns}) TO '{path}' (FORMAT parquet)")
     with pytest.raises(RunInvalid, match=r"has 2,002 columns, and at most 2,000 are read"):
         read_run(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_text_of_wider_characters_is_called_so(encoding: str, tmp_path: Path) -> None:
+    """As spreadsheets save them; every second character of the columns that were listed was a NUL."""
+    path = tmp_path / "run.csv"
+    path.write_bytes("dispatch,wall_ns\na,1\n".encode(encoding))
+    with pytest.raises(RunInvalid, match="is a text in UTF-16 or UTF-32; save it as UTF-8"):
+        read_run(path)

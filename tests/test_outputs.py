@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, run_cli
 from tracemap.errors import TargetUnwritable, UsageInvalid
-from tracemap.outputs import check_file, check_files, write_text
+from tracemap.outputs import READER_S, check_file, check_files, write_text
 
 
 @pytest.fixture
@@ -143,3 +143,25 @@ def test_a_reader_that_has_enough_is_no_error(built: Built, tmp_path: Path) -> N
         assert process.stderr is not None
         assert "rror" not in process.stderr.read()
         assert process.wait() == -signal.SIGPIPE
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(built: Built, recorded: Recorded, pipe: Path) -> None:
+    """To open one as files are opened waits without end."""
+    words = ("attribute", recorded("hand_mlp", ".csv"), "--map", built("hand_mlp"))
+    for option in ("-o", "--html"):
+        done = run_cli(*words, option, pipe)
+        assert done.returncode == 2
+        assert done.stderr.endswith(
+            f"{pipe}: is a pipe that nobody has begun to read for {READER_S} seconds; choose another place "
+            "[target-unwritable]\n"
+        )
+        assert not done.stdout
+
+
+def test_a_reader_may_come_a_little_later_and_be_slow(tmp_path: Path, pipe: Path) -> None:
+    """What is more than a pipe holds waits for it, as in any other."""
+    got = tmp_path / "got"
+    reader = subprocess.Popen(["sh", "-c", f"sleep 1; (sleep 1; cat) <'{pipe}' >'{got}'"])
+    write_text("x" * 300_000, pipe)
+    assert reader.wait(10) == 0
+    assert got.read_text(encoding="utf-8") == "x" * 300_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import random
 import signal
 import subprocess
@@ -273,3 +274,17 @@ def test_parts_of_a_configuration_are_read() -> None:
 def test_names_tell_operations_apart() -> None:
     made = [each for kind in KINDS for each in swept(kind, {}, ["f32", "i8"], ["none", "bias", "bias+relu"])]
     assert len({each.name for each in made}) == len(made)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "empty"])
+def test_a_folder_without_configurations_is_said(kind: str, tmp_path: Path) -> None:
+    """The default was timed, and no word said of what was asked for."""
+    folder = tmp_path / "specs"
+    if kind == "pipe":
+        os.mkfifo(folder)
+    else:
+        folder.mkdir()
+    done = run_cli("sweep", "matmul", "--size", "M=8", "--configs-from", folder, "-o", tmp_path / "table.csv")
+    assert done.returncode == 2
+    assert ("is no folder" if kind == "pipe" else "holds no tuning spec (*.mlir)") in done.stderr
+    assert done.stderr.endswith("[usage-invalid]\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -13,8 +15,8 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli
 from tests.test_streams import of_shell
-from tracemap.errors import RunInvalid, SystemLimit, limit_reached
-from tracemap.measurements.sql import check_limits
+from tracemap.errors import RunInvalid, SystemLimit, check_limits, limit_reached
+from tracemap.memory import Group, free_of
 
 
 @pytest.mark.parametrize(
@@ -86,3 +88,45 @@ def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
     assert done.stderr == (
         "tracemap: error: the current folder is not there any more; change into one that is [usage-invalid]\n"
     )
+
+
+_LIMITS = ("-v 400000", "-v 500000", "-v 700000", "-n 4", "-n 6", "-n 8", "-n 10")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_limit_damages_no_run(kind: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """Nor is more memory of the database's own asked for, which would help nobody there."""
+    run = recorded("hand_mlp")
+    if kind == "parquet":
+        made = tmp_path / "run.parquet"
+        duckdb.execute(f"COPY (FROM '{run}') TO '{made}'")
+        run = made
+    slugs = set()
+    for limit in _LIMITS:
+        done = of_shell(f'ulimit {limit}; "$@"', "attribute", run, "--map", built("hand_mlp"), cwd=tmp_path)
+        if done.returncode == 2:
+            slugs.add(done.stderr.rpartition("[")[2].strip("]\n"))
+            assert "--memory" not in done.stderr
+    assert slugs == {"system-limit"}
+
+
+def test_free_memory_is_what_a_limit_of_the_shell_leaves() -> None:
+    program = "from tracemap.memory import free_memory; print(free_memory())"
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -v 500000; exec "$@"', "sh", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert 0 < int(done.stdout) < 500_000 << 10
+
+
+def test_free_memory_of_a_group_is_what_it_does_not_use(tmp_path: Path) -> None:
+    """Of what it uses, pages that were only read lately are given back when programs need them."""
+    written = {"max": "1000\n", "used": "700\n", "stat": "anon 500\ninactive_file 150\nactive_file 50\n"}
+    for name, text in written.items():
+        (tmp_path / name).write_text(text)
+    group = Group(tmp_path / "max", tmp_path / "used", tmp_path / "stat", "inactive_file")
+    assert free_of(group) == 450
+    (tmp_path / "max").write_text("max\n")
+    assert free_of(group) == sys.maxsize

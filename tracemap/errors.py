@@ -242,6 +242,16 @@ def limit_reached(error: Exception) -> str:
     return f"{_LIMITS[number]} ({start_of(' '.join(line.split()), _SAID)}); {_ULIMIT}" if number else ""
 
 
+def check_limits(error: Exception) -> None:
+    """Raise another error where what could not be read or done is not to blame for it.
+
+    Raises:
+        SystemLimit: there is no more memory, or no more files can be opened.
+    """
+    if limit := limit_reached(error):
+        raise SystemLimit(limit) from error
+
+
 def _limit(error: Exception) -> int:
     """The number of `_LIMITS` that an error means; 0: none."""
     said = str(error)
@@ -267,4 +277,5 @@ def readable(path: Path, kind: type[TracemapError]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        check_limits(error)
         raise kind(f"{path}: cannot be read: {error.strerror}") from error

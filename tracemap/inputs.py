@@ -6,7 +6,6 @@ named one, once somebody writes to it) or standard input, `-`; devices have no e
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import select
@@ -19,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final
 
-from tracemap.errors import TracemapError
+from tracemap.errors import TracemapError, check_limits
 from tracemap.memory import free_memory
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ def _told(name: str, kind: type[TracemapError]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a copy, not of what is read
-            raise
+        check_limits(error)  # of a copy, it may be a disk that is full
         raise kind(f"{name}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name with a NUL
         raise kind(f"{name}: cannot be read: {error}") from error

@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,9 @@ from tracemap.inert import lines_for_terminal
 from tracemap.owned.home import beside, temporary_folder
 
 STANDARD_OUTPUT: Final = "-"
+READER_S: Final = 5
+"""How long a pipe is waited for that nobody reads."""
+_LOOK_S: Final = 0.01
 
 
 def is_standard(target: Path | None) -> bool:
@@ -178,8 +182,31 @@ def _write_to(stream: Path, written: Path) -> None:
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-        with os.fdopen(os.open(stream, os.O_WRONLY | os.O_CLOEXEC), "wb") as out:
+        with os.fdopen(_opened_stream(stream), "wb") as out:
             shutil.copyfileobj(file, out)
+
+
+def _opened_stream(stream: Path) -> int:
+    """A descriptor of a device or pipe; to open a pipe as files are waits for a reader, however long there is none.
+
+    Raises:
+        TargetUnwritable: there is none.
+    """
+    deadline = time.monotonic() + READER_S
+    while True:
+        try:
+            opened = os.open(stream, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > deadline:
+                raise TargetUnwritable(
+                    f"{stream}: is a pipe that nobody has begun to read for {READER_S} seconds; choose another place"
+                ) from error
+            time.sleep(_LOOK_S)
+            continue
+        os.set_blocking(opened, True)
+        return opened
 
 
 def write_text(text: str, target: Path) -> None:

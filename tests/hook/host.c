@@ -4,6 +4,7 @@
  */
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -236,6 +237,48 @@ static void call_profiled(const struct library *library) {
   printf("%d\n", own_signals > 0);
 }
 
+/* A program that closes all descriptors that it did not open, as daemons do, and has files of its own in their place. */
+static void call_after_closing(const struct library *library, const char *folder) {
+  enum { FILES = 8, LINES = 20000 };
+  static const char line[] = "a line of the program\n";
+  char name[4096];
+  int files[FILES];
+  call_all(library);
+  for (int file = 3; file < sysconf(_SC_OPEN_MAX); file++) close(file);
+  for (int file = 0; file < FILES; file++) {
+    snprintf(name, sizeof name, "%s/own-%d.txt", folder, file);
+    files[file] = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    for (int number = 0; number < LINES; number++)
+      if (write(files[file], line, sizeof line - 1) != sizeof line - 1) exit(8);
+  }
+  call_all(library);
+  in_threads(call_in_thread, (void *)(uintptr_t)library);
+  void *handle;
+  call_all(load(&handle));
+  for (int file = 0; file < FILES; file++)
+    if (lseek(files[file], 0, SEEK_END) != LINES * (off_t)(sizeof line - 1)) exit(9);
+}
+
+/* A program whose profiler begins and ends while it is hooked; prints how many signals came to it that it did not ask for. */
+static void call_around_profiler(const struct library *library) {
+  call_all(library);
+  signal(SIGPROF, count_signal);
+  call_all(library);
+  signal(SIGPROF, SIG_DFL);
+  call_all(library);
+  printf("%d\n", (int)own_signals);
+}
+
+/* A program that goes to another folder before it loads anything, as daemons do, and to one more before its threads call. */
+static void call_elsewhere(const char *library) {
+  if (chdir("/")) exit(8);
+  path = library;
+  void *handle;
+  const struct library *loaded = load(&handle);
+  if (chdir("/proc")) exit(8);
+  in_threads(call_in_thread, (void *)(uintptr_t)loaded);
+}
+
 static unsigned staying;
 
 /* Threads that go on when the program ends. */
@@ -276,6 +319,7 @@ int main(int count, char **words) {
   if (count > 5) kernel = (unsigned)atoi(words[5]);
   if (count > 6) embedded_path = words[6];
   load_plugin();
+  if (!strcmp(words[2], "elsewhere")) return call_elsewhere(path), 0;
   void *handle;
   const struct library *library = load(&handle);
   const char *mode = words[2];
@@ -289,6 +333,12 @@ int main(int count, char **words) {
   else if (!strcmp(mode, "runtime")) call_with_runtime_hook(library);
   else if (!strcmp(mode, "measure")) measure(library);
   else if (!strcmp(mode, "profiled")) call_profiled(library);
+  else if (!strcmp(mode, "unprofiled")) call_around_profiler(library);
+  else if (!strcmp(mode, "printing")) {
+    call_all(library);
+    printf("printed\n");
+    fprintf(stderr, "printed\n");
+  } else if (!strcmp(mode, "closing")) call_after_closing(library, words[6]);
   else if (!strcmp(mode, "stay")) until_all_stay((void *)(uintptr_t)library);
   else if (!strcmp(mode, "next")) printf("%d\n", dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc"));
   else if (!strcmp(mode, "skip")) {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from tracemap.errors import RunEmpty, RunInvalid, ToolFailed, UsageInvalid
+from tracemap.errors import RunEmpty, RunInvalid, ToolFailed, TracemapError, UsageInvalid
 from tracemap.inputs import copy_given, is_file, said_of
 from tracemap.measurements.foreign.google_benchmark import read_google_benchmark
 from tracemap.measurements.foreign.hook_csv import read_hook_csv
@@ -46,10 +46,26 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
         RunVersion: it is of another format version.
         UsageInvalid: the kernel is named of a file that names its own, or is not where none is.
     """
-    named = said_of(str(path))
-    if not is_file(str(path)):
-        _refuse_folder(path)
-        path = _copied(path, folder)
+    if is_file(str(path)):
+        return _opened(path, folder, dispatch)
+    _refuse_folder(path)
+    copy, named = _copied(path, folder), said_of(str(path))
+    with _called(named, copy):
+        return replace(_opened(copy, folder, dispatch), given=named)
+
+
+@contextmanager
+def _called(named: str, copy: Path) -> Iterator[None]:
+    """Errors of a copy, which nobody has seen and which is gone when they are read, as those of what was copied."""
+    try:
+        yield
+    except TracemapError as error:
+        raise type(error)(str(error).replace(str(copy), named)) from error
+
+
+def _opened(path: Path, folder: Path, dispatch: str) -> Run:
+    """As `open_run`, of a file."""
+    named = str(path)
     form = Form.PROFILE if path.suffix == ".ireeprof" else form_of(path)
     if dispatch and form is not Form.HOOK_CSV:
         raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is of CSV files of IREE's hook alone")

@@ -5,6 +5,7 @@ Defaults stay in the records; click is told only those that its help shows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,22 @@ from tracemap.options.option import BEHIND_DASHES, AnyOptions, DeclaredOption, d
 from tracemap.units import UNKNOWN
 
 PATH: click.Path = click.Path(path_type=Path)
+
+
+class _Folder(click.Path):
+    """A folder that exists; click takes a pipe or a device for one, of which nothing would be read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        path = super().convert(value, param, ctx)
+        if not os.path.isdir(path):  # noqa: PTH112 - of any kind of path
+            self.fail(f"{value} is no folder", param, ctx)
+        return path
+
+
 _KINDS_OF_PATH = {
     "any": PATH,
     "file": click.Path(exists=True, dir_okay=False, path_type=Path),
-    "folder": click.Path(exists=True, file_okay=False, path_type=Path),
+    "folder": _Folder(exists=True, file_okay=False, path_type=Path),
     "address": click.Path(),
 }
 

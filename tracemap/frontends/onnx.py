@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing
+from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing, check_limits
 from tracemap.frontends.imported import Imported, as_identifier
 from tracemap.graph.kept import Keeping
 from tracemap.inputs import check_is_file
@@ -47,6 +47,7 @@ def import_file(path: Path, folder: Path) -> Imported:
     try:
         model = onnx.load(path, load_external_data=False)
     except OSError as error:
+        check_limits(error)
         raise ModelUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except (DecodeError, ValueError) as error:
         raise ModelInvalid(f"{path.name}: is no model of ONNX: {error}") from error
@@ -112,6 +113,7 @@ def _load_small(model: Any, data_folder: Path) -> None:  # noqa: ANN401 - an onn
             try:
                 load_external_data_for_tensor(tensor, str(data_folder))
             except (OSError, ValueError, ValidationError) as error:
+                check_limits(error)
                 raise ModelInvalid(f"the data of {tensor.name!r} cannot be read: {error}") from error
             tensor.ClearField("data_location")
             tensor.ClearField("external_data")

@@ -8,6 +8,7 @@ from typing import Final
 
 from tracemap.errors import UsageInvalid
 from tracemap.frontends.imported import Imported
+from tracemap.inputs import names_file
 from tracemap.ir.foreign import why_no_model
 
 
@@ -35,7 +36,9 @@ def import_file(path: Path, folder: Path) -> Imported | None:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file is text or MLIR bytecode, whatever it is called."""
+    """Whether a file is text or MLIR bytecode, whatever it is called; a pipe is, since it can be read only once."""
+    if not names_file(path):
+        return True
     try:
         with path.open("rb") as file:
             beginning = file.read(_LOOKED_AT)

@@ -24,7 +24,7 @@ from typing import TypeVar
 from msgspec.structs import fields
 
 from tracemap.codec import Document, OtherVersion, decode_document, storable
-from tracemap.errors import BundleInvalid, BundleVersion
+from tracemap.errors import BundleInvalid, BundleVersion, check_limits
 from tracemap.graph.compiled import NOT_KEPT, CompileTimes
 from tracemap.graph.kept import CALL_NAME, KeptCall
 from tracemap.graph.literals import LITERALS_FOLDER, put_back
@@ -127,6 +127,7 @@ class Bundle:
         try:
             return put_back(text, self._literal).encode(errors="surrogateescape")
         except (OSError, ValueError) as error:
+            check_limits(error)
             raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: {error}; build it again") from error
 
     def kernel_text(self, kernel: Kernel) -> str:

@@ -15,7 +15,7 @@ struct perf_event_attr perf_attributes(uint32_t type, uint64_t config, bool excl
 }
 
 int perf_open(struct perf_event_attr *attributes, int group) {
-  return (int)syscall(SYS_perf_event_open, attributes, 0, -1, group, PERF_FLAG_FD_CLOEXEC);
+  return descriptor_aside((int)syscall(SYS_perf_event_open, attributes, 0, -1, group, PERF_FLAG_FD_CLOEXEC));
 }
 
 /* ---- counters of calls */

@@ -16,7 +16,7 @@
  *   statistics      figures over a thread's calls, as text    process         the process's file; what all files have
  *   counters        counts of events, for each call           settings        the environment variables
  *   images          reads ELF images in memory                printing        text on its way into a file
- *   event_names     Linux's names of events
+ *   event_names     Linux's names of events                   files           the hook's own files, and room for them
  *   stops           when the program stops its own clock
  *   system          what the hook asks of the compiler, the C library, the kernel and the machine
  *   abi, layout     IREE's interface, the layout of record files
@@ -26,6 +26,7 @@
 #include "calls.h"
 #include "images.h"
 #include "loading.h"
+#include "settings.h"
 #include "stops.h"
 #include "thread.h"
 
@@ -59,6 +60,7 @@ static void after_fork_in_child(void) {
 
 __attribute__((constructor)) static void begin(void) {
   libc_resolve();
+  settings_begin();
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

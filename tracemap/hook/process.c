@@ -10,7 +10,7 @@
 #include "settings.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int file = -1;
+static struct own_file file = {.descriptor = -1};
 static bool begun, silent; /* silent: nothing can be written, so nothing is hooked */
 static uint32_t executable_count, kernel_count;
 static char stamp[64]; /* in the names of all files of this process: processes of one number follow each other */
@@ -40,14 +40,19 @@ static bool has_room(size_t size) {
     return false;
   }
   if (written + size <= room) return true;
-  sigset_t before;
-  size_signal_hold(&before); /* in memory, room that is only kept counts against the program's limit too */
-  bool kept = !fallocate(file, FALLOC_FL_KEEP_SIZE, (off_t)room, ROOM_BYTES);
-  size_signal_release(&before);
-  if (kept) room += ROOM_BYTES;
+  if (file_keep_room(&file, (off_t)room, ROOM_BYTES)) room += ROOM_BYTES;
   else if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EFBIG) room = UINT64_MAX; /* nothing can be kept here */
   else return false;
   return true;
+}
+
+/* Whether there still is a file. One that the program has closed is not begun anew: what it told of would be missing. */
+static bool is_there(void) {
+  if (!file_is_open(&file) || file_is_ours(&file)) return file_is_open(&file);
+  silent = true;
+  file_close(&file);
+  say("the program has closed the file of what is loaded: nothing more of that is recorded");
+  return false;
 }
 
 /* Whether it could be written, and leave so much room behind it. A line that was cut is still a line: the next one
@@ -57,16 +62,13 @@ static bool write_line(size_t kept) {
   line.data[line.used - 1] = '\n';
   size_t size = line.used;
   line.used = 0;
-  if (file < 0 || !has_room(size + kept)) return false;
-  if (write_all(file, line.data, size)) {
+  if (!is_there() || !has_room(size + kept)) return false;
+  if (file_append(&file, line.data, size)) {
     written += size;
     return true;
   }
   int error = errno;
-  if (ftruncate(file, (off_t)written)) { /* half a line must not stand before others */
-    close(file);
-    file = -1;
-  }
+  if (!file_resize(&file, (off_t)written)) file_close(&file); /* half a line must not stand before others */
   errno = error;
   return false;
 }
@@ -102,15 +104,15 @@ static bool write_process(void) {
 
 /* For a report it lies in memory: nothing is left where the program is killed. That it holds no code is said to kernels
  * that are new enough to ask for that. */
-static int new_file(const char *path, int flags) {
-  if (!settings.report.wanted) return open(path, flags | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+static struct own_file new_file(const char *path, int flags) {
+  if (!settings.report.wanted) return file_of(open(path, flags | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   int made = memfd_create(path, MFD_CLOEXEC | MFD_NOEXEC_SEAL);
-  return made < 0 && errno == EINVAL ? memfd_create(path, MFD_CLOEXEC) : made;
+  return file_of(made < 0 && errno == EINVAL ? memfd_create(path, MFD_CLOEXEC) : made);
 }
 
-static void drop_file(int made, const char *path) {
+static void drop_file(struct own_file *made, const char *path) {
   if (!settings.report.wanted) unlink(path);
-  close(made);
+  file_close(made);
 }
 
 static void open_file(void) {
@@ -119,12 +121,9 @@ static void open_file(void) {
   snprintf(path, sizeof path, "%s/hook-%s.jsonl", settings.output, stamp);
   file = new_file(path, O_WRONLY | O_APPEND);
   written = room = 0;
-  silent = file < 0 || !write_process();
+  silent = !file_is_open(&file) || !write_process();
   if (silent) say("%s cannot be made (%s): nothing is recorded", path, strerror(errno));
-  if (file >= 0 && silent) {
-    drop_file(file, path);
-    file = -1;
-  }
+  if (silent && file_is_open(&file)) drop_file(&file, path);
 }
 
 bool process_begin(void) {
@@ -135,7 +134,7 @@ bool process_begin(void) {
     silent = !settings.output[0] && !settings.report.wanted;
     if (!silent) open_file();
     else if (!getenv("TRACEMAP_HOOK_STOPS")) say("TRACEMAP_HOOK_OUTPUT names no folder: nothing is recorded");
-  } else if (file < 0 && !silent) {
+  } else if (!file_is_open(&file) && !silent) {
     open_file(); /* in a forked child */
   }
   return !silent;
@@ -192,11 +191,11 @@ bool process_lose_thread(const char *what, const char *why) {
 
 void process_end(void) {
   process_lock();
-  if (file >= 0) {
+  if (is_there()) {
     struct moment now = moment_now();
     text_add(&line, "{\"kind\":\"end\",\"ticks\":%" PRIu64 ",\"ns\":%" PRIu64, now.ticks, now.ns);
     write_line(0);
-    if (ftruncate(file, (off_t)written)) say("room that was kept for the process's file stays taken: %s", strerror(errno));
+    if (!file_resize(&file, (off_t)written)) say("room that was kept for the process's file stays taken: %s", strerror(errno));
   }
   process_unlock();
 }
@@ -204,8 +203,7 @@ void process_end(void) {
 /* The child writes files of its own; which kernels it inherits, its parent's file tells. */
 void process_fork_child(void) {
   if (!begun) return;
-  if (file >= 0) close(file);
-  file = -1;
+  file_close(&file);
   inherited_kernels = kernel_count;
   inherited_executables = executable_count;
   forked_ns = monotonic_ns();
@@ -214,55 +212,22 @@ void process_fork_child(void) {
 
 /* ---- files of threads */
 
-bool file_reserve(int file, off_t offset, off_t size) {
-  sigset_t before;
-  size_signal_hold(&before);
-  bool reserved = !fallocate(file, 0, offset, size);
-  size_signal_release(&before);
-  if (reserved) return true;
-  if (errno != EOPNOTSUPP && errno != ENOSYS) return false;
-  static const char zeros[65536];
-  for (off_t place = offset; place < offset + size; place += (off_t)sizeof zeros)
-    if (!file_put(file, zeros, sizeof zeros, (uint64_t)place)) return false;
-  return true;
-}
-
-bool file_release(int file, off_t offset, off_t size) {
-  return !fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
-}
-
-bool file_put(int file, const void *data, size_t size, uint64_t offset) {
-  sigset_t before;
-  size_signal_hold(&before);
-  ssize_t put = pwrite(file, data, size, (off_t)offset);
-  size_signal_release(&before);
-  if (put >= 0 && put < (ssize_t)size) errno = ENOSPC; /* of what does not fit, a part is written */
-  return put == (ssize_t)size;
-}
-
-bool file_resize(int file, off_t size) {
-  sigset_t before;
-  size_signal_hold(&before);
-  bool resized = !ftruncate(file, size);
-  size_signal_release(&before);
-  return resized;
-}
-
-int file_make(unsigned thread, const char *what, off_t room) {
+struct own_file file_make(unsigned thread, const char *what, off_t room) {
   char path[sizeof settings.output + 160];
   process_lock();
   bool ready = process_begin();
   if (ready) snprintf(path, sizeof path, "%s/hook-%s-%u.%s", settings.output, stamp, thread, what);
   process_unlock();
-  if (!ready) return -1;
-  int file = new_file(path, O_RDWR);
-  if (file >= 0 && (!room || file_reserve(file, 0, room))) return file;
+  if (!ready) return NO_FILE;
+  struct own_file file = new_file(path, O_RDWR);
+  if (file_is_open(&file) && (!room || file_reserve(&file, 0, room))) return file;
   process_lose_thread(what, "their file cannot be made");
-  if (file >= 0) drop_file(file, path);
-  return -1;
+  if (file_is_open(&file)) drop_file(&file, path);
+  return NO_FILE;
 }
 
-bool head_write(int file, const char *magic, const char *description, const struct text *about, uint32_t data_offset) {
+bool head_write(const struct own_file *file, const char *magic, const char *description, const struct text *about,
+                uint32_t data_offset) {
   struct preamble preamble = {
       .version = FORMAT_VERSION,
       .description_bytes = (uint32_t)strlen(description),

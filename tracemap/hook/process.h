@@ -7,7 +7,7 @@
 #pragma once
 
 #include "abi.h"
-#include "system.h"
+#include "files.h"
 
 #define NO_EXECUTABLE UINT32_MAX
 #define NO_KERNEL UINT32_MAX
@@ -42,24 +42,13 @@ bool process_lose_thread(const char *what, const char *why);
 
 /* ---- files of threads */
 
-/* Makes one for what is lost if it cannot be made, with `room` bytes of disk, without the lock; then -1. */
-int file_make(unsigned thread, const char *what, off_t room);
-
-/* Room on disk: writing to a mapped file on a full one kills the program. */
-bool file_reserve(int file, off_t offset, off_t size);
-
-/* Gives room on disk back, where the file system can: the file has a hole there, and its size. */
-bool file_release(int file, off_t offset, off_t size);
-
-/* Writes all of it, or says false with errno. */
-bool file_put(int file, const void *data, size_t size, uint64_t offset);
-
-/* Gives it a size, or says false with errno. */
-bool file_resize(int file, off_t size);
+/* Makes one for what is lost if it cannot be made, with `room` bytes of disk, without the lock; then NO_FILE. */
+struct own_file file_make(unsigned thread, const char *what, off_t room);
 
 /* Begins the JSON that says what thread this is; the caller goes on and closes it. */
 void about_begin(struct text *about);
 
 /* `magic` has 8 characters. The preamble comes last: without it a file tells that its program was killed while it was
  * set up. */
-bool head_write(int file, const char *magic, const char *description, const struct text *about, uint32_t data_offset);
+bool head_write(const struct own_file *file, const char *magic, const char *description, const struct text *about,
+                uint32_t data_offset);

@@ -124,7 +124,7 @@ static bool set_up(struct sampler *sampler, unsigned thread) {
 
 static void release(struct sampler *sampler) {
   close_source(&sampler->source);
-  if (sampler->samples.file >= 0) close(sampler->samples.file);
+  file_close(&sampler->samples.file);
   real_munmap(sampler, sizeof *sampler);
 }
 
@@ -132,7 +132,7 @@ struct sampler *sampler_begin(unsigned thread) {
   if (!settings.sample_hz) return NULL;
   struct sampler *sampler = new_pages(sizeof *sampler);
   if (!sampler) return NULL;
-  sampler->samples.file = -1;
+  sampler->samples.file = NO_FILE;
   if (!set_up(sampler, thread)) {
     release(sampler);
     return NULL;
@@ -170,7 +170,7 @@ void samplers_fork_child(void) {
   for (struct sampler *sampler = samplers, *next; sampler; sampler = next) {
     next = sampler->next;
     sampler->source.means->fork_child(&sampler->source);
-    close(sampler->samples.file);
+    file_close(&sampler->samples.file);
     real_munmap(sampler, sizeof *sampler);
   }
   samplers = NULL;

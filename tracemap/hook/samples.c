@@ -11,7 +11,7 @@ unsigned samples_between_drains(void) {
 }
 
 static bool put_header(const struct samples *samples) {
-  return file_put(samples->file, &samples->header, sizeof samples->header, HEADER_OFFSET);
+  return file_put(&samples->file, &samples->header, sizeof samples->header, HEADER_OFFSET);
 }
 
 bool samples_open(struct samples *samples, unsigned thread, const struct text *about, uint64_t period,
@@ -23,21 +23,21 @@ bool samples_open(struct samples *samples, unsigned thread, const struct text *a
   samples->header = (struct samples_header){
       .period = period, .cost_ns = cost_ns, .first_ns = now, .last_ns = now, .record_bytes = sizeof(struct sample)};
   samples->file = file_make(thread, "samples", 0);
-  if (samples->file < 0) return false;
-  if (file_resize(samples->file, SAMPLES_DATA_OFFSET) && put_header(samples) &&
-      head_write(samples->file, SAMPLES_MAGIC, SAMPLES_DESCRIPTION, about, SAMPLES_DATA_OFFSET))
+  if (!file_is_open(&samples->file)) return false;
+  if (file_resize(&samples->file, SAMPLES_DATA_OFFSET) && put_header(samples) &&
+      head_write(&samples->file, SAMPLES_MAGIC, SAMPLES_DESCRIPTION, about, SAMPLES_DATA_OFFSET))
     return true;
   process_lose_thread("samples", "there is no room for them");
-  return file_resize(samples->file, 0) && false;
+  return file_resize(&samples->file, 0) && false;
 }
 
 static void write_batch(struct samples *samples) {
   uint64_t size = samples->waiting * sizeof *samples->batch;
   uint64_t offset = SAMPLES_DATA_OFFSET + samples->header.count * sizeof *samples->batch;
   if (!samples->full &&
-      (offset + size > settings.thread_bytes || !file_put(samples->file, samples->batch, size, offset))) {
+      (offset + size > settings.thread_bytes || !file_put(&samples->file, samples->batch, size, offset))) {
     say("a thread's file of samples is full: its further samples are counted, not kept");
-    file_resize(samples->file, (off_t)offset); /* without a part of what did not fit */
+    file_resize(&samples->file, (off_t)offset); /* without a part of what did not fit */
     samples->full = true;
   }
   if (samples->full) samples->header.lost += samples->waiting;

@@ -11,7 +11,7 @@
 /* ---- the file */
 
 struct samples {
-  int file;
+  struct own_file file;
   bool full; /* no room for another batch */
   clockid_t cpu_clock;
   uint64_t cpu_first;

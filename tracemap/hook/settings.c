@@ -16,6 +16,27 @@ static void copy(char *target, size_t size, const char *name) {
   }
 }
 
+static char began_in[4096]; /* empty: not known */
+
+void settings_begin(void) {
+  if (!getcwd(began_in, sizeof began_in)) began_in[0] = '\0';
+}
+
+/* Files are made when threads begin and end; a daemon has gone to another folder by then. */
+static void copy_folder(char *target, size_t size, const char *name) {
+  copy(target, size, name);
+  size_t before = strlen(began_in) + 1, length = strlen(target);
+  if (!length || target[0] == '/' || !began_in[0]) return;
+  if (before + length >= size) {
+    say("%s is too long and was ignored", name);
+    target[0] = '\0';
+    return;
+  }
+  memmove(target + before, target, length + 1);
+  memcpy(target, began_in, before - 1);
+  target[before - 1] = '/';
+}
+
 static uint64_t number(const char *name, uint64_t otherwise) {
   const char *value = getenv(name);
   if (!value || !*value) return otherwise;
@@ -129,7 +150,7 @@ static void read_report(struct report_settings *report) {
   copy(settings.filter, sizeof settings.filter, IREE_PREFIX "FILTER_NAME");
   settings.skip_ns = (uint64_t)(fmin(decimal(IREE_PREFIX "SKIP_START_MS", 0), 1e12) * 1e6);
   copy(report->events, sizeof report->events, IREE_PREFIX "PERF_EVENT_TYPES");
-  copy(report->csv, sizeof report->csv - 128, IREE_PREFIX "OUTPUT_CSV");
+  copy_folder(report->csv, sizeof report->csv - 128, IREE_PREFIX "OUTPUT_CSV");
   report->buckets = read_buckets();
   report->gamma = decimal(IREE_PREFIX "GAMMA", 0.5);
   report->tables = !getenv(IREE_PREFIX "NO_PROBABILITY_TABLE");
@@ -137,7 +158,7 @@ static void read_report(struct report_settings *report) {
 }
 
 void settings_read(void) {
-  copy(settings.output, sizeof settings.output - 128, "TRACEMAP_HOOK_OUTPUT");
+  copy_folder(settings.output, sizeof settings.output - 128, "TRACEMAP_HOOK_OUTPUT");
   copy(settings.filter, sizeof settings.filter, "TRACEMAP_HOOK_FILTER");
   settings.skip_ns = number("TRACEMAP_HOOK_SKIP_MS", 0) * 1000000;
   settings.budget = number("TRACEMAP_HOOK_CALLS", 0);

@@ -53,6 +53,9 @@ struct settings {
 /* They do not change after `settings_read`, which is called once, when the first executable is seen; but what a report
  * asks for by its events is looked at in the first call. */
 extern HIDDEN struct settings settings;
+
+/* Where the process begins: folders without a `/` before them lie below, wherever the program goes. */
+void settings_begin(void);
 void settings_read(void);
 
 /* Whether the filter lets a kernel of this name through. */

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "process.h"
+#include "files.h"
 
 #define PART_BYTES (1u << 20) /* so much of the file is on disk and in memory at a time */
 #define PART_TIMES (PART_BYTES / sizeof(uint64_t))
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int file = -1;
+static struct own_file file = {.descriptor = -1};
 static bool begun;
 static uint64_t *part; /* NULL: nothing more is written */
 static size_t used;
@@ -21,11 +21,11 @@ static void next_part(void) {
   if (part) real_munmap(part, PART_BYTES);
   part = NULL;
   used = 0;
-  if (!file_reserve(file, end, PART_BYTES)) {
+  if (!file_reserve(&file, end, PART_BYTES)) {
     say("what the program's clock leaves out is not recorded any more: %s", strerror(errno));
     return;
   }
-  void *pages = real_mmap(NULL, PART_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, end);
+  void *pages = real_mmap(NULL, PART_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.descriptor, end);
   end += PART_BYTES;
   if (pages != MAP_FAILED) part = pages;
 }
@@ -34,8 +34,8 @@ static COLD void begin(void) {
   begun = true;
   const char *path = getenv("TRACEMAP_HOOK_STOPS");
   if (!path || !*path) return;
-  file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file >= 0) next_part();
+  file = file_of(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (file_is_open(&file)) next_part();
   else say("%s cannot be made (%s): what the program's clock leaves out is not recorded", path, strerror(errno));
 }
 

@@ -50,24 +50,26 @@ void say(const char *format, ...) {
   errno = error;
 }
 
-static void only_size_signal(sigset_t *set) {
+static void only_write_signals(sigset_t *set) {
   sigemptyset(set);
   sigaddset(set, SIGXFSZ);
+  sigaddset(set, SIGPIPE);
 }
 
-void size_signal_hold(sigset_t *before) {
+void write_signals_hold(sigset_t *before) {
   sigset_t held;
-  only_size_signal(&held);
+  only_write_signals(&held);
   pthread_sigmask(SIG_BLOCK, &held, before);
 }
 
-void size_signal_release(const sigset_t *before) {
+void write_signals_release(const sigset_t *before) {
   int error = errno;
   const struct timespec at_once = {0, 0};
   sigset_t held;
-  only_size_signal(&held);
-  if (!sigismember(before, SIGXFSZ))
-    while (sigtimedwait(&held, NULL, &at_once) > 0) continue;
+  only_write_signals(&held);
+  if (sigismember(before, SIGXFSZ)) sigdelset(&held, SIGXFSZ); /* what the program holds back itself is its own */
+  if (sigismember(before, SIGPIPE)) sigdelset(&held, SIGPIPE);
+  while (sigtimedwait(&held, NULL, &at_once) > 0) continue;
   pthread_sigmask(SIG_SETMASK, before, NULL);
   errno = error;
 }
@@ -75,7 +77,7 @@ void size_signal_release(const sigset_t *before) {
 bool write_all(int file, const void *data, size_t size) {
   const char *rest = data;
   sigset_t before;
-  size_signal_hold(&before);
+  write_signals_hold(&before);
   while (size) {
     ssize_t written = write(file, rest, size);
     if (written < 0 && errno == EINTR) continue;
@@ -83,8 +85,22 @@ bool write_all(int file, const void *data, size_t size) {
     rest += written;
     size -= (size_t)written;
   }
-  size_signal_release(&before);
+  write_signals_release(&before);
   return !size;
+}
+
+#define STANDARD_DESCRIPTORS 3
+#define FAR_DESCRIPTORS 256
+
+int descriptor_aside(int opened) {
+  if (opened < 0) return -1;
+  int moved = fcntl(opened, F_DUPFD_CLOEXEC, FAR_DESCRIPTORS);
+  if (moved < 0 && opened >= STANDARD_DESCRIPTORS) return opened; /* there are not so many, or no more of them */
+  if (moved < 0) moved = fcntl(opened, F_DUPFD_CLOEXEC, STANDARD_DESCRIPTORS);
+  int error = errno;
+  close(opened);
+  errno = error;
+  return moved;
 }
 
 size_t read_file(const char *path, char *data, size_t size) {

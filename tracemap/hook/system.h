@@ -49,11 +49,17 @@ void text_add_json(struct text *text, const char *string);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Between the two, files may be written and grow: where the program has a limit on their size, what goes beyond it says
- * EFBIG and no more. Otherwise a signal would come with it, which ends the program. Leaves errno as it is. */
-void size_signal_hold(sigset_t *before);
-void size_signal_release(const sigset_t *before);
+ * EFBIG and no more, and a pipe that nobody reads any more says EPIPE. Otherwise a signal would come with it, which ends
+ * the program. Leaves errno as it is. */
+void write_signals_hold(sigset_t *before);
+void write_signals_release(const sigset_t *before);
 
 bool write_all(int file, const void *data, size_t size);
+
+/* A descriptor that was just opened, where it is not in the program's way: not among the standard ones, should they be
+ * closed, since the program would print into it; and far up where that can be, since programs that close all of theirs
+ * mostly begin at 3 and open others there. -1, with errno and nothing open, where that cannot be. */
+int descriptor_aside(int opened);
 
 /* Reads as much of a file as there is room for, and ends it with a zero; returns its length, 0 if it cannot be read. */
 size_t read_file(const char *path, char *data, size_t size);

@@ -34,8 +34,9 @@ static bool map_window(struct thread *thread, off_t offset) {
   off_t page = (off_t)page_bytes(), first = offset / page * page;
   size_t window = WINDOW_BYTES / thread->record_bytes * thread->record_bytes;
   size_t size = (size_t)(offset - first) + window;
-  if (!file_reserve(thread->file, first, (off_t)size)) return false;
-  char *mapped = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, thread->file, first);
+  if (!file_reserve(&thread->file, first, (off_t)size)) return false;
+  int file = thread->file.descriptor;
+  char *mapped = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, first);
   if (mapped == MAP_FAILED) return false;
   unmap_window(thread);
   thread->window = mapped;
@@ -51,7 +52,7 @@ static bool drop_oldest(struct thread *thread) {
   uint64_t dropped = thread->header->dropped, records = WINDOW_BYTES / thread->record_bytes;
   off_t first = DATA_OFFSET + (off_t)(dropped * thread->record_bytes);
   __atomic_store_n(&thread->header->dropped, dropped + records, __ATOMIC_RELEASE);
-  if (file_release(thread->file, first, (off_t)(records * thread->record_bytes))) return true;
+  if (file_release(&thread->file, first, (off_t)(records * thread->record_bytes))) return true;
   thread->header->dropped = dropped;
   say("older calls cannot be given up where the files of threads lie: %s", strerror(errno));
   return false;
@@ -108,13 +109,13 @@ static bool write_head(struct thread *thread) {
                                     .last_ticks = now.ticks,
                                     .last_ns = now.ns,
                                     .record_bytes = thread->record_bytes};
-  return head_write(thread->file, FORMAT_MAGIC, LAYOUT_DESCRIPTION, &about, DATA_OFFSET);
+  return head_write(&thread->file, FORMAT_MAGIC, LAYOUT_DESCRIPTION, &about, DATA_OFFSET);
 }
 
 static bool open_file(struct thread *thread) {
   thread->file = file_make(thread->number, "calls", DATA_OFFSET);
-  if (thread->file < 0) return false;
-  char *page = real_mmap(NULL, DATA_OFFSET, PROT_READ | PROT_WRITE, MAP_SHARED, thread->file, 0);
+  if (!file_is_open(&thread->file)) return false;
+  char *page = real_mmap(NULL, DATA_OFFSET, PROT_READ | PROT_WRITE, MAP_SHARED, thread->file.descriptor, 0);
   if (page == MAP_FAILED) return process_lose_thread("calls", "their file cannot be mapped");
   thread->page = page;
   thread->header = (struct header *)(void *)(page + HEADER_OFFSET);
@@ -134,9 +135,8 @@ static void release_file(struct thread *thread) {
   counters_close(&thread->counters);
   unmap_window(thread);
   if (thread->page) real_munmap(thread->page, DATA_OFFSET);
-  if (thread->file >= 0) close(thread->file);
+  file_close(&thread->file);
   thread->page = NULL;
-  thread->file = -1;
 }
 
 static void release(struct thread *thread) {
@@ -161,7 +161,8 @@ static void report_later(struct thread *thread) {
 }
 
 static void report(const struct thread *thread) {
-  report_thread(&(struct reported){thread->name, thread->file, thread->record_bytes, thread->event_count});
+  if (!file_is_ours(&thread->file)) return say("the calls of a thread cannot be read: the program has closed their file");
+  report_thread(&(struct reported){thread->name, thread->file.descriptor, thread->record_bytes, thread->event_count});
 }
 
 static void report_now(const struct thread *thread) {
@@ -202,11 +203,11 @@ struct thread *thread_open(void) {
   pthread_once(&once, prepare);
   struct thread *thread = new_pages(sizeof *thread);
   if (!thread) return &broken_thread;
-  thread->file = -1;
+  thread->file = NO_FILE;
   thread->number = __atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED);
   thread->broken = !set_up(thread);
   if (thread->broken) {
-    if (thread->file >= 0) file_resize(thread->file, 0); /* a file that was never set up */
+    if (file_is_open(&thread->file)) file_resize(&thread->file, 0); /* a file that was never set up */
     release_file(thread);
   }
   return thread;
@@ -235,7 +236,7 @@ void thread_end(struct thread *thread) {
     thread_refresh_clock(thread);
     thread->header->closed = 1;
     if (settings.report.wanted) report_now(thread);
-    if (ftruncate(thread->file, cursor_offset(thread)))
+    if (!file_resize(&thread->file, cursor_offset(thread)))
       say("a thread's file cannot be cut to its records: %s", strerror(errno));
   }
   release(thread);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "counters.h"
+#include "files.h"
 #include "layout.h"
 #include "sampler.h"
 
@@ -21,7 +22,7 @@ struct thread {
   char *page;              /* the mapped head of the file */
   char *window;
   off_t window_offset;
-  int file;
+  struct own_file file;
   unsigned number;
   char name[16];           /* what a report calls it */
   struct thread *next;     /* among those that are to be reported */

@@ -75,14 +75,27 @@ static void on_signal(int number, siginfo_t *info, void *context) {
 
 /* ---- opening */
 
-static bool open_timer(struct source *source) {
-  static bool installed;
+/* One that nobody has asked for yet. SIGPROF is for profilers of the program: it may begin to use it at any time, which
+ * would hand our signals to it, and leaves it to its default when it is done, of which the program would die. */
+static int free_signal(void) {
+  struct sigaction found;
+  for (int number = SIGRTMAX; number >= SIGRTMIN; number--)
+    if (!sigaction(number, NULL, &found) && !(found.sa_flags & SA_SIGINFO) && found.sa_handler == SIG_DFL) return number;
+  return SIGPROF;
+}
+
+/* Which signal the timers of all threads send; with the lock of the samplers held. */
+static int installed_signal(void) {
+  static int number;
   struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
   sigemptyset(&action.sa_mask);
-  if (!installed) sigaction(SIGPROF, &action, &previous);
-  installed = true;
+  if (!number) sigaction(number = free_signal(), &action, &previous);
+  return number;
+}
+
+static bool open_timer(struct source *source) {
   struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID,
-                           .sigev_signo = SIGPROF,
+                           .sigev_signo = installed_signal(),
                            .sigev_value.sival_ptr = (void *)(uintptr_t)&token,
                            .sigev_notify_thread_id = (pid_t)syscall(SYS_gettid)};
   if (timer_create(CLOCK_MONOTONIC, &event, &source->timer.timer)) return false;

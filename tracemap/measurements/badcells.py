@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tracemap.errors import RunInvalid, start_of
+from tracemap.errors import RunInvalid, check_limits, start_of
 from tracemap.measurements.columns import FileColumn, columns_of, csv_rows, is_number, is_whole_number, table_sql
 from tracemap.measurements.model import TIME_METRICS, Run
-from tracemap.measurements.sql import first_line, literal, quoted, reading_errors, rows_of
+from tracemap.measurements.sql import damage_of, literal, quoted, reading_errors, rows_of
 from tracemap.units import plural
 
 _LONGEST_SAID = 60
@@ -19,9 +19,14 @@ _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
 
 
 def explain_bad_cell(run: Run, error: Exception) -> RunInvalid:
-    """The error for a scan of `events_sql` that failed: it names file, line, column and the offending text."""
+    """The error for a scan of `events_sql` that failed: it names file, line, column and the offending text.
+
+    Raises:
+        SystemLimit: as `check_limits`.
+    """
+    check_limits(error)
     found = _bad_cell_of_csv(run) if run.format == "csv" else _bad_cell_of_parquet(run)
-    return RunInvalid(f"{run.file}: {found or f'cannot be read: {first_line(error)}'}")
+    return RunInvalid(f"{run.file}: {found or f'cannot be read: {damage_of(error)}'}")
 
 
 # ---- CSV
@@ -44,7 +49,8 @@ def _suspicious_record(run: Run) -> int:
     query = _SUSPICIOUS_RECORD.format(table=table_sql(run), doubts=doubts or "false")
     try:
         return next((int(record) for (record,) in rows_of(query)), 0)
-    except reading_errors():
+    except reading_errors() as error:
+        check_limits(error)
         return 0
 
 
@@ -123,7 +129,7 @@ def _bad_cell_of_parquet(run: Run) -> str:
         try:
             found = _bad_value(run, column)
         except reading_errors() as error:
-            return f"column {column.name}: cannot be read: {first_line(error)}"
+            return f"column {column.name}: cannot be read: {damage_of(error)}"
         if found:
             return found
     return ""

@@ -7,6 +7,7 @@ times faster than Python; the head of a CSV, and the cell of it that is bad, are
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -243,17 +244,30 @@ _LONGEST_FIRST_LINE = 1 << 20
 
 
 @contextmanager
-def csv_rows(path: Path) -> Iterator[_csv.Reader]:
+def csv_rows(path: Path, named: str = "") -> Iterator[_csv.Reader]:
     """The rows of a CSV.
+
+    Args:
+        path: the file.
+        named: what messages call it; "": as it is called.
 
     Raises:
         RunInvalid: it cannot be read, or a row of it cannot.
     """
     try:
+        _check_is_utf8(path, named or str(path))
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             yield csv.reader(file, delimiter=delimiter(path))
     except (OSError, csv.Error) as error:
-        raise RunInvalid(f"{path}: cannot be read as a table: {error}") from error
+        raise RunInvalid(f"{named or path}: cannot be read as a table: {error}") from error
+
+
+def _check_is_utf8(path: Path, named: str) -> None:
+    """Refuse texts of wider characters, as spreadsheets write them: every second byte of such a header is 0."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start:
+        raise RunInvalid(f"{named}: is a text in UTF-16 or UTF-32; save it as UTF-8")
 
 
 def delimiter(path: Path) -> str:

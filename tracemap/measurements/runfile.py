@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tracemap.codec import pretty
-from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, start_of
+from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, check_limits, start_of
 from tracemap.inert import for_terminal, plain_cell
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import (
@@ -31,7 +31,7 @@ from tracemap.measurements.columns import (
     sql_type,
 )
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
-from tracemap.measurements.sql import CSV, asked_database, copied, copy_to, first_line, literal, reading_errors, rows_of
+from tracemap.measurements.sql import CSV, asked_database, copied, copy_to, damage_of, literal, reading_errors, rows_of
 from tracemap.outputs import check_file, end_of_links, is_csv, is_stream, replaced
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _read_parquet_run(path: Path) -> Run:
             ).fetchall()
             is_empty = not pairs and not connection.execute(f"FROM {table} LIMIT 1").fetchall()
     except reading_errors() as error:
-        raise RunInvalid(f"{path}: cannot be read as Parquet: {first_line(error)}") from error
+        raise RunInvalid(f"{path}: cannot be read as Parquet: {damage_of(error)}") from error
     header = parse_header(pairs[0][0], str(path)) if pairs else None
     check_width(path, len(described))
     found = {str(name): str(kind) for name, kind, *_ in described}
@@ -188,7 +188,8 @@ def _first_values(path: Path, width: int, index: int) -> list[str]:
     query = f"SELECT c{index} FROM {csv_sql(path, ['VARCHAR'] * width)} WHERE c{index} <> '' LIMIT {_SAMPLE_ROWS}"
     try:
         return [str(value) for (value,) in rows_of(query)]
-    except reading_errors():  # the scan of all values will say where
+    except reading_errors() as error:
+        check_limits(error)  # of all else the scan of all values will say where
         return []
 
 

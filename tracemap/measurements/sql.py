@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import SystemLimit, TargetUnwritable, UsageInvalid, limit_reached
+from tracemap.errors import TargetUnwritable, UsageInvalid, check_limits
 from tracemap.inert import IS_FORMULA, inert_cell
 from tracemap.memory import free_memory
 from tracemap.options.attribute import LEAST_MEMORY_MB, MOST_MEMORY_MB
@@ -123,6 +123,7 @@ def fitting(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except out_of_memory() as error:
+        check_allocated(error)
         raise UsageInvalid(f"{what} take more memory than is spared for them; {remedy}") from error
 
 
@@ -235,6 +236,20 @@ def out_of_memory() -> type[Exception]:
     return duckdb.OutOfMemoryException
 
 
+_NOT_GIVEN: Final = ("Failed to allocate", "Allocation failure", "bad allocation")
+"""What DuckDB says where the system gave it no memory, though it might have had more by its own limit."""
+
+
+def check_allocated(error: Exception) -> None:
+    """Raise another error where it is not the database's own limit that `out_of_memory` tells of: none can be raised.
+
+    Raises:
+        SystemLimit: the system, or a limit of the shell, gives no more memory.
+    """
+    if any(words in str(error) for words in _NOT_GIVEN):
+        check_limits(error)
+
+
 def reading_errors() -> tuple[type[Exception], ...]:
     """What may be raised while DuckDB reads a file that is damaged.
 
@@ -246,11 +261,11 @@ def reading_errors() -> tuple[type[Exception], ...]:
     return (duckdb.Error, OverflowError, ValueError)
 
 
-def check_limits(error: Exception) -> None:
-    """Raise another error where one of `reading_errors` is not the file's fault.
+def damage_of(error: Exception) -> str:
+    """What is wrong with a file, of one of `reading_errors` that it ended in.
 
     Raises:
-        SystemLimit: there is no more memory, or no more files can be opened.
+        SystemLimit: as `check_limits`: nothing is wrong with it.
     """
-    if limit := limit_reached(error):
-        raise SystemLimit(limit) from error
+    check_limits(error)
+    return first_line(error)

@@ -153,6 +153,8 @@ def _configurations(options: SweepOptions) -> list[Configuration]:
     from tracemap.experiments.configuring import DEFAULT, read_configuration
 
     specs = sorted(options.configs_from.glob("*.mlir")) if options.configs_from is not None else []
+    if options.configs_from is not None and not specs:
+        raise UsageInvalid(f"{options.configs_from}: holds no tuning spec (*.mlir); name a folder that does")
     texts = [*(options.config or (DEFAULT,)), *(f"spec={file}" for file in specs)]
     return [read_configuration(text) for text in dict.fromkeys(texts)]
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.sql import (
+    check_allocated,
+    damage_of,
     fill,
-    first_line,
     literal,
     open_database,
     out_of_memory,
@@ -111,12 +112,13 @@ class DuckEngine:
         try:
             return self._connection.execute(query)
         except out_of_memory() as error:
+            check_allocated(error)
             raise UsageInvalid(
                 f"the runs take more memory than {self._memory // 1_000_000} MB, even with all that can be on disk: "
                 "allow more with --memory, let TMPDIR name a folder with more room, or choose fewer runs with --where"
             ) from error
         except reading_errors() as error:
-            raise StoreInvalid(f"the store cannot be read: {first_line(error)}") from error
+            raise StoreInvalid(f"the store cannot be read: {damage_of(error)}") from error
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -157,7 +159,7 @@ def columns_of(files: Sequence[str]) -> dict[str, str]:
         try:
             described = connection.execute(f"DESCRIBE SELECT * FROM {_parquet(files, CALLS)}").fetchall()
         except reading_errors() as error:
-            raise StoreInvalid(f"the store cannot be read: {first_line(error)}") from error
+            raise StoreInvalid(f"the store cannot be read: {damage_of(error)}") from error
     return {str(column): str(kind) for column, kind, *_ in described}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.errors import StoreInvalid, TargetUnwritable
+from tracemap.errors import StoreInvalid, TargetUnwritable, check_limits
 from tracemap.measurements.sql import asked_database
 from tracemap.owned.home import beside
 from tracemap.store.places import fault_of, is_listed
@@ -116,6 +116,7 @@ def _parquet_files(folder: Path) -> Iterator[str]:
     except FileNotFoundError:
         return
     except OSError as error:
+        check_limits(error)
         raise StoreInvalid(f"{error.filename}: cannot be read: {error.strerror}; let it be read") from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import duckdb
 
 from tracemap.errors import StoreInvalid
-from tracemap.measurements.sql import check_limits, first_line, literal, quoted, reading_errors
+from tracemap.measurements.sql import damage_of, literal, quoted, reading_errors
 from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
 from tracemap.store.places import Place
 from tracemap.store.selection import Condition, cell_of
@@ -143,8 +143,7 @@ def _damage_of(
         with reader(place) as connection:
             return reading(connection, f"read_parquet({literal(path)}, hive_partitioning = false)", table)
     except reading_errors() as error:
-        check_limits(error)
-        return first_line(error)
+        return damage_of(error)
 
 
 def _read_whole(connection: duckdb.DuckDBPyConnection, file: str, table: str) -> str:

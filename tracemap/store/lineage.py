@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import duckdb
 
-from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid
+from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
 from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load
 from tracemap.graph.literals import LITERALS_FOLDER
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import scope_text
-from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.measurements.sql import damage_of, literal, reading_errors
 from tracemap.owned.home import temporary_folder
 from tracemap.store.headers import reader
 from tracemap.store.layout import MAPS, OPS, Listing, Store
@@ -90,7 +90,7 @@ def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
             kinds = [str(kind) for _, kind, *_ in connection.execute(f"DESCRIBE {query}").fetchall()]
             found = connection.execute(query).fetchall()
     except reading_errors() as error:
-        raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
+        raise StoreInvalid(f"{path}: cannot be read: {damage_of(error)}") from error
     rows: list[Mapping[str, Any]] = [dict(zip(columns, row, strict=True)) for row in found]
     if kinds != list(columns.values()) or any(row[name] is None for row in rows for name in ALWAYS[OPS]):
         raise StoreInvalid(f"{path}: is no table of ops")
@@ -167,12 +167,13 @@ def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
         with reader(listing.place) as connection:
             files = connection.execute(f"SELECT name, content FROM read_parquet({literal(path)})").fetchall()
     except reading_errors() as error:
-        raise StoreInvalid(f"{path}: cannot be read: {first_line(error)}") from error
+        raise StoreInvalid(f"{path}: cannot be read: {damage_of(error)}") from error
     with temporary_folder() as folder:
         try:
             for name, data in files:
                 _write_below(folder, name, data)
         except (OSError, ValueError) as error:
+            check_limits(error)
             raise StoreInvalid(f"{path}: {error}; take it away, and add one of its runs again") from error
         try:
             loaded = load(folder)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.model import Run
-from tracemap.measurements.sql import fill, first_line, open_database, out_of_memory, reading_errors, spared_memory
+from tracemap.measurements.sql import (
+    check_allocated,
+    damage_of,
+    fill,
+    open_database,
+    out_of_memory,
+    reading_errors,
+    spared_memory,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -93,6 +101,7 @@ class Tables:
         try:
             yield
         except out_of_memory() as error:
+            check_allocated(error)
             raise UsageInvalid(
                 f"the rows of {self._named} take more memory than {self.memory_bytes // 1_000_000} MB: allow more with "
                 "--memory"
@@ -101,7 +110,7 @@ class Tables:
             if len(self.runs) == 1:
                 raise explain_bad_cell(self.runs[0], error) from error
             # Where there are several runs, it is not for a cell of theirs.
-            raise RunInvalid(f"{self._named}: cannot be read: {first_line(error)}") from error
+            raise RunInvalid(f"{self._named}: cannot be read: {damage_of(error)}") from error
 
     @property
     def _named(self) -> str:

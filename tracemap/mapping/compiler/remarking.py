@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tracemap.errors import ModelInvalid
+from tracemap.errors import ModelInvalid, check_limits
 from tracemap.ir.parsing import MlirParser
 from tracemap.mapping.compiler.compiling import BESIDES, Compiler
 from tracemap.mapping.compiler.messages import failure
@@ -47,4 +47,5 @@ def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[SaidRem
     try:
         return list(read_mlir_remarks(said.read_text(encoding="utf-8", errors="replace")))
     except (OSError, ValueError) as error:
+        check_limits(error)
         raise ModelInvalid(f"MLIR's remarks cannot be read: {error}") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from tracemap.errors import RunEmpty, RunInvalid, UsageInvalid
+from tracemap.errors import RunEmpty, RunInvalid, UsageInvalid, check_limits
 from tracemap.inert import plain_cell
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import (
@@ -83,7 +83,8 @@ def _typed(path: Path, connection: duckdb.DuckDBPyConnection, names: tuple[str, 
     fractions = ", ".join(["0", *(f"count(*) FILTER (isfinite({v}) AND {v} <> trunc({v}))" for v in values)])
     try:
         ((_, *found),) = connection.execute(f"SELECT {fractions} FROM {texts}").fetchall()
-    except reading_errors():  # the scan of all cells will say where
+    except reading_errors() as error:
+        check_limits(error)  # of all else the scan of all cells will say where
         found = [0] * (len(names) - len(FIXED))
     types = ["VARCHAR", "BIGINT", "BIGINT", "DOUBLE", *("DOUBLE" if count else "BIGINT" for count in found)]
     return list(zip(names, types, strict=True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import RunInvalid, start_of
 from tracemap.inert import for_terminal
-from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.measurements.sql import damage_of, literal, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,7 +28,7 @@ def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, co
     try:
         connection.execute(_LOADED.format(table=table, columns=columns, path=literal(str(path))))
     except reading_errors() as error:
-        raise RunInvalid(f"{path}: cannot be read as lines of text: {first_line(error)}") from error
+        raise RunInvalid(f"{path}: cannot be read as lines of text: {damage_of(error)}") from error
 
 
 def not_understood(path: Path, number: int, line: str, what: str) -> RunInvalid:

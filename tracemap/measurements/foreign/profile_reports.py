@@ -17,7 +17,7 @@ from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.foreign.totals import means_only, rows_of_totals, select_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
-from tracemap.measurements.sql import first_line, literal, reading_errors
+from tracemap.measurements.sql import damage_of, literal, reading_errors
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_report(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun
         connection.execute(_LOADED.format(path=literal(str(path)), fields=fields))
         return _read(path, connection)
     except reading_errors() as error:
-        raise RunInvalid(f"{path}: not what iree-profile prints, or damaged: {first_line(error)}") from error
+        raise RunInvalid(f"{path}: not what iree-profile prints, or damaged: {damage_of(error)}") from error
 
 
 def _read(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:

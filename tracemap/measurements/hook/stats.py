@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
 from tracemap.inert import plain_cell
-from tracemap.inputs import check_is_file
+from tracemap.inputs import check_is_file, copy_given, is_file, said_of
 from tracemap.measurements.columns import check_width, csv_rows
 from tracemap.measurements.hook.recording import (
     HookProcess,
@@ -25,8 +25,9 @@ from tracemap.measurements.hook.recording import (
     read_recording,
     start_ns,
 )
-from tracemap.measurements.sql import literal, quoted
+from tracemap.measurements.sql import damage_of, literal, quoted
 from tracemap.options.stats import StatsOptions
+from tracemap.owned.home import temporary_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,8 +123,7 @@ def read_calls(path: Path, options: StatsOptions) -> CallSet:
     elif options.kernel or options.skip_ms:
         raise UsageInvalid(f"{path}: IREE's CSV files name no kernels and no starts; choose when recording")
     else:
-        files = sorted(path.glob("*.csv")) if os.path.isdir(path) else [path]  # noqa: PTH112 - as below
-        found = [calls for file in files for calls in _csv_calls(file)]
+        found = _calls_of_irees_hook(path)
     found = [_with_events(path, calls, options.counters) for calls in found if len(calls.cpus)]
     if not found:
         raise no_call_is_left(path, options)
@@ -158,45 +158,57 @@ def _thread_calls(process: HookProcess, thread: HookThread, options: StatsOption
     )
 
 
-def _csv_calls(path: Path) -> list[ThreadCalls]:
-    """The threads of one CSV file of IREE's hook, in the order of their first line."""
+def _calls_of_irees_hook(path: Path) -> list[ThreadCalls]:
+    """The threads of CSV files of IREE's hook in a folder, of one, or of what comes through a pipe."""
+    if os.path.isdir(path):  # noqa: PTH112 - as above
+        return [calls for file in sorted(path.glob("*.csv")) for calls in _csv_calls(file, str(file))]
+    if is_file(str(path)):
+        return _csv_calls(path, str(path))
+    with temporary_folder() as folder:  # its columns are looked at first, and a pipe is read only once
+        copy_given(str(path), folder / "calls.csv", RunInvalid)
+        return _csv_calls(folder / "calls.csv", said_of(str(path)))
+
+
+def _csv_calls(path: Path, named: str) -> list[ThreadCalls]:
+    """The threads of one CSV file of IREE's hook, in the order of their first line; messages call it `named`."""
     import duckdb
 
     if not os.path.exists(path):  # noqa: PTH110 - as above
-        raise RunInvalid(f"{path}: does not exist; {_WHAT_IS_READ}")
+        raise RunInvalid(f"{named}: does not exist; {_WHAT_IS_READ}")
     check_is_file(path, RunInvalid)
-    with csv_rows(path) as rows:
-        check_width(path, len(next(rows, ())), _MOST_COLUMNS)
+    with csv_rows(path, named) as rows:
+        check_width(Path(named), len(next(rows, ())), _MOST_COLUMNS)
     try:
         with duckdb.connect() as connection:
             table = f"read_csv({literal(str(path))}, header=true, delim=',', quote='\"', all_varchar=true)"
             names = [str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
             if tuple(names[:4]) != _FIXED:
-                raise RunInvalid(f"{path}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")
+                raise RunInvalid(f"{named}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")
             numbers = ", ".join(
                 [f"CAST({name} AS BIGINT) AS {name}" for name in ("cpu", "node")]
                 + [f"CAST({quoted(name)} AS FLOAT) AS s{index}" for index, name in enumerate(names[3:])]
             )
             columns = connection.execute(f"SELECT thread, {numbers} FROM {table}").fetchnumpy()
     except duckdb.Error as error:
-        raise RunInvalid(f"{path}: cannot be read ({str(error).partition(chr(10))[0]}); {_WHAT_IS_READ}") from error
-    return _by_thread(path, columns, tuple(names[3:]))
+        said = damage_of(error).replace(str(path), named)
+        raise RunInvalid(f"{named}: cannot be read ({said}); {_WHAT_IS_READ}") from error
+    return _by_thread(named, columns, tuple(names[3:]))
 
 
-def _by_thread(path: Path, columns: dict[str, Any], names: tuple[str, ...]) -> list[ThreadCalls]:
+def _by_thread(named: str, columns: dict[str, Any], names: tuple[str, ...]) -> list[ThreadCalls]:
     import numpy as np
 
     if not len(columns["thread"]):
-        raise RunEmpty(f"{path}: holds no call")
+        raise RunEmpty(f"{named}: holds no call")
     if any(np.ma.is_masked(column) for column in columns.values()):
-        raise RunInvalid(f"{path}: a cell is empty")
+        raise RunInvalid(f"{named}: a cell is empty")
     threads = np.asarray(columns["thread"], dtype=object)
     found = []
     for thread in dict.fromkeys(threads.tolist()):
         rows = threads == thread
         series = tuple(np.asarray(columns[f"s{index}"], dtype=np.float32)[rows] for index in range(len(names)))
         if not all(np.isfinite(values).all() for values in series):
-            raise RunInvalid(f"{path}: a cell is no finite number")
+            raise RunInvalid(f"{named}: a cell is no finite number")
         cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
         found.append(ThreadCalls(plain_cell(thread), cpus, nodes, names, series))
     return found

@@ -25,7 +25,7 @@ from tracemap.measurements.ireeprof.records import (
     record_types,
 )
 from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.measurements.sql import check_limits, first_line, reading_errors
+from tracemap.measurements.sql import damage_of, reading_errors
 from tracemap.units import UNKNOWN, Integer, format_count
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ def read_export(
     try:
         return _profile(connection, table, known)
     except reading_errors() as error:  # numbers that no clock gives, lists that are none
-        check_limits(error)
-        raise RunInvalid(f"{named}: a record of the profile is damaged: {first_line(error)}") from error
+        raise RunInvalid(f"{named}: a record of the profile is damaged: {damage_of(error)}") from error
 
 
 def empty_profile(connection: duckdb.DuckDBPyConnection, table: str) -> Profile:

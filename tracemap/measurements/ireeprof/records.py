@@ -17,7 +17,7 @@ from tracemap.diagnostics import RECORDS_LOST, Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, readable
 from tracemap.inputs import opened
 from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.measurements.sql import check_limits, first_line, keep_compressed, literal, reading_errors
+from tracemap.measurements.sql import damage_of, keep_compressed, literal, reading_errors
 from tracemap.units import UNKNOWN, format_count, plural
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
             f"read_json({literal(str(jsonl))}, format='newline_delimited', columns={{{fields}}})"
         )
     except reading_errors() as error:
-        check_limits(error)
-        raise RunInvalid(f"{named}: not an export of iree-profile: {first_line(error)}") from error
+        raise RunInvalid(f"{named}: not an export of iree-profile: {damage_of(error)}") from error
     versions = connection.execute("SELECT DISTINCT schema_version FROM profile_records ORDER BY 1").fetchall()
     if not versions:
         raise RunEmpty(f"{named}: the export of iree-profile is empty")

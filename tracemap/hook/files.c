@@ -1,0 +1,76 @@
+#include "files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+struct own_file file_of(int opened) {
+  struct stat about;
+  int descriptor = descriptor_aside(opened);
+  if (descriptor < 0) return NO_FILE;
+  if (!fstat(descriptor, &about)) return (struct own_file){descriptor, about.st_dev, about.st_ino};
+  close(descriptor);
+  return NO_FILE;
+}
+
+bool file_is_ours(const struct own_file *file) {
+  struct stat about;
+  if (file_is_open(file) && !fstat(file->descriptor, &about) && about.st_dev == file->device &&
+      about.st_ino == file->inode)
+    return true;
+  errno = EBADF;
+  return false;
+}
+
+void file_close(struct own_file *file) {
+  if (file_is_open(file) && file_is_ours(file)) close(file->descriptor);
+  *file = NO_FILE;
+}
+
+static bool take(const struct own_file *file, int mode, off_t offset, off_t size) {
+  if (!file_is_ours(file)) return false;
+  sigset_t before;
+  write_signals_hold(&before); /* in memory, room that is only kept counts against the program's limit too */
+  bool taken = !fallocate(file->descriptor, mode, offset, size);
+  write_signals_release(&before);
+  return taken;
+}
+
+bool file_reserve(const struct own_file *file, off_t offset, off_t size) {
+  if (take(file, 0, offset, size)) return true;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) return false;
+  static const char zeros[65536];
+  for (off_t place = offset; place < offset + size; place += (off_t)sizeof zeros)
+    if (!file_put(file, zeros, sizeof zeros, (uint64_t)place)) return false;
+  return true;
+}
+
+bool file_keep_room(const struct own_file *file, off_t offset, off_t size) {
+  return take(file, FALLOC_FL_KEEP_SIZE, offset, size);
+}
+
+bool file_release(const struct own_file *file, off_t offset, off_t size) {
+  return take(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
+}
+
+bool file_put(const struct own_file *file, const void *data, size_t size, uint64_t offset) {
+  if (!file_is_ours(file)) return false;
+  sigset_t before;
+  write_signals_hold(&before);
+  ssize_t put = pwrite(file->descriptor, data, size, (off_t)offset);
+  write_signals_release(&before);
+  if (put >= 0 && put < (ssize_t)size) errno = ENOSPC; /* of what does not fit, a part is written */
+  return put == (ssize_t)size;
+}
+
+bool file_append(const struct own_file *file, const void *data, size_t size) {
+  return file_is_ours(file) && write_all(file->descriptor, data, size);
+}
+
+bool file_resize(const struct own_file *file, off_t size) {
+  if (!file_is_ours(file)) return false;
+  sigset_t before;
+  write_signals_hold(&before);
+  bool resized = !ftruncate(file->descriptor, size);
+  write_signals_release(&before);
+  return resized;
+}
