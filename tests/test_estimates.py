@@ -52,6 +52,34 @@ func.func @main(%x: !torch.vtensor<[4,8],f32>, %y: !torch.vtensor<[4,8],f32>) ->
 }
 """
 
+NORMALISED = """\
+func.func @main(%x: tensor<64x256xf32>, %y: tensor<256x16xf32>) -> (tensor<64x256xf32>, tensor<256x16xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.multiply %x, %x : tensor<64x256xf32>
+  %r = stablehlo.reduce(%s init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<64x256xf32>, tensor<f32>) -> tensor<64xf32>
+  %q = stablehlo.rsqrt %r : tensor<64xf32>
+  %b = stablehlo.broadcast_in_dim %q, dims = [0] : (tensor<64xf32>) -> tensor<64x256xf32>
+  %m = stablehlo.multiply %x, %b : tensor<64x256xf32>
+  %t = stablehlo.multiply %y, %y : tensor<256x16xf32>
+  %u = stablehlo.reduce(%t init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<256x16xf32>, tensor<f32>) -> tensor<16xf32>
+  %v = stablehlo.rsqrt %u : tensor<16xf32>
+  %w = stablehlo.broadcast_in_dim %v, dims = [1] : (tensor<16xf32>) -> tensor<256x16xf32>
+  %n = stablehlo.multiply %y, %w : tensor<256x16xf32>
+  return %m, %n : tensor<64x256xf32>, tensor<256x16xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+BROADCAST = """\
+func.func @main(%x: tensor<64x256xf32>, %y: tensor<64xf32>, %z: tensor<256xf32>) -> tensor<64x256xf32> {
+  %a = stablehlo.broadcast_in_dim %y, dims = [0] : (tensor<64xf32>) -> tensor<64x256xf32>
+  %b = stablehlo.tanh %a : tensor<64x256xf32>
+  %c = stablehlo.broadcast_in_dim %z, dims = [1] : (tensor<256xf32>) -> tensor<64x256xf32>
+  %d = stablehlo.add %b, %c : tensor<64x256xf32>
+  %e = stablehlo.multiply %d, %x : tensor<64x256xf32>
+  return %e : tensor<64x256xf32>
+}
+"""
+
 
 def member_at(graph: TraceGraph, line: int) -> Membership:
     op = next(op.id for op in graph.ops if op.line == line)
@@ -173,3 +201,17 @@ def test_a_buffer_that_is_overwritten_is_no_check(tmp_path: Path) -> None:
 def test_lists_of_tensors_are_no_work_of_the_host(tmp_path: Path) -> None:
     graph = built_graph(LISTED, tmp_path)
     assert next(op.fate for op in graph.ops if op.name == "torch.prim.ListConstruct") is Fate.FOLDED
+
+
+def test_what_is_the_same_for_a_row_is_computed_once_for_it(tmp_path: Path) -> None:
+    """A plain compile has one square root before the loop over the row, in both kernels."""
+    graph = built_graph(NORMALISED, tmp_path)
+    rows, columns = member_at(graph, 5), member_at(graph, 10)
+    assert (rows.operations, columns.operations) == (64 * 4, 16 * 4)
+    assert member_at(graph, 7).operations == 64 * 256
+    assert member_at(graph, 12).operations == 256 * 16
+
+
+def test_what_changes_in_the_innermost_loop_is_computed_in_all_turns(tmp_path: Path) -> None:
+    graph = built_graph(BROADCAST, tmp_path)
+    assert member_at(graph, 5).operations == member_at(graph, 6).operations == 64 * 256

@@ -36,7 +36,9 @@ class BodyOp:
     `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
     `iterations`: of a structured (linalg) op or a loop, how often its region runs when it runs once; of an attention
     the products that it adds up; of others the elements of their results;
-    `computes_index`: all its results are indices.
+    `computes_index`: all its results are indices;
+    `loops`: of a structured op the extents of its loops, the outermost first, nothing of others; `positions`: of each
+    of its operands the loop that each dimension runs over (-1: a computed one).
     """
 
     index: int
@@ -47,6 +49,8 @@ class BodyOp:
     results: tuple[Shape, ...]
     iterations: Integer
     computes_index: bool
+    loops: tuple[Integer, ...]
+    positions: tuple[tuple[int, ...], ...]
 
 
 def read_body(
@@ -81,6 +85,7 @@ class _BodyReader:
         operands = tuple([self._operand(operand) for operand in operation.operands])
         results = tuple(map(self._shape, operation.results))
         name = operation.name
+        loops, positions = _loops(self._parser, operation, name, [operand.shape for operand in operands])
         self.found.append(
             BodyOp(
                 index=index,
@@ -89,8 +94,12 @@ class _BodyReader:
                 location=self._parser.location(operation),
                 operands=operands,
                 results=results,
-                iterations=_iterations(self._parser, operation, name, operands, results),
+                iterations=product(loops)
+                if positions
+                else _iterations(self._parser, operation, name, operands, results),
                 computes_index=computes_index(self._parser, operation),
+                loops=loops,
+                positions=positions,
             )
         )
         for region in operation.regions:
@@ -147,10 +156,6 @@ def _constant(value: Value) -> Integer:
 def _iterations(
     parser: MlirParser, operation: Operation, name: str, operands: tuple[BodyOperand, ...], results: tuple[Shape, ...]
 ) -> Integer:
-    if name.startswith("linalg."):
-        volume = _loop_volume(parser, operation, [operand.shape for operand in operands])
-        if volume is not None:
-            return volume
     if name == ATTENTION:
         return _products_of_attention(parser, operation, [operand.shape for operand in operands])
     if name in _LOOPS:
@@ -168,21 +173,23 @@ def _iterations(
 
 
 # Affine maps of the compiler are shared between operations; the positions of each are worked out once per context.
-_NO_DIMENSION = -1
+NO_DIMENSION = -1
 
 
-def _loop_volume(parser: MlirParser, operation: Operation, shapes: list[Shape]) -> Integer | None:
-    """The product of a linalg op's loop ranges, from its indexing maps and operand shapes; None without maps."""
-    maps = _indexing_maps(parser, operation)
+def _loops(
+    parser: MlirParser, operation: Operation, name: str, shapes: list[Shape]
+) -> tuple[tuple[Integer, ...], tuple[tuple[int, ...], ...]]:
+    """The extents of a linalg op's loops, from its indexing maps and operand shapes, and the maps; nothing without."""
+    maps = _indexing_maps(parser, operation) if name.startswith("linalg.") else None
     if maps is None:
-        return None
+        return (), ()
     extents: dict[int, Integer] = {}
     for dimensions, shape in zip(maps[1], shapes, strict=False):
         for dimension, extent in zip(dimensions, shape.extents, strict=False):
             # A loop that one operand leaves open may be given by another's static shape.
-            if dimension != _NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:
+            if dimension != NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:
                 extents[dimension] = extent
-    return product(tuple(extents.get(dimension, UNKNOWN) for dimension in range(maps[0])))
+    return tuple(extents.get(dimension, UNKNOWN) for dimension in range(maps[0])), maps[1]
 
 
 _MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
@@ -204,4 +211,4 @@ def _positions_of_maps(parser: MlirParser, attribute: Attribute) -> tuple[int, t
 
 
 def _dimension(expression: ir.AffineExpr) -> int:
-    return int(expression.position) if isinstance(expression, ir.AffineDimExpr) else _NO_DIMENSION
+    return int(expression.position) if isinstance(expression, ir.AffineDimExpr) else NO_DIMENSION

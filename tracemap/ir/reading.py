@@ -26,7 +26,7 @@ from tracemap.ir.parsing import (
     string_attribute,
     walk,
 )
-from tracemap.ir.scalars import constant_of, direction_of
+from tracemap.ir.scalars import constant_of, direction_of, splat_of
 from tracemap.ir.signatures import Signatures
 from tracemap.ir.source import (
     CONTROL_FLOW,
@@ -145,6 +145,7 @@ class _Computed(TypedDict):
 
     signature: int
     constant: Integer
+    splat: str
     direction: str
 
 
@@ -224,6 +225,7 @@ class _Describer:
         return {
             "signature": self._signatures.of(operation, name, results),
             "constant": UNKNOWN if operation.operands else constant_of(operation),
+            "splat": "" if operation.operands else splat_of(operation),
             "direction": direction_of(operation),
         }
 
@@ -268,7 +270,7 @@ class _BareDescriber(_Describer):
         return UNKNOWN, UNKNOWN
 
     def _computed(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computed:
-        return {"signature": self._number_of(operation), "constant": UNKNOWN, "direction": ""}
+        return {"signature": self._number_of(operation), "constant": UNKNOWN, "splat": "", "direction": ""}
 
 
 def _own_name(operation: Operation, name: str) -> str:

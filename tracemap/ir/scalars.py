@@ -35,6 +35,20 @@ def constant_of(operation: Operation) -> Integer:
         return UNKNOWN
 
 
+_VALUES = ("value", "torch.onnx.value", "values")
+"""The attributes in which the dialects keep the elements of their constants."""
+
+
+def splat_of(operation: Operation) -> str:
+    """The number that all elements of a constant are, with its type, as MLIR prints it; "" where there is none."""
+    name = next((name for name in _VALUES if name in operation.attributes), "")
+    try:
+        value = operation.attributes[name] if name else None
+        return str(value.get_splat_value()) if isinstance(value, ir.DenseElementsAttr) and value.is_splat else ""
+    except (TypeError, ValueError):  # the bindings have no class for it, as for constants of complex numbers
+        return ""
+
+
 def direction_of(operation: Operation) -> str:
     """How an operation compares whole numbers: EQ, NE, LT, LE, GT or GE; "" where it does not, or is not told."""
     if "comparison_direction" in operation.attributes:

@@ -56,8 +56,9 @@ class SourceOperation:
     `operands`: where each is defined; `results`: the printed types of its results;
     `symbol`: the name it defines, or the one it refers to: the callee of a call, the global of a load;
     `signature`: equal for operations that compute the same from equal operands; `block`: the number of the block that
-    it stands in, unique in the model; `constant`: the whole number that a constant consists of; `direction`: how it
-    compares (EQ, NE, LT, LE, GT, GE).
+    it stands in, unique in the model; `constant`: the whole number that a constant consists of; `splat`: the
+    number that all elements of a constant tensor are, with its type, as MLIR prints it; `direction`: how it compares
+    (EQ, NE, LT, LE, GT, GE).
     """
 
     index: int
@@ -75,6 +76,7 @@ class SourceOperation:
     signature: int
     block: int
     constant: Integer = UNKNOWN
+    splat: str = ""
     direction: str = ""
 
     @property

@@ -77,6 +77,8 @@ class Judge:
         self._host_names = host_names
         self._commands = commands
         self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.path}
+        self._repeated = {twin: later for later, twin in facts.twins.items() if later in sites_of}
+        """Of ops that others repeat, one of these that is a member of a site."""
         self._found: dict[int, Judgement] = {}
 
     def fates(self) -> Mapping[int, Judgement]:
@@ -205,6 +207,9 @@ class Judge:
         twin = self._facts.twins.get(operation.index, -1)
         if twin >= 0 and (self._working_twin(operation) >= 0 or operation.index not in self._facts.moves):
             return Fate.REMOVED, reason("twin", self._facts.place(twin))
+        if operation.index in self._repeated and operation.index not in self._facts.moves:
+            # Of two that are the same the compiler may keep the later one, and its location.
+            return Fate.REMOVED, reason("twin", self._facts.place(self._repeated[operation.index]))
         if not self._host_names.get(operation.index, frozenset()).isdisjoint(_MOVES_IN_PLACE):
             return Fate.FOLDED, reason("in-place")
         if operation.index in self._facts.moves:

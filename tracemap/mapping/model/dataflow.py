@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
-from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like, loads_global
+from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like, is_held_back, loads_global
 from tracemap.mapping.model.unreached import Unreached
 from tracemap.mapping.model.unused import unused_outside
 
@@ -98,8 +98,8 @@ class Dataflow:
     def constant(self) -> frozenset[int]:
         """Ops that depend on constants only, and so can be computed by the compiler; those without operands excepted.
 
-        Region holders are never constant: what enters them is not followed. An argument is where every call hands
-        over a constant.
+        Region holders are never constant: what enters them is not followed. Nor is what a barrier holds back, and
+        what is computed from it. An argument is where every call hands over a constant.
         """
         found: set[Node] = set()
         before = -1
@@ -107,7 +107,7 @@ class Dataflow:
             before = len(found)
             for operation in self._operations:
                 found |= self._arguments_from(operation, found)
-                if operation.is_op and operation.name not in CONTROL_FLOW | FUNCTIONS:
+                if operation.is_op and operation.name not in CONTROL_FLOW | FUNCTIONS and not is_held_back(operation):
                     makers = self._makers.get(operation.index, ())
                     if self._is_source(operation) or (makers and all(maker in found for maker in makers)):
                         found.add(operation.index)

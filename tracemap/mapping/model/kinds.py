@@ -37,7 +37,8 @@ _CONSTANT_LIKE = (
 _COUNTS = (".iota",)
 _GLOBAL_LOADS = (".global.load", ".global_load")
 _GLOBAL_STORES = (".global.store", ".global_store")
-_UNREPEATABLE = (*_GLOBAL_LOADS, "unfoldable_constant", "optimization_barrier")
+_HELD_BACK = ("unfoldable_constant", "optimization_barrier")
+_UNREPEATABLE = (*_GLOBAL_LOADS, *_HELD_BACK)
 _DESTINATIONS = ("tensor.empty", "linalg.fill", "bufferization.alloc_tensor")
 
 _SHAPE_QUERIES = frozenset(
@@ -128,6 +129,11 @@ def accesses_global(operation: SourceOperation) -> bool:
 def is_repeatable(operation: SourceOperation) -> bool:
     """Whether an op with the same operands may be taken for one that ran before, as far as its name tells."""
     return not operation.name.endswith(_UNREPEATABLE)
+
+
+def is_held_back(operation: SourceOperation) -> bool:
+    """Whether the compiler is kept from knowing the value of an op, be it a constant."""
+    return operation.name.endswith(_HELD_BACK)
 
 
 def asks_for_shape(operation: SourceOperation) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import is_repeatable, is_return
+from tracemap.mapping.model.normal_forms import NormalForms
 
 _MAX_EVALUATIONS = 200_000
 """Ops times chains of calls that are looked at; beyond it (calls nested exponentially) no twins are told."""
@@ -53,6 +54,7 @@ class _Numbering:
     _fresh: int = 0
 
     def __post_init__(self) -> None:
+        self._forms = NormalForms(self.model)
         self._body: dict[int, list[SourceOperation]] = {}
         for operation in self.model.operations:
             if operation.is_op and isinstance(operation.function, str) and operation.name not in FUNCTIONS:
@@ -102,15 +104,21 @@ class _Numbering:
             self._inside.pop()
             yield from found if found else (self.fresh() for _ in operation.results)
             return
+        handed_on = self._forms.handed_on(operation, operands)
+        if handed_on >= 0:  # the compiler leaves such an op out, and takes its operand for its result
+            yield operands[handed_on]
+            return
         number = self._number_of(operation, operands)
         self._note(operation, number, blocks)
         for result in range(len(operation.results)):
-            yield self._number(("result", number, result))
+            value = self._number(("result", number, result))
+            self._forms.learn(operation, operands, value)
+            yield value
 
     def _number_of(self, operation: SourceOperation, operands: list[int]) -> int:
         if not is_repeatable(operation) or not operation.results or self._holds_ops(operation):
             return self.fresh()
-        return self._number((operation.signature, tuple(operands)))
+        return self._number(self._forms.key(operation, operands))
 
     def _holds_ops(self, operation: SourceOperation) -> bool:
         """Whether an op has ops in its regions (control flow): it is like no other."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Sequence
 
 from tracemap.ir.bodies import ATTENTION, GATHER, SCATTER, BodyOp
 from tracemap.ir.types import Shape, add, product
+from tracemap.mapping.sites.hoisting import PASS_THROUGH, Hoisting
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 _SOURCE_NAMES = {
@@ -34,8 +35,6 @@ Owners = Callable[[BodyOp], tuple[str, ...]]
 
 LOAD = "iree_tensor_ext.dispatch.tensor.load"
 STORE = "iree_tensor_ext.dispatch.tensor.store"
-
-_PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice"})
 
 _FREE = frozenset(
     """
@@ -126,6 +125,7 @@ class CostModel:
                 if operand.producer >= 0:
                     self._users.setdefault(operand.producer, []).append((op, number))
         self._workers_of: dict[int, tuple[str, ...]] = {}
+        self._hoisting = Hoisting(body)
         self.operations: dict[str, Integer] = {}
         self.bytes: dict[str, Integer] = {}
         self._add_up()
@@ -157,9 +157,10 @@ class CostModel:
         """How often an op of a region runs, by all that stands around it."""
         factors: list[Integer] = []
         while op.parent >= 0:
-            op = self._body[op.parent]
-            if op.name.startswith(_REPEATING):
-                factors.append(op.iterations)
+            around = self._body[op.parent]
+            if around.name.startswith(_REPEATING):
+                factors.append(self._hoisting.turns(op))
+            op = around
         return product(tuple(factors))
 
     def _workers(self, op: BodyOp) -> tuple[str, ...]:
@@ -208,7 +209,7 @@ class CostModel:
                 if (child.name not in _FREE or child.computes_index)
                 and any(operand.argument == number for operand in child.operands)
             ]
-            if user.name in _PASS_THROUGH and depth < len(self._body):
+            if user.name in PASS_THROUGH and depth < len(self._body):
                 found += self._consumers(user, depth + 1)
             elif user.name != STORE:
                 found += inside or [user]
@@ -216,7 +217,7 @@ class CostModel:
 
     def _maker(self, store: BodyOp, producer: int, result: int) -> BodyOp:
         """The body op that made a stored value: inside of structured ops, the one whose value is yielded."""
-        while producer >= 0 and self._body[producer].name in _PASS_THROUGH:
+        while producer >= 0 and self._body[producer].name in PASS_THROUGH:
             operand = self._body[producer].operands[0]
             producer, result = operand.producer, operand.result
         if producer < 0 or self._body[producer].name == LOAD:

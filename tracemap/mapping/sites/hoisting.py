@@ -1,0 +1,92 @@
+"""How often an op of a structured op's region runs: not in the turns of loops inside of which it stays the same.
+
+A layer norm multiplies each element of a row by the reciprocal root of the row's variance. Fused into one region the
+root stands beside the multiplication, once for each element, as it is written. The compiler moves out of a loop what
+does not change in it, so that the root is taken once for a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracemap.ir.bodies import NO_DIMENSION, BodyOp
+from tracemap.ir.types import product
+from tracemap.units import UNKNOWN, Integer
+
+PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice"})
+"""Body ops that only hand tensors on."""
+
+_SAME_EVERYWHERE = frozenset({"arith.constant"})
+
+
+class Hoisting:
+    """Tells of the ops of one body how often they run."""
+
+    def __init__(self, body: Sequence[BodyOp]) -> None:
+        self._body = body
+        self._holding = {op.parent for op in body}
+        self._changes: dict[int, frozenset[int]] = {}
+
+    def turns(self, op: BodyOp) -> Integer:
+        """How often an op of a region runs when the op around it runs once.
+
+        The loops are run from the outside to the inside, and what stays the same in the innermost of them stands
+        before these. What changes in an inner loop alone runs in all turns of those around it.
+        """
+        around = self._body[op.parent]
+        if not around.loops:
+            return around.iterations
+        order = self._order(around)
+        changing = self._changing(op, around)
+        innermost = max((place for place, loop in enumerate(order) if loop in changing), default=-1)
+        return product(tuple(around.loops[loop] for loop in order[: innermost + 1]))
+
+    def _order(self, around: BodyOp) -> list[int]:
+        """The loops from the outermost to the innermost.
+
+        What is reduced in the same dispatch is there for each of its elements, and so the loops over these are the
+        outer ones of all that uses it.
+        """
+        outer = {
+            loop
+            for operand, loops in zip(around.operands, around.positions, strict=False)
+            if self._is_reduced(operand.producer)
+            for loop in loops
+        }
+        return sorted(range(len(around.loops)), key=lambda loop: (loop not in outer, loop))
+
+    def _is_reduced(self, producer: int) -> bool:
+        """Whether what makes a tensor in the body adds up more elements than it makes."""
+        while producer >= 0 and self._body[producer].name in PASS_THROUGH:
+            producer = self._body[producer].operands[0].producer
+        if producer < 0 or not self._body[producer].loops:
+            return False
+        maker = self._body[producer]
+        made = maker.results[0].elements if maker.results else UNKNOWN
+        return made is not UNKNOWN and maker.iterations is not UNKNOWN and maker.iterations > made
+
+    def _changing(self, op: BodyOp, around: BodyOp) -> frozenset[int]:
+        """The loops in whose turns what an op of a region computes is not always the same."""
+        if op.index not in self._changes:
+            self._changes[op.index] = self._work_out(op, around)
+        return self._changes[op.index]
+
+    def _work_out(self, op: BodyOp, around: BodyOp) -> frozenset[int]:
+        every = frozenset(range(len(around.loops)))
+        if op.parent != around.index or op.index in self._holding or not (op.operands or op.name in _SAME_EVERYWHERE):
+            return every
+        found: set[int] = set()
+        for operand in op.operands:
+            if operand.producer >= 0:
+                maker = self._body[operand.producer]
+                # What is made before the structured op is the same in all of its turns.
+                found |= self._changing(maker, around) if maker.parent >= 0 else set()
+            else:
+                found |= self._changing_argument(operand.argument, around)
+        return frozenset(found)
+
+    def _changing_argument(self, number: int, around: BodyOp) -> frozenset[int]:
+        """The loops in whose turns a region is handed other elements; all where it is handed its own result on."""
+        inputs = len(around.operands) - len(around.results)
+        loops = around.positions[number] if 0 <= number < min(inputs, len(around.positions)) else (NO_DIMENSION,)
+        return frozenset(range(len(around.loops)) if NO_DIMENSION in loops else loops)
