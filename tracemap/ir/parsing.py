@@ -228,6 +228,11 @@ def string_attribute(operation: Operation, name: str) -> str:
     return value if isinstance(value, str) else str(attribute)
 
 
+def own_name(operation: Operation, name: str) -> str:
+    """What an operation is called: ONNX ops come as `torch.operator "onnx.Add"` and go by their own name."""
+    return (string_attribute(operation, "name") if name == "torch.operator" else "") or name
+
+
 SYMBOL = rf"@(?:({STRING})|([\w.$-]+))"
 """A symbol in a text: with its quotes and escapes, or as it is."""
 _SYMBOL = re.compile(SYMBOL)

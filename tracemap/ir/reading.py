@@ -22,6 +22,7 @@ from tracemap.ir.parsing import (
     Operation,
     Value,
     is_scalar_like,
+    own_name,
     printed_locations,
     string_attribute,
     walk,
@@ -205,7 +206,7 @@ class _Describer:
             index=index,
             owner=index if around.owner < 0 else around.owner,
             parent=around.parent,
-            name=_own_name(operation, name),
+            name=own_name(operation, name),
             function=symbol if name in FUNCTIONS else around.function,
             parsed_location=self._location(operation, index),
             made_up=self._is_made_up(index),
@@ -273,11 +274,6 @@ class _BareDescriber(_Describer):
         return {"signature": self._number_of(operation), "constant": UNKNOWN, "splat": "", "direction": ""}
 
 
-def _own_name(operation: Operation, name: str) -> str:
-    """What an operation is called: ONNX ops come as `torch.operator "onnx.Add"` and go by their own name."""
-    return (string_attribute(operation, "name") if name == "torch.operator" else "") or name
-
-
 def _symbol(operation: Operation) -> str:
     for name in ("sym_name", "callee", "global", "decomposition"):
         if name in operation.attributes:
@@ -342,10 +338,10 @@ def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
         return number in range(len(user.operands))[_BOUNDS_OF[user.name]], []
     if user.name in ("scf.while", "stablehlo.while"):
         return False, [user.regions[0].blocks[0].arguments[number]]
-    if user.name in _CONDITIONS or _own_name(user, user.name) in _COUNTED_FIRST:
+    if user.name in _CONDITIONS or own_name(user, user.name) in _COUNTED_FIRST:
         return number == 0, []
     if user.name == "torch.operator_terminator":
-        return number == 0 and _own_name(user.parent.operation, user.parent.operation.name) == "onnx.Loop", []
+        return number == 0 and own_name(user.parent.operation, user.parent.operation.name) == "onnx.Loop", []
     if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
         return bool(user.block == user.parent.operation.regions[0].blocks[0]), []
     return False, [result for result in user.results if is_scalar_like(result)]

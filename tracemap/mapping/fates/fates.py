@@ -203,13 +203,9 @@ class Judge:
         return len(seen) > 1  # else nothing uses it, which says nothing about control
 
     def _by_reasoning(self, operation: SourceOperation) -> Judgement | None:
-        # A move whose twin works nowhere is folded like the twin: nothing was kept in its favour.
-        twin = self._facts.twins.get(operation.index, -1)
-        if twin >= 0 and (self._working_twin(operation) >= 0 or operation.index not in self._facts.moves):
-            return Fate.REMOVED, reason("twin", self._facts.place(twin))
-        if operation.index in self._repeated and operation.index not in self._facts.moves:
-            # Of two that are the same the compiler may keep the later one, and its location.
-            return Fate.REMOVED, reason("twin", self._facts.place(self._repeated[operation.index]))
+        same = self._same(operation)
+        if same >= 0:
+            return Fate.REMOVED, reason("twin", self._facts.place(same))
         if not self._host_names.get(operation.index, frozenset()).isdisjoint(_MOVES_IN_PLACE):
             return Fate.FOLDED, reason("in-place")
         if operation.index in self._facts.moves:
@@ -219,6 +215,15 @@ class Judge:
         if users and len(fates) == len(users) and all(fate in (Fate.REMOVED, Fate.CONSTANT) for fate in fates):
             return Fate.REMOVED, reason("used-by-removed")
         return self._folded(operation, "simplified")
+
+    def _same(self, operation: SourceOperation) -> int:
+        """The op that was kept in favour of an op that computes the same; -1 where there is none."""
+        twin = self._facts.twins.get(operation.index, -1)
+        # A move whose twin works nowhere is folded like the twin: nothing was kept in its favour.
+        if operation.index in self._facts.moves:
+            return self._working_twin(operation)
+        # Of two that are the same the compiler may keep the later one, and its location.
+        return twin if twin >= 0 else self._repeated.get(operation.index, -1)
 
     def _working_twin(self, operation: SourceOperation) -> int:
         """The earlier op that an op repeats, if that is a member of a site; -1 where there is none."""
