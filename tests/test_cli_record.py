@@ -339,3 +339,12 @@ def test_the_usual_rate_needs_no_number(built: Built, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     hz = enough_hz(5.0)
     assert f"{hz} per second of each thread" in done.stderr
+
+
+def test_a_run_is_not_called_like_a_profile_of_the_runtime(multifunc: Path, tmp_path: Path) -> None:
+    """By this name it would be read as one, and refused."""
+    target = tmp_path / "run.ireeprof"
+    done = run_cli("record", multifunc, "--function", "encode", "--iterations", "1", "-o", target)
+    assert (done.returncode, target.exists()) == (2, False)
+    assert "name a .parquet or .csv" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -53,10 +53,16 @@ def check_target(target: Path, *, force: bool) -> None:
 
     Raises:
         TargetExists: one of them exists and `force` is not set.
-        TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself.
+        TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself, or called
+            like what would not be read back as a run of ours.
     """
     if not _is_utf8(str(target)):
         raise TargetUnwritable(f"{target}: the name is not UTF-8, which the database cannot take; choose another")
+    if target.suffix == ".ireeprof":
+        raise TargetUnwritable(
+            f"{target}: a run is a table, not a profile of IREE's, as which it would be read by this name; name a "
+            ".parquet or .csv (record --keep-profile keeps IREE's profile beside it)"
+        )
     check_file(target, force=force)
     if _has_header_beside(target):
         header = header_path(target)
