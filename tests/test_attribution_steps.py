@@ -300,8 +300,17 @@ def addresses_run(bundle: Bundle, kernel: str, addresses: Sequence[int], lines: 
 
 
 def ops_by_loop(kernel: Kernel, loops: Sequence[CodeLoop]) -> Callable[[int], frozenset[OpId]]:
-    """The ops that have code in the innermost loop around an address of which any has; none where there is no such."""
+    """The ops that have code in the innermost loop around an address of which any has; none where there is no such.
+
+    The code of a multiplication may stand at the line of an addition beside it, as one operation with it.
+    """
     ops_at = {step.line: step.ops for step in kernel.steps}
+    products = [step for step in kernel.steps if step.op_name in ("arith.mulf", "arith.muli")]
+    for step in kernel.steps:
+        if step.op_name.startswith(("arith.add", "arith.sub")):
+            beside = (each for each in products if each.parent == step.parent and each.line < step.line)
+            seen = {line for loop in loops for line in loop.lines}
+            ops_at[step.line] = (*step.ops, *(op for each in beside if each.line not in seen for op in each.ops))
 
     def of(address: int) -> frozenset[OpId]:
         around = sorted((sum(loop.lines.values()), n, loop) for n, loop in enumerate(loops) if loop.holds(address))

@@ -30,6 +30,8 @@ from tests.oracle.linalg import (
     chain_then_sum,
     epilogue,
     gather,
+    product_and_sum,
+    sum_of_squares,
     two_reads,
 )
 from tests.support import Json, check_cli, json_cli
@@ -42,6 +44,8 @@ _HZ = "1999"
 _FEWEST = 100
 """Samples in the kernel, below which the report itself goes by its estimates."""
 _TIMINGS = 5
+_READ_POINTS = 3.0
+"""Arrays begin somewhere in a line of memory, and share what is left of the cache."""
 
 
 # ---- measuring
@@ -266,6 +270,19 @@ def reading(family: str, program: Program, readers: Sequence[int]) -> Claim:
     return Claim(family, program.name, judged)
 
 
+def reading_parts(family: str, program: Program, parts: Sequence[int]) -> Claim:
+    """Simulated misses of reads are at the ops asked about as the numbers of the arrays that each reads."""
+
+    def judged(bench: Bench) -> Verdict:
+        seen = bench.seen(program, simulated=True)
+        wanted = [100 * part / sum(parts) for part in parts]
+        found = [100 * seen.misses.get(line, 0.0) for line in program.lines]
+        good = all(abs(a - b) <= _READ_POINTS for a, b in zip(found, wanted, strict=True))
+        return Verdict(_shown(wanted), _shown(found), good, seen.samples)
+
+    return Claim(family, program.name, judged)
+
+
 def claims(seed: int) -> Iterator[Claim]:
     """What is judged; the seed chooses functions and orders."""
     random = Random(seed)
@@ -273,6 +290,7 @@ def claims(seed: int) -> Iterator[Claim]:
     yield from _of_different_ops(random)
     yield from _of_repeated_work(random)
     yield from _of_memory(random)
+    yield from _of_products()
 
 
 def _of_equal_ops(random: Random) -> Iterator[Claim]:
@@ -321,6 +339,16 @@ def _of_memory(random: Random) -> Iterator[Claim]:
         yield reading("misses of reads", chain([(function, 1), ("math.exp", 1), ("math.tanh", 1)]), [0])
         yield reading("misses of reads", two_reads((function, "math.sqrt"), "512x512"), [0, 1])
         yield reading("misses of reads", epilogue([(function, 1)]), [])
+
+
+def _of_products() -> Iterator[Claim]:
+    """Of a product and a sum that compilers make one op or one instruction of."""
+    yield reading("product and sum", sum_of_squares("512x512"), [0])
+    yield reading_parts("product and sum", product_and_sum("512x512"), [2, 1])
+    for size in ("1024x1024", "2048x2048"):
+        fast = product_and_sum(size)
+        yield stalled("product and sum", product_and_sum(size, factor="#turned"), fast, 0)
+        yield stalled("product and sum", product_and_sum(size, addend="#turned"), fast, 1)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -98,13 +98,18 @@ class Writer:
         block = ["^bb0(%n: i32, %out: f32):", find, take, *body]
         self._generic(result, maps, f"ins({indices} : tensor<{size}xi32>)", empty, block)
 
-    def combined(self, result: str, operation: str, one: str, other: str, size: str, reads: str = "#id") -> None:
-        """Two matrices, element by element, or one whose rows go with elements of a vector; it is not asked about."""
-        second = size if reads == "#id" else size.partition("x")[0]
+    def combined(
+        self, result: str, operation: str, one: str, other: str, size: str, reads: str = "#id", *, asked: bool = False
+    ) -> None:
+        """Two matrices, element by element, or one whose rows go with elements of a vector."""
+        second = size.partition("x")[0] if reads == "#row" else size
         maps = f"indexing_maps = [#id, {reads}, #id], {_PARALLEL}"
         inputs = f"ins({one}, {other} : tensor<{size}xf32>, tensor<{second}xf32>)"
         block = ["^bb0(%l: f32, %r: f32, %out: f32):", f"%v = {operation} %l, %r : f32"]
-        self._generic(result, maps, inputs, self._empty(f"{result}.e", size), block)
+        empty = self._empty(f"{result}.e", size)
+        if asked:
+            self.asks()
+        self._generic(result, maps, inputs, empty, block)
 
     def summed(self, result: str, source: str, size: str) -> None:
         """The sums of rows; they are not asked about."""
@@ -192,6 +197,26 @@ def two_reads(functions: tuple[str, str], size: str, first: str = "#id", second:
         f"{'turned ' * (reads != '#id')}{name[5:]}" for name, reads in zip(functions, (first, second), strict=True)
     ]
     return writer.program(f"{' + '.join(words)}, {size}", "%s", size)
+
+
+def product_and_sum(size: str, factor: str = "#id", addend: str = "#id") -> Program:
+    """A product of two matrices, element by element, to which a third is added: often one instruction does both.
+
+    `factor` and `addend`: the orders in which the second and the third matrix are read.
+    """
+    writer = Writer([f"{size}xf32"] * 3)
+    writer.combined("%p", "arith.mulf", "%x0", "%x1", size, factor, asked=True)
+    writer.combined("%s", "arith.addf", "%p", "%x2", size, addend, asked=True)
+    words = [f"{'turned ' * (reads != '#id')}{word}" for word, reads in (("factor", factor), ("addend", addend))]
+    return writer.program(f"product and sum, {', '.join(words)}, {size}", "%s", size)
+
+
+def sum_of_squares(size: str) -> Program:
+    """The squares of a matrix, which is asked about, and the sums of their rows: the compiler makes one op of both."""
+    writer = Writer([f"{size}xf32"])
+    writer.elementwise("%a", "%x0", size, ["%v = arith.mulf %in, %in : f32"])
+    writer.summed("%s", "%a", size)
+    return writer.program(f"sum of squares, {size}", "%s", size.partition("x")[0])
 
 
 def read_then_chain(functions: tuple[str, str], size: str, reads: str = "#id") -> Program:
