@@ -115,12 +115,10 @@ def fleet_comparison(
         raise UsageInvalid(
             f"{len(both)} runs are of both sides, {min(both)} for one; choose sides that have none in common"
         )
-    of_before = {
-        (seen.model, seen.function): seen for seen in observed(engine, before, names, metric, "date", keep_undated=True)
-    }
-    of_after = {
-        (seen.model, seen.function): seen for seen in observed(engine, after, names, metric, "date", keep_undated=True)
-    }
+    of_before, of_after = (
+        {(seen.model, seen.function): seen for seen in observed(engine, side, names, metric, "date", keep_undated=True)}
+        for side in (before, after)
+    )
     common = [called for called in of_before if called in of_after]
     if not common:
         raise UsageInvalid("no model has runs of one function on both sides: nothing can be compared")
