@@ -305,12 +305,12 @@ def ops_by_loop(kernel: Kernel, loops: Sequence[CodeLoop]) -> Callable[[int], fr
     The code of a multiplication may stand at the line of an addition beside it, as one operation with it.
     """
     ops_at = {step.line: step.ops for step in kernel.steps}
-    products = [step for step in kernel.steps if step.op_name in ("arith.mulf", "arith.muli")]
+    seen = {line for loop in loops for line in loop.lines}
+    lost = [step for step in kernel.steps if step.op_name in ("arith.mulf", "arith.muli") and step.line not in seen]
     for step in kernel.steps:
         if step.op_name.startswith(("arith.add", "arith.sub")):
-            beside = (each for each in products if each.parent == step.parent and each.line < step.line)
-            seen = {line for loop in loops for line in loop.lines}
-            ops_at[step.line] = (*step.ops, *(op for each in beside if each.line not in seen for op in each.ops))
+            beside = (each for each in lost if each.parent == step.parent and each.line < step.line)
+            ops_at[step.line] = (*step.ops, *(op for each in beside for op in each.ops))
 
     def of(address: int) -> frozenset[OpId]:
         around = sorted((sum(loop.lines.values()), n, loop) for n, loop in enumerate(loops) if loop.holds(address))
