@@ -32,6 +32,7 @@ from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import Instruction, instructions_of
 from tracemap.machine.images import CodeFunction, Image, read_images
+from tracemap.machine.lines import OpLines
 from tracemap.machine.values import NO_VALUES
 from tracemap.mapping.compiler.simulated import build_simulated
 from tracemap.measurements.callgrind import CallCost, CallgrindCounts, read_callgrind
@@ -482,13 +483,13 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     shutil.rmtree(bundle / "runs")
     before = sorted(bundle.rglob("*"))
     command = interruptible("record", bundle, "--cache-sim", "--iterations", "1", "--warmup", "0")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    waited_for(lambda: any(map(runs_callgrind, descendants(process.pid))))
-    started = descendants(process.pid)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
+    ) as process:
+        waited_for(lambda: any(map(runs_callgrind, descendants(process.pid))))
+        started = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
     assert process.returncode == -signal.SIGINT
     assert out == ""
     assert "interrupted" in err
@@ -556,7 +557,7 @@ def test_code_that_a_kernel_calls_counts_where_it_is_called() -> None:
         CallCost("so", 100, "libm", 100, (19, *zeros)),  # another object's address 100 is no kernel's
     )
     counts = CallgrindCounts(EVENTS, (99, *zeros), (), {key: (value, *zeros) for key, value in costs.items()}, calls)
-    steps = simulated_steps(counts, {"so": image}, {"k": {3, 4}})
+    steps = simulated_steps(counts, {"so": image}, {"k": OpLines(frozenset({3, 4}))})
     assert {key: values[0] for key, values in steps.lines.items()} == {("k", 0): 2, ("k", 3): 24, ("k", 4): 31}
     assert steps.substituted == 24 + 19
     assert steps.program == 99

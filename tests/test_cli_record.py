@@ -48,7 +48,11 @@ def waited_for(what: Callable[[], object]) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """The processes that one has started by its first thread; none of one that has ended."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def recording(bundle: Path, output: Path) -> subprocess.Popen[str]:

@@ -6,13 +6,14 @@ The other side is the disassembler's text: what multiplies, what adds, what load
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support import check_cli
+from tests.support import check_cli, json_cli
 from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
 from tracemap.graph.bundle import load
 from tracemap.machine.code import OUTSIDE, Instruction, innermost
@@ -130,6 +131,25 @@ def test_a_product_and_an_addition_in_one_instruction_read_what_each_reads(
 def test_where_both_have_code_nothing_is_moved(tmp_path: Path) -> None:
     """Without instructions that do both, each op has its own."""
     steps = steps_of(CHAIN, tmp_path, ["--iree-llvmcpu-target-cpu=x86-64"])
-    assert not steps.code.products
+    assert not steps.code.contracted.products
     assert work(steps, MULTIPLIES).keys() == {"arith.mulf"}
     assert work(steps, ADDS).keys() == {"arith.addf"}
+
+
+@pytest.mark.parametrize(("model", "inputs", "parts"), [(SQUARES, 1, (1, 0)), (CHAIN, 3, (2, 1))])
+def test_simulated_misses_are_of_those_who_read(
+    tmp_path: Path, model: str, inputs: int, parts: tuple[int, int]
+) -> None:
+    """Arrays of one size miss as often as one another: as many as the op reads of them."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed; install it (Debian, Ubuntu: apt-get install valgrind)")
+    steps_of(model.replace("AXIS", "1").replace("SIZE", "512"), tmp_path, BASELINE)
+    bundle, run = tmp_path / "model.tracemap", tmp_path / "run.csv"
+    given = [word for _ in range(inputs) for word in ("--input", "512x256xf32=1")]
+    check_cli("record", bundle, "--cache-sim", *given, "--iterations", "1", "--warmup", "0", "-o", run)
+    ops = {op["name"]: op["metrics"]["D1mr"]["attributed"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
+    added = ops.get("stablehlo.add", 0) + ops.get("stablehlo.reduce", 0)
+    product = ops["stablehlo.multiply"]
+    lines_of_memory = 512 * 256 * 4 // 64
+    assert product + added == pytest.approx(sum(parts) * lines_of_memory, rel=0.05)
+    assert product / (product + added) == pytest.approx(parts[0] / sum(parts), abs=0.03)

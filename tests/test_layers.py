@@ -58,10 +58,10 @@ USES: dict[str, frozenset[str]] = {
     "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "owned", "units"}),
     "ir": frozenset({"errors", "units", "locations"}),
-    "graph": frozenset(
-        {"errors", "units", "codec", "diagnostics", "functions", "inputs", "locations", "outputs", "owned"}
-    ),
     "machine": frozenset({"errors", "inputs", "units"}),
+    "graph": frozenset(
+        {"errors", "units", "codec", "diagnostics", "functions", "inputs", "locations", "machine", "outputs", "owned"}
+    ),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
     "measurements": frozenset(
         {"errors", "units", "codec", "diagnostics", "inert", "inputs", "memory", "outputs", "options", "owned"}

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,10 @@ from tracemap.capture.guarded import set_right
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
 from tracemap.machine.code import instructions_of, loops_of
+from tracemap.machine.contracted import contracted
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import CodeFunction, Image, read_image
+from tracemap.machine.lines import NO_LINES, OpLines
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import CACHE_SIMULATED, STEP_METRICS, EventKind
@@ -35,7 +37,7 @@ from tracemap.units import format_count, format_share
 Command = Callable[[Path, Sequence[str]], list[str]]
 """The command line that runs a module once, on one worker, with more flags."""
 
-LinesOf = Mapping[str, Collection[int]]
+LinesOf = Mapping[str, OpLines]
 """The lines of a kernel's text that are of ops, by the kernel's name."""
 
 SIMULATED_DEVICE: Final = "local-sync"
@@ -307,10 +309,11 @@ def _kernel_lines(
 def _carried(image: Image, function: CodeFunction, lines_of: LinesOf) -> Mapping[int, int]:
     """The lines whose values a kernel's instructions carry, by address; none where its code cannot be read."""
     try:
-        instructions = instructions_of(image, function) if lines_of.get(function.name) else ()
+        instructions = instructions_of(image, function) if function.name in lines_of else ()
     except ModuleInvalid:
         return {}
-    return lines_of_values(instructions, loops_of(instructions), lines_of.get(function.name, ()))
+    code = contracted(instructions, lines_of.get(function.name, NO_LINES))
+    return lines_of_values(code, loops_of(instructions))
 
 
 # ---- into the run

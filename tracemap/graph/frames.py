@@ -14,6 +14,7 @@ from functools import cached_property
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel, Site, Step
+from tracemap.machine.lines import Arithmetic, OpLines
 from tracemap.units import UNKNOWN
 
 NOBODY = 0
@@ -21,6 +22,11 @@ NOBODY = 0
 
 _HANDS_ON = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"})
 """Steps that only hand on what others compute."""
+_MULTIPLIES = {
+    **dict.fromkeys(("arith.mulf", "arith.muli"), True),
+    **dict.fromkeys(("arith.addf", "arith.addi", "arith.subf", "arith.subi"), False),
+}
+"""Whether what a step does is a multiplication; other operations than these are neither that nor an addition."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,15 @@ class Frames:
         lines = {step.line for step in self._of_ops if step.line not in self._lines_inside}
         working = {step.line for step in self._of_ops if step.op_name not in _HANDS_ON}
         return frozenset(lines & working or lines)
+
+    @cached_property
+    def op_lines(self) -> OpLines:
+        """What machine code is told of them."""
+        told = sorted((step for step in self.kernel.steps if step.line in self.owned), key=lambda step: step.line)
+        arithmetic = [step for step in told if step.op_name in _MULTIPLIES]
+        return OpLines(
+            self.owned, tuple(Arithmetic(step.line, _MULTIPLIES[step.op_name], step.parent) for step in arithmetic)
+        )
 
     def around(self, line: int) -> int:
         """A line that is of ops: this one, or the innermost step around it; `NOBODY` where there is none."""

@@ -7,30 +7,23 @@ registers tell: what is loaded is of the op that takes it first, what is stored 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
+from tracemap.machine.contracted import Contracted
 
 
-def lines_of_values(
-    instructions: Sequence[Instruction],
-    loops: Sequence[CodeLoop],
-    owned: Collection[int],
-    factors: Mapping[int, tuple[frozenset[str], int]] = MappingProxyType({}),
-) -> dict[int, int]:
+def lines_of_values(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, int]:
     """The line of the op whose value an instruction carries, by its address; no entry where it carries none.
 
     Args:
-        instructions: of a function, by address.
+        code: of a function; an instruction of a line that is of an op carries this op's value.
         loops: those of the function.
-        owned: the lines that are of ops; an instruction of such a line carries this op's value.
-        factors: by address the registers that an instruction takes for another line than its own, and that line.
     """
-    carriers = _Carriers(instructions, loops, frozenset(owned), factors)
-    lines = ((each.address, carriers.line(place, frozenset())) for place, each in enumerate(instructions))
-    return {address: line for address, line in lines if line}
+    carriers = _Carriers(code.instructions, loops, code.lines.owned, code.factors)
+    lines = ((each.address, carriers.line(place, frozenset())) for place, each in enumerate(code.instructions))
+    return {address: line for address, line in lines if line} | dict(code.products)
 
 
 @dataclass

@@ -72,7 +72,7 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
         flags = bundle.graph.module.flags
         with damage_named(bundle):
             module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
-        lines_of = {kernel.name: frames_of(bundle.graph, kernel).owned for kernel in bundle.graph.kernels}
+        lines_of = {kernel.name: frames_of(bundle.graph, kernel).op_lines for kernel in bundle.graph.kernels}
         load_time = any(site.initializer for site in bundle.graph.sites)
         yield CacheSimulation(module.path, module.build, caches, lines_of, load_time)
 

@@ -10,13 +10,14 @@ Where it waits much, the window is emptied: what is computed from the values tha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost, loops_of
+from tracemap.machine.contracted import Contracted
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.memory import Waits, brought_by, waits_of
 
@@ -30,16 +31,14 @@ Lines = Counter[int]
 
 @dataclass(frozen=True)
 class KernelCode:
-    """The machine code of a kernel; `owned` are the lines of its text that are of ops.
+    """The machine code of a kernel."""
 
-    Some instructions do what is of two lines. By address: `factors` are registers that are taken for another line than
-    their own, and this line; `products` the line of those that work for another one.
-    """
+    contracted: Contracted
 
-    instructions: Sequence[Instruction]
-    owned: Collection[int]
-    factors: Mapping[int, tuple[frozenset[str], int]] = field(default_factory=dict)
-    products: Mapping[int, int] = field(default_factory=dict)
+    @property
+    def instructions(self) -> Sequence[Instruction]:
+        """By address."""
+        return self.contracted.instructions
 
     @cached_property
     def loops(self) -> tuple[CodeLoop, ...]:
@@ -49,7 +48,7 @@ class KernelCode:
     @cached_property
     def line_at(self) -> dict[int, int]:
         """The line of the op whose value an instruction carries, by address; no entry where it carries none."""
-        return lines_of_values(self.instructions, self.loops, self.owned, self.factors) | dict(self.products)
+        return lines_of_values(self.contracted, self.loops)
 
     @cached_property
     def _hundredths(self) -> tuple[dict[int, int], dict[int, Fraction]]:

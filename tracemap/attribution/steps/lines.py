@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.steps.code import NO_POOL, KernelCode, Lines
-from tracemap.attribution.steps.contracted import with_products
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.frames import NOBODY, Frames, frames_of
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.code import OUTSIDE, innermost, instructions_of
+from tracemap.machine.contracted import contracted
 from tracemap.machine.images import Image, kernel_images
 from tracemap.measurements.model import SAMPLES
 from tracemap.units import split_by_largest_remainder
@@ -89,10 +89,10 @@ class KernelSteps:
         """Its machine code; without instructions where that cannot be read."""
         found = kernel_images(self.images, self.kernel.name)
         try:
-            code = with_products(instructions_of(*found[0]) if found else (), self.frames)
+            instructions = instructions_of(*found[0]) if found else ()
         except ModuleInvalid:
-            return KernelCode((), self.owned)
-        return KernelCode(code.instructions, self.owned, code.factors, code.products)
+            instructions = ()
+        return KernelCode(contracted(instructions, self.frames.op_lines))
 
     def loop_of(self, address: int) -> int:
         """The innermost loop around an address that has code of ops, `OUTSIDE` where there is none."""

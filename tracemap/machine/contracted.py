@@ -17,13 +17,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tracemap.graph.frames import NOBODY, Frames
 from tracemap.machine.code import Instruction
+from tracemap.machine.lines import NO_LINES, OpLines
 from tracemap.machine.products import Product, product_of
 from tracemap.units import Integer
 
-_SUMS: Final = frozenset({"arith.addf", "arith.addi", "arith.subf", "arith.subi"})
-_PRODUCTS: Final = frozenset({"arith.mulf", "arith.muli"})
+NO_LINE: Final = 0
+"""Lines count from 1."""
 _MOVES: Final = re.compile(r"v?p?mov|v?broadcast|ld")
 
 
@@ -31,27 +31,30 @@ _MOVES: Final = re.compile(r"v?p?mov|v?broadcast|ld")
 class Contracted:
     """The instructions of a kernel, those that only multiply for a sum on the line of the multiplication.
 
-    Of those that do both, by address: `factors` are the registers that they multiply, with the line of the
-    multiplication; `products` has this line for those that count as the multiplication's.
+    `lines`: those of the kernel's text that are of ops. Of instructions that multiply and add at once, by address:
+    `factors` are the registers that they multiply, with the line of the multiplication; `products` has this line for
+    those that count as the multiplication's.
     """
 
-    instructions: Sequence[Instruction]
+    instructions: Sequence[Instruction] = ()
+    lines: OpLines = NO_LINES
     factors: Mapping[int, tuple[frozenset[str], int]] = field(default_factory=dict)
     products: Mapping[int, int] = field(default_factory=dict)
 
 
-def with_products(instructions: Sequence[Instruction], frames: Frames) -> Contracted:
+def contracted(instructions: Sequence[Instruction], op_lines: OpLines) -> Contracted:
     """Instructions of a kernel, with multiplications that sums have taken in told apart from these."""
     multiplied = {each.address: found for each in instructions if (found := product_of(each)) is not None}
     multiplying = {each.line for each in instructions if each.address in multiplied}
-    lines = _lines_of_products(frames, {each.line for each in instructions}, multiplying)
+    lines = _lines_of_products(op_lines, {each.line for each in instructions}, multiplying)
     if not lines:
-        return Contracted(instructions)
+        return Contracted(instructions, op_lines)
     do_both = [(each, multiplied[each.address]) for each in instructions if _does_both(each, multiplied, lines)]
     in_registers = [each for each, product in do_both if not each.values.loads]
     with_factor = [each for each, product in do_both if product.loads_factor]
     return Contracted(
         [replace(each, line=_line(each, multiplied, lines)) for each in instructions],
+        op_lines,
         {each.address: (product.factors, lines[each.line]) for each, product in do_both},
         {each.address: lines[each.line] for each in (*in_registers[1::2], *with_factor)},
     )
@@ -68,24 +71,22 @@ def _line(instruction: Instruction, multiplied: Mapping[int, Product], lines: Ma
     product = multiplied.get(instruction.address)
     if product is not None:
         return instruction.line if product.adds else lines[instruction.line]
-    return NOBODY if instruction.values.loads and _MOVES.match(instruction.mnemonic) else instruction.line
+    return NO_LINE if instruction.values.loads and _MOVES.match(instruction.mnemonic) else instruction.line
 
 
-def _lines_of_products(frames: Frames, seen: Collection[int], multiplying: Collection[int]) -> Mapping[int, int]:
+def _lines_of_products(lines: OpLines, seen: Collection[int], multiplying: Collection[int]) -> Mapping[int, int]:
     """The lines of multiplications that sums have taken in, by those of the sums.
 
     Args:
-        frames: of the kernel.
+        lines: of the kernel's text.
         seen: the lines that instructions have.
         multiplying: those of instructions that multiply.
     """
     found: dict[int, int] = {}
-    lost: dict[Integer, deque[int]] = defaultdict(deque)  # multiplications without instructions, by the step around
-    for step in sorted(frames.kernel.steps, key=lambda step: step.line):
-        if step.line not in frames.owned:
-            continue
-        if step.op_name in _PRODUCTS and step.line not in seen:
-            lost[step.parent].append(step.line)
-        elif step.op_name in _SUMS and step.line in multiplying and lost[step.parent]:
-            found[step.line] = lost[step.parent].popleft()
+    lost: dict[Integer, deque[int]] = defaultdict(deque)  # multiplications without instructions, by what holds them
+    for each in lines.arithmetic:
+        if each.multiplies and each.line not in seen:
+            lost[each.around].append(each.line)
+        elif not each.multiplies and each.line in multiplying and lost[each.around]:
+            found[each.line] = lost[each.around].popleft()
     return found
