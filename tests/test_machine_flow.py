@@ -101,6 +101,11 @@ def test_only_what_takes_in_what_is_loaded_waits_for_memory(chain: Chain) -> Non
     assert last not in waits
 
 
+def text_of(instruction: Instruction) -> str:
+    """As a disassembler writes it."""
+    return f"{instruction.mnemonic} {instruction.operands}"
+
+
 def lines_of(steps: KernelSteps, samples: Mapping[int, int]) -> Counter[int]:
     """What samples at addresses give to the lines of ops."""
     rows = [StepRow(0, steps.kernel.name, 1, address, (count,)) for address, count in samples.items() if count]
@@ -285,3 +290,38 @@ def test_what_a_loop_brings_in(tmp_path: Path) -> None:
         brought = [brought_by([each for each in body if is_load(each)], body) for body in bodies]
         vectors = max(brought) / (32 + of_matrix)  # with as many bytes of whole numbers, read in sequence
         assert vectors == int(vectors) > 0
+
+
+CONVERTED = """func.func @main(%x: tensor<256x512xf16>, %y: tensor<256x512xf32>) -> tensor<256x512xf32> {
+  %wide = stablehlo.convert %x : (tensor<256x512xf16>) -> tensor<256x512xf32>
+  %apart = stablehlo.subtract %y, %wide : tensor<256x512xf32>
+  return %apart : tensor<256x512xf32>
+}
+"""
+
+
+def test_what_waits_on_the_stack_for_a_call_is_of_who_takes_it_afterwards(tmp_path: Path) -> None:
+    """Without instructions that convert, a function does, for which all registers must be free.
+
+    The compiler gives what brings the other matrix back the line of the conversion before it.
+    """
+    model, bundle = tmp_path / "model.mlir", tmp_path / "model.tracemap"
+    model.write_text(CONVERTED)
+    features = "--iree-llvmcpu-target-cpu-features=+avx,+avx2"
+    check_cli("build", model, "-o", bundle, "--", "--iree-llvmcpu-target-cpu=x86-64", features)
+    made = load(bundle)
+    (kernel,) = made.graph.kernels
+    steps = kernel_steps(made.graph, kernel, read_images(made.module_path))
+    name_of = {step.line: step.op_name for step in kernel.steps}
+    body = in_loops(steps)
+    assert any(each.mnemonic == "call" for each in body), "the conversion is a function's"
+    loaded = {
+        each.address: name_of[steps.code.line_at[each.address]]
+        for each in body
+        if each.values.loads and not each.values.near
+    }
+    whole = [each.address for each in body if re.match(r"vmov[au]ps ymm\d+, ymmword ptr \[r(?!sp)", text_of(each))]
+    assert [loaded[address] for address in whole] == ["arith.subf"]
+    assert {name for address, name in loaded.items() if address not in whole} == {"arith.extf"}
+    stored = [each for each in body if each.values.stores]
+    assert {name_of[steps.code.line_at[each.address]] for each in stored} == {"arith.subf"}

@@ -6,6 +6,7 @@ registers tell: what is loaded is of the op that takes it first, what is stored 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,15 +39,16 @@ class _Carriers:
     def line(self, place: int, behind: frozenset[int]) -> int:
         """The line of the op whose value an instruction carries, 0 for none; `behind`: those on the way to it."""
         instruction = self.instructions[place]
-        if instruction.line in self.owned:
-            return instruction.line
+        own = instruction.line if instruction.line in self.owned else 0
+        if own and not _brings_back(instruction):
+            return own
         if place not in self._found and place not in behind and len(behind) < _LONGEST:
             values, way = instruction.values, behind | {place}
             found = self._made(place, way) if values.stores else self._taken(place, way) if _carries(instruction) else 0
             if not behind:
-                self._found[place] = found
-            return found
-        return self._found.get(place, 0)
+                self._found[place] = found or own
+            return found or own
+        return self._found.get(place, own)
 
     def _taken(self, place: int, behind: frozenset[int]) -> int:
         """The op that first takes what an instruction writes."""
@@ -55,7 +57,11 @@ class _Carriers:
             values = self.instructions[other].values
             if taken := waiting & (values.reads | values.places):
                 factors, line = self.factors.get(self.instructions[other].address, (frozenset(), 0))
-                return line if taken & factors else self.line(other, behind)
+                if taken & factors:
+                    return line
+                # What is put on the stack is of who takes it from there, whatever line the compiler has given to that.
+                later = self._taken(other, behind | {other}) if _puts_away(self.instructions[other]) else 0
+                return later or self.line(other, behind)
             waiting -= values.writes
             if not waiting:
                 break
@@ -86,6 +92,22 @@ class _Carriers:
 
 _LONGEST = 16
 """Instructions that hand a value on before an op takes it; longer ways are not looked for."""
+
+
+_MOVES = re.compile(r"v?mov|ld[rp]|ldur|st[rp]|stur")
+
+
+def _brings_back(instruction: Instruction) -> bool:
+    """Whether an instruction does nothing but bring a value back that was put on the stack for want of registers."""
+    values = instruction.values
+    return values.reloads and bool(values.reads) and _MOVES.match(instruction.mnemonic) is not None
+
+
+def _puts_away(instruction: Instruction) -> bool:
+    """Whether an instruction does nothing but put a value on the stack."""
+    writes = instruction.values.writes
+    is_slot = bool(writes) and all(register.startswith("[") for register in writes)
+    return is_slot and _MOVES.match(instruction.mnemonic) is not None
 
 
 def _carries(instruction: Instruction) -> bool:

@@ -71,6 +71,19 @@ _STACK = frozenset({"rsp", "rbp", "sp", "x29", "fp"})
 _NEAR = frozenset({"rip", "eip"}) | _STACK
 
 
+def _registers(*numbers: int, kind: str = "v") -> frozenset[str]:
+    return frozenset(f"{kind}{number}" for number in range(*numbers))
+
+
+_OF_X86: Final = frozenset({"rdi", "rsi", "rdx", "rcx", "r8", "r9"}) | _registers(8)
+_OF_AARCH64_CALLS: Final = _registers(8, kind="x") | _registers(8)
+_CALLS: Final = {
+    "call": (_OF_X86, _OF_X86 | {"rax", "r10", "r11"} | _registers(32)),
+    **dict.fromkeys(("bl", "blr"), (_OF_AARCH64_CALLS, _registers(19, kind="x") | _registers(8) | _registers(16, 32))),
+}
+"""What a called function may take, and what it may leave changed, by the calling conventions (System V, AAPCS64)."""
+
+
 def widest(register: str) -> str:
     """The name of the widest register that one, in small letters, is part of."""
     if found := _VECTOR.match(register):
@@ -87,6 +100,9 @@ def values_of(decoded: Decoded) -> Values:
     import capstone
 
     read, written = (_named(decoded, registers) for registers in decoded.regs_access())
+    if decoded.mnemonic in _CALLS:
+        given, changed = _CALLS[decoded.mnemonic]
+        read, written = read | given, written | changed
     result = _untold_result(decoded, written)
     if result is not None and result.type == capstone.CS_OP_REG:
         written = _named(decoded, [result.reg])
