@@ -14,19 +14,14 @@ from functools import cached_property
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel, Site, Step
-from tracemap.machine.lines import Arithmetic, OpLines
+from tracemap.machine.lines import NO_LINE, LineOp, OpLines
 from tracemap.units import UNKNOWN
 
-NOBODY = 0
-"""The line of what belongs to no op; lines count from 1."""
+NOBODY = NO_LINE
+"""The line of what belongs to no op."""
 
 _HANDS_ON = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"})
 """Steps that only hand on what others compute."""
-_MULTIPLIES = {
-    **dict.fromkeys(("arith.mulf", "arith.muli"), True),
-    **dict.fromkeys(("arith.addf", "arith.addi", "arith.subf", "arith.subi"), False),
-}
-"""Whether what a step does is a multiplication; other operations than these are neither that nor an addition."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,7 @@ class Frames:
     def op_lines(self) -> OpLines:
         """What machine code is told of them."""
         told = sorted((step for step in self.kernel.steps if step.line in self.owned), key=lambda step: step.line)
-        arithmetic = [step for step in told if step.op_name in _MULTIPLIES]
-        return OpLines(
-            self.owned, tuple(Arithmetic(step.line, _MULTIPLIES[step.op_name], step.parent) for step in arithmetic)
-        )
+        return OpLines(self.owned, tuple(LineOp(step.line, step.op_name, step.parent) for step in told))
 
     def around(self, line: int) -> int:
         """A line that is of ops: this one, or the innermost step around it; `NOBODY` where there is none."""
@@ -95,9 +87,13 @@ class Frames:
 
     def members_at(self, line: int, site: Site) -> tuple[int, ...]:
         """The numbers of the site's members that a line is of."""
-        step = self._step_at.get(line)
-        ops = () if step is None else step.ops
+        ops = self.ops_at(line)
         return tuple(number for number, member in enumerate(site.members) if member.op in ops)
+
+    def ops_at(self, line: int) -> Sequence[OpId]:
+        """The ops that a line is of."""
+        step = self._step_at.get(line)
+        return () if step is None else step.ops
 
 
 def frames_of(graph: TraceGraph, kernel: Kernel) -> Frames:

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracemap.machine.code import Instruction
-from tracemap.machine.lines import NO_LINES, OpLines
+from tracemap.machine.lines import NO_LINE, NO_LINES, OpLines
 from tracemap.machine.products import Product, product_of
 from tracemap.units import Integer
 
-NO_LINE: Final = 0
-"""Lines count from 1."""
+_SUMS: Final = frozenset({"arith.addf", "arith.addi", "arith.subf", "arith.subi"})
+_PRODUCTS: Final = frozenset({"arith.mulf", "arith.muli"})
 _MOVES: Final = re.compile(r"v?p?mov|v?broadcast|ld")
 
 
@@ -84,9 +84,9 @@ def _lines_of_products(lines: OpLines, seen: Collection[int], multiplying: Colle
     """
     found: dict[int, int] = {}
     lost: dict[Integer, deque[int]] = defaultdict(deque)  # multiplications without instructions, by what holds them
-    for each in lines.arithmetic:
-        if each.multiplies and each.line not in seen:
+    for each in lines.operations:
+        if each.name in _PRODUCTS and each.line not in seen:
             lost[each.around].append(each.line)
-        elif not each.multiplies and each.line in multiplying and lost[each.around]:
+        elif each.name in _SUMS and each.line in multiplying and lost[each.around]:
             found[each.line] = lost[each.around].popleft()
     return found

@@ -1,31 +1,64 @@
-"""What machine code is told of the text that it was made of: which lines are of ops, and which multiply or add."""
+"""What machine code is told of the text that it was made of: which lines are of ops, and what these do."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tracemap.units import Integer
 
+NO_LINE: Final = 0
+"""Lines count from 1."""
+
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """A multiplication, or an addition or subtraction, on a line of a kernel's text.
-
-    `around`: the line of the operation that holds it, unknown for what stands in none.
-    """
+class LineOp:
+    """The operation on a line; `around`: the line of the one that holds it, unknown for what stands in none."""
 
     line: int
-    multiplies: bool
+    name: str
     around: Integer
 
 
 @dataclass(frozen=True, slots=True)
 class OpLines:
-    """The lines of a kernel's text that are of ops, and what stands on them as far as it is of use; both by line."""
+    """The lines of a kernel's text that are of ops, and the operations on them, by line."""
 
     owned: frozenset[int] = frozenset()
-    arithmetic: tuple[Arithmetic, ...] = ()
+    operations: tuple[LineOp, ...] = ()
 
 
-NO_LINES = OpLines()
+NO_LINES: Final = OpLines()
 """Of code of which no text is known."""
+
+_SUMS: Final = ("arith.addf", "arith.subf")
+_BITS: Final = ("arith.andi", "arith.ori", "arith.xori")
+_TAKEN_IN_BY: Final[Mapping[str, Collection[str]]] = {
+    "arith.negf": (*_SUMS, "arith.mulf", "arith.divf"),
+    **dict.fromkeys(("arith.cmpf", "arith.cmpi"), ("arith.select",)),
+    **dict.fromkeys(_BITS, _BITS),
+}
+"""What compilers fold into which operations behind: signs of what is added, comparisons of what selects the larger one,
+logic of three operands."""
+
+
+def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, int]:
+    """Lines without any code whose work instructions of another one do as well, with that line.
+
+    It is the next line in the same operation that can have taken it in: inferred, as nothing tells.
+
+    Args:
+        lines: of a kernel's text.
+        seen: the lines that have code.
+    """
+    found: dict[int, int] = {}
+    waiting: list[LineOp] = []
+    for each in lines.operations:
+        if each.line in seen:
+            took = [one for one in waiting if one.around == each.around and each.name in _TAKEN_IN_BY[one.name]]
+            found |= {one.line: each.line for one in took}
+            waiting = [one for one in waiting if one not in took]
+        elif each.name in _TAKEN_IN_BY:
+            waiting.append(each)
+    return found

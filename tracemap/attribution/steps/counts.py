@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import KernelResult
@@ -61,6 +61,8 @@ class StepCounts:
     """By site and metric: what was seen of each member, and of nobody after them."""
     _lines: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(Counter))
     """By kernel and metric: what was seen at all its sites."""
+    _shared: dict[tuple[str, str], Mapping[int, Sequence[int]]] = field(default_factory=dict)
+    """By kernel and metric: the lines whose work is done on others, by these."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -95,13 +97,28 @@ class StepCounts:
         """Bring a metric, the one of this number, to the members of sites; returns what was seen at spots and lines."""
         waits = steps.waits_in_loops(rows, number, self._misses) if metric == SAMPLES else {}
         by_loop = in_loops(steps, rows, number, metric, waits)
+        shared = self._shared[steps.kernel.name, metric] = steps.shared_lines(
+            self._with_code(steps, rows, number, metric)
+        )
         found = {}
         for site, seen in self._by_site(steps, rows, number, metric).items():
             lines = lines_of_ops(steps, seen, by_loop, waits)
             self._lines[steps.kernel.name, metric].update(lines)
-            self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site])
+            self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site], shared)
             found[site] = seen, lines
         return found
+
+    def _with_code(self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str) -> Collection[int]:
+        """The lines that have code in what a metric, the one of this number, was seen in; all where that is unknown.
+
+        What is simulated runs other code than what is timed: there the lines have code at which instructions ran.
+        """
+        if any(row.address != NO_ADDRESS and row.values[number] for row in rows):
+            return {*steps.code.line_at.values()} or steps.owned
+        if INSTRUCTIONS not in self.metrics:
+            return steps.owned
+        instructions = number if metric == _BUSY else self.metrics.index(INSTRUCTIONS)
+        return {row.step for row in rows if row.address == NO_ADDRESS and row.values[instructions]}
 
     @property
     def _misses(self) -> int:
@@ -156,7 +173,7 @@ class StepCounts:
         lines = self._lines.get((site.kernel, metric))
         if not lines:
             return None
-        values = of_members(self._steps[site.kernel], lines, site)
+        values = of_members(self._steps[site.kernel], lines, site, self._shared[site.kernel, metric])
         return _weights(values, metric, site) if any(values[:-1]) else None
 
 

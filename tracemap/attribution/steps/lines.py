@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from tracemap.graph.program import Kernel, Site
 from tracemap.machine.code import OUTSIDE, innermost, instructions_of
 from tracemap.machine.contracted import contracted
 from tracemap.machine.images import Image, kernel_images
+from tracemap.machine.lines import taken_in
 from tracemap.measurements.model import SAMPLES
 from tracemap.units import split_by_largest_remainder
 
@@ -93,6 +94,18 @@ class KernelSteps:
         except ModuleInvalid:
             instructions = ()
         return KernelCode(contracted(instructions, self.frames.op_lines))
+
+    def shared_lines(self, seen: Collection[int]) -> Mapping[int, Sequence[int]]:
+        """The lines whose work is done on others as well, by these: their ops have no code elsewhere.
+
+        `seen`: the lines that have code.
+        """
+        with_code = {op for line in seen for op in self.frames.ops_at(line)}
+        found: dict[int, list[int]] = defaultdict(list)
+        for line, user in taken_in(self.frames.op_lines, seen).items():
+            if with_code.isdisjoint(self.frames.ops_at(line)):
+                found[user].append(line)
+        return found
 
     def loop_of(self, address: int) -> int:
         """The innermost loop around an address that has code of ops, `OUTSIDE` where there is none."""
@@ -286,11 +299,15 @@ def spread_evenly(seen: Counter[Spot], weights: Sequence[int]) -> list[Counter[S
     return parts
 
 
-def of_members(steps: KernelSteps, lines: Lines, site: Site) -> list[int]:
-    """What was seen of each member of a site, and of nobody after them; a line of several gives each the same."""
+def of_members(steps: KernelSteps, lines: Lines, site: Site, shared: Mapping[int, Sequence[int]]) -> list[int]:
+    """What was seen of each member of a site, and of nobody after them; a line of several gives each the same.
+
+    `shared`: the lines whose work is done on a line as well.
+    """
     together: Counter[tuple[int, ...]] = Counter()
     for line, part in lines.items():
-        together[steps.frames.members_at(line, site)] += part
+        found = {member for each in (line, *shared.get(line, ())) for member in steps.frames.members_at(each, site)}
+        together[tuple(sorted(found))] += part
     # Lines of the same members are split as one: split one by one, all that is left over would go to the first member.
     values = [0] * (len(site.members) + 1)
     for members, part in sorted(together.items()):

@@ -1,0 +1,102 @@
+"""Ops of which no instruction is left, as one of another op does their work as well: the two share what it costs.
+
+The other side is arithmetic: what each op reads, and what an op is that does nothing of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import check_cli, json_cli
+from tracemap.attribution.steps.lines import kernel_steps
+from tracemap.graph.bundle import load
+from tracemap.machine.images import read_images
+from tracemap.machine.lines import LineOp, OpLines, taken_in
+
+BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)
+AVX512 = ("--iree-llvmcpu-target-cpu=x86-64-v4",)
+F32, I32, I1 = (f"tensor<256x512x{kind}>" for kind in ("f32", "i32", "i1"))
+
+NEGATED = f"""func.func @main(%x: {F32}, %y: {F32}) -> {F32} {{
+  %f = stablehlo.negate %x : {F32}
+  %g = stablehlo.subtract %y, %f : {F32}
+  return %g : {F32}
+}}
+"""
+LARGER = f"""func.func @main(%x: {F32}, %y: {F32}) -> {F32} {{
+  %f = stablehlo.compare GT, %x, %y : ({F32}, {F32}) -> {I1}
+  %g = stablehlo.select %f, %x, %y : {I1}, {F32}
+  return %g : {F32}
+}}
+"""
+AND_NOT = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
+  %f = stablehlo.not %x : {I32}
+  %g = stablehlo.and %f, %y : {I32}
+  return %g : {I32}
+}}
+"""
+THREE = f"""func.func @main(%x: {I32}, %y: {I32}, %z: {I32}) -> {I32} {{
+  %f = stablehlo.and %x, %y : {I32}
+  %g = stablehlo.or %f, %z : {I32}
+  return %g : {I32}
+}}
+"""
+
+
+def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
+    file, bundle = folder / "model.mlir", folder / "model.tracemap"
+    file.write_text(model, encoding="utf-8")
+    check_cli("build", file, "-o", bundle, "--", *flags)
+    return bundle
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"), [(NEGATED, BASELINE), (LARGER, BASELINE), (AND_NOT, BASELINE), (THREE, AVX512)]
+)
+def test_an_op_without_code_shares_the_line_of_what_does_its_work(
+    tmp_path: Path, model: str, flags: Sequence[str]
+) -> None:
+    made = load(built(model, tmp_path, flags))
+    (kernel,) = made.graph.kernels
+    steps = kernel_steps(made.graph, kernel, read_images(made.module_path))
+    line_of = {
+        made.graph.op_by_id[op].line: step.line for step in kernel.steps for op in step.ops if step.line in steps.owned
+    }
+    seen = {*steps.code.line_at.values()}
+    assert line_of[2] not in seen
+    assert steps.shared_lines(seen) == {line_of[3]: [line_of[2]]}
+
+
+@pytest.mark.parametrize(("model", "kind"), [(NEGATED, "f32"), (LARGER, "f32"), (AND_NOT, "i32")])
+def test_what_one_instruction_reads_for_two_ops_is_of_both(tmp_path: Path, model: str, kind: str) -> None:
+    """Of two arrays each op reads one, or each reads both."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed; install it (Debian, Ubuntu: apt-get install valgrind)")
+    bundle, run = built(model, tmp_path, BASELINE), tmp_path / "run.csv"
+    given = [word for _ in range(2) for word in ("--input", f"256x512x{kind}=1")]
+    check_cli("record", bundle, "--cache-sim", *given, "--iterations", "1", "--warmup", "0", "-o", run)
+    result = json_cli("attribute", run, "--map", bundle)
+    misses = {op["line"]: op["metrics"]["D1mr"]["attributed"] for op in result["ops"]}
+    assert misses[2] + misses[3] == pytest.approx(2 * 256 * 512 * 4 // 64, rel=0.05)
+    assert misses[2] == pytest.approx(misses[3], abs=1)
+
+
+def test_only_what_can_take_an_operation_in_does() -> None:
+    names = [
+        "arith.cmpf",
+        "arith.addf",
+        "arith.select",
+        "arith.negf",
+        "math.exp",
+        "arith.addf",
+        "arith.negf",
+        "arith.addf",
+    ]
+    operations = [LineOp(line, name, 1) for line, name in enumerate(names, start=2)]
+    lines = OpLines(frozenset(range(2, 10)), (*operations[:-1], LineOp(9, "arith.addf", 20)))
+    assert taken_in(lines, {3, 4, 6, 7, 9}) == {2: 4, 5: 7}
+    assert taken_in(lines, {2, 3, 4, 5, 6, 7, 8, 9}) == {}
