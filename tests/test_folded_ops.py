@@ -46,6 +46,25 @@ THREE = f"""func.func @main(%x: {I32}, %y: {I32}, %z: {I32}) -> {I32} {{
 }}
 """
 
+WIDENED = f"""func.func @main(%x: tensor<256x512xi8>, %y: tensor<256x512xi8>, %z: {I32}) -> {I32} {{
+  %a = stablehlo.convert %x : (tensor<256x512xi8>) -> {I32}
+  %b = stablehlo.convert %y : (tensor<256x512xi8>) -> {I32}
+  %product = stablehlo.multiply %a, %b : {I32}
+  %sum = stablehlo.add %product, %z : {I32}
+  return %sum : {I32}
+}}
+"""
+ROTATED = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
+  %left = stablehlo.constant dense<13> : {I32}
+  %right = stablehlo.constant dense<19> : {I32}
+  %high = stablehlo.shift_left %x, %left : {I32}
+  %low = stablehlo.shift_right_logical %x, %right : {I32}
+  %both = stablehlo.or %high, %low : {I32}
+  %g = stablehlo.xor %both, %y : {I32}
+  return %g : {I32}
+}}
+"""
+
 
 def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
     file, bundle = folder / "model.mlir", folder / "model.tracemap"
@@ -55,20 +74,29 @@ def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("model", "flags"), [(NEGATED, BASELINE), (LARGER, BASELINE), (AND_NOT, BASELINE), (THREE, AVX512)]
+    ("model", "flags", "lost", "user"),
+    [
+        (NEGATED, BASELINE, {2}, 3),
+        (LARGER, BASELINE, {2}, 3),
+        (AND_NOT, BASELINE, {2}, 3),
+        (THREE, AVX512, {2}, 3),
+        (WIDENED, BASELINE, {2, 3}, 4),
+        (ROTATED, BASELINE, {4, 5}, 6),
+    ],
 )
 def test_an_op_without_code_shares_the_line_of_what_does_its_work(
-    tmp_path: Path, model: str, flags: Sequence[str]
+    tmp_path: Path, model: str, flags: Sequence[str], lost: set[int], user: int
 ) -> None:
     made = load(built(model, tmp_path, flags))
     (kernel,) = made.graph.kernels
     steps = kernel_steps(made.graph, kernel, read_images(made.module_path))
-    line_of = {
-        made.graph.op_by_id[op].line: step.line for step in kernel.steps for op in step.ops if step.line in steps.owned
-    }
+    own = [step for step in kernel.steps if step.line in steps.owned]
+    line_of = {made.graph.op_by_id[op].line: step.line for step in own for op in step.ops}
     seen = {*steps.code.line_at.values()}
-    assert line_of[2] not in seen
-    assert steps.shared_lines(seen) == {line_of[3]: [line_of[2]]}
+    assert {line for line, at in line_of.items() if at not in seen} == lost
+    ((place, others),) = steps.shared_lines(seen).items()
+    assert place == line_of[user]
+    assert {*others} == {line_of[line] for line in lost}
 
 
 @pytest.mark.parametrize(("model", "kind"), [(NEGATED, "f32"), (LARGER, "f32"), (AND_NOT, "i32")])
@@ -85,18 +113,19 @@ def test_what_one_instruction_reads_for_two_ops_is_of_both(tmp_path: Path, model
     assert misses[2] == pytest.approx(misses[3], abs=1)
 
 
-def test_only_what_can_take_an_operation_in_does() -> None:
-    names = [
-        "arith.cmpf",
-        "arith.addf",
-        "arith.select",
-        "arith.negf",
-        "math.exp",
-        "arith.addf",
-        "arith.negf",
-        "arith.addf",
-    ]
-    operations = [LineOp(line, name, 1) for line, name in enumerate(names, start=2)]
-    lines = OpLines(frozenset(range(2, 10)), (*operations[:-1], LineOp(9, "arith.addf", 20)))
-    assert taken_in(lines, {3, 4, 6, 7, 9}) == {2: 4, 5: 7}
-    assert taken_in(lines, {2, 3, 4, 5, 6, 7, 8, 9}) == {}
+def test_work_without_code_is_of_the_nearest_that_has_some() -> None:
+    """Of those that take its result, be it by way of others without code; where nobody takes it, of what made it."""
+    made_of = {2: (), 3: (2,), 4: (3,), 5: (2, 4), 6: (5,), 7: (6,)}
+    lines = OpLines(frozenset(made_of), tuple(LineOp(line, "arith.negf", takes) for line, takes in made_of.items()))
+    assert taken_in(lines, {4, 6}) == {2: {4, 6}, 3: {4}, 5: {6}, 7: {6}}
+    assert taken_in(lines, {2, 3, 4, 5, 6, 7}) == {}
+    assert taken_in(lines, set()) == {}
+
+
+def test_what_reads_or_takes_long_does_not_share() -> None:
+    """A position that is worked out for a read, and a sign before an exponential, are no half of these."""
+    names = {2: "arith.addi", 3: "tensor.extract", 4: "arith.negf", 5: "math.exp", 6: "arith.extsi", 7: "arith.muli"}
+    lines = OpLines(
+        frozenset(names), tuple(LineOp(line, name, (line - 1,) * (line % 2)) for line, name in names.items())
+    )
+    assert taken_in(lines, {3, 5, 7}) == {6: {7}}

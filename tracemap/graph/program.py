@@ -59,12 +59,14 @@ class Step(Record, frozen=True):
 
     `ops` are those of all sites of the kernel; in one site it is of those among them that are its members.
     `parent` is the line of the op in whose region it stands, `UNKNOWN` for those that stand in the kernel itself.
+    `takes` are the lines of the same region whose results it computes with.
     """
 
     line: Positive
     op_name: str
     ops: tuple[OpId, ...]
     parent: Integer = UNKNOWN
+    takes: tuple[Positive, ...] = ()
 
 
 class Kernel(Record, frozen=True):

@@ -92,7 +92,7 @@ def _faults_of_steps(kernel: Kernel, graph: TraceGraph) -> Iterator[str]:
     there = {*lines, UNKNOWN}
     for step in kernel.steps:
         yield from _missing(kernel.name, "op", step.ops, graph.op_by_id)
-        yield from _missing(f"{kernel.name}: step {step.line}", "line", [step.parent], there)
+        yield from _missing(f"{kernel.name}: step {step.line}", "line", [step.parent, *step.takes], there)
 
 
 def _faults_of_command(command: Command, graph: TraceGraph) -> Iterator[str]:

@@ -8,7 +8,7 @@ operations came from is read before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
@@ -28,13 +28,15 @@ class LocatedStep:
 
     `locations` are those of the operation and of others on its line (the hidden body of a matrix product), as they
     were; of a position they are those of what it is worked out for. `parent` is the line of the operation in whose
-    region it stands, `UNKNOWN` for those of the kernel itself.
+    region it stands, `UNKNOWN` for those of the kernel itself; `takes` the lines there whose results it computes with,
+    none for those of the kernel itself.
     """
 
     line: int
     op_name: str
     locations: tuple[Location, ...]
     parent: Integer
+    takes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +102,27 @@ def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str
     text = function.get_asm(use_local_scope=True, enable_debug_info=False, large_elements_limit=_LONGEST_CONSTANT)
     reread = parser.parse(text)
     steps: dict[int, LocatedStep] = {}
+    line_of: dict[Operation, int] = {}
     for operation, line, column, parent in _placed(function, nested(reread.operation)[0]):
         # In pre-order, so that the first operation of a line is its outermost one.
         step = steps.get(line) or LocatedStep(line, operation.name, (), parent)
         locations = (parser.location(each) for each in served(parser, operation))
-        steps[line] = replace(step, locations=(*step.locations, *locations))
+        taken = set() if parent is UNKNOWN else {*_taken(operation, line_of)} - {line}
+        takes = {*step.takes, *(each for each in taken if steps[each].parent == parent)}
+        steps[line] = replace(step, locations=(*step.locations, *locations), takes=tuple(sorted(takes)))
         operation.location = ir.Location.file(f"kernels/{file}", line, column, context=parser.context)
+        line_of[operation] = line  # not before: the hash of an operation changes with its location
     # The file of the debug information is that of the module around.
     inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)
     return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(steps[line] for line in sorted(steps)))
+
+
+def _taken(operation: Operation, line_of: Mapping[Operation, int]) -> Iterator[int]:
+    """The lines of what an operation computes with."""
+    for operand in operation.operands:
+        owner = getattr(operand.owner, "operation", operand.owner)
+        if owner in line_of:
+            yield line_of[owner]
 
 
 def _placed(function: Operation, printed: Operation) -> Iterator[tuple[Operation, int, int, Integer]]:

@@ -12,18 +12,16 @@ Source: the patterns of MLIR that fold `arith.mulf` into the `vector.multi_reduc
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracemap.machine.code import Instruction
-from tracemap.machine.lines import NO_LINE, NO_LINES, OpLines
+from tracemap.machine.lines import NO_LINE, NO_LINES, OpLines, reached
 from tracemap.machine.products import Product, product_of
-from tracemap.units import Integer
 
 _SUMS: Final = frozenset({"arith.addf", "arith.addi", "arith.subf", "arith.subi"})
-_PRODUCTS: Final = frozenset({"arith.mulf", "arith.muli"})
+_PRODUCTS: Final = frozenset({"arith.mulf", "arith.muli", "math.powf", "math.fpowi", "math.ipowi"})
 _MOVES: Final = re.compile(r"v?p?mov|v?broadcast|ld")
 
 
@@ -82,11 +80,13 @@ def _lines_of_products(lines: OpLines, seen: Collection[int], multiplying: Colle
         seen: the lines that instructions have.
         multiplying: those of instructions that multiply.
     """
+    makers = lines.makers
+    lost = {each.line for each in lines.operations if each.name in _PRODUCTS and each.line not in seen}
     found: dict[int, int] = {}
-    lost: dict[Integer, deque[int]] = defaultdict(deque)  # multiplications without instructions, by what holds them
     for each in lines.operations:
-        if each.name in _PRODUCTS and each.line not in seen:
-            lost[each.around].append(each.line)
-        elif each.name in _SUMS and each.line in multiplying and lost[each.around]:
-            found[each.line] = lost[each.around].popleft()
+        if each.name in _SUMS and each.line in multiplying:
+            products = lost & reached(each.line, makers, seen)[1]
+            if products:
+                found[each.line] = min(products)
+                lost.remove(found[each.line])
     return found

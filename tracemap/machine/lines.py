@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-from tracemap.units import Integer
 
 NO_LINE: Final = 0
 """Lines count from 1."""
@@ -14,11 +14,11 @@ NO_LINE: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class LineOp:
-    """The operation on a line; `around`: the line of the one that holds it, unknown for what stands in none."""
+    """The operation on a line; `takes`: the lines whose results it computes with."""
 
     line: int
     name: str
-    around: Integer
+    takes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,37 +28,58 @@ class OpLines:
     owned: frozenset[int] = frozenset()
     operations: tuple[LineOp, ...] = ()
 
+    @property
+    def makers(self) -> dict[int, Sequence[int]]:
+        """Of each of these lines those whose results it computes with."""
+        return {each.line: each.takes for each in self.operations}
+
 
 NO_LINES: Final = OpLines()
 """Of code of which no text is known."""
 
-_SUMS: Final = ("arith.addf", "arith.subf")
-_BITS: Final = ("arith.andi", "arith.ori", "arith.xori")
-_TAKEN_IN_BY: Final[Mapping[str, Collection[str]]] = {
-    "arith.negf": (*_SUMS, "arith.mulf", "arith.divf"),
-    **dict.fromkeys(("arith.cmpf", "arith.cmpi"), ("arith.select",)),
-    **dict.fromkeys(_BITS, _BITS),
-}
-"""What compilers fold into which operations behind: signs of what is added, comparisons of what selects the larger one,
-logic of three operands."""
+
+_AT_ONCE: Final = re.compile(
+    r"arith\.(?!div|ceildiv|floordiv|rem)|math\.(absf|floor|ceil|round|roundeven|trunc|copysign)$"
+)
+"""What an instruction does, or a part of one: two of these are about as much work as one another."""
 
 
-def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, int]:
-    """Lines without any code whose work instructions of another one do as well, with that line.
+def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, frozenset[int]]:
+    """Lines without any code whose work instructions of others do as well, with these lines.
 
-    It is the next line in the same operation that can have taken it in: inferred, as nothing tells.
+    These are the ones that take its result, or that of what has no code either. What nobody takes is stored: where that
+    has no code, what it is made of does its work as well. What reads memory, or takes long, does more than that.
 
     Args:
         lines: of a kernel's text.
         seen: the lines that have code.
     """
-    found: dict[int, int] = {}
-    waiting: list[LineOp] = []
-    for each in lines.operations:
-        if each.line in seen:
-            took = [one for one in waiting if one.around == each.around and each.name in _TAKEN_IN_BY[one.name]]
-            found |= {one.line: each.line for one in took}
-            waiting = [one for one in waiting if one not in took]
-        elif each.name in _TAKEN_IN_BY:
-            waiting.append(each)
-    return found
+    makers, users = lines.makers, _turned(lines.makers)
+    short = {each.line for each in lines.operations if _AT_ONCE.match(each.name)}
+    lost = [line for line in makers if line in short and line not in seen]
+    found = {line: reached(line, users, seen)[0] or reached(line, makers, seen)[0] for line in lost}
+    return {line: others & short for line, others in found.items() if others & short}
+
+
+def _turned(makers: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
+    users: dict[int, list[int]] = defaultdict(list)
+    for line, taken in makers.items():
+        for other in taken:
+            users[other].append(line)
+    return users
+
+
+def reached(
+    line: int, ways: Mapping[int, Sequence[int]], seen: Collection[int]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """The lines to which ways lead from one by lines without code: the first that have some, and those without."""
+    found: set[int] = set()
+    waiting, passed = [line], {line}
+    while waiting:
+        for other in ways.get(waiting.pop(), ()):
+            if other in seen:
+                found.add(other)
+            elif other not in passed:
+                passed.add(other)
+                waiting.append(other)
+    return frozenset(found), frozenset(passed - {line})

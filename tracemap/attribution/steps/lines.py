@@ -102,9 +102,10 @@ class KernelSteps:
         """
         with_code = {op for line in seen for op in self.frames.ops_at(line)}
         found: dict[int, list[int]] = defaultdict(list)
-        for line, user in taken_in(self.frames.op_lines, seen).items():
+        for line, others in taken_in(self.frames.op_lines, seen).items():
             if with_code.isdisjoint(self.frames.ops_at(line)):
-                found[user].append(line)
+                for other in others:
+                    found[other].append(line)
         return found
 
     def loop_of(self, address: int) -> int:

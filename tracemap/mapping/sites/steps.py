@@ -102,7 +102,7 @@ def _steps(
     shown = _shown_site({op for ops in own_ops for op in ops}, sites, body_of, owners)
     translations = [_translation(body_of.get(shown, ()), body_of.get(site.id, ()), owners) for site in sites]
     return tuple(
-        Step(step.line, step.op_name, _everywhere(ops, translations), step.parent)
+        Step(step.line, step.op_name, _everywhere(ops, translations), step.parent, step.takes)
         for step, ops in zip(text.steps, own_ops, strict=True)
     )
 
