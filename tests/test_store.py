@@ -263,6 +263,20 @@ def test_a_run_that_is_not_there_whole_is_not_seen(copied: Path) -> None:
     assert (found["looked"]["runs"], found["looked"]["unfinished"], found["looked"]["skipped"]) == (RUNS - 1, 1, [])
 
 
+def test_what_was_killed_under_other_words_is_no_part_of_a_run(copied: Path) -> None:
+    """Of two killed additions, one beside the other, and before and behind where the run lies in the order of names."""
+    truth = query(copied, "--calls")["groups"]
+    for table in ("calls", "targets", "aside", "costs", "spreads"):
+        for path in [*copied.glob(f"{table}/*/*/*/*.parquet")]:
+            for other in ("model=!", "model=~"):
+                left = copied / table / other / path.relative_to(copied / table / path.parts[-4])
+                left.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, left)
+    found = query(copied, "--calls")
+    assert found["groups"] == truth
+    assert found["looked"]["skipped"] == []
+
+
 def test_writers_do_not_disturb_one_another(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
     store = tmp_path / "store"
     words = command_line("store", "add", *runs, "--map", bundle, "--store", store)
