@@ -318,6 +318,20 @@ def test_names_of_hosts_and_models_are_never_paths(bundle: Path, runs: list[Path
     assert "\x1b" not in check_cli("store", "list", "--store", store)
 
 
+def test_words_that_are_no_unicode_are_kept_as_escapes(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    """Half a surrogate pair is what Python makes of odd bytes on the command line."""
+    store = tmp_path / "store"
+    add(bundle, store, runs[0], "--model", "m\udcff", "--tag", "branch=b\udcfe")
+    listed = json_cli("store", "list", "--store", store, "--where", "tag.branch=b\udcfe")
+    assert [(run["model"], run["tags"]) for run in listed["runs"]] == [("m\\udcff", {"branch": "b\\udcfe"})]
+
+
+def test_a_run_that_is_there_is_named_by_the_model_that_it_has(bundle: Path, store: Path, runs: list[Path]) -> None:
+    (had,) = add(bundle, store, runs[0])["runs"]
+    (found,) = add(bundle, store, runs[0], "--model", "other")["runs"]
+    assert (found["model"], found["added"]) == (had["model"], False)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from tracemap.codec import storable
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.columns import is_number
 from tracemap.store.layout import RUNS
@@ -17,7 +18,7 @@ TAG: Final = "tag."
 _HIDDEN: Final = frozenset({"number", "header", "tags"})
 COLUMNS_OF_RUNS: Final = tuple(name for name in COLUMNS[RUNS] if name not in _HIDDEN)
 """Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`."""
-_NAME = re.compile(r"[\w.\-]{1,100}")
+_TAG = re.compile(re.escape(TAG) + r"[\w.\-]{1,100}")
 _COMPARISONS: Final = ("<=", ">=", "!=", "=", "<", ">")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CONDITION = re.compile(rf"(?P<column>[\w.\-]+)(?P<operator>{'|'.join(_COMPARISONS)})(?P<value>.*)", re.DOTALL)
@@ -29,7 +30,7 @@ def check_column(name: str) -> str:
     Raises:
         UsageInvalid: there is no such column.
     """
-    if name not in COLUMNS_OF_RUNS and not (name.startswith(TAG) and _NAME.fullmatch(name)):
+    if name not in COLUMNS_OF_RUNS and not _TAG.fullmatch(name):
         raise UsageInvalid(
             f"{name}: runs have no such column; they have {', '.join(COLUMNS_OF_RUNS)}, and tags as {TAG}NAME"
         )
@@ -87,5 +88,5 @@ def conditions(texts: Sequence[str]) -> list[Condition]:
         check_column(match["column"])
         if match["column"] == "date" and match["operator"] not in {"=", "!="} and not _DATE.fullmatch(match["value"]):
             raise UsageInvalid(f"{text}: dates are compared with one such as 2026-11-09")
-        found.append(Condition(match["column"], match["operator"], match["value"]))
+        found.append(Condition(match["column"], match["operator"], storable(match["value"])))
     return found
