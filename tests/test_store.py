@@ -544,6 +544,31 @@ def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recor
     )
 
 
+def test_calls_with_inputs_of_other_sizes_have_no_cost_in_common(built: Built, tmp_path: Path) -> None:
+    """A night on which four times the rows were computed is none on which the model became slower."""
+    bundle, folder = built("hand_dynamic"), tmp_path / "store"
+    sizes = {size: f"{size}x{size}xf32, {size}x128xf32, 128xf32" for size in (8, 32)}
+    for size in sizes:
+        run = tmp_path / f"{size}.parquet"
+        check_cli("record", bundle, "--dim", str(size), "--iterations", "8", "-o", run)
+        add(bundle, folder, run, "--tag", f"night={size}")
+    (group,) = query(folder)["groups"]
+    assert [metric["invocations"] for metric in group["metrics"]] == [None]
+    assert "(--group-by inputs)" in check_cli("store", "query", "--store", folder)
+    apart = query(folder, "--group-by", "inputs")["groups"]
+    assert {each["group"]["inputs"] for each in apart} == {*sizes.values()}
+    assert [metric["invocations"] for each in apart for metric in each["metrics"]] == [8, 8]
+    assert query(folder, "--where", "inputs=8x8*")["looked"]["runs"] == 1
+    models = json_cli("store", "trend", "--store", folder)["models"]
+    assert [(model["function"], model["inputs"], model["nights"]) for model in models] == [
+        ("dyn", sizes[32], 1),
+        ("dyn", sizes[8], 1),
+    ]
+    assert f"hand_dynamic, inputs {sizes[8]}: " in check_cli("store", "trend", "--store", folder)
+    sides = ("--before", "tag.night=8", "--after", "tag.night=32")
+    assert "inputs of the same sizes" in failed("store", "compare", "--store", folder, *sides).stderr
+
+
 def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Nights on which another function was called are no nights on which the model became slower."""
     folder, bundle = tmp_path / "store", built("hand_multifunc")

@@ -16,8 +16,12 @@ from tracemap.store.tables import COLUMNS
 
 TAG: Final = "tag."
 _HIDDEN: Final = frozenset({"number", "header", "tags"})
-COLUMNS_OF_RUNS: Final = tuple(name for name in COLUMNS[RUNS] if name not in _HIDDEN)
-"""Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`."""
+INPUTS: Final = "inputs"
+COLUMNS_OF_RUNS: Final = (*(name for name in COLUMNS[RUNS] if name not in _HIDDEN), INPUTS)
+"""Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`.
+
+`inputs` is none of the table's: the sizes of the arguments, which the header tells as JSON.
+"""
 _TAG = re.compile(re.escape(TAG) + r"[\w.\-]{1,100}")
 _COMPARISONS: Final = ("<=", ">=", "!=", "=", "<", ">")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -35,6 +39,20 @@ def check_column(name: str) -> str:
             f"{name}: runs have no such column; they have {', '.join(COLUMNS_OF_RUNS)}, and tags as {TAG}NAME"
         )
     return name
+
+
+def sizes_of(inputs: Sequence[str]) -> str | None:
+    """The types of a call's arguments, without what is in them: calls of other sizes do not cost the same.
+
+    None: there is no argument, or one that is a file tells no size. A number alone is no size.
+
+    >>> sizes_of(["8x4xf32=0.5", "4xi32: zeros (made up)", "7"])
+    '8x4xf32, 4xi32, scalar'
+    """
+    sizes = [re.split("[=:]", each, maxsplit=1)[0] for each in inputs]
+    if not sizes or any("@" in each for each in sizes):
+        return None
+    return ", ".join("scalar" if is_number(each) else each for each in sizes)
 
 
 def cell_of(run: Mapping[str, Any], column: str) -> object:
