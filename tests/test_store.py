@@ -28,6 +28,7 @@ from tracemap.store.headers import read_headers
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names
 from tracemap.store.percentiles import fleet_calls
+from tracemap.store.selection import sizes_of
 from tracemap.toolchain import no_progress
 
 MODEL = "hand_mlp"
@@ -542,6 +543,12 @@ def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recor
     assert "hand_multifunc, function encode: 1 run, per invocation" in check_cli(
         "store", "query", "--store", folder, "--group-by", "function"
     )
+
+
+def test_inputs_without_a_size_are_unknown() -> None:
+    """A header that somebody else wrote may have anything in its list."""
+    told: list[list[str | None]] = [["8x4xf32=@x.npy", "4xi32: zeros", "7"], ["@x.npy", "4xf32"], [None, "4xf32"], []]
+    assert [sizes_of(each) for each in told] == ["8x4xf32, 4xi32, scalar", None, None, None]
 
 
 def test_calls_with_inputs_of_other_sizes_have_no_cost_in_common(built: Built, tmp_path: Path) -> None:

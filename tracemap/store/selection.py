@@ -41,15 +41,15 @@ def check_column(name: str) -> str:
     return name
 
 
-def sizes_of(inputs: Sequence[str]) -> str | None:
+def sizes_of(inputs: Sequence[str | None]) -> str | None:
     """The types of a call's arguments, without what is in them: calls of other sizes do not cost the same.
 
-    None: there is no argument, or one that is a file tells no size. A number alone is no size.
+    None: there is no argument, or one tells no size, as a file does. A number alone is no size.
 
     >>> sizes_of(["8x4xf32=0.5", "4xi32: zeros (made up)", "7"])
     '8x4xf32, 4xi32, scalar'
     """
-    sizes = [re.split("[=:]", each, maxsplit=1)[0] for each in inputs]
+    sizes = [re.split("[=:]", each or "@", maxsplit=1)[0] for each in inputs]
     if not sizes or any("@" in each for each in sizes):
         return None
     return ", ".join("scalar" if is_number(each) else each for each in sizes)
