@@ -451,3 +451,14 @@ def test_what_other_inputs_cost_is_not_the_machines_part(tmp_path: Path) -> None
     assert said.startswith("the runs are of other inputs: argument 0 is 16x64xf32: ")
     assert " before, 64x64xf32: " in said
     assert compared("many", "again")[1] == []
+
+
+def test_what_a_side_does_not_tell_is_not_said_to_be_another(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """A table of kernels and times tells neither device nor function: nothing is known of either, said once."""
+    bare = tmp_path / "bare.csv"
+    kernel = json.loads(run_cli("show", built("hand_mlp"), "--format", "json").stdout)["kernels"][0]["name"]
+    bare.write_text(f"kernel,cpu_ns\n{kernel},1000\n")
+    maps = ("--map-a", built("hand_mlp"), "--map-b", built("hand_mlp"))
+    made = json_cli("diff", bare, recorded("hand_mlp"), *maps)
+    (said,) = [each["message"] for each in made["diagnostics"] if each["slug"] == "settings-differ"]
+    assert said.startswith("what the runs before do not tell may be another: device, number of workers, function")

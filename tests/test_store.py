@@ -28,6 +28,7 @@ from tracemap.store.headers import read_headers
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names
 from tracemap.store.percentiles import fleet_calls
+from tracemap.store.selection import sizes_of
 from tracemap.toolchain import no_progress
 
 MODEL = "hand_mlp"
@@ -263,6 +264,20 @@ def test_a_run_that_is_not_there_whole_is_not_seen(copied: Path) -> None:
     assert (found["looked"]["runs"], found["looked"]["unfinished"], found["looked"]["skipped"]) == (RUNS - 1, 1, [])
 
 
+def test_what_was_killed_under_other_words_is_no_part_of_a_run(copied: Path) -> None:
+    """Of two killed additions, one beside the other, and before and behind where the run lies in the order of names."""
+    truth = query(copied, "--calls")["groups"]
+    for table in ("calls", "targets", "aside", "costs", "spreads"):
+        for path in [*copied.glob(f"{table}/*/*/*/*.parquet")]:
+            for other in ("model=!", "model=~"):
+                left = copied / table / other / path.relative_to(copied / table / path.parts[-4])
+                left.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, left)
+    found = query(copied, "--calls")
+    assert found["groups"] == truth
+    assert found["looked"]["skipped"] == []
+
+
 def test_writers_do_not_disturb_one_another(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
     store = tmp_path / "store"
     words = command_line("store", "add", *runs, "--map", bundle, "--store", store)
@@ -302,6 +317,20 @@ def test_names_of_hosts_and_models_are_never_paths(bundle: Path, runs: list[Path
     (file,) = store.glob("runs/*/*/*/*.parquet")
     assert all(len(part) < 100 for part in file.relative_to(store).parts)
     assert "\x1b" not in check_cli("store", "list", "--store", store)
+
+
+def test_words_that_are_no_unicode_are_kept_as_escapes(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
+    """Half a surrogate pair is what Python makes of odd bytes on the command line."""
+    store = tmp_path / "store"
+    add(bundle, store, runs[0], "--model", "m\udcff", "--tag", "branch=b\udcfe")
+    listed = json_cli("store", "list", "--store", store, "--where", "tag.branch=b\udcfe")
+    assert [(run["model"], run["tags"]) for run in listed["runs"]] == [("m\\udcff", {"branch": "b\\udcfe"})]
+
+
+def test_a_run_that_is_there_is_named_by_the_model_that_it_has(bundle: Path, store: Path, runs: list[Path]) -> None:
+    (had,) = add(bundle, store, runs[0])["runs"]
+    (found,) = add(bundle, store, runs[0], "--model", "other")["runs"]
+    assert (found["model"], found["added"]) == (had["model"], False)
 
 
 @pytest.mark.parametrize(
@@ -514,6 +543,37 @@ def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recor
     assert "hand_multifunc, function encode: 1 run, per invocation" in check_cli(
         "store", "query", "--store", folder, "--group-by", "function"
     )
+
+
+def test_inputs_without_a_size_are_unknown() -> None:
+    """A header that somebody else wrote may have anything in its list."""
+    told: list[list[str | None]] = [["8x4xf32=@x.npy", "4xi32: zeros", "7"], ["@x.npy", "4xf32"], [None, "4xf32"], []]
+    assert [sizes_of(each) for each in told] == ["8x4xf32, 4xi32, scalar", None, None, None]
+
+
+def test_calls_with_inputs_of_other_sizes_have_no_cost_in_common(built: Built, tmp_path: Path) -> None:
+    """A night on which four times the rows were computed is none on which the model became slower."""
+    bundle, folder = built("hand_dynamic"), tmp_path / "store"
+    sizes = {size: f"{size}x{size}xf32, {size}x128xf32, 128xf32" for size in (8, 32)}
+    for size in sizes:
+        run = tmp_path / f"{size}.parquet"
+        check_cli("record", bundle, "--dim", str(size), "--iterations", "8", "-o", run)
+        add(bundle, folder, run, "--tag", f"night={size}")
+    (group,) = query(folder)["groups"]
+    assert [metric["invocations"] for metric in group["metrics"]] == [None]
+    assert "(--group-by inputs)" in check_cli("store", "query", "--store", folder)
+    apart = query(folder, "--group-by", "inputs")["groups"]
+    assert {each["group"]["inputs"] for each in apart} == {*sizes.values()}
+    assert [metric["invocations"] for each in apart for metric in each["metrics"]] == [8, 8]
+    assert query(folder, "--where", "inputs=8x8*")["looked"]["runs"] == 1
+    models = json_cli("store", "trend", "--store", folder)["models"]
+    assert [(model["function"], model["inputs"], model["nights"]) for model in models] == [
+        ("dyn", sizes[32], 1),
+        ("dyn", sizes[8], 1),
+    ]
+    assert f"hand_dynamic, inputs {sizes[8]}: " in check_cli("store", "trend", "--store", folder)
+    sides = ("--before", "tag.night=8", "--after", "tag.night=32")
+    assert "inputs of the same sizes" in failed("store", "compare", "--store", folder, *sides).stderr
 
 
 def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Recorded, tmp_path: Path) -> None:

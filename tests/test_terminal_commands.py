@@ -319,8 +319,8 @@ def test_what_changed_in_a_fleet_looks_as_it_did(
     every = structs.replace(change, op=ALL_OPS, host="ci-7", before=UNKNOWN, after=UNKNOWN, night_low=change.night)
     every = structs.replace(every, night_high=change.night, kind="faster", ratio=0.931)
     odd = FleetHost("ci-3", "AMD EPYC 7313", ALL_OPS, ratio=1.31, z=9.4, hosts=8, chance=1e-6)
-    first = FleetTrend("jax_mlp_train", "main", 200, 20, 3, 106, 3, (change, every), (odd,), ())
-    quiet = FleetTrend("hand_mlp", "mlp", 7, 20, 3, 24, 0, (), (), ())
+    first = FleetTrend("jax_mlp_train", "main", UNKNOWN, 200, 20, 3, 106, 3, (change, every), (odd,), ())
+    quiet = FleetTrend("hand_mlp", "mlp", UNKNOWN, 7, 20, 3, 24, 0, (), (), ())
     found = FleetTrends(metric="cpu_ns", over="date", models=(first, quiet), looked=LOOKED)
     check_gold("store-trend", lambda out: print_trends(found, out), monkeypatch, request)
 
@@ -329,7 +329,10 @@ def test_what_differs_between_runs_looks_as_it_did(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     slower = FleetDifference("slower", OP, "AMD EPYC 7313", 1.12, 1.09, 1.15, 214_912, 240_701, 4, 24, 1e-9)
-    models = (ModelDifferences("m", "main", 53, 2, 0, (slower,)), ModelDifferences("hand_mlp", "mlp", 16, 0, 0, ()))
+    models = (
+        ModelDifferences("m", "main", UNKNOWN, 53, 2, 0, (slower,)),
+        ModelDifferences("hand_mlp", "mlp", UNKNOWN, 16, 0, 0, ()),
+    )
     found = FleetComparison(metric="cpu_ns", models=models, before=LOOKED, after=LOOKED)
     check_gold("store-compare", lambda out: print_comparison(found, out), monkeypatch, request)
 

@@ -419,3 +419,14 @@ def test_long_tables_have_the_rows_in_view(open_page: Open, tmp_path: Path) -> N
     assert browser.execute_script(f"return [window.printed, {seen} < 200]") == [count, True]
     press(browser, "/", "name2999")
     assert first_cells(browser, "ops") == ["op2999"]
+
+
+def test_a_narrow_window_has_all_within_its_width(open_page: Open, small: Path) -> None:
+    browser = open_page(small)
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    try:
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        settle(browser)
+        assert browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]") == [400, 400]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

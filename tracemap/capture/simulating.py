@@ -328,8 +328,7 @@ def _rows_sql(steps: SimulatedSteps) -> str:
     columns = {"kind": "VARCHAR", "kernel": "VARCHAR", "step": "BIGINT", "warmup": "BOOLEAN"}
     columns |= dict.fromkeys(EVENTS, "BIGINT")
     cells = ", ".join(f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in columns.items())
-    names = ", ".join(map(quoted, columns))
-    return f"SELECT {cells} FROM (VALUES {rows}) AS steps({names}) ORDER BY kernel, step"
+    return f"SELECT {cells} FROM (VALUES {rows}) AS steps({', '.join(map(quoted, columns))}) ORDER BY kernel, step"
 
 
 def _how_simulated(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> Diagnostic:

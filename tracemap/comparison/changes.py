@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import PurePath
+from typing import Final
 
 from tracemap.attribution.model import split_by
 from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regrouped
@@ -89,11 +90,18 @@ def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> I
         ("line of the last-level cache", lambda run: run.line_bytes),
         ("clock", lambda run: run.clock.value),
     )
+    untold: dict[str, list[str]] = {"before": [], "after": []}
     for word, of in of_each:
         first, second = _told(map(of, ones)), _told(map(of, twos))
-        if first != second:
-            text = f"the runs are of another {word}: {first} before, {second} after"
-            yield Diagnostic("settings-differ", text)
+        if first == second:
+            continue
+        if _NOT_TOLD in {first, second}:
+            untold["before" if first == _NOT_TOLD else "after"].append(word)
+        else:
+            yield Diagnostic("settings-differ", f"the runs are of another {word}: {first} before, {second} after")
+    for side, words in untold.items():
+        if words:
+            yield Diagnostic("settings-differ", f"what the runs {side} do not tell may be another: {', '.join(words)}")
     if same_model:
         yield from _inputs_differ(ones, twos)
     rules = [_told(map(split_by, side.attributions)) for side in (before, after)]
@@ -122,6 +130,9 @@ def _without_folders(said: str) -> str:
     return head + at + PurePath(path).name if at else said
 
 
+_NOT_TOLD: Final = "unknown"
+
+
 def _told(values: Iterable[Integer | Text]) -> str:
     """What the runs of a side say, each thing once."""
-    return " and ".join(dict.fromkeys("unknown" if isinstance(each, Unknown) else str(each) for each in values))
+    return " and ".join(dict.fromkeys(_NOT_TOLD if isinstance(each, Unknown) else str(each) for each in values))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
+from tracemap.codec import storable
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import StoreAddOptions
 from tracemap.outputs import show_as
@@ -64,10 +65,10 @@ def store_add(
             images = cache(partial(read_images, of_run.module_path))
             with placed_runs([opened], images) as (run,):
                 number = number_of(of_run.map_sha256, run.header, path if path.is_file() else run.table)
-                model = options.model or of_run.path.resolve().stem
+                model = storable(options.model or of_run.path.resolve().stem)
                 said = Said(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
                 name, was_there = _add(store, of_run, request_of(of_run, [run], options, images), said, progress)
-            found.append(AddedRun(str(path), name, model, not was_there))
+            found.append(AddedRun(str(path), name, _model_there(store, said) if was_there else model, not was_there))
     return FleetAdded(runs=tuple(found))
 
 
@@ -86,6 +87,18 @@ def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: P
         _keep_map(store, bundle, said, progress)
         added = add_run(store, bundle.graph, made, said)
     return added.name, added.was_there
+
+
+def _model_there(store: Store, said: Said) -> str:
+    """What the model of a run is called that is there already: it may have been added under another name."""
+    from tracemap.store.adding import has_header
+    from tracemap.store.headers import read_headers
+    from tracemap.store.layout import run_name
+
+    if has_header(store, said):
+        return said.model
+    rows = read_headers(store, skip_bad=True).rows
+    return next((row["model"] for row in rows if row["run"] == run_name(said.number)), said.model)
 
 
 def _keep_map(store: Store, bundle: Bundle, said: Said, progress: Progress) -> None:
@@ -171,7 +184,7 @@ def _tags(texts: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise UsageInvalid(f"--tag {text}: is no tag; write NAME=VALUE, such as branch=main")
-        if found.setdefault(name, value) != value:
+        if found.setdefault(name, storable(value)) != storable(value):
             raise UsageInvalid(f"--tag {text}: {name} is said to be {found[name]} as well; say it once")
     return found
 
@@ -197,7 +210,8 @@ def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Mac
         UsageInvalid: it is.
     """
     machine = run.header.machine
-    given = {"host": options.host, "cpu_model": options.cpu_model, "recorded_ns": recorded_ns}
+    words = {"host": options.host, "cpu_model": options.cpu_model}
+    given = {name: value and storable(value) for name, value in words.items()} | {"recorded_ns": recorded_ns}
     for name, value in given.items():
         told = getattr(machine, name)
         if value is not None and told is not UNKNOWN and told != value:

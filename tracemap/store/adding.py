@@ -103,6 +103,11 @@ def is_there(store: Store, said: Said) -> bool:
     return store.has_run(name) and not store.has_lost(name, _partition(said))
 
 
+def has_header(store: Store, said: Said) -> bool:
+    """Whether a run is there under these words: its model, host and date."""
+    return store.run_file(RUNS, run_name(said.number), _partition(said)).exists()
+
+
 def _partition(said: Said) -> Mapping[str, Text]:
     return {"model": said.model, "host": said.machine.host, "date": date_of(said.machine.recorded_ns)}
 

@@ -29,12 +29,13 @@ from tracemap.store.changed import (
 )
 from tracemap.store.engine import Engine, text_literal
 from tracemap.store.findings import Change, NightChange, OutlierHost
-from tracemap.store.grouping import grouped, looked, register
+from tracemap.store.grouping import grouped_by_call, looked, register
 from tracemap.store.headers import Header, Headers
 from tracemap.store.hosts import outliers
 from tracemap.store.layout import COSTS, SPREADS
 from tracemap.store.lineage import Names
 from tracemap.store.nightlies import compared
+from tracemap.store.selection import INPUTS
 from tracemap.store.tables import told
 from tracemap.store.trends import EVERY, Observations, changes
 from tracemap.units import UNKNOWN, Text, Unknown
@@ -57,7 +58,7 @@ ALL_OPS: Final = FleetName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKNOW
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the ops of one model cost in runs of a function: the observations, and what their numbers stand for.
+    """What the ops of one model cost in calls of a function: the observations, and what their numbers stand for.
 
     `nights` are the values of the column that grows with time; `untold`: runs that are left out, as they do not tell
     when they were recorded, where, or by how many invocations.
@@ -65,11 +66,17 @@ class Seen:
 
     model: str
     function: Text
+    inputs: Text
     observations: Observations
     nights: Sequence[str]
     hosts: Sequence[str]
     cpu_models: Sequence[str]
     untold: int
+
+    @property
+    def call(self) -> tuple[str, Text, Text]:
+        """What was called: model, function and sizes of inputs."""
+        return self.model, self.function, self.inputs
 
     def place(self, number: int, of: Sequence[str]) -> Text:
         """The name of a number; unknown: all of them."""
@@ -89,6 +96,7 @@ def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
             FleetTrend(
                 model=seen.model,
                 function=seen.function,
+                inputs=seen.inputs,
                 nights=len(seen.nights),
                 hosts=len(seen.hosts),
                 cpu_models=len(seen.cpu_models),
@@ -116,19 +124,29 @@ def fleet_comparison(
             f"{len(both)} runs are of both sides, {min(both)} for one; choose sides that have none in common"
         )
     of_before, of_after = (
-        {(seen.model, seen.function): seen for seen in observed(engine, side, names, metric, "date", keep_undated=True)}
-        for side in (before, after)
+        [*observed(engine, side, names, metric, "date", keep_undated=True)] for side in (before, after)
     )
-    common = [called for called in of_before if called in of_after]
+    common = [*_of_both(of_before, of_after)]
     if not common:
-        raise UsageInvalid("no model has runs of one function on both sides: nothing can be compared")
+        raise UsageInvalid(
+            "no model has runs of one function on both sides, with inputs of the same sizes: nothing can be compared"
+        )
     found = []
-    for called in common:
-        one, two = _alike(of_before[called], of_after[called])
+    for one, two in common:
         said = compared(one.observations, two.observations, least_ratio=least)
         differences = tuple(_difference(each, one, names) for each in said.changes)
-        found.append(ModelDifferences(*called, said.compared, said.lonely, one.untold + two.untold, differences))
+        found.append(ModelDifferences(*one.call, said.compared, said.lonely, one.untold + two.untold, differences))
     return FleetComparison(metric=metric, models=tuple(found), before=looked(before), after=looked(after))
+
+
+def _of_both(before: Sequence[Seen], after: Sequence[Seen]) -> Iterator[tuple[Seen, Seen]]:
+    """What was called on both sides; where one does not tell the sizes of inputs, it is laid beside the only others."""
+    for one in before:
+        of_one, of_two = ([each for each in side if each.call[:2] == one.call[:2]] for side in (before, after))
+        for two in of_two:
+            untold = UNKNOWN in {one.inputs, two.inputs} and len(of_one) == len(of_two) == 1
+            if one.inputs == two.inputs or untold:
+                yield _alike(one, two)
 
 
 def _alike(one: Seen, two: Seen) -> tuple[Seen, Seen]:
@@ -141,7 +159,7 @@ def _alike(one: Seen, two: Seen) -> tuple[Seen, Seen]:
         model = np.asarray([models.index(each) for each in seen.cpu_models], dtype=np.int64)[told.cpu_model]
         columns = {name: getattr(told, name) for name in ("op", "night", "run", "cost_ns")}
         made = Observations.of(**columns, host=host, cpu_model=model)
-        return Seen(seen.model, seen.function, made, seen.nights, hosts, models, seen.untold)
+        return Seen(*seen.call, made, seen.nights, hosts, models, seen.untold)
 
     return renumbered(one), renumbered(two)
 
@@ -152,14 +170,14 @@ def _alike(one: Seen, two: Seen) -> tuple[Seen, Seen]:
 def observed(
     engine: Engine, headers: Headers, names: Names, metric: str, over: Over, *, keep_undated: bool = False
 ) -> Iterator[Seen]:
-    """What ops cost, for each function of each model, as calls of one cost what it does.
+    """What ops cost, for each function of each model and sizes of its inputs, as only such calls cost the same.
 
     `keep_undated`: when runs were recorded does not matter.
 
     Raises:
         UsageInvalid: no run has the metric, or tells when and where it was recorded.
     """
-    groups = grouped(headers.rows, ("function",))
+    groups = grouped_by_call(headers.rows)
     register(engine, headers, names, groups)
     engine.view(COSTS, headers.files(COSTS))
     engine.view(SPREADS, headers.files(SPREADS))
@@ -203,8 +221,14 @@ def _seen(group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: 
                 ("op", "host", "cpu_model", "night", "run", "cost_ns"), (key, *place, row["number"], cost), strict=True
             ):
                 columns[name].append(value)
-    function = UNKNOWN if group[0]["function"] is None else str(group[0]["function"])
-    return Seen(group[0]["model"], function, Observations.of(**columns), nights, hosts, models, len(group) - len(told))
+    function, inputs = (_said(group, column) for column in ("function", INPUTS))
+    made = Observations.of(**columns)
+    return Seen(group[0]["model"], function, inputs, made, nights, hosts, models, len(group) - len(told))
+
+
+def _said(group: Sequence[Header], column: str) -> Text:
+    """What the runs of a group tell in a column, where any does."""
+    return next((str(row[column]) for row in group if row[column] is not None), UNKNOWN)
 
 
 # ---- to findings with names

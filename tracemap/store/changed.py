@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -95,7 +94,8 @@ class FleetSeries(Record, frozen=True):
 class FleetTrend(Record, frozen=True):
     """What changed in the runs of a model's function, the least likely by chance first, and hosts unlike others.
 
-    `model`: what it is called; `function`: what was called of it, whose costs those of no other are laid beside;
+    `model`: what it is called; `function`: what was called of it; `inputs`: the types of its arguments, null: not
+    known; costs of other functions and sizes are not laid beside these;
     `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many processors; `series`: in how many
     series changes were looked for; `untold`: runs left out, as they do not tell when or where they were recorded;
     `changes`: what became slower or faster; `outliers`: hosts that are unlike others; `dearest`: the ops that cost
@@ -104,6 +104,7 @@ class FleetTrend(Record, frozen=True):
 
     model: str
     function: Text
+    inputs: Text
     nights: Count
     hosts: Count
     cpu_models: Count
@@ -118,10 +119,10 @@ class FleetTrends(Document, frozen=True, kw_only=True):
     """What changed in a fleet.
 
     `metric`: which costs were looked at; `over`: what grows with time; `models`: the findings of each model.
-    Version 2 tells functions of a model apart.
+    Version 2 tells functions of a model apart, version 3 sizes of inputs.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["fleet-trends"] = "fleet-trends"
     metric: str
     over: Literal["date", "compiler"]
@@ -154,13 +155,14 @@ class FleetDifference(Record, frozen=True):
 class ModelDifferences(Record, frozen=True):
     """What differs in the runs of a model's function.
 
-    `model`: what it is called; `function`: what was called of it; `compared`: pairs of op and processor that hosts of
-    both sides have; `lonely`: those that none has; `untold`: runs left out, as they do not tell where they were
-    recorded; `differences`: the least likely by chance first.
+    `model`: what it is called; `function`: what was called of it; `inputs`: the types of its arguments; `compared`:
+    pairs of op and processor that hosts of both sides have; `lonely`: those that none has; `untold`: runs left out, as
+    they do not tell where they were recorded; `differences`: the least likely by chance first.
     """
 
     model: str
     function: Text
+    inputs: Text
     compared: Count
     lonely: Count
     untold: Count
@@ -171,10 +173,10 @@ class FleetComparison(Document, frozen=True, kw_only=True):
     """What ops cost in one set of runs and in another.
 
     `metric`: which costs were looked at; `models`: the findings of each model; `before`: what was looked at of one
-    side; `after`: of the other. Version 2 tells functions of a model apart.
+    side; `after`: of the other. Version 2 tells functions of a model apart, version 3 sizes of inputs.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["fleet-comparison"] = "fleet-comparison"
     metric: str
     models: tuple[ModelDifferences, ...]
@@ -183,12 +185,15 @@ class FleetComparison(Document, frozen=True, kw_only=True):
 
 
 def titles(models: Sequence[FleetTrend] | Sequence[ModelDifferences]) -> list[str]:
-    """What models are called in a report, with the function where several of one were called."""
-    times = Counter(each.model for each in models)
-    return [
-        f"{each.model}, function {_shown(each.function)}" if times[each.model] > 1 else each.model for each in models
-    ]
+    """What models are called in a report, with the function and the inputs where there are several of one."""
+    found = []
+    for each in models:
+        others = [other for other in models if other.model == each.model]
+        function = f", function {_shown(each.function)}" if len({other.function for other in others}) > 1 else ""
+        inputs = {other.inputs for other in others if other.function == each.function}
+        found.append(each.model + function + (f", inputs {_shown(each.inputs)}" if len(inputs) > 1 else ""))
+    return found
 
 
-def _shown(function: Text) -> str:
-    return "–" if isinstance(function, Unknown) else function
+def _shown(said: Text) -> str:
+    return "–" if isinstance(said, Unknown) else said

@@ -21,6 +21,7 @@ from tracemap.store.headers import Header, Headers
 from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetResidual
+from tracemap.store.selection import INPUTS
 from tracemap.store.tables import told
 from tracemap.units import UNKNOWN, Integer, sum_of
 
@@ -186,14 +187,17 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
 
 
 def _invocations(rows: Sequence[tuple[int, int, str]], headers: Sequence[Header]) -> Mapping[tuple[int, str], Integer]:
-    """By group and metric in how many invocations it was measured; calls of unlike functions have no common number."""
+    """By group and metric in how many invocations it was measured: one that unlike calls have in common is unknown."""
     of_run = {row["number"]: row for row in headers}
     found: dict[tuple[int, str], list[Integer]] = defaultdict(list)
     functions: dict[tuple[int, str], set[str | None]] = defaultdict(set)
+    inputs: dict[tuple[int, str], set[str | None]] = defaultdict(set)
     for group, run, metric in rows:
         found[group, metric].append(calls_counted(metric, told(of_run[run]["iterations"])))
         functions[group, metric].add(of_run[run]["function"])
-    return {key: sum_of(values) if len(functions[key]) == 1 else UNKNOWN for key, values in found.items()}
+        inputs[group, metric].add(of_run[run][INPUTS])
+    alike = {key for key in found if len(functions[key]) == 1 and len(inputs[key] - {None}) <= 1}
+    return {key: sum_of(values) if key in alike else UNKNOWN for key, values in found.items()}
 
 
 _Cell = tuple[str, int | None, str | None]

@@ -10,7 +10,7 @@ from tracemap.store.engine import Engine
 from tracemap.store.headers import Header, Headers
 from tracemap.store.lineage import Names
 from tracemap.store.model import Looked, SkippedFile
-from tracemap.store.selection import cell_of
+from tracemap.store.selection import INPUTS, cell_of
 from tracemap.units import UNKNOWN, Text
 
 _AHEAD_NS: Final = 60_000_000_000
@@ -35,6 +35,18 @@ def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]
         found, key=lambda key: [(cell is None, str(type(cell)), 0 if cell is None else cell) for cell in key]
     )
     return [found[key] for key in order]
+
+
+def grouped_by_call(rows: Sequence[Header]) -> list[list[Header]]:
+    """Runs of the same model whose calls cost the like: of one function, with inputs of the same sizes.
+
+    Runs that do not tell these are with the others where all that do tell the same.
+    """
+    found = []
+    for group in grouped(rows, ("function",)):
+        several = len({row[INPUTS] for row in group} - {None}) > 1
+        found += grouped(group, (INPUTS,)) if several else [group]
+    return found
 
 
 def group_of(runs: Sequence[Header], columns: Sequence[str]) -> dict[str, Text]:

@@ -14,11 +14,11 @@ from tracemap.errors import StoreInvalid
 from tracemap.measurements.sql import damage_of, literal, quoted, reading_errors
 from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
 from tracemap.store.places import Place
-from tracemap.store.selection import Condition, cell_of
+from tracemap.store.selection import INPUTS, Condition, cell_of, sizes_of
 from tracemap.store.tables import ALWAYS, COLUMNS
 
 Header = Mapping[str, Any]
-"""A row of the table `runs`, by column."""
+"""A row of the table `runs`, by column, and the sizes of its inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +219,15 @@ def _rows_of(place: Place, paths: Sequence[str]) -> list[tuple[str, Header]]:
     cells = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in columns.items())
     files = ", ".join(literal(path) for path in paths)
     query = (
-        f"SELECT parse_filename(filename, true) AS stem, {cells} "
+        f"SELECT parse_filename(filename, true) AS stem, {cells}, {_INPUTS} "
         f"FROM read_parquet([{files}], hive_partitioning = false, filename = true) "
         "ORDER BY recorded_ns NULLS FIRST, added_ns, run"
     )
     with reader(place) as connection:
         rows = connection.execute(query).fetchall()
-    return [(stem, dict(zip(columns, row, strict=True))) for stem, *row in rows]
+    return [
+        (stem, dict(zip(columns, row, strict=True)) | {INPUTS: sizes_of(inputs or ())}) for stem, *row, inputs in rows
+    ]
+
+
+_INPUTS: Final = "CASE WHEN json_valid(header) THEN json_extract_string(header, '$.inputs[*]') END"

@@ -126,7 +126,8 @@ class Store:
         """
         self.place.check_there(RUNS)
         bad: list[BadFile] = []
-        files = {table: self._of_table(table, bad) for table in (RUNS, *OF_RUNS, OPS, MAPS)}
+        files = {table: self._of_table(table, bad, {}) for table in (RUNS, OPS, MAPS)}
+        files |= {table: self._of_table(table, bad, files[RUNS]) for table in OF_RUNS}
         begun = {stem for table in OF_RUNS for stem in files[table]} - files[RUNS].keys()
         broken = {each.stem for each in bad}
         strange = [stem for stem in begun if not _RUN_NAME.fullmatch(stem)]
@@ -136,14 +137,28 @@ class Store:
                     bad.append(BadFile(path, "is no file of a store"))
         return Listing(self.place, files, tuple(bad), len(begun - broken - set(strange)))
 
-    def _of_table(self, table: str, bad: list[BadFile]) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def _of_table(self, table: str, bad: list[BadFile], headers: Mapping[str, str]) -> dict[str, str]:
+        """The files of a table by their stems; of several with one, that which lies where the run's header does.
+
+        The others were left by who was killed while adding the run under other words, such as another model's name.
+        """
+        found: dict[str, list[str]] = {}
         for path, why in self.place.faults(table):
             if why:
                 bad.append(BadFile(path, why))
-            elif (other := found.setdefault(stem_of(path), path)) is not path:
-                bad.append(BadFile(path, f"has the name of {other}"))
-        return found
+            else:
+                found.setdefault(stem_of(path), []).append(path)
+        for stem, paths in found.items():
+            where = _partition_of(headers[stem]) if stem in headers else None
+            paths.sort(key=lambda path: _partition_of(path) != where)
+            if table not in OF_RUNS or (where is not None and _partition_of(paths[0]) != where):
+                bad.extend(BadFile(path, f"has the name of {paths[0]}") for path in paths[1:])
+        return {stem: paths[0] for stem, paths in found.items()}
+
+
+def _partition_of(path: str) -> str:
+    """The folders of a run's file that name its model, host and date."""
+    return "/".join(path.split("/")[-4:-1])
 
 
 def store_at(where: str | Path) -> Store:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from tracemap.codec import storable
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.columns import is_number
 from tracemap.store.layout import RUNS
@@ -15,9 +16,13 @@ from tracemap.store.tables import COLUMNS
 
 TAG: Final = "tag."
 _HIDDEN: Final = frozenset({"number", "header", "tags"})
-COLUMNS_OF_RUNS: Final = tuple(name for name in COLUMNS[RUNS] if name not in _HIDDEN)
-"""Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`."""
-_NAME = re.compile(r"[\w.\-]{1,100}")
+INPUTS: Final = "inputs"
+COLUMNS_OF_RUNS: Final = (*(name for name in COLUMNS[RUNS] if name not in _HIDDEN), INPUTS)
+"""Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`.
+
+`inputs` is none of the table's: the sizes of the arguments, which the header tells as JSON.
+"""
+_TAG = re.compile(re.escape(TAG) + r"[\w.\-]{1,100}")
 _COMPARISONS: Final = ("<=", ">=", "!=", "=", "<", ">")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CONDITION = re.compile(rf"(?P<column>[\w.\-]+)(?P<operator>{'|'.join(_COMPARISONS)})(?P<value>.*)", re.DOTALL)
@@ -29,11 +34,25 @@ def check_column(name: str) -> str:
     Raises:
         UsageInvalid: there is no such column.
     """
-    if name not in COLUMNS_OF_RUNS and not (name.startswith(TAG) and _NAME.fullmatch(name)):
+    if name not in COLUMNS_OF_RUNS and not _TAG.fullmatch(name):
         raise UsageInvalid(
             f"{name}: runs have no such column; they have {', '.join(COLUMNS_OF_RUNS)}, and tags as {TAG}NAME"
         )
     return name
+
+
+def sizes_of(inputs: Sequence[str | None]) -> str | None:
+    """The types of a call's arguments, without what is in them: calls of other sizes do not cost the same.
+
+    None: there is no argument, or one tells no size, as a file does. A number alone is no size.
+
+    >>> sizes_of(["8x4xf32=0.5", "4xi32: zeros (made up)", "7"])
+    '8x4xf32, 4xi32, scalar'
+    """
+    sizes = [re.split("[=:]", each or "@", maxsplit=1)[0] for each in inputs]
+    if not sizes or any("@" in each for each in sizes):
+        return None
+    return ", ".join("scalar" if is_number(each) else each for each in sizes)
 
 
 def cell_of(run: Mapping[str, Any], column: str) -> object:
@@ -87,5 +106,5 @@ def conditions(texts: Sequence[str]) -> list[Condition]:
         check_column(match["column"])
         if match["column"] == "date" and match["operator"] not in {"=", "!="} and not _DATE.fullmatch(match["value"]):
             raise UsageInvalid(f"{text}: dates are compared with one such as 2026-11-09")
-        found.append(Condition(match["column"], match["operator"], match["value"]))
+        found.append(Condition(match["column"], match["operator"], storable(match["value"])))
     return found

@@ -59,22 +59,22 @@ _FIGURES: Final = ("ratio", "ratio_low", "ratio_high", "before", "after", "hosts
 def trends_csv(found: FleetTrends) -> str:
     """The changes, with a header line; an empty processor or host is all of them."""
     names = ("kind", "night", "night_low", "night_high", "cpu_model", "host", *_FIGURES)
-    lines = [csv_line(("model", "function", *names, *_OF_OP))]
+    lines = [csv_line(("model", "function", "inputs", *names, *_OF_OP))]
     for model in found.models:
         for each in model.changes:
             figures = (_figure(getattr(each, name)) for name in names)
-            lines.append(csv_line([model.model, _cell(model.function), *figures, *_op(each.op)]))
+            lines.append(csv_line([model.model, _cell(model.function), _cell(model.inputs), *figures, *_op(each.op)]))
     return "".join(lines)
 
 
 def comparison_csv(found: FleetComparison) -> str:
     """The differences, with a header line; an empty processor is all of them."""
     names = ("kind", "cpu_model", *_FIGURES)
-    lines = [csv_line(("model", "function", *names, *_OF_OP))]
+    lines = [csv_line(("model", "function", "inputs", *names, *_OF_OP))]
     for model in found.models:
         for each in model.differences:
             figures = (_figure(getattr(each, name)) for name in names)
-            lines.append(csv_line([model.model, _cell(model.function), *figures, *_op(each.op)]))
+            lines.append(csv_line([model.model, _cell(model.function), _cell(model.inputs), *figures, *_op(each.op)]))
     return "".join(lines)
 
 

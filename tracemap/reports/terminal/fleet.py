@@ -119,7 +119,10 @@ _OF_SITES: Sequence[Heading] = (
 )
 
 
-_NOT_OF_ONE: Final = "sums: runs are of several functions (--group-by function), or do not tell how many invocations"
+_NOT_OF_ONE: Final = (
+    "sums: runs are of several functions (--group-by function) or sizes of inputs (--group-by inputs), "
+    "or do not tell how many invocations"
+)
 
 
 def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
