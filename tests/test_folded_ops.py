@@ -46,6 +46,19 @@ THREE = f"""func.func @main(%x: {I32}, %y: {I32}, %z: {I32}) -> {I32} {{
 }}
 """
 
+I64 = "tensor<256x512xi64>"
+UPPER_HALF = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
+  %factor = stablehlo.constant dense<1640531527> : {I64}
+  %half = stablehlo.constant dense<32> : {I64}
+  %wide = stablehlo.convert %x : ({I32}) -> {I64}
+  %product = stablehlo.multiply %wide, %factor : {I64}
+  %upper = stablehlo.shift_right_logical %product, %half : {I64}
+  %narrow = stablehlo.convert %upper : ({I64}) -> {I32}
+  %mixed = stablehlo.xor %narrow, %y : {I32}
+  return %mixed : {I32}
+}}
+"""
+
 
 def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
     file, bundle = folder / "model.mlir", folder / "model.tracemap"
@@ -85,6 +98,19 @@ def test_what_one_instruction_reads_for_two_ops_is_of_both(tmp_path: Path, model
     assert misses[2] == pytest.approx(misses[3], abs=1)
 
 
+def test_the_upper_half_of_a_product_is_of_all_that_make_it(tmp_path: Path) -> None:
+    """An instruction multiplies eight numbers at most, and of two arrays the product and what follows read one each."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed; install it (Debian, Ubuntu: apt-get install valgrind)")
+    bundle, run = built(UPPER_HALF, tmp_path, BASELINE), tmp_path / "run.csv"
+    given = [word for _ in range(2) for word in ("--input", "256x512xi32=1")]
+    check_cli("record", bundle, "--cache-sim", *given, "--iterations", "1", "--warmup", "0", "-o", run)
+    costs = {op["line"]: op["metrics"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
+    assert min(costs[line]["Ir"]["attributed"] for line in (4, 5, 6, 7, 8)) >= 256 * 512 // 8
+    misses = [sum(costs[line]["D1mr"]["attributed"] for line in lines) for lines in ((4, 5, 6, 7), (8,))]
+    assert misses == pytest.approx([256 * 512 * 4 // 64] * 2, rel=0.05)
+
+
 def test_only_what_can_take_an_operation_in_does() -> None:
     names = [
         "arith.cmpf",
@@ -100,3 +126,11 @@ def test_only_what_can_take_an_operation_in_does() -> None:
     lines = OpLines(frozenset(range(2, 10)), (*operations[:-1], LineOp(9, "arith.addf", 20)))
     assert taken_in(lines, {3, 4, 6, 7, 9}) == {2: 4, 5: 7}
     assert taken_in(lines, {2, 3, 4, 5, 6, 7, 8, 9}) == {}
+
+
+def test_a_product_of_wider_numbers_is_taken_in_by_the_shift_alone() -> None:
+    names = ["arith.extsi", "arith.muli", "arith.shrui", "arith.trunci", "arith.xori", "arith.trunci", "arith.muli"]
+    operations = tuple(LineOp(line, name, 1) for line, name in enumerate(names, start=2))
+    lines = OpLines(frozenset(range(2, 9)), operations)
+    assert taken_in(lines, {4, 6}) == {2: 4, 3: 4, 5: 4}
+    assert taken_in(lines, {2, 3, 4, 5, 6, 7, 8}) == {}

@@ -34,19 +34,24 @@ NO_LINES: Final = OpLines()
 
 _SUMS: Final = ("arith.addf", "arith.subf")
 _BITS: Final = ("arith.andi", "arith.ori", "arith.xori")
+_SHIFTS: Final = ("arith.shrui", "arith.shrsi")
 _TAKEN_IN_BY: Final[Mapping[str, Collection[str]]] = {
     "arith.negf": (*_SUMS, "arith.mulf", "arith.divf"),
     **dict.fromkeys(("arith.cmpf", "arith.cmpi"), ("arith.select",)),
     **dict.fromkeys(_BITS, _BITS),
+    **dict.fromkeys(("arith.extsi", "arith.extui"), ("arith.muli", *_SHIFTS)),
+    "arith.muli": _SHIFTS,
 }
 """What compilers fold into which operations behind: signs of what is added, comparisons of what selects the larger one,
-logic of three operands."""
+logic of three operands, products of wider numbers of which a shift takes the upper half."""
+_TAKEN_IN_AFTER: Final[Mapping[str, Collection[str]]] = {"arith.trunci": _SHIFTS}
+"""What they fold into operations before: what is left of such a product is as narrow as its factors."""
 
 
 def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, int]:
     """Lines without any code whose work instructions of another one do as well, with that line.
 
-    It is the next line in the same operation that can have taken it in: inferred, as nothing tells.
+    It is the next line in the same operation that can have taken it in, or the one before: inferred, as nothing tells.
 
     Args:
         lines: of a kernel's text.
@@ -54,11 +59,16 @@ def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, int]:
     """
     found: dict[int, int] = {}
     waiting: list[LineOp] = []
+    before: dict[Integer, LineOp] = {}
     for each in lines.operations:
+        last = before.get(each.around)
         if each.line in seen:
+            before[each.around] = each
             took = [one for one in waiting if one.around == each.around and each.name in _TAKEN_IN_BY[one.name]]
             found |= {one.line: each.line for one in took}
             waiting = [one for one in waiting if one not in took]
         elif each.name in _TAKEN_IN_BY:
             waiting.append(each)
+        elif last is not None and last.name in _TAKEN_IN_AFTER.get(each.name, ()):
+            found[each.line] = last.line
     return found
