@@ -46,6 +46,21 @@ THREE = f"""func.func @main(%x: {I32}, %y: {I32}, %z: {I32}) -> {I32} {{
 }}
 """
 
+ONE_HOT = f"""func.func @main(%x: {I32}, %y: {I32}) -> {F32} {{
+  %f = stablehlo.compare EQ, %x, %y : ({I32}, {I32}) -> {I1}
+  %g = stablehlo.convert %f : ({I1}) -> {F32}
+  return %g : {F32}
+}}
+"""
+FROM_THE_END = f"""func.func @main(%x: {I32}) -> {I32} {{
+  %zero = stablehlo.constant dense<0> : {I32}
+  %size = stablehlo.constant dense<64> : {I32}
+  %before = stablehlo.compare LT, %x, %zero : ({I32}, {I32}) -> {I1}
+  %later = stablehlo.add %x, %size : {I32}
+  %index = stablehlo.select %before, %later, %x : {I1}, {I32}
+  return %index : {I32}
+}}
+"""
 I64 = "tensor<256x512xi64>"
 UPPER_HALF = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
   %factor = stablehlo.constant dense<1640531527> : {I64}
@@ -68,7 +83,8 @@ def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("model", "flags"), [(NEGATED, BASELINE), (LARGER, BASELINE), (AND_NOT, BASELINE), (THREE, AVX512)]
+    ("model", "flags"),
+    [(NEGATED, BASELINE), (LARGER, BASELINE), (AND_NOT, BASELINE), (THREE, AVX512), (ONE_HOT, BASELINE)],
 )
 def test_an_op_without_code_shares_the_line_of_what_does_its_work(
     tmp_path: Path, model: str, flags: Sequence[str]
@@ -109,6 +125,16 @@ def test_the_upper_half_of_a_product_is_of_all_that_make_it(tmp_path: Path) -> N
     assert min(costs[line]["Ir"]["attributed"] for line in (4, 5, 6, 7, 8)) >= 256 * 512 // 8
     misses = [sum(costs[line]["D1mr"]["attributed"] for line in lines) for lines in ((4, 5, 6, 7), (8,))]
     assert misses == pytest.approx([256 * 512 * 4 // 64] * 2, rel=0.05)
+
+
+def test_an_index_from_the_end_is_of_all_that_make_it(tmp_path: Path) -> None:
+    """An instruction does eight numbers at most, and the work of three ops takes two of them at least."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed; install it (Debian, Ubuntu: apt-get install valgrind)")
+    bundle, run = built(FROM_THE_END, tmp_path, BASELINE), tmp_path / "run.csv"
+    check_cli("record", bundle, "--cache-sim", "--iterations", "1", "--warmup", "0", "-o", run)
+    costs = {op["line"]: op["metrics"]["Ir"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
+    assert min(costs[line]["attributed"] for line in (4, 5, 6)) >= 256 * 512 // 8 * 2 // 3
 
 
 def test_only_what_can_take_an_operation_in_does() -> None:

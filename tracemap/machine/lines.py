@@ -37,12 +37,14 @@ _BITS: Final = ("arith.andi", "arith.ori", "arith.xori")
 _SHIFTS: Final = ("arith.shrui", "arith.shrsi")
 _TAKEN_IN_BY: Final[Mapping[str, Collection[str]]] = {
     "arith.negf": (*_SUMS, "arith.mulf", "arith.divf"),
-    **dict.fromkeys(("arith.cmpf", "arith.cmpi"), ("arith.select",)),
+    **dict.fromkeys(("arith.cmpf", "arith.cmpi"), ("arith.select", "arith.uitofp")),
+    **dict.fromkeys(("arith.addi", "arith.subi"), ("arith.select",)),
     **dict.fromkeys(_BITS, _BITS),
     **dict.fromkeys(("arith.extsi", "arith.extui"), ("arith.muli", *_SHIFTS)),
     "arith.muli": _SHIFTS,
 }
-"""What compilers fold into which operations behind: signs of what is added, comparisons of what selects the larger one,
+"""What compilers fold into which operations behind: signs of what is added, comparisons of what selects the larger one
+or makes a number of a truth value, sums that are selected instead of a summand (an index counted from the end),
 logic of three operands, products of wider numbers of which a shift takes the upper half."""
 _TAKEN_IN_AFTER: Final[Mapping[str, Collection[str]]] = {"arith.trunci": _SHIFTS}
 """What they fold into operations before: what is left of such a product is as narrow as its factors."""
