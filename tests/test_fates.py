@@ -230,3 +230,34 @@ def test_twins_across_calls_are_found(built: Built) -> None:
 def test_reasons_are_sentences_and_inferred_ones_are_known() -> None:
     assert set(REASONS) >= INFERRED
     assert all(text and not text.endswith(".") for text in REASONS.values())
+
+
+BACKWARDS = """\
+func.func @main(%x: tensor<12x64xf32>) -> tensor<1x64xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<1x64xf32>
+  %c12 = stablehlo.constant dense<12> : tensor<i32>
+  %c1 = stablehlo.constant dense<1> : tensor<i32>
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %w:2 = stablehlo.while(%k = %c0, %a = %zero) : tensor<i32>, tensor<1x64xf32>
+   cond {
+    %more = stablehlo.compare LT, %k, %c12 : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  } do {
+    %left = stablehlo.subtract %c12, %k : tensor<i32>
+    %place = stablehlo.subtract %left, %c1 : tensor<i32>
+    %row = stablehlo.dynamic_slice %x, %place, %c0, sizes = [1, 64]
+      : (tensor<12x64xf32>, tensor<i32>, tensor<i32>) -> tensor<1x64xf32>
+    %sum = stablehlo.add %a, %row : tensor<1x64xf32>
+    %next = stablehlo.add %k, %c1 : tensor<i32>
+    stablehlo.return %next, %sum : tensor<i32>, tensor<1x64xf32>
+  }
+  return %w#1 : tensor<1x64xf32>
+}
+"""
+
+
+def test_what_the_host_counts_for_a_place_is_host_work(tmp_path: Path) -> None:
+    """IREE makes one subtraction of the two, on the host, at the place of the second."""
+    graph = built_graph(BACKWARDS, tmp_path)
+    assert at_line(graph, 12).fate == Fate.HOST
+    assert at_line(graph, 13).fate == Fate.DISPATCHED

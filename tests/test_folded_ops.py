@@ -64,6 +64,33 @@ ROTATED = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
   return %g : {I32}
 }}
 """
+ONE_HOT = f"""func.func @main(%x: {I32}, %y: {I32}) -> {F32} {{
+  %f = stablehlo.compare EQ, %x, %y : ({I32}, {I32}) -> {I1}
+  %g = stablehlo.convert %f : ({I1}) -> {F32}
+  return %g : {F32}
+}}
+"""
+FROM_THE_END = f"""func.func @main(%x: {I32}) -> {I32} {{
+  %zero = stablehlo.constant dense<0> : {I32}
+  %size = stablehlo.constant dense<64> : {I32}
+  %before = stablehlo.compare LT, %x, %zero : ({I32}, {I32}) -> {I1}
+  %later = stablehlo.add %x, %size : {I32}
+  %index = stablehlo.select %before, %later, %x : {I1}, {I32}
+  return %index : {I32}
+}}
+"""
+I64 = "tensor<256x512xi64>"
+UPPER_HALF = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
+  %factor = stablehlo.constant dense<1640531527> : {I64}
+  %half = stablehlo.constant dense<32> : {I64}
+  %wide = stablehlo.convert %x : ({I32}) -> {I64}
+  %product = stablehlo.multiply %wide, %factor : {I64}
+  %upper = stablehlo.shift_right_logical %product, %half : {I64}
+  %narrow = stablehlo.convert %upper : ({I64}) -> {I32}
+  %mixed = stablehlo.xor %narrow, %y : {I32}
+  return %mixed : {I32}
+}}
+"""
 
 
 def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
@@ -82,6 +109,7 @@ def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
         (THREE, AVX512, {2}, 3),
         (WIDENED, BASELINE, {2, 3}, 4),
         (ROTATED, BASELINE, {4, 5}, 6),
+        (ONE_HOT, BASELINE, {2}, 3),
     ],
 )
 def test_an_op_without_code_shares_the_line_of_what_does_its_work(
@@ -116,7 +144,7 @@ def test_what_one_instruction_reads_for_two_ops_is_of_both(tmp_path: Path, model
 def test_work_without_code_is_of_the_nearest_that_has_some() -> None:
     """Of those that take its result, be it by way of others without code; where nobody takes it, of what made it."""
     made_of = {2: (), 3: (2,), 4: (3,), 5: (2, 4), 6: (5,), 7: (6,)}
-    lines = OpLines(frozenset(made_of), tuple(LineOp(line, "arith.negf", takes) for line, takes in made_of.items()))
+    lines = OpLines(frozenset(made_of), tuple(LineOp(line, "arith.negf", 1, takes) for line, takes in made_of.items()))
     assert taken_in(lines, {4, 6}) == {2: {4, 6}, 3: {4}, 5: {6}, 7: {6}}
     assert taken_in(lines, {2, 3, 4, 5, 6, 7}) == {}
     assert taken_in(lines, set()) == {}
@@ -126,6 +154,29 @@ def test_what_reads_or_takes_long_does_not_share() -> None:
     """A position that is worked out for a read, and a sign before an exponential, are no half of these."""
     names = {2: "arith.addi", 3: "tensor.extract", 4: "arith.negf", 5: "math.exp", 6: "arith.extsi", 7: "arith.muli"}
     lines = OpLines(
-        frozenset(names), tuple(LineOp(line, name, (line - 1,) * (line % 2)) for line, name in names.items())
+        frozenset(names), tuple(LineOp(line, name, 1, (line - 1,) * (line % 2)) for line, name in names.items())
     )
     assert taken_in(lines, {3, 5, 7}) == {6: {7}}
+
+
+def test_the_upper_half_of_a_product_is_of_all_that_make_it(tmp_path: Path) -> None:
+    """An instruction multiplies eight numbers at most, and of two arrays the product and what follows read one each."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed; install it (Debian, Ubuntu: apt-get install valgrind)")
+    bundle, run = built(UPPER_HALF, tmp_path, BASELINE), tmp_path / "run.csv"
+    given = [word for _ in range(2) for word in ("--input", "256x512xi32=1")]
+    check_cli("record", bundle, "--cache-sim", *given, "--iterations", "1", "--warmup", "0", "-o", run)
+    costs = {op["line"]: op["metrics"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
+    assert min(costs[line]["Ir"]["attributed"] for line in (4, 5, 6, 7, 8)) >= 256 * 512 // 8
+    misses = [sum(costs[line]["D1mr"]["attributed"] for line in lines) for lines in ((4, 5, 6, 7), (8,))]
+    assert misses == pytest.approx([256 * 512 * 4 // 64] * 2, rel=0.05)
+
+
+def test_an_index_from_the_end_is_of_all_that_make_it(tmp_path: Path) -> None:
+    """An instruction does eight numbers at most, and the work of three ops takes two of them at least."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed; install it (Debian, Ubuntu: apt-get install valgrind)")
+    bundle, run = built(FROM_THE_END, tmp_path, BASELINE), tmp_path / "run.csv"
+    check_cli("record", bundle, "--cache-sim", "--iterations", "1", "--warmup", "0", "-o", run)
+    costs = {op["line"]: op["metrics"]["Ir"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
+    assert min(costs[line]["attributed"] for line in (4, 5, 6)) >= 256 * 512 // 8 * 2 // 3

@@ -68,7 +68,7 @@ class Frames:
     def op_lines(self) -> OpLines:
         """What machine code is told of them."""
         told = sorted((step for step in self.kernel.steps if step.line in self.owned), key=lambda step: step.line)
-        return OpLines(self.owned, tuple(LineOp(step.line, step.op_name, step.takes) for step in told))
+        return OpLines(self.owned, tuple(LineOp(step.line, step.op_name, step.parent, step.takes) for step in told))
 
     def around(self, line: int) -> int:
         """A line that is of ops: this one, or the innermost step around it; `NOBODY` where there is none."""

@@ -8,16 +8,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tracemap.units import Integer
+
 NO_LINE: Final = 0
 """Lines count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineOp:
-    """The operation on a line; `takes`: the lines whose results it computes with."""
+    """The operation on a line.
+
+    `around`: the line of the one that holds it, unknown for what stands in none; `takes`: the lines there whose results
+    it computes with.
+    """
 
     line: int
     name: str
+    around: Integer
     takes: Sequence[int] = ()
 
 
@@ -42,13 +49,15 @@ _AT_ONCE: Final = re.compile(
     r"arith\.(?!div|ceildiv|floordiv|rem)|math\.(absf|floor|ceil|round|roundeven|trunc|copysign)$"
 )
 """What an instruction does, or a part of one: two of these are about as much work as one another."""
+_NARROWS: Final = ("arith.trunci", "arith.truncf")
 
 
 def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, frozenset[int]]:
     """Lines without any code whose work instructions of others do as well, with these lines.
 
-    These are the ones that take its result, or that of what has no code either. What nobody takes is stored: where that
-    has no code, what it is made of does its work as well. What reads memory, or takes long, does more than that.
+    These are the ones that take its result, or that of what has no code either. Where nobody does, as it is stored,
+    they are those that made what it takes; of what narrows numbers they always are, as its user takes them narrow. What
+    reads memory, or takes long, does more than that.
 
     Args:
         lines: of a kernel's text.
@@ -57,8 +66,14 @@ def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, frozenset[in
     makers, users = lines.makers, _turned(lines.makers)
     short = {each.line for each in lines.operations if _AT_ONCE.match(each.name)}
     lost = [line for line in makers if line in short and line not in seen]
-    found = {line: reached(line, users, seen)[0] or reached(line, makers, seen)[0] for line in lost}
-    return {line: others & short for line, others in found.items() if others & short}
+    narrow = {each.line for each in lines.operations if each.name in _NARROWS}
+    found: dict[int, frozenset[int]] = {}
+    for line in lost:
+        first, then = (makers, users) if line in narrow else (users, makers)
+        others = (reached(line, first, seen)[0] or reached(line, then, seen)[0]) & short
+        if others:
+            found[line] = others
+    return found
 
 
 def _turned(makers: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:

@@ -118,7 +118,8 @@ class StepCounts:
         if INSTRUCTIONS not in self.metrics:
             return steps.owned
         instructions = number if metric == _BUSY else self.metrics.index(INSTRUCTIONS)
-        return {row.step for row in rows if row.address == NO_ADDRESS and row.values[instructions]}
+        found = {row.step for row in rows if row.address == NO_ADDRESS and row.values[instructions]}
+        return found | steps.code.unplaced
 
     @property
     def _misses(self) -> int:
@@ -130,9 +131,10 @@ class StepCounts:
     ) -> dict[str, Counter[Spot]]:
         """What was seen of a metric at the spots of a kernel, by site."""
         of_target: dict[int, Counter[Spot]] = defaultdict(Counter)
+        told = {row.step for row in rows if row.address == NO_ADDRESS}
         for row in rows:
             if row.values[number]:
-                of_target[row.target][steps.spot_of(row, metric)] += row.values[number]
+                of_target[row.target].update(steps.spots_of(row, metric, row.values[number], told))
         found: dict[str, Counter[Spot]] = {}
         for target, seen in sorted(of_target.items()):
             sites, weights = self.sites_of(target, INSTRUCTIONS if metric == _BUSY else metric)

@@ -153,9 +153,16 @@ class Judge:
             return self._folded(operation, "folded-initial")
         if operation.index in self._dataflow.constant and not self._follows_load(operation):
             return Fate.CONSTANT, reason("computed-at-compile-time")
-        if makes_host_values(operation) or self._counts_for_control(operation):
+        if makes_host_values(operation) or self._counts_for_control(operation) or self._counts_on_host(operation):
             return Fate.HOST, reason("host-work")
         return None
+
+    def _counts_on_host(self, operation: SourceOperation) -> bool:
+        """Whether an op makes one number, and the host reckons it, such as the place in a table in a loop."""
+        if not makes_numbers(operation) or operation.index in self._facts.moves:
+            return False
+        names = self._host_names.get(operation.index, frozenset()) - _HOST_CONSTANTS
+        return any(name.startswith("arith.") for name in names)
 
     def _without_result(self, operation: SourceOperation) -> Judgement:
         """What is there for its effect: a check, or new contents of a buffer, copied unless computed there."""

@@ -17,7 +17,7 @@ from tracemap.graph.program import Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.facts import ModelFacts
-from tracemap.mapping.model.kinds import can_be_member
+from tracemap.mapping.model.kinds import can_be_member, is_call
 from tracemap.mapping.model.words import word_of_name
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.paths import path_to
@@ -88,7 +88,8 @@ def _stand_ins(
 def _edges(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[OpId, OpId]]:
     """Which op's work feeds which other op's: of what is of one op alone, inside of regions.
 
-    An op that the body has as the model has it, as a subtraction, made nothing beside it that could stand for others.
+    An op that the body has as the model has it, as a subtraction, made nothing beside it that could stand for others;
+    nor did the one that a region is made for, where this divides and counts to know which element it reads.
     """
     for user in body:
         for operand in user.operands if user.parent >= 0 else ():
@@ -97,6 +98,8 @@ def _edges(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterato
             maker = body[operand.producer]
             ours, theirs = owners.of(maker.location), owners.of(user.location)
             if len(ours) != 1 or len(theirs) != 1 or ours == theirs:
+                continue
+            if maker.computes_index and ours == owners.of(body[maker.parent].location):
                 continue
             if word_of_name(maker.name) != word_of_name(facts.operations[ours[0].number].name):
                 yield ours[0], theirs[0]
@@ -122,7 +125,7 @@ def _meant(stand_in: int, users: Set[int], placed: Set[int], facts: ModelFacts) 
 def _can_have_lost_its_place(index: int, facts: ModelFacts) -> bool:
     """Whether an op does work that the compiler neither found done already nor did itself."""
     operation = facts.operations[index]
-    if not can_be_member(operation) or index in facts.twins or index not in facts.dataflow.live:
+    if not can_be_member(operation) or is_call(operation) or index in facts.twins or index not in facts.dataflow.live:
         return False
     return not operation.operands or index not in facts.dataflow.constant
 
