@@ -98,7 +98,7 @@ def test_steps_of_kernels() -> None:
             "name": "k",
             "sites": ["site0"],
             "text": None,
-            "steps": [{"line": 3, "op_name": "arith.addf", "ops": ["op2"], "parent": None}],
+            "steps": [{"line": 3, "op_name": "arith.addf", "ops": ["op2"], "parent": None, "takes": []}],
             "loops": None,
             "instructions": None,
         }
