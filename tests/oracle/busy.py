@@ -148,11 +148,12 @@ def _record(bundle: Path, run: Path, others: int) -> None:
 
 def measure(recordings: int, folder: Path) -> dict[str, Judged]:
     """What holds with and without fences, on the same recordings."""
-    bundle, run = folder / f"{_MODEL}.tracemap", folder / "run.parquet"
-    _run("build", f"models/{_MODEL}.mlir", "-o", bundle)
+    bundle = folder / f"{_MODEL}.tracemap"
+    _run("build", f"models/{_MODEL}.mlir", "--force", "-o", bundle)
     groups = equal_ops(json.loads(_run("show", bundle, "--format", "json")))
     found: dict[tuple[str, int], list[Shares]] = defaultdict(list)
-    for others in (*(0, _SPINNING) * recordings, 0):
+    for number, others in enumerate((*(0, _SPINNING) * recordings, 0)):
+        run = folder / f"{number:02}-{'busy' if others else 'quiet'}.parquet"
         _record(bundle, run, others)
         for name, flags in (("without disturbance", ()), ("with it", ("--keep-disturbed",))):
             result = json.loads(_run("attribute", run, "--map", bundle, "--format", "json", *flags))
@@ -175,10 +176,15 @@ def table(judged: Mapping[str, Judged]) -> str:
 
 @click.command()
 @click.option("--recordings", type=click.IntRange(1), default=20, show_default=True, help="Of either kind.")
-def main(recordings: int) -> None:
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, exists=True),
+    help="Leave what was recorded in this folder.",
+)
+def main(recordings: int, keep: Path | None) -> None:
     """Print the table; status 1 where a target is missed."""
     with tempfile.TemporaryDirectory(prefix="tracemap-busy-") as folder:
-        judged = measure(recordings, Path(folder))
+        judged = measure(recordings, keep or Path(folder))
     print(table(judged))
     sys.exit(1 if judged["without disturbance"].missed else 0)
 
