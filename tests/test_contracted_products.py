@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels import built, in_loops, steps_of
 from tests.support import check_cli, json_cli
-from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
-from tracemap.graph.bundle import load
-from tracemap.machine.code import OUTSIDE, Instruction, innermost
-from tracemap.machine.images import read_images
+from tracemap.attribution.steps.lines import KernelSteps
+from tracemap.machine.code import Instruction
 
 BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)
 AARCH64 = ("--iree-llvmcpu-target-triple=aarch64-linux-gnu", "--iree-llvmcpu-target-cpu=generic")
@@ -49,23 +48,11 @@ CHAIN = """func.func @main(
 """
 
 
-def steps_of(model: str, folder: Path, flags: Sequence[str]) -> KernelSteps:
-    """The only kernel of a model."""
-    file, bundle = folder / "model.mlir", folder / "model.tracemap"
-    file.write_text(model, encoding="utf-8")
-    check_cli("build", file, "-o", bundle, "--", *flags)
-    made = load(bundle)
-    (kernel,) = made.graph.kernels
-    return kernel_steps(made.graph, kernel, read_images(made.module_path))
-
-
 def work(steps: KernelSteps, pattern: str) -> Counter[str]:
     """Of the instructions in loops whose text fits a pattern, how many are of each operation of the kernel's text."""
     name_of = {step.line: step.op_name for step in steps.kernel.steps}
-    code = steps.code
-    fitting = (each for each in code.instructions if re.match(pattern, f"{each.mnemonic} {each.operands}"))
-    inside = (each for each in fitting if innermost(code.loops, each.address) != OUTSIDE)
-    return Counter(name_of[code.line_at[each.address]] for each in inside)
+    fitting = (each for each in in_loops(steps) if re.match(pattern, f"{each.mnemonic} {each.operands}"))
+    return Counter(name_of[steps.code.line_at[each.address]] for each in fitting)
 
 
 MULTIPLIES, ADDS = r"v?mul|fmul", r"v?add[ps][sd]|fadd"
@@ -77,7 +64,7 @@ DOES_BOTH = r"vfmadd|fmla|fmadd"
 def test_what_multiplies_for_a_sum_is_the_multiplication(
     tmp_path: Path, axis: int, size: int, flags: Sequence[str]
 ) -> None:
-    steps = steps_of(SQUARES.replace("AXIS", str(axis)).replace("SIZE", str(size)), tmp_path, flags)
+    steps = steps_of(built(SQUARES.replace("AXIS", str(axis)).replace("SIZE", str(size)), tmp_path, flags))
     multiplying, both = work(steps, MULTIPLIES), work(steps, DOES_BOTH)
     assert multiplying.keys() <= {"arith.mulf"}
     assert work(steps, ADDS).keys() <= {"arith.addf"}
@@ -88,15 +75,13 @@ def test_what_multiplies_for_a_sum_is_the_multiplication(
 def loads_of(steps: KernelSteps) -> list[Instruction]:
     """Those in loops, by the disassembler's text."""
     is_load = re.compile(r"v?movup|v?movap|ld[rp] [qsd]")
-    code = steps.code
-    found = (each for each in code.instructions if is_load.match(f"{each.mnemonic} {each.operands}"))
-    inside = (each for each in found if innermost(code.loops, each.address) != OUTSIDE)
-    return [each for each in inside if re.search(r", (\[|.*ptr \[)(?!rip|rsp|sp)", each.operands)]
+    found = (each for each in in_loops(steps) if is_load.match(f"{each.mnemonic} {each.operands}"))
+    return [each for each in found if re.search(r", (\[|.*ptr \[)(?!rip|rsp|sp)", each.operands)]
 
 
 @pytest.mark.parametrize("flags", [BASELINE, AARCH64])
 def test_what_is_loaded_for_a_product_is_of_the_multiplication(tmp_path: Path, flags: Sequence[str]) -> None:
-    steps = steps_of(SQUARES.replace("AXIS", "1").replace("SIZE", "512"), tmp_path, flags)
+    steps = steps_of(built(SQUARES.replace("AXIS", "1").replace("SIZE", "512"), tmp_path, flags))
     (product,) = (step.line for step in steps.kernel.steps if step.op_name == "arith.mulf")
     found = [each for each in loads_of(steps) if each.values.loads]
     assert found
@@ -104,7 +89,7 @@ def test_what_is_loaded_for_a_product_is_of_the_multiplication(tmp_path: Path, f
 
 
 def test_what_is_multiplied_may_be_computed_before(tmp_path: Path) -> None:
-    steps = steps_of(DISTANCES, tmp_path, BASELINE)
+    steps = steps_of(built(DISTANCES, tmp_path, BASELINE))
     assert work(steps, r"v?sub[ps]s").keys() == {"arith.subf"}
     assert work(steps, MULTIPLIES).keys() == {"arith.mulf"}
     assert work(steps, ADDS).keys() == {"arith.addf"}
@@ -115,10 +100,9 @@ def test_a_product_and_an_addition_in_one_instruction_read_what_each_reads(
     tmp_path: Path, flags: Sequence[str]
 ) -> None:
     """The factors are loaded for the product, the third array is for the sum, which is what is stored."""
-    steps = steps_of(CHAIN, tmp_path, flags)
+    steps = steps_of(built(CHAIN, tmp_path, flags))
     lines = {step.op_name: step.line for step in steps.kernel.steps}
-    code = steps.code
-    body = [each for each in code.instructions if innermost(code.loops, each.address) != OUTSIDE]
+    code, body = steps.code, in_loops(steps)
     both = [each for each in body if re.match(DOES_BOTH, each.mnemonic)]
     assert both, "this processor has an instruction that does both"
     found = Counter(code.line_at[each.address] for each in body if each.values.loads)
@@ -130,7 +114,7 @@ def test_a_product_and_an_addition_in_one_instruction_read_what_each_reads(
 
 def test_where_both_have_code_nothing_is_moved(tmp_path: Path) -> None:
     """Without instructions that do both, each op has its own."""
-    steps = steps_of(CHAIN, tmp_path, ["--iree-llvmcpu-target-cpu=x86-64"])
+    steps = steps_of(built(CHAIN, tmp_path, ["--iree-llvmcpu-target-cpu=x86-64"]))
     assert not steps.code.contracted.products
     assert work(steps, MULTIPLIES).keys() == {"arith.mulf"}
     assert work(steps, ADDS).keys() == {"arith.addf"}
@@ -143,8 +127,8 @@ def test_simulated_misses_are_of_those_who_read(
     """Arrays of one size miss as often as one another: as many as the op reads of them."""
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed; install it (Debian, Ubuntu: apt-get install valgrind)")
-    steps_of(model.replace("AXIS", "1").replace("SIZE", "512"), tmp_path, BASELINE)
-    bundle, run = tmp_path / "model.tracemap", tmp_path / "run.csv"
+    bundle = built(model.replace("AXIS", "1").replace("SIZE", "512"), tmp_path, BASELINE)
+    run = tmp_path / "run.csv"
     given = [word for _ in range(inputs) for word in ("--input", "512x256xf32=1")]
     check_cli("record", bundle, "--cache-sim", *given, "--iterations", "1", "--warmup", "0", "-o", run)
     ops = {op["name"]: op["metrics"]["D1mr"]["attributed"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels import built, steps_of
 from tests.support import check_cli, json_cli
-from tracemap.attribution.steps.lines import kernel_steps
 from tracemap.graph.bundle import load
-from tracemap.machine.images import read_images
 from tracemap.machine.lines import LineOp, OpLines, taken_in
 
 BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)
@@ -93,13 +92,6 @@ UPPER_HALF = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
 """
 
 
-def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
-    file, bundle = folder / "model.mlir", folder / "model.tracemap"
-    file.write_text(model, encoding="utf-8")
-    check_cli("build", file, "-o", bundle, "--", *flags)
-    return bundle
-
-
 @pytest.mark.parametrize(
     ("model", "flags", "lost", "user"),
     [
@@ -115,11 +107,10 @@ def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
 def test_an_op_without_code_shares_the_line_of_what_does_its_work(
     tmp_path: Path, model: str, flags: Sequence[str], lost: set[int], user: int
 ) -> None:
-    made = load(built(model, tmp_path, flags))
-    (kernel,) = made.graph.kernels
-    steps = kernel_steps(made.graph, kernel, read_images(made.module_path))
-    own = [step for step in kernel.steps if step.line in steps.owned]
-    line_of = {made.graph.op_by_id[op].line: step.line for step in own for op in step.ops}
+    bundle = built(model, tmp_path, flags)
+    steps, graph = steps_of(bundle), load(bundle).graph
+    own = [step for step in steps.kernel.steps if step.line in steps.owned]
+    line_of = {graph.op_by_id[op].line: step.line for step in own for op in step.ops}
     seen = {*steps.code.line_at.values()}
     assert {line for line, at in line_of.items() if at not in seen} == lost
     ((place, others),) = steps.shared_lines(seen).items()

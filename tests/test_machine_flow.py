@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels import built, in_loops, steps_of
 from tests.support import check_cli
 from tracemap.attribution.scan.rows import StepRow
 from tracemap.attribution.steps.lines import NO_METRIC, KernelSteps, Spot, kernel_steps, lines_of_ops
@@ -44,25 +45,15 @@ Chain = Callable[..., KernelSteps]
 def chain(tmp_path: Path) -> Chain:
     """Builds the program above with flags; returns its only kernel."""
 
-    def built(*flags: str) -> KernelSteps:
-        model, bundle = tmp_path / "model.mlir", tmp_path / "model.tracemap"
-        model.write_text(CHAIN)
-        check_cli("build", model, "-o", bundle, "--force", "--", *flags)
-        made = load(bundle)
-        (kernel,) = made.graph.kernels
-        return kernel_steps(made.graph, kernel, read_images(made.module_path))
+    def compiled(*flags: str) -> KernelSteps:
+        return steps_of(built(CHAIN, tmp_path, flags))
 
-    return built
+    return compiled
 
 
 def op_lines(steps: KernelSteps) -> dict[int, str]:
     """The lines that do the work of ops, with what they compute."""
     return {step.line: step.op_name for step in steps.kernel.steps if step.op_name.startswith(("math.", "arith.addf"))}
-
-
-def in_loops(steps: KernelSteps) -> list[Instruction]:
-    code = steps.code
-    return [each for each in code.instructions if innermost(code.loops, each.address) != OUTSIDE]
 
 
 @pytest.mark.parametrize("flags", [(BASELINE,), AARCH64])
@@ -305,14 +296,9 @@ def test_what_waits_on_the_stack_for_a_call_is_of_who_takes_it_afterwards(tmp_pa
 
     The compiler gives what brings the other matrix back the line of the conversion before it.
     """
-    model, bundle = tmp_path / "model.mlir", tmp_path / "model.tracemap"
-    model.write_text(CONVERTED)
     features = "--iree-llvmcpu-target-cpu-features=+avx,+avx2"
-    check_cli("build", model, "-o", bundle, "--", "--iree-llvmcpu-target-cpu=x86-64", features)
-    made = load(bundle)
-    (kernel,) = made.graph.kernels
-    steps = kernel_steps(made.graph, kernel, read_images(made.module_path))
-    name_of = {step.line: step.op_name for step in kernel.steps}
+    steps = steps_of(built(CONVERTED, tmp_path, ("--iree-llvmcpu-target-cpu=x86-64", features)))
+    name_of = {step.line: step.op_name for step in steps.kernel.steps}
     body = in_loops(steps)
     assert any(each.mnemonic == "call" for each in body), "the conversion is a function's"
     loaded = {

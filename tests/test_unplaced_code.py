@@ -9,17 +9,15 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.kernels import built, in_loops, steps_of
 from tests.support import check_cli, json_cli
-from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
-from tracemap.graph.bundle import load
-from tracemap.machine.code import OUTSIDE, Instruction, innermost
+from tracemap.attribution.steps.lines import KernelSteps
+from tracemap.machine.code import Instruction
 from tracemap.machine.contracted import Contracted
-from tracemap.machine.images import read_images
 from tracemap.machine.lines import LineOp, OpLines
 from tracemap.machine.unplaced import placed
 from tracemap.machine.values import NO_VALUES
@@ -55,26 +53,11 @@ ELEMENTWISE = f"""func.func @main(%x: {BEFORE}) -> {AFTER} {{
 """
 
 
-def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
-    file, bundle = folder / "model.mlir", folder / "model.tracemap"
-    file.write_text(model, encoding="utf-8")
-    check_cli("build", file, "-o", bundle, "--", *flags)
-    return bundle
-
-
-def steps_of(bundle: Path) -> KernelSteps:
-    """The only kernel of a model."""
-    made = load(bundle)
-    (kernel,) = made.graph.kernels
-    return kernel_steps(made.graph, kernel, read_images(made.module_path))
-
-
 def work(steps: KernelSteps, pattern: str) -> Counter[str]:
     """Of the instructions in loops whose name fits a pattern, how many are of each operation of the kernel's text."""
     name_of = {step.line: step.op_name for step in steps.kernel.steps}
-    code = steps.code
-    inside = [each for each in code.instructions if innermost(code.loops, each.address) != OUTSIDE]
-    return Counter(name_of[code.line_at[each.address]] for each in inside if re.match(pattern, each.mnemonic))
+    fitting = (each for each in in_loops(steps) if re.match(pattern, each.mnemonic))
+    return Counter(name_of[steps.code.line_at[each.address]] for each in fitting)
 
 
 @pytest.mark.parametrize("flags", [BASELINE, AARCH64])
@@ -105,10 +88,11 @@ def test_only_ops_without_code_of_their_own_get_what_does_the_same() -> None:
     code = [instruction(16 * place, *each) for place, each in enumerate(given)]
     found = placed(Contracted(code, lines))
     assert [each.line for each in found.instructions] == [2, 4, 3, 3, 1, 1, 4]
-    assert found.left_on == {16: 1, 32: 0, 48: 1, 96: 0}
+    moved = {one.address: one.line for one, two in zip(code, found.instructions, strict=True) if one != two}
+    assert moved == {16: 1, 32: 0, 48: 1, 96: 0}
     whole = Contracted([*code, *(instruction(256, "nop", line) for line in (3, 4, 6))], lines)
     assert placed(whole) == whole
-    assert placed(replace(found, left_on={})).left_on == {}
+    assert placed(found) == found
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from tracemap.capture.guarded import set_right
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
 from tracemap.machine.code import instructions_of, loops_of
-from tracemap.machine.contracted import contracted
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import CodeFunction, Image, read_image
 from tracemap.machine.lines import NO_LINES, OpLines
+from tracemap.machine.unplaced import code_of_ops
 from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.model import CACHE_SIMULATED, STEP_METRICS, EventKind
@@ -311,8 +311,8 @@ def _carried(image: Image, function: CodeFunction, lines_of: LinesOf) -> Mapping
     try:
         instructions = instructions_of(image, function) if function.name in lines_of else ()
     except ModuleInvalid:
-        return {}
-    code = contracted(instructions, lines_of.get(function.name, NO_LINES))
+        instructions = ()
+    code = code_of_ops(instructions, lines_of.get(function.name, NO_LINES))
     return lines_of_values(code, loops_of(instructions))
 
 

@@ -31,15 +31,13 @@ class Contracted:
 
     `lines`: those of the kernel's text that are of ops. Of instructions that multiply and add at once, by address:
     `factors` are the registers that they multiply, with the line of the multiplication; `products` has this line for
-    those that count as the multiplication's. `left_on`: of instructions that the code generator has left on no op's
-    line (`machine.unplaced`), the line that it gave them, by address.
+    those that count as the multiplication's.
     """
 
     instructions: Sequence[Instruction] = ()
     lines: OpLines = NO_LINES
     factors: Mapping[int, tuple[frozenset[str], int]] = field(default_factory=dict)
     products: Mapping[int, int] = field(default_factory=dict)
-    left_on: Mapping[int, int] = field(default_factory=dict)
 
 
 def contracted(instructions: Sequence[Instruction], op_lines: OpLines) -> Contracted:

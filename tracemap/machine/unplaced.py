@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 from tracemap.machine.code import Instruction
-from tracemap.machine.contracted import Contracted
-from tracemap.machine.lines import NO_LINE, LineOp
+from tracemap.machine.contracted import Contracted, contracted
+from tracemap.machine.lines import NO_LINE, LineOp, OpLines
 
 _NUMBERS: Final = r"(?:[ps][sdh]|$| )"
 _KINDS: Final[Sequence[tuple[re.Pattern[str], Collection[str]]]] = (
@@ -34,6 +34,11 @@ _KINDS: Final[Sequence[tuple[re.Pattern[str], Collection[str]]]] = (
 """What instructions of x86-64 and AArch64 compute, by the operations of the text that are the same."""
 
 
+def code_of_ops(instructions: Sequence[Instruction], lines: OpLines) -> Contracted:
+    """The instructions of a kernel on the lines of the ops whose work they do; `lines`: of its text."""
+    return placed(contracted(instructions, lines))
+
+
 def placed(code: Contracted) -> Contracted:
     """The instructions of a kernel, those on no op's line on that of the op without code that does what they do."""
     with_code = {*(each.line for each in code.instructions), *(line for _, line in code.factors.values())}
@@ -41,9 +46,9 @@ def placed(code: Contracted) -> Contracted:
     line_of = _lines(code, lost) if lost else {}
     if not line_of:
         return code
-    instructions = [replace(each, line=line_of.get(each.address, each.line)) for each in code.instructions]
-    left = {each.address: each.line for each in code.instructions if each.address in line_of}
-    return replace(code, instructions=instructions, left_on=left)
+    return replace(
+        code, instructions=[replace(each, line=line_of.get(each.address, each.line)) for each in code.instructions]
+    )
 
 
 def _lines(code: Contracted, lost: Sequence[LineOp]) -> Mapping[int, int]:

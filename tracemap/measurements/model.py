@@ -259,10 +259,6 @@ INSTRUCTIONS = "Ir"
 """The metric of rows of steps that a simulator counted: instructions that were run."""
 READ_MISSES = "D1mr"
 """Reads that missed the first-level cache, in a simulation."""
-READS = ("Dr", READ_MISSES, "DLmr")
-"""Reads and their misses, in a simulation."""
-WRITES = ("Dw", "D1mw", "DLmw")
-"""Writes and their misses, in a simulation."""
 LAST_LEVEL_MISSES = ("ILmr", "DLmr", "DLmw")
 """Misses of the last-level cache, in a simulation: instructions, reads and writes. Each fetches a line of memory."""
 STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw")

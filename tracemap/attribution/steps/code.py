@@ -10,7 +10,7 @@ Where it waits much, the window is emptied: what is computed from the values tha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -19,7 +19,6 @@ from typing import Final
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost, loops_of
 from tracemap.machine.contracted import Contracted
 from tracemap.machine.flow import lines_of_values
-from tracemap.machine.lines import NO_LINE
 from tracemap.machine.memory import Waits, brought_by, waits_of
 
 WINDOW: Final = 512
@@ -66,34 +65,9 @@ class KernelCode:
         return {each.address: each.hundredths for each in self.instructions}, means
 
     @cached_property
-    def unplaced(self) -> frozenset[int]:
-        """The lines of ops all of whose instructions the code generator has left on no op's line."""
-        return frozenset(self.line_at[address] for address in self.contracted.left_on)
-
-    def parts_of_line(self, line: int, others: Collection[int], *, only_loads: bool) -> Lines:
-        """How many of the instructions that the code generator has left on a line are of which op that has no others.
-
-        Those of the innermost loops alone, as they are what runs most; `NO_LINE` counts what is of no such op.
-        Empty where none is of one.
-
-        Args:
-            line: of the kernel's text.
-            others: lines of ops that have code of their own, though they have none here.
-            only_loads: of the instructions those that load.
-        """
-        left_on, lost = self.contracted.left_on, self.unplaced.difference(others)
-        if line not in left_on.values():
-            return Counter()
-        by_depth: dict[int, Lines] = defaultdict(Counter)
-        for each in self.instructions:
-            if left_on.get(each.address, each.line) == line and (each.values.loads or not only_loads):
-                owner = self.line_at.get(each.address, NO_LINE)
-                by_depth[self._depth(each.address)][owner if owner in lost else NO_LINE] += 1
-        return by_depth[max(by_depth, default=0)]
-
-    def _depth(self, address: int) -> int:
-        """How many loops are around an address."""
-        return sum(loop.holds(address) for loop in self.loops)
+    def lines(self) -> frozenset[int]:
+        """The lines of ops that have code."""
+        return frozenset(self.line_at.values())
 
     def busy(self, address: int, line: int, count: int) -> int:
         """For how long an instruction keeps the core busy, if it runs so many times, in hundredths of a clock cycle.

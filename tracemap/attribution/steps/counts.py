@@ -114,12 +114,11 @@ class StepCounts:
         What is simulated runs other code than what is timed: there the lines have code at which instructions ran.
         """
         if any(row.address != NO_ADDRESS and row.values[number] for row in rows):
-            return {*steps.code.line_at.values()} or steps.owned
+            return steps.code.lines or steps.owned
         if INSTRUCTIONS not in self.metrics:
             return steps.owned
         instructions = number if metric == _BUSY else self.metrics.index(INSTRUCTIONS)
-        found = {row.step for row in rows if row.address == NO_ADDRESS and row.values[instructions]}
-        return found | steps.code.unplaced
+        return {row.step for row in rows if row.address == NO_ADDRESS and row.values[instructions]}
 
     @property
     def _misses(self) -> int:
@@ -131,10 +130,9 @@ class StepCounts:
     ) -> dict[str, Counter[Spot]]:
         """What was seen of a metric at the spots of a kernel, by site."""
         of_target: dict[int, Counter[Spot]] = defaultdict(Counter)
-        told = {row.step for row in rows if row.address == NO_ADDRESS}
         for row in rows:
             if row.values[number]:
-                of_target[row.target].update(steps.spots_of(row, metric, row.values[number], told))
+                of_target[row.target][steps.spot_of(row, metric)] += row.values[number]
         found: dict[str, Counter[Spot]] = {}
         for target, seen in sorted(of_target.items()):
             sites, weights = self.sites_of(target, INSTRUCTIONS if metric == _BUSY else metric)

@@ -15,11 +15,10 @@ from tracemap.graph.frames import NOBODY, Frames, frames_of
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.code import OUTSIDE, innermost, instructions_of
-from tracemap.machine.contracted import contracted
 from tracemap.machine.images import Image, kernel_images
 from tracemap.machine.lines import taken_in
-from tracemap.machine.unplaced import placed
-from tracemap.measurements.model import READS, SAMPLES, WRITES
+from tracemap.machine.unplaced import code_of_ops
+from tracemap.measurements.model import SAMPLES
 from tracemap.units import split_by_largest_remainder
 
 UNKNOWN_LOOP = -2
@@ -94,7 +93,7 @@ class KernelSteps:
             instructions = instructions_of(*found[0]) if found else ()
         except ModuleInvalid:
             instructions = ()
-        return KernelCode(placed(contracted(instructions, self.frames.op_lines)))
+        return KernelCode(code_of_ops(instructions, self.frames.op_lines))
 
     def shared_lines(self, seen: Collection[int]) -> Mapping[int, Sequence[int]]:
         """The lines whose work is done on others as well, by these: their ops have no code elsewhere.
@@ -137,17 +136,6 @@ class KernelSteps:
                 return Spot(row.step, NOBODY, loop, pool, waits, reads)
         owner = self.code.line_at.get(row.address, own)
         return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(row.address))
-
-    def spots_of(self, row: StepRow, metric: str, value: int, told: Collection[int]) -> Mapping[Spot, int]:
-        """Where a value of a row is: where the row tells no address, in parts of the code that stands on its line.
-
-        `told`: the lines that rows without an address tell themselves.
-        """
-        spot = self.spot_of(row, metric)
-        if row.address != NO_ADDRESS or spot.owner or metric in WRITES:
-            return {spot: value}
-        parts = self.code.parts_of_line(row.step, told, only_loads=metric in READS) or Counter({NOBODY: 1})
-        return {spot._replace(owner=line): part for line, part in _split(value, parts).items() if part}
 
     def waits_in_loops(self, rows: Sequence[StepRow], samples: int, misses: int) -> Mapping[int, Waiting]:
         """How what a loop waited for memory is split over the lines that read, by loop, for samples of all sites.

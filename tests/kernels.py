@@ -1,0 +1,33 @@
+"""Builds models of one kernel, and takes that apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support import check_cli
+from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
+from tracemap.graph.bundle import load
+from tracemap.machine.code import OUTSIDE, Instruction, innermost
+from tracemap.machine.images import read_images
+
+
+def built(model: str, folder: Path, flags: Sequence[str]) -> Path:
+    """The bundle of a model, compiled with flags."""
+    file, bundle = folder / "model.mlir", folder / "model.tracemap"
+    file.write_text(model, encoding="utf-8")
+    check_cli("build", file, "-o", bundle, "--force", "--", *flags)
+    return bundle
+
+
+def steps_of(bundle: Path) -> KernelSteps:
+    """The only kernel of a bundle."""
+    made = load(bundle)
+    (kernel,) = made.graph.kernels
+    return kernel_steps(made.graph, kernel, read_images(made.module_path))
+
+
+def in_loops(steps: KernelSteps) -> list[Instruction]:
+    """The instructions of a kernel that stand in loops."""
+    code = steps.code
+    return [each for each in code.instructions if innermost(code.loops, each.address) != OUTSIDE]
