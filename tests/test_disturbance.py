@@ -203,8 +203,28 @@ def test_in_a_disturbed_run_nearly_half_of_the_calls_may_have_waited(
     assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=spread)
 
 
-def test_in_a_disturbed_run_a_slow_half_is_work(tmp_path: Path) -> None:
-    costs = noisy(100_000, 148) + noisy(900_000, 152, seed=2)
+@pytest.mark.parametrize("waited", [55, 65, 70])
+def test_in_a_disturbed_run_most_calls_may_have_waited(tmp_path: Path, waited: int) -> None:
+    """Turns of other programs, each of a scheduler's length: what is left is what the others take, and their fence."""
+    costs = noisy(800_000, 300, spread=0.15)
+    chance = random.Random(waited)
+    held = [chance.randint(1, 6) * 1_500_000 if chance.random() < waited / 100 else 0 for _ in costs]
+    result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), DISTURBED)
+    (row,) = result.residual
+    assert row.metrics["cpu_ns"] == pytest.approx(sum(held), rel=0.06)
+    assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=0.3)
+
+
+def test_in_a_disturbed_run_a_slow_half_is_work_if_it_is_slower_by_less_than_a_wait(tmp_path: Path) -> None:
+    """A core that another thread uses as well makes kernels slower, for less than another program's turn."""
+    costs = noisy(100_000, 148) + noisy(600_000, 152, seed=2)
+    random.Random(3).shuffle(costs)
+    assert not buffers_run(tmp_path, (1,), (costs,), DISTURBED).residual
+
+
+def test_in_a_disturbed_run_a_slow_half_of_a_long_kernel_is_work(tmp_path: Path) -> None:
+    """Slower by more than a wait, but by a third only: calls of a long kernel lie as far apart by themselves."""
+    costs = noisy(30_000_000, 148) + noisy(40_000_000, 152, seed=2)
     random.Random(3).shuffle(costs)
     assert not buffers_run(tmp_path, (1,), (costs,), DISTURBED).residual
 

@@ -12,6 +12,7 @@ data analysis for possibly censored data from skewed distributions, Applied Stat
 fewer than half of the calls waited. But the calls that waited, all at the upper end, move the median and the lower
 quartile of the others, too: with a third of them the fence lies at the double distance. So where more than a tenth of a
 group's calls lie beyond its fence, it is made anew of those that do not, up to four times (iterated outlier rejection).
+Where more than half waited, `waited` looks for the others.
 
 Not all that lies beyond is disturbance: one trip of a loop in twenty may have more to do. Times alone cannot tell, as
 calls that waited for a scheduler's time slice are as alike as those of a kernel. But what has more to do has it in each

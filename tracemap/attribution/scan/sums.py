@@ -18,6 +18,7 @@ from tracemap.attribution.scan.percentiles import Spread, pooled
 from tracemap.attribution.scan.rows import Resolved
 from tracemap.attribution.scan.seldom import seldom_called
 from tracemap.attribution.scan.shapes import tiles_of
+from tracemap.attribution.scan.waited import lower_to_fastest
 from tracemap.measurements.model import TIME_METRICS, Metric
 from tracemap.units import UNKNOWN, Integer
 
@@ -101,6 +102,7 @@ def sums_by_target(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> d
     tables.make("groups", _groups(resolved, of_all, fenced))
     if fenced.much:
         lower_fences(resolved, fenced.metrics(metrics))
+        lower_to_fastest(resolved, fenced.metrics(metrics))
     find_outliers(resolved, fenced.metrics(metrics))
     beyond = disturbed(tables, fenced.metrics(metrics), of_all, much=fenced.much)
     columns = (
