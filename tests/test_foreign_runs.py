@@ -496,6 +496,11 @@ def test_samples_that_tell_no_place_are_refused(system: Path, tmp_path: Path) ->
         return refusal(file, system)
 
     assert "print samples with `perf script -F +symoff`" in refused(re.sub(r"\+0x[0-9a-f]+", "", text))
+    without_file = re.sub(r" \([^()]*(\(deleted\))?\)$", "", text, flags=re.MULTILINE)
+    assert "print them with `perf script -F +dso`" in refused(without_file)
+    assert "print them with `perf script -F +dso`" in refused(
+        "a 1 2.0: 99 cpu-clock:\n    7f42 main_dispatch_0+0x154\n\n"
+    )
     first, _, rest = text.partition("\n")
     assert "has samples of several events" in refused(first.replace("cpu-clock", "cycles") + "\n" + rest)
     assert "is no line of perf script that is understood" in refused(f"{first}\nnothing of the kind\n{rest}")

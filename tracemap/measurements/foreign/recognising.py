@@ -11,7 +11,7 @@ from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
 from tracemap.measurements.columns import kernel_name
 from tracemap.measurements.foreign.hook_csv import FIXED
-from tracemap.measurements.foreign.perf_script import FRAME, HEAD
+from tracemap.measurements.foreign.perf_script import FRAME, FRAME_WITHOUT_FILE, HEAD
 from tracemap.measurements.foreign.tracy import Zones, zones_of
 
 _HEAD_BYTES: Final = 1 << 16
@@ -64,16 +64,21 @@ def form_of(path: Path) -> Form:
         if head.startswith(mark):
             raise RunInvalid(f"{path}: {what}")
     text = head.decode("utf-8-sig", errors="replace").lstrip()
-    return _json_form(path, text) if text.startswith(("{", "[")) else _form_of_lines(text)
+    return _json_form(path, text) if text.startswith(("{", "[")) else _form_of_lines(path, text)
 
 
-def _form_of_lines(text: str) -> Form:
+def _form_of_lines(path: Path, text: str) -> Form:
     first = text.partition("\n")[0].rstrip("\r").lower()
     names = [name.strip(' "') for name in re.split("[,;\t]", first)]
     if names[: len(FIXED)] == list(FIXED) and not kernel_name(names):
         return Form.HOOK_CSV
-    if _is_perf_script(text):
+    if _has_samples(text, FRAME):
         return Form.PERF_SCRIPT
+    if _has_samples(text, FRAME_WITHOUT_FILE):
+        raise RunInvalid(
+            f"{path}: has samples of perf that do not say which file's code they lie in; print them with "
+            "`perf script -F +dso`"
+        )
     zones = zones_of(names)
     return Form.TABLE if zones is None else _ZONES[zones]
 
@@ -85,14 +90,14 @@ _ZONES: Final = {
 }
 
 
-def _is_perf_script(text: str) -> bool:
+def _has_samples(text: str, frame: str) -> bool:
     """Whether the first line that says anything is a sample, or tells of one that is printed below it."""
     lines = [line for line in text.split("\n") if line.strip() and not re.match(r"\s*#", line)]
     if not lines:
         return False
-    if re.search(r"\sPERF_RECORD_", lines[0]) or re.match(FRAME, lines[0]):
+    if re.search(r"\sPERF_RECORD_", lines[0]) or re.match(frame, lines[0]):
         return True
-    return len(lines) > 1 and re.search(HEAD, lines[0]) is not None and re.match(FRAME, lines[1]) is not None
+    return len(lines) > 1 and re.search(HEAD, lines[0]) is not None and re.match(frame, lines[1]) is not None
 
 
 def _json_form(path: Path, text: str) -> Form:
