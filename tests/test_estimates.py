@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.builders import built_graph
+from tests.kernels import built, in_loops, steps_of
+from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.graph.program import Membership
+from tracemap.units import UNKNOWN
+
+NARROW = """\
+func.func @main(%x: tensor<ROWSx512xf32>, %w: tensor<256x512xKIND>) -> tensor<ROWSx256xf32> {
+  %c = stablehlo.convert %w : (tensor<256x512xKIND>) -> tensor<256x512xf32>
+  %d = stablehlo.dot_general %x, %c, contracting_dims = [1] x [1] : (tensor<ROWSx512xf32>, tensor<256x512xf32>) -> tensor<ROWSx256xf32>
+  return %d : tensor<ROWSx256xf32>
+}
+"""  # noqa: E501 - the text is MLIR
 
 GATHERED = """\
 func.func @main(%x: tensor<512x1xi32>, %t: tensor<50000x64xf32>, %y: tensor<512x64xf32>) -> tensor<512x64xf32> {
@@ -215,3 +228,18 @@ def test_what_is_the_same_for_a_row_is_computed_once_for_it(tmp_path: Path) -> N
 def test_what_changes_in_the_innermost_loop_is_computed_in_all_turns(tmp_path: Path) -> None:
     graph = built_graph(BROADCAST, tmp_path)
     assert member_at(graph, 5).operations == member_at(graph, 6).operations == 64 * 256
+
+
+@pytest.mark.parametrize("rows", [3, 4, 16, 64])
+@pytest.mark.parametrize(("kind", "conversion"), [("i8", "vcvtdq2ps"), ("f16", "vcvtph2ps")])
+def test_a_weight_is_converted_once_for_a_tile_of_rows(tmp_path: Path, rows: int, kind: str, conversion: str) -> None:
+    """As often as machine code has one beside how many multiplications with additions."""
+    model = NARROW.replace("ROWS", str(rows)).replace("KIND", kind)
+    bundle = built(model, tmp_path, ["--iree-llvmcpu-target-cpu=x86-64-v3"])
+    names = [instruction.mnemonic for instruction in in_loops(steps_of(bundle))]
+    multiplied = sum(name.startswith("vfmadd") for name in names)
+    graph = load(bundle).graph
+    converting, product = member_at(graph, 2), member_at(graph, 3)
+    assert product.operations == 2 * rows * 512 * 256
+    assert converting.operations is not UNKNOWN
+    assert product.operations * names.count(conversion) == 2 * multiplied * converting.operations > 0

@@ -17,6 +17,11 @@ PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tenso
 """Body ops that only hand tensors on."""
 
 _SAME_EVERYWHERE = frozenset({"arith.constant"})
+_TILE = 8
+"""Rows of results that IREE's CPU code generator keeps in registers for x86-64 and AArch64 (KernelDispatch.cpp)."""
+
+
+_INPUTS_OF_CONTRACTION = 2
 
 
 class Hoisting:
@@ -39,7 +44,18 @@ class Hoisting:
         order = self._order(around)
         changing = self._changing(op, around)
         innermost = max((place for place, loop in enumerate(order) if loop in changing), default=-1)
-        return product(tuple(around.loops[loop] for loop in order[: innermost + 1]))
+        turned = order[: innermost + 1]
+        tiled = self._tiled(around, [loop for loop in turned if loop not in changing])
+        return product(tuple(_tiles(around.loops[loop]) if loop == tiled else around.loops[loop] for loop in turned))
+
+    def _tiled(self, around: BodyOp, unchanging: Sequence[int]) -> int:
+        """The loop of which the turns that share a tile of a contraction's results compute this once; -1: none."""
+        inputs = max(0, len(around.operands) - len(around.results))
+        used_again = all(len(set(loops)) < len(around.loops) for loops in around.positions[:inputs])
+        if inputs < _INPUTS_OF_CONTRACTION or not used_again or not around.positions[inputs:]:
+            return -1
+        of_results = set(around.positions[inputs])
+        return max((loop for loop in unchanging if loop in of_results), default=-1)
 
     def _order(self, around: BodyOp) -> list[int]:
         """The loops from the outermost to the innermost.
@@ -90,3 +106,7 @@ class Hoisting:
         inputs = len(around.operands) - len(around.results)
         loops = around.positions[number] if 0 <= number < min(inputs, len(around.positions)) else (NO_DIMENSION,)
         return frozenset(range(len(around.loops)) if NO_DIMENSION in loops else loops)
+
+
+def _tiles(extent: Integer) -> Integer:
+    return UNKNOWN if extent is UNKNOWN else -(-extent // _TILE)
