@@ -19,8 +19,6 @@ PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tenso
 _SAME_EVERYWHERE = frozenset({"arith.constant"})
 _TILE = 8
 """Rows of results that IREE's CPU code generator keeps in registers for x86-64 and AArch64 (KernelDispatch.cpp)."""
-
-
 _INPUTS_OF_CONTRACTION = 2
 
 
