@@ -91,8 +91,10 @@ def test_cases_of_the_past_end_well(case: Path, inputs: Path, tmp_path: Path) ->
     pattern, _ = reader.targets[int(case.name.partition("-")[0])]
     folder = Path(shutil.copytree(inputs, tmp_path / "files"))
     shutil.copy(case, sorted(folder.glob(pattern))[0])
+    started = time.monotonic()
     outcome = ended(0, reader, folder, random.Random(0))
     assert not outcome.finding, outcome.details
+    assert time.monotonic() - started < Limits().time_s
 
 
 def test_guided_tries_are_counted_and_reach_further(inputs: Path, tmp_path: Path) -> None:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 FRAME: Final = r"^(.*\s)?([0-9a-f]{1,16}) (\S.*?)(?:\+0x([0-9a-f]{1,15}))? \((.*)\)\s*$"
 """What stands before an address, the address, its symbol, how far behind that it is, and the file that has it."""
-FRAME_WITHOUT_FILE: Final = r"^(.*\s)?[0-9a-f]{4,16} \S.*\+0x[0-9a-f]{1,15}\s*$"
-"""The same of samples that do not tell the file."""
 HEAD: Final = r"\S:\s*$"
 """A sample of which the callers follow in lines of their own ends with its event."""
 ASIDE: Final = r"^\s*#|\sPERF_RECORD_"

@@ -11,7 +11,7 @@ from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
 from tracemap.measurements.columns import kernel_name
 from tracemap.measurements.foreign.hook_csv import FIXED
-from tracemap.measurements.foreign.perf_script import FRAME, FRAME_WITHOUT_FILE, HEAD
+from tracemap.measurements.foreign.perf_script import HEAD
 from tracemap.measurements.foreign.tracy import Zones, zones_of
 
 _HEAD_BYTES: Final = 1 << 16
@@ -72,9 +72,10 @@ def _form_of_lines(path: Path, text: str) -> Form:
     names = [name.strip(' "') for name in re.split("[,;\t]", first)]
     if names[: len(FIXED)] == list(FIXED) and not kernel_name(names):
         return Form.HOOK_CSV
-    if _has_samples(text, FRAME):
+    samples = _first_sample(text)
+    if samples is _Sample.WHOLE:
         return Form.PERF_SCRIPT
-    if _has_samples(text, FRAME_WITHOUT_FILE):
+    if samples is _Sample.WITHOUT_FILE:
         raise RunInvalid(
             f"{path}: has samples of perf that do not say which file's code they lie in; print them with "
             "`perf script -F +dso`"
@@ -90,14 +91,40 @@ _ZONES: Final = {
 }
 
 
-def _has_samples(text: str, frame: str) -> bool:
-    """Whether the first line that says anything is a sample, or tells of one that is printed below it."""
+class _Sample(enum.Enum):
+    """What a line tells of a sample of perf's."""
+
+    NONE = enum.auto()
+    WITHOUT_FILE = enum.auto()
+    WHOLE = enum.auto()
+
+
+def _first_sample(text: str) -> _Sample:
+    """What the first line that says anything tells of a sample, or the one below it, if it announces one."""
     lines = [line for line in text.split("\n") if line.strip() and not re.match(r"\s*#", line)]
     if not lines:
-        return False
-    if re.search(r"\sPERF_RECORD_", lines[0]) or re.match(frame, lines[0]):
-        return True
-    return len(lines) > 1 and re.search(HEAD, lines[0]) is not None and re.match(frame, lines[1]) is not None
+        return _Sample.NONE
+    if re.search(r"\sPERF_RECORD_", lines[0]):
+        return _Sample.WHOLE
+    found = _told_by(lines[0])
+    if found is _Sample.NONE and len(lines) > 1 and re.search(HEAD, lines[0]):
+        return _told_by(lines[1])
+    return found
+
+
+_PLACE: Final = re.compile(r"(?:^|\s)[0-9a-f]{1,16} \S")
+_BEHIND: Final = re.compile(r"\+0x[0-9a-f]{1,15}$")
+
+
+def _told_by(line: str) -> _Sample:
+    """Whether `perf_script.FRAME` matches a line, or would with a file; in a time that goes with the line's length."""
+    line = line.rstrip()
+    place = _PLACE.search(line)
+    if place is None:
+        return _Sample.NONE
+    if line.endswith(")") and line.find(" (", place.end()) >= 0:
+        return _Sample.WHOLE
+    return _Sample.WITHOUT_FILE if _BEHIND.search(line, place.end()) else _Sample.NONE
 
 
 def _json_form(path: Path, text: str) -> Form:
