@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.metrics import value_column
-from tracemap.attribution.scan.outliers import fence_column
+from tracemap.attribution.scan.outliers import fence_column, words_of
 from tracemap.attribution.scan.rows import Resolved
 from tracemap.attribution.scan.tables import Tables
 from tracemap.units import INTEGER_LIMIT, UNKNOWN
@@ -41,7 +41,9 @@ _ORDERED = [f"ordered[{place}]" for place in (1, 2, 3)]
 
 _FENCE = f"CAST(least({{fence}}, {INTEGER_LIMIT}) AS BIGINT)"
 _OF_QUARTILES = "CAST({q3} AS HUGEINT) + (CAST({q3} AS HUGEINT) - {q1}) * 3 // 2"
-_OF_LOWER_HALF = "CAST({median} AS HUGEINT) + (CAST({median} AS HUGEINT) - {q1}) * 4"
+DISTANCES = 4
+"""From the lower quartile to the median, of which so many lie between the median and the fence of a lower half."""
+_OF_LOWER_HALF = f"CAST({{median}} AS HUGEINT) + (CAST({{median}} AS HUGEINT) - {{q1}}) * {DISTANCES}"
 
 # At most half of a group's calls lies beyond its fence: they cannot recur where an invocation has a single one.
 _RAISE = """
@@ -98,17 +100,10 @@ def lower_fences(resolved: Resolved, metrics: Sequence[int]) -> None:
         metrics: the numbers of those that have fences.
     """
     for number in metrics:
-        names = {
-            "value": value_column(number),
-            "fence": fence_column(number),
-            "number": number,
-            "same_group": resolved.same_group,
-            "lowered": fence_of(_ORDERED, much=True),
-            "fractions": _FRACTIONS,
-        }
-        resolved.tables.make("crowded", _CROWDED.format(**names))
+        words = words_of(resolved, number) | {"lowered": fence_of(_ORDERED, much=True), "fractions": _FRACTIONS}
+        resolved.tables.make("crowded", _CROWDED.format(**words))
         for _ in range(_MOST_TIMES):
-            if not resolved.tables.query(_LOWER.format(**names))[0][0]:
+            if not resolved.tables.query(_LOWER.format(**words))[0][0]:
                 break
 
 

@@ -30,6 +30,16 @@ def largest_column(number: int) -> str:
     return f"largest_{number}"
 
 
+def words_of(resolved: Resolved, number: int) -> dict[str, object]:
+    """What stands for the n-th metric in queries of events and the fences of their groups."""
+    return {
+        "number": number,
+        "value": value_column(number),
+        "fence": fence_column(number),
+        "same_group": resolved.same_group,
+    }
+
+
 def worked(number: int) -> str:
     """What an `event` has of the n-th metric without what lies beyond the fence of its row of `groups`, in SQL."""
     return f"coalesce(least(event.{value_column(number)}, groups.{fence_column(number)}), 0)"

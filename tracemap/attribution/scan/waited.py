@@ -19,12 +19,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from tracemap.attribution.scan.metrics import value_column
-from tracemap.attribution.scan.outliers import fence_column
+from tracemap.attribution.scan.fences import DISTANCES, FEWEST
+from tracemap.attribution.scan.outliers import words_of
 from tracemap.attribution.scan.rows import Resolved
 
 _LEAST_WAIT_NS = 700_000
-_FEWEST = 32
+_FEWEST = 4 * FEWEST
 """Calls of which a quarter are as many as a fence takes."""
 _PARTS = 128
 """Into how many parts the calls of a group are divided, in order of what they took."""
@@ -50,23 +50,19 @@ def lower_to_fastest(resolved: Resolved, metrics: Sequence[int]) -> None:
         metrics: the numbers of those that have fences.
     """
     for number in metrics:
-        names = {
-            "value": value_column(number),
-            "fence": fence_column(number),
-            "number": number,
-            "same_group": resolved.same_group,
+        words = words_of(resolved, number) | {
             "fractions": [part / _PARTS for part in range(1, _PARTS + 1)],
             "least_wait": _LEAST_WAIT_NS,
             "fewest": _FEWEST,
         }
         rows = [
             (target, shape, lowered)
-            for target, shape, fence, ordered in resolved.tables.query(_ORDERED.format(**names))
+            for target, shape, fence, ordered in resolved.tables.query(_ORDERED.format(**words))
             if (lowered := fence_of_fastest(ordered, fence)) < fence
         ]
         if rows:
             resolved.tables.fill("waited", "target INTEGER, shape BIGINT, fence BIGINT", rows)
-            resolved.tables.query(_UPDATE.format(**names))
+            resolved.tables.query(_UPDATE.format(**words))
 
 
 def fence_of_fastest(ordered: Sequence[int], fence: int) -> int:
@@ -79,7 +75,7 @@ def fence_of_fastest(ordered: Sequence[int], fence: int) -> int:
     held = _PARTS // 4
     while True:
         median, quartile = ordered[held // 2 - 1], ordered[held // 4 - 1]
-        lowered = max(ordered[held - 1], median + 4 * (median - quartile))
+        lowered = max(ordered[held - 1], median + DISTANCES * (median - quartile))
         if (holds := bisect_right(ordered, lowered)) == held:
             break
         held = holds

@@ -48,7 +48,7 @@ class Hoisting:
 
     def _tiled(self, around: BodyOp, unchanging: Sequence[int]) -> int:
         """The loop of which the turns that share a tile of a contraction's results compute this once; -1: none."""
-        inputs = max(0, len(around.operands) - len(around.results))
+        inputs = _inputs(around)
         used_again = all(len(set(loops)) < len(around.loops) for loops in around.positions[:inputs])
         if inputs < _INPUTS_OF_CONTRACTION or not used_again or not around.positions[inputs:]:
             return -1
@@ -101,9 +101,14 @@ class Hoisting:
 
     def _changing_argument(self, number: int, around: BodyOp) -> frozenset[int]:
         """The loops in whose turns a region is handed other elements; all where it is handed its own result on."""
-        inputs = len(around.operands) - len(around.results)
-        loops = around.positions[number] if 0 <= number < min(inputs, len(around.positions)) else (NO_DIMENSION,)
+        read = around.positions[: _inputs(around)]
+        loops = read[number] if 0 <= number < len(read) else (NO_DIMENSION,)
         return frozenset(range(len(around.loops)) if NO_DIMENSION in loops else loops)
+
+
+def _inputs(around: BodyOp) -> int:
+    """How many operands of a structured op are read; behind them stands what its results are made in."""
+    return max(0, len(around.operands) - len(around.results))
 
 
 def _tiles(extent: Integer) -> Integer:
