@@ -16,7 +16,7 @@ from msgspec import structs
 
 from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.measurements.circumstances import UNOBSERVED, Disturbance
-from tracemap.units import UNKNOWN, Integer, format_count, format_ns, format_share
+from tracemap.units import UNKNOWN, Integer, format_count, format_ns, format_share, sum_of
 
 _PROC = Path("/proc")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -83,6 +83,19 @@ def _of_all_threads(first: Look, last: Look) -> dict[str, int]:
         name: sum(counts[name] - first.threads.get(thread, {}).get(name, 0) for thread, counts in last.threads.items())
         for name in sorted(names)
     }
+
+
+def together(found: Sequence[Disturbance]) -> Disturbance:
+    """What disturbed several executions, one after another, as one; what is not known of each is not known."""
+    if len(found) == 1:
+        return found[0]
+    sums = {name: sum_of(getattr(each, name) for each in found) for name in Disturbance.__struct_fields__}
+    return structs.replace(
+        Disturbance(**sums),
+        frequency_before_hz=found[0].frequency_before_hz,
+        frequency_after_hz=found[-1].frequency_after_hz,
+        load_percent=found[0].load_percent,
+    )
 
 
 def disturbed(found: Disturbance) -> Diagnostic | None:

@@ -42,7 +42,9 @@ _PART_IN_KERNELS = 1 / 4
 _LEAST_CALLS = 20
 _LEAST_STRETCH = 10
 _LEAST_S = 0.5
-"""How long calls are measured at least, or for half of what may be spent."""
+"""How long calls of a launch are measured at least, or for half of what it may spend."""
+_STARTING = 0.25
+"""Of what a launch may spend, the most that its start may take, if there are to be several."""
 
 
 class Why(enum.StrEnum):
@@ -64,13 +66,16 @@ class Goal:
 
     `precision` is a share of the median; `sample_hz` how often a second a thread is sampled (0: it is not, and the
     precision decides, not the samples); `warmup` how many of the first calls are warm-up (unknown: until they are
-    steady).
+    steady). `launches`: how many share what may be spent, `seconds` and `bytes` of profile, each with an equal part
+    and what those before it left; where starting takes too long for that, the one that is running has it all.
     """
 
     precision: float
     seconds: float
     sample_hz: int
     warmup: Integer
+    launches: int = 1
+    bytes: int = MOST_BYTES
 
     def reached(self, state: State) -> Why | None:
         """Why to stop by now; None: go on."""
@@ -79,15 +84,21 @@ class Goal:
             return Why.SAMPLES if self.sample_hz else Why.PRECISION
         if state.calls <= (self.warmup if isinstance(self.warmup, int) else 0):
             return None  # at least one is to be measured
-        if state.bytes >= MOST_BYTES:
+        sharing = self.sharing(state)
+        if state.bytes >= self.bytes / sharing:
             return Why.BYTES
-        return Why.SECONDS if state.spent_ns >= self.seconds * 1e9 else None
+        return Why.SECONDS if state.spent_ns >= self.seconds * 1e9 / sharing else None
+
+    def sharing(self, state: State) -> int:
+        """How many launches share what may be spent, as far as one tells by now: it alone where starting it is dear."""
+        warmup = self.warmup if isinstance(self.warmup, int) else LEAST_WARMUP
+        return self.launches if state.starting_ns(warmup) <= _STARTING * self.seconds * 1e9 / self.launches else 1
 
     def _is_enough(self, state: State, warmup: int) -> bool:
         if self.sample_hz:
             return state.samples >= ENOUGH_SAMPLES
         measured = state.times_ns[warmup:]
-        if len(measured) < _LEAST_CALLS or measured.sum() < min(_LEAST_S, self.seconds / 2) * 1e9:
+        if len(measured) < _LEAST_CALLS or measured.sum() < min(_LEAST_S, self.seconds / self.launches / 2) * 1e9:
             return False
         if median_of(measured).error > self.precision:
             return False
@@ -104,6 +115,13 @@ class State:
     samples: int
     bytes: int
     spent_ns: int
+    loading_ns: int = 0
+    """From the launch to the first call."""
+
+    def starting_ns(self, warmup: int) -> int:
+        """What it takes until calls are measured, the first of which are warm-up; so far, where these are not over."""
+        known = len(self.times_ns) >= warmup
+        return self.loading_ns + (int(self.times_ns[:warmup].sum()) if known else self.spent_ns)
 
     def warmup(self, goal: Goal) -> Integer:
         """How many of the first calls are warm-up; unknown: they are not steady yet."""
@@ -168,7 +186,7 @@ class Outcome:
     """How a program came to be measured enough, or why it was not.
 
     `calls` and `samples` are those after the warm-up; `changing`: the calls were not steady when they were counted, or
-    their halves differ; `bytes`: the profile's; `disturbed`: the run was much so.
+    their halves differ; `bytes`: the profile's; `disturbed`: the run was much so; `launches`: that made the calls.
     """
 
     why: Why
@@ -179,6 +197,7 @@ class Outcome:
     changing: bool
     bytes: int
     disturbed: bool = False
+    launches: int = 1
 
     @property
     def is_enough(self) -> bool:
@@ -194,7 +213,9 @@ class Outcome:
         'enough: median 1.23 ms ± 1.8 % within this run, after 412 invocations'
         """
         parts = [self._samples] if self.goal.sample_hz else []
-        parts += [f"{median_words(self.median)} within this run", f"after {plural(self.calls, 'invocation')}"]
+        launches = f" in {self.launches} launches" if self.launches > 1 else ""
+        calls = f"after {plural(self.calls, 'invocation')}{launches}"
+        parts += [f"{median_words(self.median)} within this run", calls]
         if self.changing and not self.is_enough:
             parts.append("which still changes")
         return f"{self._reason}: {', '.join(parts)}{self._remedy}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
-from tracemap.capture.enough import ENOUGH_SAMPLES
+from tracemap.capture.enough import ENOUGH_SAMPLES, Goal
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.plan import Plan
 from tracemap.capture.watching import WATCH_S, Cut, Watcher
@@ -74,18 +74,19 @@ class Execution:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What is to be executed: how often (None: until the plan's goal is reached), where to, with which more flags."""
+    """What is to be executed: how often (none: until a goal is reached), where to, with which more flags."""
 
     name: str
     path: Path
-    calls: int | None
+    calls: int
     warmup: int
+    goal: Goal | None = None
     more: tuple[str, ...] = ()
     is_repeated: bool = False
 
     def measured(self, cut: Cut | None) -> tuple[int, int]:
         """How many calls there were, and the warm-up among them, where the program was cut short or not."""
-        return (self.calls or 0, self.warmup) if cut is None else (cut.calls, cut.warmup)
+        return (self.calls, self.warmup) if cut is None else (cut.calls, cut.warmup)
 
     def may_be_repeated(self, ending: Ending) -> bool:
         """Whether another one may do better: the program came to its end, and nobody waits for the prompt."""
@@ -101,11 +102,25 @@ class _Attempt:
         return replace(self, name=f"{self.name}_repeated", is_repeated=True)
 
 
-def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
+@dataclass(frozen=True)
+class Launch:
+    """Which launch of the program it is, from 1, what is enough of it (None: calls are counted), and its profile."""
+
+    number: int
+    goal: Goal | None
+    profile: Path
+
+    def name(self, attempt: str) -> str:
+        """Of an attempt at it."""
+        return f"launch_{self.number}_{attempt}"
+
+
+def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
     """Run the program under the profiler; once more with flushes on a timer, where records were lost.
 
     Args:
         plan: what to run.
+        launch: which of its launches it is.
         connection: where the events go.
         progress: told what is done.
 
@@ -113,17 +128,18 @@ def timed_execution(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
         ProgramFailed: it failed before anything was recorded.
         RunInvalid: its profile cannot be read.
     """
-    first = _until_enough(plan, connection, progress) if plan.goal else _counted(plan, connection, progress)
+    measure = _counted if launch.goal is None else _until_enough
+    first = measure(plan, launch, connection, progress)
     if not first.profile.lost_records or first.ending.failed:
         return first
     progress("records were lost; running again with more frequent flushes")
     # Events and samples of both executions are kept apart until one of them is chosen.
     try:
-        with beside(plan.profile) as path:
-            again = _Attempt("again", path, first.calls, first.warmup, (TIMED_FLUSH_FLAG,))
+        with beside(launch.profile) as path:
+            again = _Attempt(launch.name("again"), path, first.calls, first.warmup, more=(TIMED_FLUSH_FLAG,))
             second = _execute(plan, again, connection, progress)
             if _is_better(second, first) and plan.options.keep_profile:
-                shutil.copyfile(path, plan.profile)
+                shutil.copyfile(path, launch.profile)
     except (ProgramFailed, RunEmpty, RunInvalid):  # the first execution was good, and stands
         return first
     if second.ending.interrupted:
@@ -137,28 +153,31 @@ def _is_better(second: Execution, first: Execution) -> bool:
     return not second.ending.failed and lost_less and second.profile.event_count >= first.profile.event_count
 
 
-def _counted(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
+def _counted(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
     """Run the program with a number of calls that is known before."""
     calls = plan.iterations + plan.warmup
     progress(f"running {plan.entry.name}, {calls} calls")
-    done = _execute(plan, _Attempt("first", plan.profile, calls, plan.warmup), connection, progress)
+    done = _execute(plan, _Attempt(launch.name("first"), launch.profile, calls, plan.warmup), connection, progress)
     if plan.flushes_on_timer and plan.options.iterations is UNKNOWN and not plan.options.cache_sim:
         return replace(done, diagnostics=(_uncountable(plan.iterations),))
     return done
 
 
-def _until_enough(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
+def _until_enough(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
     """Run the program until it was measured enough; where the profile does not show its calls, so often as is usual."""
-    progress(f"running {plan.entry.name} until its median is known{_expected(plan)}")
-    done = _execute(plan, _Attempt("first", plan.profile, None, plan.warmup), connection, progress)
+    again = "" if launch.number == 1 else f", launch {launch.number}"
+    progress(f"running {plan.entry.name} until its median is known{_expected(plan)}{again}")
+    first = _Attempt(launch.name("first"), launch.profile, 0, plan.warmup, launch.goal)
+    done = _execute(plan, first, connection, progress)
     if done.ending.failed or (done.profile.event_count and done.profile.invocations is not UNKNOWN):
         return done
     # No call had returned, as where nothing is ever done on a device: what takes so long is not called often.
     calls = plan.iterations if done.calls else 1
     warmup = 0 if plan.options.warmup is UNKNOWN and not done.calls else plan.warmup
     progress(f"running {plan.entry.name}, {calls + warmup} calls")
-    os.truncate(plan.profile, 0)
-    counted = _execute(plan, _Attempt("counted", plan.profile, calls + warmup, warmup), connection, progress)
+    os.truncate(launch.profile, 0)
+    attempt = _Attempt(launch.name("counted"), launch.profile, calls + warmup, warmup)
+    counted = _execute(plan, attempt, connection, progress)
     differ = bool(done.calls) and counted.profile.invocations is not UNKNOWN
     return replace(counted, diagnostics=(_uncountable(calls, differ=differ),) if counted.profile.event_count else ())
 
@@ -226,7 +245,7 @@ def _run(plan: Plan, attempt: _Attempt, progress: Progress) -> _Ran:
     stops = plan.folder / f"stops-{attempt.name}"
     variables = _sampling(samples, plan.sample_hz)
     variables |= _noting_stops(stops, variables)
-    watcher = Watcher(None if attempt.calls else plan.goal, attempt.path, samples, progress)
+    watcher = Watcher(attempt.goal, attempt.path, samples, progress)
     ending = run_benchmark(command, variables, watcher.watch, WATCH_S)
     watcher.end()
     if watcher.cut is not None and not ending.interrupted:

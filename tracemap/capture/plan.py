@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, counted, profiling_flags
+from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, counted, profiling_flags
 from tracemap.capture.calling import Call, Program, make_call
 from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
 from tracemap.capture.flags import check_undecided
@@ -104,7 +104,18 @@ class Plan:
         options = self.options
         if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
             return None
-        return Goal(options.precision / 100, options.seconds, self.sample_hz, options.warmup)
+        return Goal(options.precision / 100, options.seconds, self.sample_hz, options.warmup, self.launches)
+
+    @property
+    def launches(self) -> int:
+        """How often the program is launched where that is not too dear.
+
+        Once where more than its time is asked for: samples and counts are joined to the calls of one process, a profile
+        that is kept is to hold all of them, and a device's own clock need not go on from one process to the next.
+        """
+        options = self.options
+        alone = self.sample_hz or options.counters or options.keep_profile
+        return 1 if alone or self.device.partition(":")[0] not in HOST_DEVICES else options.launches
 
     @property
     def flushes_on_timer(self) -> bool:

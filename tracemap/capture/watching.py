@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from tracemap.capture.disturbance import Look, look
 from tracemap.capture.enough import Goal, State, Why
@@ -21,9 +21,6 @@ from tracemap.measurements.ireeprof.records import cut_profile
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
 WATCH_S: Final = 0.1
 _MOST_LOOKS = 600
 _LOOKS_PER_COUNT = 5
@@ -33,17 +30,20 @@ _SAMPLES_MORE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is left of a program that was ended: whole calls, of which the first are warm-up, and their times.
+    """What is left of a program that was ended: whole calls, of which the first are warm-up.
 
     `why`: None where no call had returned when the time was spent. `until_ns`: when the first call began that is left
-    out; unknown where none had, so that the last one's time is not known either.
+    out; unknown where none had, so that the last one's time is not known either. `spent_ns`, `bytes`: of what may be
+    spent; `sharing`: how many launches share that, this one among them.
     """
 
     why: Why | None
     calls: int
     warmup: int
-    times_ns: npt.NDArray[Any]
     until_ns: Integer
+    spent_ns: int
+    bytes: int
+    sharing: int
 
 
 class Watcher:
@@ -62,6 +62,7 @@ class Watcher:
         self.cut: Cut | None = None
         self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
         self._path, self._profile = profile, GrowingProfile(profile)
+        self._launched_ns = time.monotonic_ns()
         self._calling_ns: Integer = UNKNOWN
         self._sampled = 0
 
@@ -86,7 +87,8 @@ class Watcher:
         why = goal.reached(state)
         if why is None and (known.begins_ns or state.spent_ns < goal.seconds * 1e9):
             return True
-        self.cut = Cut(why, state.calls, state.warmup_at_end(goal), state.times_ns, UNKNOWN)
+        warmup, sharing = state.warmup_at_end(goal), goal.sharing(state)
+        self.cut = Cut(why, state.calls, warmup, UNKNOWN, state.spent_ns, state.bytes, sharing)
         return False
 
     def _state(self, calls: int) -> State:
@@ -100,6 +102,7 @@ class Watcher:
             samples=self._sampled,
             bytes=self._profile.bytes,
             spent_ns=now - begun_ns,
+            loading_ns=max(0, begun_ns - self._launched_ns),
         )
 
     def _count_samples(self, goal: Goal, state: State) -> None:
@@ -123,9 +126,7 @@ class Watcher:
         begins, calls = self._profile.begins_ns, self.cut.calls
         if calls:
             more = len(begins) > calls
-            until_ns: Integer = begins[calls] if more else UNKNOWN
-            times_ns = self._state(calls).times_ns
-            self.cut = Cut(self.cut.why, calls, self.cut.warmup, times_ns, until_ns)
+            self.cut = replace(self.cut, until_ns=begins[calls] if more else UNKNOWN)
             cut_profile(self._path, self._profile.places[calls] if more else self._profile.end_of_events)
 
 

@@ -54,7 +54,7 @@ _WITH_COVERED = """
 
 
 class EventTable:
-    """The events of one execution, in a table of DuckDB.
+    """The events of one execution, or of several launches of one program, in a table of DuckDB.
 
     Attributes:
         connection: holds the table; SQL of others may join it.
@@ -124,6 +124,10 @@ class EventTable:
 
     def _described(self, source: str) -> list[tuple[str, ...]]:
         return self.connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
+
+    def rewrite(self, rows: str) -> None:
+        """Make the table anew of a subquery that changes cells of its rows; their order stays."""
+        self._sort(rows, "row")
 
     def sort(self, keys: str) -> None:
         """Order the rows anew, with NULL behind; what the keys do not tell apart stays as it is."""

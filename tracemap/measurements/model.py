@@ -124,6 +124,7 @@ class RunHeader(Document, frozen=True, kw_only=True):
     clock: Annotated[Clock, msgspec.Meta(description="The clock of the times in the table.")]
     iterations: Annotated[Integer, msgspec.Meta(description="Measured calls of the function.")]
     warmup: Annotated[Integer, msgspec.Meta(description="Calls before them, marked in the table.")]
+    launches: Annotated[Count, msgspec.Meta(description="Of the program, one after another, that made them.")] = 1
     elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured calls.")]
     invocation: Invocation
     disturbance: Disturbance

@@ -38,6 +38,14 @@ class RecordOptions(CallOptions):
         at_most=100,
     )
     seconds: float = option(5.0, "Measure no longer than this.", metavar="S", above=0, at_most=86_400)
+    launches: int = option(
+        5,
+        "Share --seconds out over so many launches, as where a process has its data in memory makes kernels slower or "
+        "faster; one alone where starting takes too long, and beside --sample, --counters, --keep-profile.",
+        metavar="N",
+        at_least=1,
+        at_most=100,
+    )
     warmup: Integer = option(
         UNKNOWN,
         "Calls before the measured ones, which are marked and left out of reports.  "

@@ -1,0 +1,184 @@
+"""The launches of a program, one after another, and what they tell together.
+
+Where a process has its code and its data in memory, which it keeps for as long as it runs, makes single kernels slower
+or faster by more than what calls in it differ by (T. Mytkowicz, A. Diwan, M. Hauswirth, P. F. Sweeney: Producing wrong
+data without doing anything obviously wrong!, ASPLOS 2009). So what may be spent is shared out over several launches,
+the level above the calls at which results vary (T. Kalibera, R. Jones: Rigorous benchmarking in reasonable time, ISMM
+2013), and the events of all become those of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tracemap.capture.disturbance import disturbed, together
+from tracemap.capture.enough import Goal, Outcome, Why, still_changing
+from tracemap.capture.execution import Execution, Launch, timed_execution
+from tracemap.capture.measured import Measured, measured
+from tracemap.capture.plan import Plan
+from tracemap.capture.sampling import samples_in_kernels
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
+from tracemap.measurements.circumstances import Disturbance
+from tracemap.measurements.elapsed import added
+from tracemap.measurements.ireeprof.joining import Joined, join_profiles
+from tracemap.measurements.medians import Median, median_of
+from tracemap.measurements.model import ElapsedParts
+from tracemap.toolchain import Progress
+from tracemap.units import UNKNOWN, Integer, sum_of
+
+if TYPE_CHECKING:
+    import duckdb
+
+_LEAST_LEFT_S: Final = 1.0
+"""With less than that, no more launches than were meant are made, however little they agree."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Executions of one program whose events are one run's, and what their measured calls took, one by one.
+
+    `joined`: the events of all, with the commands that they name. `diagnostics`: what is to be known of launches that
+    are left out.
+    """
+
+    executions: tuple[Execution, ...]
+    measured: tuple[Measured, ...]
+    joined: Joined
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def event_count(self) -> int:
+        """How many events were recorded, before anything was added to them."""
+        return sum(each.profile.event_count for each in self.executions)
+
+    @property
+    def first(self) -> Execution:
+        """The first launch, and the only one where more than times is asked for."""
+        return self.executions[0]
+
+    @property
+    def last(self) -> Execution:
+        """The one after which nothing was launched any more; how it ended is how all did."""
+        return self.executions[-1]
+
+    @property
+    def warmup(self) -> int:
+        """How many calls are warm-up, in all of them."""
+        return sum(each.warmup for each in self.executions)
+
+    @property
+    def calls(self) -> Integer:
+        """How many calls were measured, in all of them."""
+        return sum_of(each.calls for each in self.measured)
+
+    @property
+    def elapsed_ns(self) -> Integer:
+        """Wall time of the measured calls, without what lies between the launches."""
+        return sum_of(each.elapsed_ns for each in self.measured)
+
+    @property
+    def elapsed(self) -> ElapsedParts:
+        """What the elapsed time went for."""
+        return added([each.elapsed for each in self.measured])
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What disturbed the measured calls."""
+        return together([each.disturbance for each in self.measured])
+
+    @property
+    def median(self) -> Median:
+        """The median call of all."""
+        return _median(self.measured)
+
+
+def launched(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Launches:
+    """Launch the program until it was measured enough.
+
+    Args:
+        plan: what to run.
+        connection: where the events go.
+        progress: told what is done.
+
+    Raises:
+        ProgramFailed: it failed before anything was recorded.
+        RunInvalid: its profile cannot be read.
+    """
+    goal, left_out = plan.goal, []
+    executions = [timed_execution(plan, Launch(1, goal, plan.profile), connection, progress)]
+    taken = [measured(executions[0])]
+    while (goal := _rest(goal, executions[-1], taken)) is not None:
+        launch = Launch(len(executions) + 1, goal, plan.folder / f"launch-{len(executions) + 1}.ireeprof")
+        try:
+            again = timed_execution(plan, launch, connection, progress)
+        except (ProgramFailed, RunEmpty, RunInvalid) as error:  # what was launched before is good, and stands
+            left_out.append(_left_out(launch, str(error)))
+            break
+        if again.ending.interrupted:
+            executions[-1] = replace(executions[-1], ending=again.ending)
+            break
+        if again.ending.failed:
+            left_out.append(_left_out(launch, again.failure(plan.entry)))
+            break
+        executions.append(again)
+        taken.append(measured(again))
+        launch.profile.unlink()
+    joined = join_profiles([each.profile for each in executions])
+    return Launches(tuple(executions), tuple(taken), joined, tuple(left_out))
+
+
+def _left_out(launch: Launch, why: str) -> Diagnostic:
+    return Diagnostic("launch-failed", f"launch {launch.number} is left out, and none was made after it: {why}")
+
+
+def _rest(goal: Goal | None, last: Execution, taken: Sequence[Measured]) -> Goal | None:
+    """What is enough of the next launch; None: there is none."""
+    cut = last.watcher.cut
+    if goal is None or cut is None or cut.why is None or last.ending.failed or last.profile.invocations is UNKNOWN:
+        return None
+    seconds, size = goal.seconds - cut.spent_ns / 1e9, goal.bytes - cut.bytes
+    if seconds <= 0 or size <= 0:
+        return None
+    if cut.sharing > 1:
+        return replace(goal, seconds=seconds, bytes=size, launches=cut.sharing - 1)
+    # Each may know its own median, and yet they differ.
+    differ = len(taken) > 1 and _median(taken).error > goal.precision and seconds >= _LEAST_LEFT_S
+    return replace(goal, seconds=seconds, bytes=size, launches=1) if differ else None
+
+
+def _median(taken: Sequence[Measured]) -> Median:
+    import numpy as np
+
+    return median_of(np.concatenate([each.times_ns for each in taken]))
+
+
+def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
+    """Why no more calls were made; None where their number was given, or the program failed."""
+    cuts = [each.watcher.cut for each in launches.executions]
+    reasons = [cut.why for cut in cuts if cut is not None and cut.why is not None]
+    if goal is None or len(reasons) < len(cuts) or launches.last.ending.failed:
+        return None
+    median, events = launches.median, launches.joined.events
+    return Outcome(
+        why=_why(reasons, goal, median),
+        goal=goal,
+        calls=sum(each.calls - each.warmup for each in launches.executions),
+        median=median,
+        samples=samples_in_kernels(events) if goal.sample_hz else UNKNOWN,
+        changing=any(still_changing(each.times_ns, each.warmup, goal.precision) for each in launches.executions),
+        bytes=sum(cut.bytes for cut in cuts if cut is not None),
+        disturbed=disturbed(launches.disturbance) is not None,
+        launches=len(cuts),
+    )
+
+
+def _why(reasons: Sequence[Why], goal: Goal, median: Median) -> Why:
+    """Of several launches, that know together what each alone may not."""
+    if len(reasons) == 1:
+        return reasons[0]
+    if median.error <= goal.precision:
+        return Why.PRECISION
+    return Why.BYTES if Why.BYTES in reasons else Why.SECONDS
