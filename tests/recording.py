@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,20 @@ def events(path: Path) -> list[Row]:
     names = [*COLUMNS, *(metric.name for metric in run.metrics if metric.name not in COLUMNS)]
     with duckdb.connect() as connection:
         return [dict(zip(names, row, strict=True)) for row in connection.execute(events_sql(run)).fetchall()]
+
+
+def begins_of(profile: Path, folder: Path) -> list[int]:
+    """When each call began, as IREE's own tool tells of a profile."""
+    exported = folder / "exported.jsonl"
+    tool = find_tool("iree-profile")
+    subprocess.run([str(tool), "export", "--format=ireeperf-jsonl", f"--output={exported}", profile], check=True)
+    begins: dict[int, int] = {}
+    with exported.open(encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            if row["record_type"] == "queue_event":
+                chunk = row["source_record_index"]
+                begins[chunk] = min(row["host_time_ns"], begins.get(chunk, row["host_time_ns"]))
+    return [begins[chunk] for chunk in sorted(begins)]
 
 
 def delay_last_dispatch(run: Path, column: str, more_ns: int) -> None:

@@ -149,6 +149,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"calling"}),
         frozenset({"expected", "outputs", "plan", "sizes", "timing"}),
         frozenset({"comparing", "execution"}),
+        frozenset({"measured"}),
+        frozenset({"launches"}),
         frozenset({"record"}),
     ),
     "mapping": (

@@ -2,11 +2,12 @@
 
 A model of four equal layers, that of `make demo`, is recorded as it is there, while two processes spin and while none
 does, in turn. Ops that do the same in each layer are a group of equal ops: the same five groups must lead every time,
-ops of a group must not lie further apart than in quiet recordings, and no op of more than a hundredth of the whole may
-have another share of it than in the quiet recordings right before and right behind. Those of other minutes tell less: a
-virtual machine shares caches and cores with others, so that shares drift by more than what is looked for. By how much
-quiet recordings differ from the quiet ones around them is told beside, and judges nothing: where that is more than what
-is allowed, the machine is no place to look.
+in the same order, of which only groups are free that lie closer to each other in quiet recordings than shares may
+change at all; ops of a group must not lie further apart than in quiet recordings, and no op of more than a hundredth of
+the whole may have another share of it than in the quiet recordings right before and right behind. Those of other
+minutes tell less: a virtual machine shares caches and cores with others, so that shares drift by more than what is
+looked for. By how much quiet recordings differ from the quiet ones around them is told beside, and judges nothing:
+where that is more than what is allowed, the machine is no place to look.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class Judged:
     """What recordings on a busy machine tell beside quiet ones."""
 
     same_leaders: int
+    """Recordings that keep the order of the groups that lead, and of what comes after these."""
+    same_places: int
+    """Of these, those in which groups that are next to equal keep it too; judges nothing."""
     recordings: int
     apart_quiet: float
     apart_busy: float
@@ -71,7 +75,8 @@ def judge(groups: Mapping[Group, Sequence[str]], quiet: Sequence[Shares], busy: 
     leading = leaders(groups, usual)
     large = [op for op, share in usual.items() if share > _LARGE]
     return Judged(
-        same_leaders=sum(leaders(groups, each) == leading for each in busy),
+        same_leaders=sum(keeps_order(groups, usual, each) for each in busy),
+        same_places=sum(leaders(groups, each) == leading for each in busy),
         recordings=len(busy),
         apart_quiet=max(apart(groups, leading, each) for each in quiet),
         apart_busy=max(apart(groups, leading, each) for each in busy),
@@ -83,6 +88,17 @@ def judge(groups: Mapping[Group, Sequence[str]], quiet: Sequence[Shares], busy: 
 def leaders(groups: Mapping[Group, Sequence[str]], shares: Shares) -> list[Group]:
     """The groups that cost most, the costliest first."""
     return sorted(groups, key=lambda group: -sum(shares[op] for op in groups[group]))[:_LEADING]
+
+
+def keeps_order(groups: Mapping[Group, Sequence[str]], usual: Shares, shares: Shares) -> bool:
+    """Whether each group that leads costs more than all that cost less by more than shares may change."""
+    usually, now = ({group: sum(of[op] for op in groups[group]) for group in groups} for of in (usual, shares))
+    return all(
+        now[leader] > now[group]
+        for leader in leaders(groups, usual)
+        for group in groups
+        if usually[leader] > (1 + MOST_CHANGE) * usually[group]
+    )
 
 
 def apart(groups: Mapping[Group, Sequence[str]], among: Sequence[Group], shares: Shares) -> float:
@@ -164,10 +180,10 @@ def measure(recordings: int, folder: Path) -> dict[str, Judged]:
 
 def table(judged: Mapping[str, Judged]) -> str:
     """The judgements as a table of Markdown."""
-    rows = ["| costs | same five groups lead | equal ops apart: quiet | busy | shares change by: quiet | busy |"]
-    rows.append("|---|---|---|---|---|---|")
+    heads = ["same five groups lead", "the next to equal too", "equal ops apart: quiet", "busy"]
+    rows = [f"| costs | {' | '.join(heads)} | shares change by: quiet | busy |", "|---|---|---|---|---|---|---|"]
     for name, each in judged.items():
-        leading = f"{each.same_leaders} of {each.recordings}"
+        leading = f"{each.same_leaders} of {each.recordings} | {each.same_places}"
         told = (each.apart_quiet, each.apart_busy, each.change_quiet, each.change)
         numbers = " | ".join(f"{number:.0%}" for number in told)
         rows.append(f"| {name} | {leading} | {numbers} |")

@@ -227,6 +227,7 @@ def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
         function=headers[0].function if len({header.function for header in headers}) == 1 else UNKNOWN,
         elapsed_ns=sum_of([header.elapsed_ns for header in headers]),
         iterations=sum_of([header.iterations for header in headers]),
+        launches=sum(header.launches for header in headers),
         elapsed=added([header.elapsed for header in headers]),
         **of_one,
     )

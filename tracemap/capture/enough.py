@@ -43,8 +43,9 @@ _LEAST_CALLS = 20
 _LEAST_STRETCH = 10
 _LEAST_S = 0.5
 """How long calls of a launch are measured at least, or for half of what it may spend."""
-_STARTING = 0.25
-"""Of what a launch may spend, the most that its start may take, if there are to be several."""
+_LOADING, _FIRST_CALLS = 1 / 2, 1 / 4
+"""Of what a launch may spend, the most that loading the program and its first calls may take where there are several:
+more would be waited for than is measured, or a handful of calls be all that is left."""
 
 
 class Why(enum.StrEnum):
@@ -66,8 +67,8 @@ class Goal:
 
     `precision` is a share of the median; `sample_hz` how often a second a thread is sampled (0: it is not, and the
     precision decides, not the samples); `warmup` how many of the first calls are warm-up (unknown: until they are
-    steady). `launches`: how many share what may be spent, `seconds` and `bytes` of profile, each with an equal part
-    and what those before it left; where starting takes too long for that, the one that is running has it all.
+    steady). `launches`: how many share `seconds`, and what is left of the profile's bytes, of which `recorded` were:
+    each has an equal part; where starting takes too long for that, the one that is running has it all.
     """
 
     precision: float
@@ -75,7 +76,7 @@ class Goal:
     sample_hz: int
     warmup: Integer
     launches: int = 1
-    bytes: int = MOST_BYTES
+    recorded: int = 0
 
     def reached(self, state: State) -> Why | None:
         """Why to stop by now; None: go on."""
@@ -85,14 +86,16 @@ class Goal:
         if state.calls <= (self.warmup if isinstance(self.warmup, int) else 0):
             return None  # at least one is to be measured
         sharing = self.sharing(state)
-        if state.bytes >= self.bytes / sharing:
+        if state.bytes >= (MOST_BYTES - self.recorded) / sharing:
             return Why.BYTES
         return Why.SECONDS if state.spent_ns >= self.seconds * 1e9 / sharing else None
 
     def sharing(self, state: State) -> int:
         """How many launches share what may be spent, as far as one tells by now: it alone where starting it is dear."""
+        share_ns = self.seconds * 1e9 / self.launches
         warmup = self.warmup if isinstance(self.warmup, int) else LEAST_WARMUP
-        return self.launches if state.starting_ns(warmup) <= _STARTING * self.seconds * 1e9 / self.launches else 1
+        is_dear = state.loading_ns > _LOADING * share_ns or state.first_ns(warmup) > _FIRST_CALLS * share_ns
+        return 1 if is_dear else self.launches
 
     def _is_enough(self, state: State, warmup: int) -> bool:
         if self.sample_hz:
@@ -118,10 +121,9 @@ class State:
     loading_ns: int = 0
     """From the launch to the first call."""
 
-    def starting_ns(self, warmup: int) -> int:
-        """What it takes until calls are measured, the first of which are warm-up; so far, where these are not over."""
-        known = len(self.times_ns) >= warmup
-        return self.loading_ns + (int(self.times_ns[:warmup].sum()) if known else self.spent_ns)
+    def first_ns(self, count: int) -> int:
+        """How long the first calls took; so far, where they are not over."""
+        return int(self.times_ns[:count].sum()) if len(self.times_ns) >= count else self.spent_ns
 
     def warmup(self, goal: Goal) -> Integer:
         """How many of the first calls are warm-up; unknown: they are not steady yet."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tracemap.capture.disturbance import disturbed, together
-from tracemap.capture.enough import Goal, Outcome, Why, still_changing
+from tracemap.capture.enough import MOST_BYTES, Goal, Outcome, Why, still_changing
 from tracemap.capture.execution import Execution, Launch, timed_execution
 from tracemap.capture.measured import Measured, measured
 from tracemap.capture.plan import Plan
@@ -139,14 +139,12 @@ def _rest(goal: Goal | None, last: Execution, taken: Sequence[Measured]) -> Goal
     cut = last.watcher.cut
     if goal is None or cut is None or cut.why is None or last.ending.failed or last.profile.invocations is UNKNOWN:
         return None
-    seconds, size = goal.seconds - cut.spent_ns / 1e9, goal.bytes - cut.bytes
-    if seconds <= 0 or size <= 0:
-        return None
-    if cut.sharing > 1:
-        return replace(goal, seconds=seconds, bytes=size, launches=cut.sharing - 1)
-    # Each may know its own median, and yet they differ.
+    seconds, recorded = goal.seconds - cut.spent_ns / 1e9, goal.recorded + cut.bytes
+    # Each may know its own median, and yet they differ: then there are more than were meant.
     differ = len(taken) > 1 and _median(taken).error > goal.precision and seconds >= _LEAST_LEFT_S
-    return replace(goal, seconds=seconds, bytes=size, launches=1) if differ else None
+    if seconds <= 0 or recorded >= MOST_BYTES or (cut.sharing == 1 and not differ):
+        return None
+    return replace(goal, seconds=seconds, recorded=recorded, launches=max(1, cut.sharing - 1))
 
 
 def _median(taken: Sequence[Measured]) -> Median:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracemap.attribution.model import Attribution, MetricTotal
-from tracemap.units import UNKNOWN, Integer, Unknown, format_ns, plural
+from tracemap.measurements.model import RunHeader
+from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_ns, plural
 
 
 def divisor(metric: MetricTotal, *, totals: bool) -> int:
@@ -71,6 +72,12 @@ def elapsed_of_one(attribution: Attribution) -> Integer:
     if isinstance(run.elapsed_ns, Unknown) or isinstance(run.iterations, Unknown) or not run.iterations:
         return UNKNOWN
     return run.elapsed_ns // run.iterations if len(attribution.functions) <= 1 else UNKNOWN
+
+
+def invocations_said(run: RunHeader) -> str:
+    """How many calls were measured, and in how many launches of the program, where there were several."""
+    launches = f" in {run.launches} launches" if run.launches > 1 else ""
+    return f"{format_count(run.iterations)}{launches}"
 
 
 def elapsed_said(attribution: Attribution) -> str:

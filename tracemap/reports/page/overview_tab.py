@@ -11,12 +11,20 @@ from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.measurements.model import UNKNOWN_PARTS
 from tracemap.reports.advice import advice, devices_compared
-from tracemap.reports.basis import basis, divisor, elapsed_of_one, elapsed_said, known_invocations, shown_unit
+from tracemap.reports.basis import (
+    basis,
+    divisor,
+    elapsed_of_one,
+    elapsed_said,
+    invocations_said,
+    known_invocations,
+    shown_unit,
+)
 from tracemap.reports.costed import ELAPSED_PARTS, CostedMap, called_functions, explained_of_elapsed
 from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import Coverage, FateCount, MetricBalance, ResidualLine, Shown, amounts
 from tracemap.reports.page.pictures import ElapsedPart
-from tracemap.units import Unknown, format_count, format_ns, format_share
+from tracemap.units import Unknown, format_ns, format_share
 
 
 def facts(costed: CostedMap) -> tuple[tuple[str, str], ...]:
@@ -39,7 +47,7 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield word, named
     yield "device", or_dash(run.device)
     yield "workers", or_dash(run.workers)
-    yield "invocations", format_count(run.iterations)
+    yield "invocations", invocations_said(run)
     yield "elapsed", _elapsed(attribution)
     yield "elapsed went for", explained_of_elapsed(attribution) or "–"
     if text := devices_compared(run.devices):

@@ -12,7 +12,7 @@ from tracemap.diagnostics import foremost, others
 from tracemap.graph.model import TraceGraph
 from tracemap.options.attribute import AttributeOptions
 from tracemap.reports.advice import advice, devices_compared
-from tracemap.reports.basis import counted_in, elapsed_said
+from tracemap.reports.basis import counted_in, elapsed_said, invocations_said
 from tracemap.reports.costed import (
     AT_LOAD,
     EQUAL_MEMBERS,
@@ -28,7 +28,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import UNKNOWN, Scale, format_count, format_ns, plural
+from tracemap.units import UNKNOWN, Scale, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +75,7 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
     say(
         to,
         f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
-        f"workers {or_dash(run.workers)}, invocations {format_count(run.iterations)}, rule {attribution.rule.value}",
+        f"workers {or_dash(run.workers)}, invocations {invocations_said(run)}, rule {attribution.rule.value}",
     )
     explained = explained_of_elapsed(attribution)
     say(to, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))

@@ -1,0 +1,226 @@
+"""Several launches of a program are one run: its rows, its numbers, what it says; and when there are several at all."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Built
+from tests.recording import begins_of, events, request, sample
+from tests.support import SAMPLES, check_cli, json_cli
+from tracemap.capture import execution
+from tracemap.capture.benchmark import Ending, run_benchmark
+from tracemap.capture.enough import MOST_BYTES, Goal, State, Why
+from tracemap.capture.open_run import load_profile
+from tracemap.capture.record import Recorded, record
+from tracemap.errors import ProgramFailed
+from tracemap.measurements.ireeprof.joining import join_profiles
+from tracemap.measurements.ireeprof.profile import Profile
+from tracemap.measurements.runfile import read_run
+from tracemap.measurements.sql import open_database
+from tracemap.units import UNKNOWN
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Copies of the profiles of all launches, as they are read: without the call that was cut short."""
+    kept: list[Path] = []
+
+    def load(path: Path, *given: Any, **named: Any) -> Profile:  # noqa: ANN401 - as load_profile has them
+        kept.append(Path(shutil.copy(path, tmp_path / f"kept-{len(kept)}.ireeprof")))
+        return load_profile(path, *given, **named)
+
+    monkeypatch.setattr(execution, "load_profile", load)
+    return kept
+
+
+def check_whole(recorded: Recorded, profiles: Sequence[Path], folder: Path) -> None:
+    """Rows and header tell what the programs' own profiles do, one behind the other."""
+    header = recorded.header
+    rows = events(recorded.path)
+    assert header.launches == len(profiles)
+    assert header == read_run(recorded.path).header
+    submitted: dict[int, int] = {}
+    warmup: dict[int, set[bool]] = defaultdict(set)
+    for row in rows:
+        warmup[row["invocation"]].add(row["warmup"])
+        if row["submitted_ns"] is not None:
+            earlier = submitted.get(row["invocation"], row["submitted_ns"])
+            submitted[row["invocation"]] = min(earlier, row["submitted_ns"])
+    marked = [each.pop() for _, each in sorted(warmup.items()) if len(each) == 1]
+    assert len(marked) == len(submitted) == max(submitted) + 1
+    begins = [submitted[number] for number in sorted(submitted)]
+    for profile in profiles:
+        told = begins_of(profile, folder)
+        own, begins = begins[: len(told)], begins[len(told) :]
+        first, marked = marked[: len(told)], marked[len(told) :]
+        assert own == told
+        assert first == sorted(first, reverse=True)
+        assert 3 <= sum(first) < len(told)
+    assert begins == []
+    check_numbers(recorded)
+
+
+def check_numbers(recorded: Recorded) -> None:
+    header, rows = recorded.header, events(recorded.path)
+    own = {row["invocation"] for row in rows if not row["warmup"]}
+    assert header.iterations == len(own)
+    assert header.warmup == len({row["invocation"] for row in rows}) - len(own)
+    invocation_of: dict[int, set[int]] = defaultdict(set)
+    calls: dict[tuple[str, int], list[int]] = defaultdict(list)
+    program = {buffer.id: buffer.program for buffer in header.buffers}
+    assert len(program) == len(header.buffers)
+    assert sorted(program) == [buffer.id for buffer in header.buffers]
+    for row in rows:
+        invocation_of[row["submission_id"]].add(row["invocation"])
+        if row["kind"] == "dispatch":
+            command = header.programs[program[row["command_buffer_id"]]][row["command_index"]]
+            assert command.kernel == row["kernel"]
+            calls[row["kernel"], row["command_index"]].append(row["call"])
+    assert {len(each) for each in invocation_of.values()} == {1}
+    assert all(each == list(range(len(each))) for each in calls.values())
+    assert isinstance(header.elapsed_ns, int)
+    assert sum(part for part in header.elapsed.values() if isinstance(part, int)) == header.elapsed_ns
+
+
+@pytest.mark.parametrize("model", ["hand_attention", "hand_dynamic"])
+def test_launches_are_one_run(model: str, made: Path, tmp_path: Path, profiles: list[Path]) -> None:
+    """With buffers that each process makes once, and with some that are made for each call."""
+    more = {"dim": 16} if model == "hand_dynamic" else {}
+    run = tmp_path / "run.parquet"
+    recorded = record(request(sample(made, model), run, seconds=12.0, precision=50.0, launches=3, **more))
+    check_whole(recorded, profiles, tmp_path)
+    header = recorded.header
+    assert header.invocation.ended_by == "precision"
+    assert re.search(r" after [\d,]+ invocations in 3 launches$", recorded.enough)
+    assert isinstance(header.iterations, int)
+    assert isinstance(header.warmup, int)
+    assert len(header.buffers) == (header.iterations + header.warmup if model == "hand_dynamic" else 1)
+    assert len(header.programs) == 1
+
+
+def test_costs_of_all_launches_are_attributed(built: Built, tmp_path: Path) -> None:
+    """As many calls of each site as invocations, and all that was measured, whichever process it was in."""
+    bundle, run = built("hand_attention"), tmp_path / "run.parquet"
+    flags = SAMPLES / "flags" / "hand_attention.flags"
+    check_cli("record", bundle, "--seconds", "8", "--launches", "2", "--flagfile", flags, "-o", run)
+    result = json_cli("attribute", run, "--map", bundle, "--format", "json")
+    header = read_run(run).header
+    assert header.launches == 2
+    assert {site["calls"] for site in result["sites"]} == {header.iterations}
+    rows = [row for row in events(run) if row["kind"] == "dispatch" and not row["warmup"]]
+    attributed = sum(op["metrics"]["cpu_ns"]["attributed"] for op in result["ops"])
+    residual = sum(each["metrics"].get("cpu_ns", 0) for each in result["residual"])
+    assert attributed + residual == sum(row["cpu_ns"] for row in rows)
+
+
+def test_buffers_of_other_commands_have_numbers_of_their_own(made: Path, tmp_path: Path) -> None:
+    """The first process's buffer keeps its number; another program's, made under the same number, gets the next."""
+    runs = [
+        record(request(sample(made, model), tmp_path / f"run-{number}.csv", iterations=3, keep_profile=True))
+        for number, model in enumerate(("hand_mlp", "hand_attention", "hand_mlp"))
+    ]
+    with open_database() as connection:
+        paths = [each.profile for each in runs if each.profile is not None]
+        joined = join_profiles(
+            [load_profile(path, connection, f"events_{number}") for number, path in enumerate(paths)]
+        )
+        kernels = connection.execute(
+            f"SELECT DISTINCT command_buffer_id, kernel FROM {joined.events.name} WHERE kind = 'dispatch'"
+        ).fetchall()
+        assert joined.events.count == sum(each.events for each in runs)
+    mlp, attention = (runs[number].header for number in (0, 1))
+    assert joined.programs == (*mlp.programs, *attention.programs)
+    assert joined.buffers[0] == mlp.buffers[0]
+    assert [buffer.program for buffer in joined.buffers] == [0, 1]
+    of_buffer = {buffer.id: joined.programs[buffer.program] for buffer in joined.buffers}
+    assert all(kernel in {command.kernel for command in of_buffer[number]} for number, kernel in kernels)
+
+
+# ---- when there are several
+
+
+def state(*, loading_ms: float = 0, call_ms: float = 1, calls: int = 200) -> State:
+    times = np.full(calls, round(1e6 * call_ms))
+    return State(calls, times, samples=0, bytes=0, spent_ns=int(times.sum()), loading_ns=round(1e6 * loading_ms))
+
+
+def test_what_is_spent_is_shared_where_starting_is_cheap() -> None:
+    goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN, launches=5)
+    assert goal.sharing(state()) == 5
+    assert goal.sharing(state(loading_ms=500)) == 5
+    assert goal.sharing(state(loading_ms=501)) == 1
+    assert goal.sharing(state(call_ms=83, calls=4)) == 5  # three are warm-up, in a quarter of a second
+    assert goal.sharing(state(call_ms=84, calls=4)) == 1
+    assert goal.sharing(state(call_ms=200, calls=2)) == 1
+    assert replace(goal, warmup=10).sharing(state(call_ms=26)) == 1
+    assert replace(goal, launches=1).sharing(state()) == 1
+
+
+def test_each_launch_has_its_share_of_time_and_of_the_profile() -> None:
+    rising = replace(state(), times_ns=np.linspace(1e6, 9e6, 200).astype(np.int64))
+    goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN, launches=5)
+    assert goal.reached(replace(rising, spent_ns=999_999_999)) is None
+    assert goal.reached(replace(rising, spent_ns=1_000_000_000)) is Why.SECONDS
+    assert goal.reached(replace(rising, spent_ns=1_000_000_000, loading_ns=10**9)) is None
+    assert goal.reached(replace(rising, spent_ns=0, bytes=MOST_BYTES // 5)) is None
+    assert goal.reached(replace(rising, spent_ns=0, bytes=MOST_BYTES // 5 + 1)) is Why.BYTES
+    last = replace(goal, launches=1, recorded=MOST_BYTES - 1000)
+    assert last.reached(replace(rising, spent_ns=0, bytes=999)) is None
+    assert last.reached(replace(rising, spent_ns=0, bytes=1000)) is Why.BYTES
+
+
+@pytest.mark.parametrize(
+    "more", [{"launches": 1}, {"iterations": 20}, {"keep_profile": True}, {"counters": ("page-faults",)}]
+)
+def test_one_launch_where_more_than_times_is_asked_for(more: dict[str, object], made: Path, tmp_path: Path) -> None:
+    seconds = {} if "iterations" in more else {"seconds": 8.0, "precision": 50.0}
+    recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", **seconds, **more))
+    assert recorded.header.launches == 1
+    assert "launch" not in recorded.enough
+
+
+# ---- what fails
+
+
+def test_a_later_launch_that_fails_is_left_out(made: Path, tmp_path: Path) -> None:
+    """As of a module that is built anew while it is recorded."""
+    module = Path(shutil.copy(sample(made, "hand_mlp"), tmp_path))
+
+    def progress(text: str) -> None:
+        if text.endswith(", launch 3"):
+            module.unlink()
+
+    recorded = record(request(module, tmp_path / "run.parquet", seconds=12.0, precision=50.0), progress)
+    assert recorded.header.launches == 2
+    check_numbers(recorded)
+    (told,) = (each.message for each in recorded.header.diagnostics if each.slug == "launch-failed")
+    assert told.startswith("launch 3 is left out, and none was made after it: iree-benchmark-module did not finish mlp")
+
+
+def test_an_interrupted_launch_ends_the_recording(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was launched before is written, as what was recorded of one launch is."""
+    launches = 0
+
+    def run(*given: Any) -> Ending:  # noqa: ANN401 - as run_benchmark has them
+        nonlocal launches
+        launches += 1
+        ending = run_benchmark(*given)
+        return replace(ending, interrupted=True) if launches == 2 else ending
+
+    monkeypatch.setattr(execution, "run_benchmark", run)
+    output = tmp_path / "run.parquet"
+    with pytest.raises(ProgramFailed, match=r"it was interrupted.*; what it recorded until then is in "):
+        record(request(sample(made, "hand_mlp"), output, seconds=8.0, precision=50.0))
+    header = read_run(output).header
+    assert launches == 2
+    assert header.launches == 1
+    assert "program-killed" in {each.slug for each in header.diagnostics}
