@@ -21,7 +21,7 @@ from tracemap.capture.benchmark import Ending, run_benchmark
 from tracemap.capture.enough import MOST_BYTES, Goal, State, Why
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.record import Recorded, record
-from tracemap.errors import ProgramFailed
+from tracemap.errors import ProgramFailed, UsageInvalid
 from tracemap.measurements.ireeprof.joining import join_profiles
 from tracemap.measurements.ireeprof.profile import Profile
 from tracemap.measurements.runfile import read_run
@@ -186,6 +186,24 @@ def test_one_launch_where_more_than_times_is_asked_for(more: dict[str, object], 
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", **seconds, **more))
     assert recorded.header.launches == 1
     assert "launch" not in recorded.enough
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("--iterations", {"iterations": 20}),
+        ("--sample", {"sample_hz": 999}),
+        ("--counters", {"counters": ("page-faults",)}),
+        ("--cache-sim", {"cache_sim": True}),
+        ("--keep-profile", {"keep_profile": True}),
+    ],
+)
+def test_launches_are_refused_beside_what_is_of_one(
+    name: str, more: dict[str, object], made: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageInvalid, match=f"^{name} is of the calls of one launch: leave --launches out"):
+        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", launches=3, **more))
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- what fails

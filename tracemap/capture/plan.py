@@ -113,9 +113,8 @@ class Plan:
         Once where more than its time is asked for: samples and counts are joined to the calls of one process, a profile
         that is kept is to hold all of them, and a device's own clock need not go on from one process to the next.
         """
-        options = self.options
-        alone = self.sample_hz or options.counters or options.keep_profile
-        return 1 if alone or self.device.partition(":")[0] not in HOST_DEVICES else options.launches
+        of_host = self.device.partition(":")[0] in HOST_DEVICES
+        return self.options.launches if of_host and not _asked_besides(self.options) else 1
 
     @property
     def flushes_on_timer(self) -> bool:
@@ -177,13 +176,27 @@ def check_runtime_flags(options: CallOptions) -> None:
     check_undecided(options.runtime_flags, _DECIDED)
 
 
+def _asked_besides(options: RecordOptions) -> str:
+    """What is asked for besides times, of the calls of one process; empty: nothing."""
+    asked = {
+        "--iterations": options.iterations is not UNKNOWN,
+        "--sample": options.sample_hz != 0,
+        "--counters": bool(options.counters),
+        "--cache-sim": options.cache_sim,
+        "--keep-profile": options.keep_profile,
+    }
+    return next((name for name, is_asked in asked.items() if is_asked), "")
+
+
 def _check_ends(options: RecordOptions) -> None:
-    """Refuse a number of calls beside what decides how many.
+    """Refuse a number of calls or of launches beside what decides how many.
 
     Raises:
         UsageInvalid: both are given.
     """
     default = RecordOptions()
+    if options.launches not in (1, default.launches) and (asked := _asked_besides(options)):
+        raise UsageInvalid(f"{asked} is of the calls of one launch: leave --launches out, or record a run of its own")
     if (options.precision, options.seconds) != (default.precision, default.seconds):
         if options.iterations is not UNKNOWN:
             raise UsageInvalid("--iterations says exactly how many calls are made: leave --precision and --seconds out")
