@@ -84,7 +84,7 @@ def spread_of(cost: OpCost | None) -> Spread | None:
 def machine_of(ops: Sequence[Measured]) -> Machine:
     """What ops with unchanged code tell of the machine, and how far they lie from that."""
     on_both = [op for op in ops if op.one and op.two]
-    unchanged = [op for op in on_both if op.same_code and all(run.median > 0 for run in (*op.one, *op.two))]
+    unchanged = [op for op in on_both if op.same_code and all(run.low > 0 for run in (*op.one, *op.two))]
     if not unchanged:
         return STEADY
     ones = _factors([op.one for op in unchanged], [op.one for op in ops if op.one], unchanged)
