@@ -8,9 +8,10 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from tests.recording import compiled, entry_points, events, request, sample
 from tests.support import ROOT, SAMPLES, has_device
 from tracemap.capture import counting, execution
-from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, Watch, run_benchmark
+from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
 from tracemap.capture.peaks import PeakMeter, measure_peaks
 from tracemap.capture.record import Recorded, record
 from tracemap.codec import pretty
@@ -263,9 +264,9 @@ def profile_of(command: Sequence[str]) -> Path:
 def test_a_second_attempt_that_fails_does_not_lose_the_first(
     damage: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(command: Sequence[str], variables: Mapping[str, str] | None, watch: Watch, every_s: float) -> Ending:
+    def run(command: Sequence[str], *more: Any) -> Ending:  # noqa: ANN401 - as they were given
         if TIMED_FLUSH_FLAG not in command:
-            return run_benchmark(command, variables, watch, every_s)
+            return run_benchmark(command, *more)
         if damage == "garbage":
             profile_of(command).write_bytes(b"no profile")
         return Ending(int(damage == "failed"), UNKNOWN, "", interrupted=False)

@@ -160,6 +160,22 @@ def profiling_flags(device: str, output: Path) -> list[str]:
     return [f"--device_profiling_mode={data}", f"{_PROFILE_FLAG}={path_word(output)}"]
 
 
+def check_niceness(niceness: Integer) -> None:
+    """Find out before the run whether the system lets this user run programs at a niceness; unknown: at its own.
+
+    Raises:
+        UsageInvalid: it does not.
+    """
+    if niceness is UNKNOWN:
+        return
+    trial = "import os, sys; os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[1]))"
+    if run_tool([sys.executable, "-I", "-S", "-c", trial, str(niceness)]).returncode:
+        raise UsageInvalid(
+            f"--nice {niceness}: this user may not run programs at that niceness, which root, the capability "
+            "CAP_SYS_NICE or the limit RLIMIT_NICE allow; leave it out, or name a higher one"
+        )
+
+
 Watch = Callable[[int], bool]
 """Told the process's id again and again while it runs; False ends it."""
 
@@ -169,13 +185,14 @@ def run_benchmark(
     variables: Mapping[str, str] | None = None,
     watch: Watch = lambda _: True,
     every_s: float = _WATCH_S,
+    niceness: Integer = UNKNOWN,
 ) -> Ending:
     """As `run_program`, of a benchmark whose report, which tells its times, goes to standard output.
 
     Raises:
         ToolMissing: it cannot be started.
     """
-    ending = run_program(command, variables, watch, every_s)
+    ending = run_program(command, variables, watch, every_s, niceness)
     total_ns, means_ns = _times_ns(ending.printed)
     said = ending.said or _instead_of_report(ending.printed)
     return replace(ending, total_ns=total_ns, means_ns=means_ns, said=said)
@@ -186,13 +203,17 @@ def run_program(
     variables: Mapping[str, str] | None = None,
     watch: Watch = lambda _: True,
     every_s: float = _WATCH_S,
+    niceness: Integer = UNKNOWN,
 ) -> Ending:
     """Run a program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
+
+    Its niceness is our own where it is unknown; `check_niceness` says whether another can be had.
 
     Raises:
         ToolMissing: it cannot be started.
     """
-    leashed = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *command]
+    own = "" if niceness is UNKNOWN else str(niceness)
+    leashed = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), own, *command]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with interruptible():
             child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)

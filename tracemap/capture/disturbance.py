@@ -98,15 +98,20 @@ def together(found: Sequence[Disturbance]) -> Disturbance:
     )
 
 
-def disturbed(found: Disturbance) -> Diagnostic | None:
-    """A sentence where a run was much disturbed: its threads waited for a processor, or the machine did."""
-    causes = [*_waiting(found), *_stolen(found)]
+def disturbed(found: Disturbance, niceness: Integer = UNKNOWN) -> Diagnostic | None:
+    """A sentence where a run was much disturbed: its threads waited for a processor, or the machine did.
+
+    Where others were ahead of it, it says what would help, unless the niceness was asked for already.
+    """
+    waiting = _waiting(found)
+    remedy = "; record --nice -20 runs it ahead of other programs" if waiting and niceness is UNKNOWN else ""
+    causes = [*waiting, *_stolen(found)]
     if not causes:
         return None
     switches = f"{format_count(found.involuntary_switches)} involuntary switches"
     load = found.load_percent
     loaded = f", load {load / 100:.1f}" if isinstance(load, int) else ""
-    return Diagnostic(DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded})")
+    return Diagnostic(DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded}){remedy}")
 
 
 def unseen(found: Disturbance, elapsed_ns: Integer) -> Diagnostic | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from tracemap._version import __version__
-from tracemap.capture.benchmark import check_profiles, count_workers
+from tracemap.capture.benchmark import check_niceness, check_profiles, count_workers
 from tracemap.capture.comparing import compared, devices_to_time
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
@@ -35,7 +35,7 @@ from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN, Text
+from tracemap.units import UNKNOWN, Integer, Text
 
 _RUNTIME = "iree-base-runtime"
 
@@ -74,6 +74,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         with reserved(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
     check_profiles()
+    check_niceness(request.options.nice)
     passes = _passes(request)
     with temporary_folder() as folder:
         progress("making inputs")
@@ -98,7 +99,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         about = list(_about(plan, launches))
         about += _add_what_was_seen(plan, launches, passes, progress)
         found = outcome(plan.goal, launches)
-        about += _about_end(found, launches)
+        about += _about_end(found, launches, plan.options.nice)
         devices = () if ending.failed else compared(plan, launches.median.value, progress)
         progress("measuring the machine")
         header = structs.replace(_header(plan, launches, found, about), devices=devices)
@@ -124,13 +125,13 @@ def _about(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
     yield from launches.diagnostics
 
 
-def _about_end(found: Outcome | None, launches: Launches) -> Iterator[Diagnostic]:
+def _about_end(found: Outcome | None, launches: Launches, niceness: Integer) -> Iterator[Diagnostic]:
     """What is to be known of how well the run is measured."""
     if found is not None and not found.is_enough:
         yield Diagnostic("budget-spent", found.sentence)
     elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # else nothing tells the time of its calls
     disturbance = launches.disturbance
-    if (told := disturbed(disturbance) or unseen(disturbance, elapsed_ns)) is not None:
+    if (told := disturbed(disturbance, niceness) or unseen(disturbance, elapsed_ns)) is not None:
         yield told
 
 
@@ -191,6 +192,7 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
         elapsed=launches.elapsed,
         invocation=_invocation(launches, found),
         disturbance=launches.disturbance,
+        niceness=plan.options.nice,
         inputs=tuple(given.said for given in plan.inputs),
         peaks=measure_peaks(),
         programs=launches.joined.programs,

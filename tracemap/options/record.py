@@ -46,6 +46,13 @@ class RecordOptions(CallOptions):
         at_least=1,
         at_most=100,
     )
+    nice: Integer = option(
+        UNKNOWN,
+        "Run the program at this niceness: -20 is ahead of all others, where the system allows it.  [default: our own]",
+        metavar="N",
+        at_least=-20,
+        at_most=19,
+    )
     warmup: Integer = option(
         UNKNOWN,
         "Calls before the measured ones, which are marked and left out of reports.  "
