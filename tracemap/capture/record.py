@@ -180,7 +180,7 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,
-        command=launches.first.command,
+        command=(*_ahead(plan.options.nice), *launches.first.command),
         function=plan.entry.name,
         device=plan.device,
         workers=count_workers(plan.device, plan.flags),
@@ -192,7 +192,6 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
         elapsed=launches.elapsed,
         invocation=_invocation(launches, found),
         disturbance=launches.disturbance,
-        niceness=plan.options.nice,
         inputs=tuple(given.said for given in plan.inputs),
         peaks=measure_peaks(),
         programs=launches.joined.programs,
@@ -203,6 +202,11 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
         machine=this_machine(),
     )
+
+
+def _ahead(niceness: Integer) -> tuple[str, ...]:
+    """How a shell would run a program at a niceness (POSIX `nice`, which adds to its own); unknown: as it is."""
+    return () if niceness is UNKNOWN else ("nice", "-n", str(niceness))
 
 
 def tools_used() -> tuple[str, ...]:

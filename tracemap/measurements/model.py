@@ -128,7 +128,6 @@ class RunHeader(Document, frozen=True, kw_only=True):
     elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured calls.")]
     invocation: Invocation
     disturbance: Disturbance
-    niceness: Annotated[Integer, msgspec.Meta(description="That was asked for; unknown: tracemap's own.")] = UNKNOWN
     inputs: Annotated[tuple[str, ...], msgspec.Meta(description="What each argument was.")]
     peaks: Peaks
     programs: Annotated[
