@@ -227,8 +227,8 @@ def test_counts_are_there_where_the_counted_execution_lost_records(
 ) -> None:
     """As on a machine so busy that the timer comes too late: here no timer flushes the counted execution at all."""
 
-    def unflushed(command: Sequence[str], *more: object) -> Ending:
-        return run_benchmark([flag for flag in command if flag != TIMED_FLUSH_FLAG], *more)  # type: ignore[arg-type]  # as given
+    def unflushed(command: Sequence[str], *more: Any, **named: Any) -> Ending:  # noqa: ANN401 - as they were given
+        return run_benchmark([flag for flag in command if flag != TIMED_FLUSH_FLAG], *more, **named)
 
     def counts(name: str) -> tuple[list[int], Recorded]:
         asked = request(
@@ -296,9 +296,9 @@ def damaging(number: int, damage: Callable[[Path], None]) -> Callable[..., Endin
     """Runs programs, and damages the profile of the one of this number among those that flush on a timer, from 1."""
     flushing = 0
 
-    def run(command: Sequence[str], *more: object) -> Ending:
+    def run(command: Sequence[str], *more: Any, **named: Any) -> Ending:  # noqa: ANN401 - as they were given
         nonlocal flushing
-        ending = run_benchmark(command, *more)  # type: ignore[arg-type]  # as they were given
+        ending = run_benchmark(command, *more, **named)
         if TIMED_FLUSH_FLAG in command:
             flushing += 1
             if flushing == number:

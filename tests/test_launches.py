@@ -12,16 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.conftest import Built
 from tests.recording import begins_of, events, request, sample
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.capture import execution
 from tracemap.capture.benchmark import Ending, run_benchmark
+from tracemap.capture.disturbance import together
 from tracemap.capture.enough import MOST_BYTES, Goal, State, Why
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.record import Recorded, record
 from tracemap.errors import ProgramFailed, UsageInvalid
+from tracemap.measurements.circumstances import UNOBSERVED
 from tracemap.measurements.ireeprof.joining import join_profiles
 from tracemap.measurements.ireeprof.profile import Profile
 from tracemap.measurements.runfile import read_run
@@ -148,9 +151,9 @@ def test_buffers_of_other_commands_have_numbers_of_their_own(made: Path, tmp_pat
 # ---- when there are several
 
 
-def state(*, loading_ms: float = 0, call_ms: float = 1, calls: int = 200) -> State:
+def state(*, loading_ms: float = 0, call_ms: float = 1, calls: int = 200, size: int = 0) -> State:
     times = np.full(calls, round(1e6 * call_ms))
-    return State(calls, times, samples=0, bytes=0, spent_ns=int(times.sum()), loading_ns=round(1e6 * loading_ms))
+    return State(calls, times, samples=0, bytes=size, spent_ns=int(times.sum()), loading_ns=round(1e6 * loading_ms))
 
 
 def test_what_is_spent_is_shared_where_starting_is_cheap() -> None:
@@ -163,6 +166,24 @@ def test_what_is_spent_is_shared_where_starting_is_cheap() -> None:
     assert goal.sharing(state(call_ms=200, calls=2)) == 1
     assert replace(goal, warmup=10).sharing(state(call_ms=26)) == 1
     assert replace(goal, launches=1).sharing(state()) == 1
+    # Three calls of warm-up take a quarter of a launch's bytes, or more.
+    assert goal.sharing(state(calls=12, size=MOST_BYTES // 5)) == 5
+    assert goal.sharing(state(calls=11, size=MOST_BYTES // 5)) == 1
+
+
+def test_half_of_its_share_is_the_least_that_a_launch_measures() -> None:
+    goal = Goal(0.02, seconds=1.0, sample_hz=0, warmup=0, launches=5)
+    assert goal.reached(state(calls=99)) is None
+    assert goal.reached(state(calls=100)) is Why.PRECISION
+    assert goal.reached(state(calls=400, loading_ms=101)) is None  # alone, it has all of the second
+    assert goal.reached(state(calls=500, loading_ms=101)) is Why.PRECISION
+
+
+def test_what_disturbed_launches_is_told_of_those_that_were_looked_at() -> None:
+    seen = structs.replace(UNOBSERVED, observed_ns=5, running_ns=2, waiting_ns=3, load_percent=7)
+    assert together([UNOBSERVED, UNOBSERVED]) == UNOBSERVED
+    assert together([UNOBSERVED, seen]) == seen
+    assert together([seen, UNOBSERVED, seen]) == structs.replace(seen, observed_ns=10, running_ns=4, waiting_ns=6)
 
 
 def test_each_launch_has_its_share_of_time_and_of_the_profile() -> None:
@@ -206,6 +227,35 @@ def test_launches_are_refused_beside_what_is_of_one(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_buffers_that_no_profile_lists_are_told_apart(made: Path, tmp_path: Path) -> None:
+    """As on local-sync: those of single calls, as no call of another launch has them."""
+    asked = request(
+        sample(made, "hand_dynamic"), tmp_path / "run.parquet", dim=16, device="local-sync", seconds=12.0,
+        precision=50.0, launches=3,
+    )  # fmt: skip
+    recorded = record(asked)
+    assert (recorded.header.launches, recorded.header.buffers) == (3, ())
+    invocations: dict[int, set[int]] = defaultdict(set)
+    for row in events(recorded.path):
+        if row["command_buffer_id"] is not None:
+            invocations[row["command_buffer_id"]].add(row["invocation"])
+    assert {len(each) for each in invocations.values()} == {1}
+
+
+def test_a_launch_that_lost_records_is_made_again_for_all_of_the_time(made: Path, tmp_path: Path) -> None:
+    """Flushed on a timer it shows no calls as they return: no other is launched, and it makes as many as all would."""
+    loop = ("64x64xf32=0.01", "64x64xf32=0.01", "700")
+    calls = []
+    for launches in (5, 1):
+        run = tmp_path / f"run-{launches}.csv"
+        recorded = record(request(sample(made, "hand_loop"), run, inputs=loop, seconds=5.0, launches=launches))
+        assert "--device_profiling_flush_interval_ms=2" in recorded.header.command
+        assert recorded.header.launches == 1
+        assert isinstance(recorded.header.iterations, int)
+        calls.append(recorded.header.iterations)
+    assert calls[0] > 0.4 * calls[1]
+
+
 # ---- what fails
 
 
@@ -224,13 +274,31 @@ def test_a_later_launch_that_fails_is_left_out(made: Path, tmp_path: Path) -> No
     assert told.startswith("launch 3 is left out, and none was made after it: iree-benchmark-module did not finish mlp")
 
 
-def test_an_interrupted_launch_ends_the_recording(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was launched before is written, as what was recorded of one launch is."""
+def test_a_budget_that_was_not_spent_is_not_said_to_be(made: Path, tmp_path: Path) -> None:
+    module = Path(shutil.copy(sample(made, "hand_mlp"), tmp_path))
+
+    def progress(text: str) -> None:
+        if text.endswith(", launch 2"):
+            module.unlink()
+
+    recorded = record(request(module, tmp_path / "run.parquet", seconds=8.0, precision=1e-6), progress)
+    assert (recorded.header.launches, recorded.header.invocation.ended_by) == (1, "launch-failed")
+    assert "budget-spent" not in {each.slug for each in recorded.header.diagnostics}
+    assert recorded.enough == ""
+
+
+@pytest.mark.parametrize("recorded_before", [True, False])
+def test_an_interrupted_launch_ends_the_recording(
+    recorded_before: bool, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was launched before is written, as what was recorded of one launch is; even while it was still loading."""
     launches = 0
 
     def run(*given: Any) -> Ending:  # noqa: ANN401 - as run_benchmark has them
         nonlocal launches
         launches += 1
+        if launches == 2 and not recorded_before:
+            return Ending(0, UNKNOWN, "", interrupted=True)
         ending = run_benchmark(*given)
         return replace(ending, interrupted=True) if launches == 2 else ending
 

@@ -27,7 +27,7 @@ from tracemap.measurements.hook.calls import load_calls
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.sql import quoted
 from tracemap.owned.home import temporary_folder
-from tracemap.units import plural
+from tracemap.units import UNKNOWN, Integer, plural
 
 Command = Callable[[Path], list[str]]
 """The command line that writes its profile to this path."""
@@ -74,13 +74,16 @@ class _Pass:
             yield Diagnostic("counters-unmatched", text)
 
 
-def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Event]]) -> tuple[Diagnostic, ...]:
+def add_counts(
+    timed: EventTable, command: Command, passes: Sequence[Sequence[Event]], niceness: Integer = UNKNOWN
+) -> tuple[Diagnostic, ...]:
     """Run again under the hook, once for each pass, and add a column per event to the dispatches that were timed.
 
     Args:
         timed: the events of the execution that was timed.
         command: what to run.
         passes: the events to count in each execution, as `counters.choosing.in_passes` returns them.
+        niceness: that it runs at; unknown: our own.
 
     Raises:
         ProgramFailed: an execution failed.
@@ -89,9 +92,9 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     found: list[Diagnostic] = []
     for events in passes:
         try:
-            counted = _count(timed, command, events, must_be_whole=True)
+            counted = _count(timed, command, events, niceness, must_be_whole=True)
         except RunInvalid:  # the profile was damaged as it was written, as by flushes on a timer (`execution`)
-            counted = _count(timed, command, events, must_be_whole=False)
+            counted = _count(timed, command, events, niceness, must_be_whole=False)
         if isinstance(counted, str):
             why = counted or "no executable ran on the CPU"
             return (Diagnostic("no-counters", f"no events were counted: {why}"),)
@@ -100,7 +103,9 @@ def add_counts(timed: EventTable, command: Command, passes: Sequence[Sequence[Ev
     return (_how_counted(done), *dict.fromkeys(found))
 
 
-def _count(timed: EventTable, command: Command, events: Sequence[Event], *, must_be_whole: bool) -> _Pass | str:
+def _count(
+    timed: EventTable, command: Command, events: Sequence[Event], niceness: Integer, *, must_be_whole: bool
+) -> _Pass | str:
     """Run once under the hook, and add its counts; where it recorded nothing, what it said.
 
     Raises:
@@ -109,7 +114,8 @@ def _count(timed: EventTable, command: Command, events: Sequence[Event], *, must
     """
     with temporary_folder(_record_folder()) as folder:
         settings = HookSettings(events=tuple(event.setting for event in events))
-        ending = run_benchmark(command(folder / "counted.ireeprof"), environment(folder, settings))
+        of_hook = environment(folder, settings)
+        ending = run_benchmark(command(folder / "counted.ireeprof"), of_hook, niceness=niceness)
         ending.check("an execution under the hook, which counts events,")
         try:
             recording = read_recording(folder)

@@ -86,15 +86,16 @@ def _of_all_threads(first: Look, last: Look) -> dict[str, int]:
 
 
 def together(found: Sequence[Disturbance]) -> Disturbance:
-    """What disturbed several executions, one after another, as one; what is not known of each is not known."""
-    if len(found) == 1:
-        return found[0]
-    sums = {name: sum_of(getattr(each, name) for each in found) for name in Disturbance.__struct_fields__}
+    """What disturbed several executions, one after another, as one: those of them that anybody looked at."""
+    seen = [each for each in found if each.observed_ns is not UNKNOWN]
+    if len(seen) < 2:
+        return (*seen, *found)[0]
+    sums = {name: sum_of(getattr(each, name) for each in seen) for name in Disturbance.__struct_fields__}
     return structs.replace(
         Disturbance(**sums),
-        frequency_before_hz=found[0].frequency_before_hz,
-        frequency_after_hz=found[-1].frequency_after_hz,
-        load_percent=found[0].load_percent,
+        frequency_before_hz=seen[0].frequency_before_hz,
+        frequency_after_hz=seen[-1].frequency_after_hz,
+        load_percent=seen[0].load_percent,
     )
 
 

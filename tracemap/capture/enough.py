@@ -44,7 +44,8 @@ _LEAST_STRETCH = 10
 _LEAST_S = 0.5
 """How long calls of a launch are measured at least, or for half of what it may spend."""
 _LOADING, _FIRST_CALLS = 1 / 2, 1 / 4
-"""Of what a launch may spend, the most that loading the program and its first calls may take where there are several:
+"""Of what a launch may spend, the most that loading the program and its first calls may take where there are several,
+of time, and the calls of the profile, too:
 more would be waited for than is measured, or a handful of calls be all that is left."""
 
 
@@ -94,14 +95,20 @@ class Goal:
         """How many launches share what may be spent, as far as one tells by now: it alone where starting it is dear."""
         share_ns = self.seconds * 1e9 / self.launches
         warmup = self.warmup if isinstance(self.warmup, int) else LEAST_WARMUP
-        is_dear = state.loading_ns > _LOADING * share_ns or state.first_ns(warmup) > _FIRST_CALLS * share_ns
+        share_bytes = (MOST_BYTES - self.recorded) / self.launches
+        is_dear = (
+            state.loading_ns > _LOADING * share_ns
+            or state.first_ns(warmup) > _FIRST_CALLS * share_ns
+            or warmup * state.bytes > _FIRST_CALLS * share_bytes * max(1, state.calls)
+        )
         return 1 if is_dear else self.launches
 
     def _is_enough(self, state: State, warmup: int) -> bool:
         if self.sample_hz:
             return state.samples >= ENOUGH_SAMPLES
         measured = state.times_ns[warmup:]
-        if len(measured) < _LEAST_CALLS or measured.sum() < min(_LEAST_S, self.seconds / self.launches / 2) * 1e9:
+        least_ns = min(_LEAST_S, self.seconds / self.sharing(state) / 2) * 1e9
+        if len(measured) < _LEAST_CALLS or measured.sum() < least_ns:
             return False
         if median_of(measured).error > self.precision:
             return False

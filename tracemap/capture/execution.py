@@ -55,6 +55,10 @@ class Execution:
         """What to say of a program that failed."""
         return f"iree-benchmark-module did not finish {entry.name}: {self.ending.explanation}"
 
+    def interrupted(self) -> Execution:
+        """The same where the user pressed Ctrl-C behind it: nothing else is to be run."""
+        return replace(self, ending=replace(self.ending, interrupted=True))
+
     @property
     def times_ns(self) -> npt.NDArray[Any]:
         """How long each call took, until the next one began; the last one's is not known where none did."""
@@ -102,6 +106,18 @@ class _Attempt:
         return replace(self, name=f"{self.name}_repeated", is_repeated=True)
 
 
+class NothingRecorded(ProgramFailed):
+    """The program failed before anything was recorded.
+
+    Attributes:
+        interrupted: the user pressed Ctrl-C.
+    """
+
+    def __init__(self, message: str, *, interrupted: bool) -> None:
+        super().__init__(message)
+        self.interrupted = interrupted
+
+
 @dataclass(frozen=True)
 class Launch:
     """Which launch of the program it is, from 1, what is enough of it (None: calls are counted), and its profile."""
@@ -136,15 +152,21 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     # Events and samples of both executions are kept apart until one of them is chosen.
     try:
         with beside(launch.profile) as path:
-            again = _Attempt(launch.name("again"), path, first.calls, first.warmup, more=(TIMED_FLUSH_FLAG,))
+            again = _Attempt(launch.name("again"), path, _alone(first), first.warmup, more=(TIMED_FLUSH_FLAG,))
             second = _execute(plan, again, connection, progress)
             if _is_better(second, first) and plan.options.keep_profile:
                 shutil.copyfile(path, launch.profile)
-    except (ProgramFailed, RunEmpty, RunInvalid):  # the first execution was good, and stands
-        return first
+    except (ProgramFailed, RunEmpty, RunInvalid) as error:  # the first execution was good, and stands
+        return first.interrupted() if isinstance(error, NothingRecorded) and error.interrupted else first
     if second.ending.interrupted:
         return replace(first, ending=second.ending)  # nothing else is to be run
     return replace(second, diagnostics=first.diagnostics) if _is_better(second, first) else first
+
+
+def _alone(first: Execution) -> int:
+    """As many calls as are to be made where no other launch follows: that one had only its share of the time."""
+    cut = first.watcher.cut
+    return first.calls if cut is None else first.warmup + (first.calls - first.warmup) * cut.sharing
 
 
 def _is_better(second: Execution, first: Execution) -> bool:
@@ -234,7 +256,8 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     done = Execution(ran.command, attempt.more, calls, warmup, ending, profile, ran.samples, ran.watcher, stops)
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
-        raise ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
+        told = f"{done.failure(plan.entry)}; nothing was recorded"
+        raise NothingRecorded(told, interrupted=ending.interrupted)
     return done
 
 

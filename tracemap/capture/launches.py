@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.capture.disturbance import disturbed, together
 from tracemap.capture.enough import MOST_BYTES, Goal, Outcome, Why, still_changing
-from tracemap.capture.execution import Execution, Launch, timed_execution
+from tracemap.capture.execution import Execution, Launch, NothingRecorded, timed_execution
 from tracemap.capture.measured import Measured, measured
 from tracemap.capture.plan import Plan
 from tracemap.capture.sampling import samples_in_kernels
@@ -115,13 +115,17 @@ def launched(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progre
         try:
             again = timed_execution(plan, launch, connection, progress)
         except (ProgramFailed, RunEmpty, RunInvalid) as error:  # what was launched before is good, and stands
-            left_out.append(_left_out(launch, str(error)))
+            if isinstance(error, NothingRecorded) and error.interrupted:
+                executions[-1] = executions[-1].interrupted()
+            else:
+                left_out.append(_left_out(launch, str(error)))
             break
         if again.ending.interrupted:
-            executions[-1] = replace(executions[-1], ending=again.ending)
+            executions[-1] = executions[-1].interrupted()
             break
-        if again.ending.failed:
-            left_out.append(_left_out(launch, again.failure(plan.entry)))
+        if again.ending.failed or again.profile.invocations is UNKNOWN or again.diagnostics:
+            why = again.failure(plan.entry) if again.ending.failed else "its calls cannot be told apart"
+            left_out.append(_left_out(launch, why))
             break
         executions.append(again)
         taken.append(measured(again))
@@ -154,14 +158,17 @@ def _median(taken: Sequence[Measured]) -> Median:
 
 
 def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
-    """Why no more calls were made; None where their number was given, or the program failed."""
+    """Why no more calls were made; None where their number was given, or the program or a launch of it failed."""
     cuts = [each.watcher.cut for each in launches.executions]
     reasons = [cut.why for cut in cuts if cut is not None and cut.why is not None]
     if goal is None or len(reasons) < len(cuts) or launches.last.ending.failed:
         return None
     median, events = launches.median, launches.joined.events
+    why = _why(reasons, goal, median)
+    if launches.diagnostics and why not in {Why.PRECISION, Why.SAMPLES}:
+        return None  # neither is it enough, nor was all spent
     return Outcome(
-        why=_why(reasons, goal, median),
+        why=why,
         goal=goal,
         calls=sum(each.calls - each.warmup for each in launches.executions),
         median=median,

@@ -146,7 +146,7 @@ def _add_what_was_seen(
     if passes and not execution.ending.failed:
         progress("counting events")
         calls, more = execution.calls, execution.more
-        yield from add_counts(events, lambda profile: plan.command(profile, calls, more), passes)
+        yield from add_counts(events, lambda profile: plan.command(profile, calls, more), passes, plan.options.nice)
     if plan.sample_hz:  # after the counts, which are of dispatches only
         yield from _add_samples(plan, execution)
     if plan.request.caches is not None and not execution.ending.failed:
@@ -172,6 +172,8 @@ def _invocation(launches: Launches, found: Outcome | None) -> Invocation:
     why: Text = "iterations" if cut is None or cut.why is None else cut.why.value
     if found is not None:
         why = found.why.value
+    elif launches.diagnostics:
+        why = launches.diagnostics[0].slug
     return Invocation(median.value, median.low, median.high, UNKNOWN if launches.last.ending.failed else why)
 
 

@@ -41,7 +41,8 @@ class RecordOptions(CallOptions):
     launches: int = option(
         5,
         "Share --seconds out over so many launches, as where a process has its data in memory makes kernels slower or "
-        "faster; one alone where starting takes too long, and beside --sample, --counters, --keep-profile.",
+        "faster; one alone where starting takes too long, and beside --iterations, --sample, --counters, --cache-sim, "
+        "--keep-profile.",
         metavar="N",
         at_least=1,
         at_most=100,

@@ -54,13 +54,27 @@ def join_profiles(profiles: Sequence[Profile]) -> Joined:
     events, buffers = first.events, _Buffers(first)
     connection = events.connection
     for profile in profiles[1:]:
-        fill(connection, "renamed_buffers", {"id": "BIGINT", "new_id": "BIGINT"}, buffers.add(profile))
+        renamed = buffers.add(profile) or _of_calls(events, profile.events)
+        fill(connection, "renamed_buffers", {"id": "BIGINT", "new_id": "BIGINT"}, renamed)
         events.add_rows(_MORE.format(events=profile.events.name, before=events.name))
         connection.execute(f"DROP TABLE {profile.events.name}")
     fill(connection, "one_shot_buffers", {"id": "BIGINT", "program": "BIGINT"}, buffers.one_shot)
     events.rewrite(_COUNTED.format(events=events.name))
     connection.execute("DROP TABLE renamed_buffers; DROP TABLE one_shot_buffers")
     return Joined(events, buffers.programs, buffers.in_order)
+
+
+# Of devices that do not list their buffers: what is executed in a single call is made for it.
+_OF_CALLS: Final = """
+SELECT command_buffer_id, command_buffer_id + (SELECT coalesce(max(command_buffer_id), 0) FROM {before})
+FROM {events} WHERE command_buffer_id IS NOT NULL GROUP BY ALL HAVING count(DISTINCT invocation) = 1
+"""
+
+
+def _of_calls(before: EventTable, events: EventTable) -> list[tuple[int, int]]:
+    """As `_Buffers.add`, where the profile lists none."""
+    query = _OF_CALLS.format(before=before.name, events=events.name)
+    return [(int(number), int(new)) for number, new in before.connection.execute(query).fetchall()]
 
 
 class _Buffers:
