@@ -129,6 +129,8 @@ class OutputsDiffer(TracemapError):
 class ProgramFailed(TracemapError):
     """The measured program ended with an error or was killed."""
 
+    interrupted: bool = False
+    """Whether the user ended it."""
     exit_code = 1
     shows_program = True
     remedy = "read its own message; what was recorded until then is kept where the message says"

@@ -106,18 +106,6 @@ class _Attempt:
         return replace(self, name=f"{self.name}_repeated", is_repeated=True)
 
 
-class NothingRecorded(ProgramFailed):
-    """The program failed before anything was recorded.
-
-    Attributes:
-        interrupted: the user pressed Ctrl-C.
-    """
-
-    def __init__(self, message: str, *, interrupted: bool) -> None:
-        super().__init__(message)
-        self.interrupted = interrupted
-
-
 @dataclass(frozen=True)
 class Launch:
     """Which launch of the program it is, from 1, what is enough of it (None: calls are counted), and its profile."""
@@ -157,7 +145,7 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
             if _is_better(second, first) and plan.options.keep_profile:
                 shutil.copyfile(path, launch.profile)
     except (ProgramFailed, RunEmpty, RunInvalid) as error:  # the first execution was good, and stands
-        return first.interrupted() if isinstance(error, NothingRecorded) and error.interrupted else first
+        return first.interrupted() if isinstance(error, ProgramFailed) and error.interrupted else first
     if second.ending.interrupted:
         return replace(first, ending=second.ending)  # nothing else is to be run
     return replace(second, diagnostics=first.diagnostics) if _is_better(second, first) else first
@@ -256,8 +244,9 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     done = Execution(ran.command, attempt.more, calls, warmup, ending, profile, ran.samples, ran.watcher, stops)
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
-        told = f"{done.failure(plan.entry)}; nothing was recorded"
-        raise NothingRecorded(told, interrupted=ending.interrupted)
+        error = ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
+        error.interrupted = ending.interrupted
+        raise error
     return done
 
 

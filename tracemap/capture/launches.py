@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.capture.disturbance import disturbed, together
 from tracemap.capture.enough import MOST_BYTES, Goal, Outcome, Why, still_changing
-from tracemap.capture.execution import Execution, Launch, NothingRecorded, timed_execution
+from tracemap.capture.execution import Execution, Launch, timed_execution
 from tracemap.capture.measured import Measured, measured
 from tracemap.capture.plan import Plan
 from tracemap.capture.sampling import samples_in_kernels
@@ -115,7 +115,7 @@ def launched(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progre
         try:
             again = timed_execution(plan, launch, connection, progress)
         except (ProgramFailed, RunEmpty, RunInvalid) as error:  # what was launched before is good, and stands
-            if isinstance(error, NothingRecorded) and error.interrupted:
+            if isinstance(error, ProgramFailed) and error.interrupted:
                 executions[-1] = executions[-1].interrupted()
             else:
                 left_out.append(_left_out(launch, str(error)))
