@@ -147,7 +147,7 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     except (ProgramFailed, RunEmpty, RunInvalid) as error:  # the first execution was good, and stands
         return first.interrupted() if isinstance(error, ProgramFailed) and error.interrupted else first
     if second.ending.interrupted:
-        return replace(first, ending=second.ending)  # nothing else is to be run
+        return first.interrupted()
     return replace(second, diagnostics=first.diagnostics) if _is_better(second, first) else first
 
 
