@@ -188,6 +188,28 @@ def test_a_killed_program_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:
     check_salvaged(output)
 
 
+def is_paused(pid: int) -> bool:
+    """By the letter of man 5 proc_pid_stat."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+
+
+def test_ctrl_z_pauses_the_program_too(multifunc: Path, tmp_path: Path) -> None:
+    """As often as it comes; then both go on."""
+    output = tmp_path / "run.csv"
+    process = recording(multifunc, output)
+    both = (process.pid, *children_of(process.pid))
+    assert len(both) == 2
+    for _ in range(2):
+        process.send_signal(signal.SIGTSTP)
+        waited_for(lambda: all(map(is_paused, both)))
+        process.send_signal(signal.SIGCONT)
+        waited_for(lambda: not any(map(is_paused, both)))
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert not any(map(alive, both))
+    check_salvaged(output)
+
+
 def test_ctrl_c_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.csv"
     process = recording(multifunc, output)

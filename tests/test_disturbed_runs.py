@@ -6,21 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from tests.conftest import Built
+from tests.oracle.busy import spinning
 from tests.recording import request, sample
-from tests.support import command_line
 from tracemap.capture import disturbance
-from tracemap.capture.benchmark import run_program
 from tracemap.capture.disturbance import disturbed, look, observed, unseen
 from tracemap.capture.record import record
-from tracemap.errors import UsageInvalid
 from tracemap.measurements.circumstances import UNOBSERVED, Disturbance
 from tracemap.units import UNKNOWN, format_ns
 
@@ -46,19 +41,6 @@ go.set(); spin(); done.wait()
 say()
 leave.set()
 """
-
-
-@contextmanager
-def spinning(count: int) -> Iterator[None]:
-    """So many processes that want a processor all the time."""
-    command = [sys.executable, "-c", "while True: pass"]
-    running = [subprocess.Popen(command) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
 
 
 def told(process: subprocess.Popen[str]) -> list[int]:
@@ -180,14 +162,16 @@ def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> 
     assert (found is not None) == bool(said)
     assert found is None or said in found.message
     told = "" if found is None else found.message.partition("(unknown involuntary switches)")[2]
-    assert told == ("; record --nice -20 runs it ahead of other programs" if "waiting_ns" in changes and said else "")
+    assert told.startswith("; record --nice -20 runs it ahead of other programs, ") == (
+        "waiting_ns" in changes and bool(said)
+    )
     asked = disturbed(structs.replace(UNOBSERVED, **changes), niceness=-20)
     assert asked is None or "--nice" not in asked.message
 
 
 def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
     with spinning(2 * (os.cpu_count() or 1)):
-        asked = request(sample(made, "hand_attention"), tmp_path / "run.csv", precision=1e-6, seconds=2.0)
+        asked = request(sample(made, "hand_attention"), tmp_path / "run.csv", precision=1e-6, seconds=2.0, nice=0)
         recorded = record(asked)
     found = recorded.header.disturbance
     assert isinstance(found, Disturbance)
@@ -195,39 +179,6 @@ def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
     assert known(found.observed_ns) <= known(recorded.header.elapsed_ns)
     (told_of,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbed")
     assert told_of.startswith("the run was disturbed: its threads waited for a processor in ")
-
-
-@pytest.mark.parametrize("niceness", [7, 19])
-def test_a_program_runs_at_the_niceness_that_is_asked_for(niceness: int, made: Path, tmp_path: Path) -> None:
-    """As it says itself, and as the run's command does; what runs it keeps its own."""
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    asks = [sys.executable, "-c", "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"]
-    assert int(run_program(asks, niceness=niceness).printed) == niceness
-    assert int(run_program(asks).printed) == own
-    recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=3, nice=niceness))
-    assert recorded.header.command[:3] == ("nice", "-n", str(niceness))
-    assert os.getpriority(os.PRIO_PROCESS, 0) == own
-    with pytest.raises(UsageInvalid, match="nice is 20; it must be at least -20 and at most 19"):
-        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", nice=20))
-
-
-# Without the capability, which root has: PR_CAPBSET_DROP, CAP_SYS_NICE (linux/prctl.h, linux/capability.h).
-_WITHOUT_CAPABILITY = """
-import ctypes, os, resource, sys
-ctypes.CDLL(None).prctl(24, 23)
-resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-def test_a_niceness_that_the_system_does_not_grant_is_refused(built: Built, tmp_path: Path) -> None:
-    command = command_line("record", built("hand_mlp"), "--nice", "-5", "-o", tmp_path / "run.csv")
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_CAPABILITY, *command], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: --nice -5: this user may not run programs at that niceness, which ")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None:

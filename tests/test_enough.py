@@ -49,7 +49,7 @@ Times = npt.NDArray[Any]
 NEEDS_HOOK = pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
 
 _REASON = "(?:enough|as asked for, but of a disturbed run)"
-_ENOUGH = _REASON + r": median (.*) ± (.*) % within this run, after ([\d,]+) invocations(?: in 5 launches)?"
+_ENOUGH = _REASON + r": median (.*) ± (.*) % within this run, after ([\d,]+) invocations(?: in 10 launches)?"
 
 # ---- the interval
 

@@ -160,23 +160,26 @@ def test_what_is_spent_is_shared_where_starting_is_cheap() -> None:
     goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN, launches=5)
     assert goal.sharing(state()) == 5
     assert goal.sharing(state(loading_ms=500)) == 5
-    assert goal.sharing(state(loading_ms=501)) == 1
+    assert goal.sharing(state(loading_ms=501)) == 4
+    assert goal.sharing(state(loading_ms=1250)) == 2
+    assert goal.sharing(state(loading_ms=1251)) == 1
     assert goal.sharing(state(call_ms=83, calls=4)) == 5  # three are warm-up, in a quarter of a second
-    assert goal.sharing(state(call_ms=84, calls=4)) == 1
-    assert goal.sharing(state(call_ms=200, calls=2)) == 1
-    assert replace(goal, warmup=10).sharing(state(call_ms=26)) == 1
+    assert goal.sharing(state(call_ms=84, calls=4)) == 4
+    assert goal.sharing(state(call_ms=209, calls=4)) == 1
+    assert goal.sharing(state(call_ms=626, calls=2)) == 1  # so far
+    assert replace(goal, warmup=10).sharing(state(call_ms=26)) == 4
     assert replace(goal, launches=1).sharing(state()) == 1
     # Three calls of warm-up take a quarter of a launch's bytes, or more.
     assert goal.sharing(state(calls=12, size=MOST_BYTES // 5)) == 5
-    assert goal.sharing(state(calls=11, size=MOST_BYTES // 5)) == 1
+    assert goal.sharing(state(calls=11, size=MOST_BYTES // 5)) == 4
 
 
 def test_half_of_its_share_is_the_least_that_a_launch_measures() -> None:
     goal = Goal(0.02, seconds=1.0, sample_hz=0, warmup=0, launches=5)
     assert goal.reached(state(calls=99)) is None
     assert goal.reached(state(calls=100)) is Why.PRECISION
-    assert goal.reached(state(calls=400, loading_ms=101)) is None  # alone, it has all of the second
-    assert goal.reached(state(calls=500, loading_ms=101)) is Why.PRECISION
+    assert goal.reached(state(calls=499, loading_ms=251)) is None  # alone, it has all of the second
+    assert goal.reached(state(calls=500, loading_ms=251)) is Why.PRECISION
 
 
 def test_what_disturbed_launches_is_told_of_those_that_were_looked_at() -> None:

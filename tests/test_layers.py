@@ -141,6 +141,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "guarded",
                 "leash",
                 "machine",
+                "niceness",
                 "peaks",
             }
         ),

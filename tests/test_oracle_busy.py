@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.oracle.busy import AHEAD, MOST_APART, MOST_CHANGE, WITH, WITHOUT, Group, Shares, equal_ops, is_missed, judge
+from tests.oracle.busy import (
+    BESIDE,
+    BUSY,
+    MOST_APART,
+    MOST_CHANGE,
+    WITH,
+    WITHOUT,
+    Group,
+    Shares,
+    equal_ops,
+    is_missed,
+    judge,
+)
 
 GROUPS: dict[Group, list[str]] = {("g", str(number)): [f"a{number}", f"b{number}"] for number in range(7)}
 
@@ -74,15 +86,13 @@ def test_quiet_recordings_that_differ_are_told_and_excuse_no_busy_one() -> None:
     assert not judge(GROUPS, quiet, [shares(a6=0.045), shares(a6=0.045)]).missed
 
 
-def test_recordings_of_either_kind_are_judged() -> None:
+def test_recordings_at_defaults_are_judged() -> None:
     others: list[dict[str, float]] = [{}, {"a6": 0.06}, {"a0": 0.12}]
     steady, changed, apart = (judge(GROUPS, [shares()] * 2, [shares(**other)]) for other in others)
-    assert not is_missed({("busy", WITHOUT): steady})
-    assert is_missed({("busy", WITHOUT): changed})
-    assert is_missed({("busy", WITHOUT): changed, (AHEAD, WITHOUT): steady})
-    assert not is_missed({("busy", WITHOUT): steady, (AHEAD, WITHOUT): steady, ("busy", WITH): changed})
-    assert is_missed({("busy", WITHOUT): apart, (AHEAD, WITHOUT): steady})
-    assert is_missed({("busy", WITHOUT): steady, (AHEAD, WITHOUT): changed})
+    assert not is_missed({(BUSY, WITHOUT): steady})
+    assert is_missed({(BUSY, WITHOUT): changed})
+    assert is_missed({(BUSY, WITHOUT): apart, (BESIDE, WITHOUT): steady})
+    assert not is_missed({(BUSY, WITHOUT): steady, (BESIDE, WITHOUT): changed, (BUSY, WITH): changed})
 
 
 def test_equal_ops_are_told_by_name_scope_and_kernels() -> None:

@@ -9,9 +9,9 @@ minutes tell less: a virtual machine shares caches and cores with others, so tha
 looked for. By how much quiet recordings differ from the quiet ones around them is told beside, and judges nothing:
 where that is more than what is allowed, the machine is no place to look.
 
-What others leave of the caches makes kernels slower that live by them, in all of their calls, so that shares change in
-truth. So where the system lets a program run ahead of others, it is recorded on the busy machine with `--nice -20` as
-well; the same is asked of both.
+Recordings run the program ahead of others where the system allows it. There it is recorded on the busy machine with
+`--nice 0` as well, which is told beside and judges nothing: what others leave of the caches makes kernels slower that
+live by them, in all of their calls, so that shares change in truth.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from pathlib import Path
 import click
 
 from tests.support import SAMPLES, Json, command_line
-from tracemap.capture.benchmark import check_niceness
-from tracemap.errors import UsageInvalid
+from tracemap.capture.niceness import niceness_to_run_at
+from tracemap.units import UNKNOWN
 
 _MODEL = "jax_gpt2_4l"
 _LEADING = 5
 _SPINNING = 2
-_NICENESS = -20
 _QUIET = "quiet"
-AHEAD = "busy-ahead"
+BUSY = "busy"
+BESIDE = "busy, --nice 0"
 WITHOUT, WITH = "without disturbance", "with it"
 
 MOST_APART = 0.10
@@ -152,8 +152,9 @@ def shares_of(result: Json) -> Shares:
 
 @contextmanager
 def spinning(count: int) -> Iterator[None]:
-    """So many processes that always have something to do."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    """So many processes that always have something to do, each in a session of its own, as those of others are."""
+    spin = (sys.executable, "-c", "while True: pass")
+    others = [subprocess.Popen(spin, start_new_session=True) for _ in range(count)]
     try:
         yield
     finally:
@@ -164,15 +165,6 @@ def spinning(count: int) -> Iterator[None]:
 
 def _run(*words: str | Path) -> str:
     return subprocess.run(command_line(*words), check=True, capture_output=True, text=True, cwd=SAMPLES).stdout
-
-
-def may_run_ahead() -> bool:
-    """Whether the system lets a program run ahead of others."""
-    try:
-        check_niceness(_NICENESS)
-    except UsageInvalid:
-        return False
-    return True
 
 
 def _record(bundle: Path, run: Path, others: int, *words: str) -> None:
@@ -186,8 +178,8 @@ Found = Mapping[tuple[str, str], Judged]
 
 
 def is_missed(found: Found) -> bool:
-    """Whether a target is, of recordings of either kind."""
-    return any(each.missed for (_, costs), each in found.items() if costs == WITHOUT)
+    """Whether a target is, of recordings at defaults."""
+    return found[BUSY, WITHOUT].missed
 
 
 def measure(recordings: int, folder: Path) -> Found:
@@ -195,12 +187,12 @@ def measure(recordings: int, folder: Path) -> Found:
     bundle = folder / f"{_MODEL}.tracemap"
     _run("build", f"models/{_MODEL}.mlir", "--force", "-o", bundle)
     groups = equal_ops(json.loads(_run("show", bundle, "--format", "json")))
-    kinds: dict[str, tuple[int, tuple[str, ...]]] = {_QUIET: (0, ()), "busy": (_SPINNING, ())}
-    if may_run_ahead():
-        kinds[AHEAD] = (_SPINNING, ("--nice", str(_NICENESS)))
+    kinds: dict[str, tuple[int, tuple[str, ...]]] = {_QUIET: (0, ()), BUSY: (_SPINNING, ())}
+    if niceness_to_run_at(UNKNOWN) is not UNKNOWN:
+        kinds[BESIDE] = (_SPINNING, ("--nice", "0"))
     found: dict[tuple[str, str], list[Shares]] = defaultdict(list)
     for number, kind in enumerate((*tuple(kinds) * recordings, _QUIET)):
-        run = folder / f"{number:02}-{kind}.parquet"
+        run = folder / f"{number:02}.parquet"
         others, words = kinds[kind]
         _record(bundle, run, others, *words)
         for costs, flags in ((WITHOUT, ()), (WITH, ("--keep-disturbed",))):

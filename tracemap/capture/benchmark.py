@@ -20,6 +20,7 @@ from typing import IO, Final
 from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
 from tracemap.owned.children import Child, end, ended_within, path_word, start
 from tracemap.owned.ending import Ended, answer, interruptible
+from tracemap.owned.pausing import pausing_with_us
 from tracemap.toolchain import check_tool, find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
 
@@ -160,22 +161,6 @@ def profiling_flags(device: str, output: Path) -> list[str]:
     return [f"--device_profiling_mode={data}", f"{_PROFILE_FLAG}={path_word(output)}"]
 
 
-def check_niceness(niceness: Integer) -> None:
-    """Find out before the run whether the system lets this user run programs at a niceness; unknown: at its own.
-
-    Raises:
-        UsageInvalid: it does not.
-    """
-    if niceness is UNKNOWN:
-        return
-    trial = "import os, sys; os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[1]))"
-    if run_tool([sys.executable, "-I", "-S", "-c", trial, str(niceness)]).returncode:
-        raise UsageInvalid(
-            f"--nice {niceness}: this user may not run programs at that niceness, which root, the capability "
-            "CAP_SYS_NICE or the limit RLIMIT_NICE allow; leave it out, or name a higher one"
-        )
-
-
 Watch = Callable[[int], bool]
 """Told the process's id again and again while it runs; False ends it."""
 
@@ -207,7 +192,7 @@ def run_program(
 ) -> Ending:
     """Run a program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
 
-    Its niceness is our own where it is unknown; `check_niceness` says whether another can be had.
+    Its niceness is our own where it is unknown; see `tracemap.capture.niceness`.
 
     Raises:
         ToolMissing: it cannot be started.
@@ -225,7 +210,7 @@ def run_program(
 def _waited(child: Child, watch: Watch, every_s: float) -> bool:
     """Wait for the program; False if Ctrl-C cut it short."""
     try:
-        with interruptible():
+        with interruptible(), pausing_with_us(child.pid):
             try:
                 _watch(child, watch, every_s)
             finally:

@@ -67,7 +67,7 @@ def _measured(plan: Plan, names: Sequence[str], call_ns: Integer, progress: Prog
     calls = max(_FEWEST, min(_MOST, int(share_ns / about_ns)))
     for device in names:
         progress(f"timing {plan.entry.name} on {device}, {calls} calls")
-        ending = run_benchmark(plan.unprofiled(device, calls), niceness=plan.options.nice)
+        ending = run_benchmark(plan.unprofiled(device, calls), niceness=plan.niceness)
         ending.check(f"{plan.entry.name} on {device}")
         if not ending.means_ns:
             raise ProgramFailed(f"{plan.entry.name} on {device} did not say how long its calls took")

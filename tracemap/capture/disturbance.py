@@ -24,6 +24,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MUCH: Final = 0.1
 """From which share on a run is called disturbed. The time of a dispatch is that of its last worker: where workers wait
 for a tenth of the time that they want to run, what ops differ by in less than that may be the waiting alone."""
+_REMEDY: Final = "; record --nice -20 runs it ahead of other programs, where the system allows it (root, CAP_SYS_NICE)"
 _LONG_NS: Final = 1_000_000_000
 """What lasts for so long is looked at often enough, unless nothing tells when the calls were."""
 
@@ -102,10 +103,10 @@ def together(found: Sequence[Disturbance]) -> Disturbance:
 def disturbed(found: Disturbance, niceness: Integer = UNKNOWN) -> Diagnostic | None:
     """A sentence where a run was much disturbed: its threads waited for a processor, or the machine did.
 
-    Where others were ahead of it, it says what would help, unless the niceness was asked for already.
+    Where it stood behind others, it says what would help, unless the program has run at a niceness of its own.
     """
     waiting = _waiting(found)
-    remedy = "; record --nice -20 runs it ahead of other programs" if waiting and niceness is UNKNOWN else ""
+    remedy = _REMEDY if waiting and niceness is UNKNOWN else ""
     causes = [*waiting, *_stolen(found)]
     if not causes:
         return None

@@ -45,8 +45,8 @@ _LEAST_S = 0.5
 """How long calls of a launch are measured at least, or for half of what it may spend."""
 _LOADING, _FIRST_CALLS = 1 / 2, 1 / 4
 """Of what a launch may spend, the most that loading the program and its first calls may take where there are several,
-of time, and the calls of the profile, too:
-more would be waited for than is measured, or a handful of calls be all that is left."""
+of time, and the calls of the profile, too: more would be waited for than is measured, or a handful of calls be all that
+is left."""
 
 
 class Why(enum.StrEnum):
@@ -69,7 +69,7 @@ class Goal:
     `precision` is a share of the median; `sample_hz` how often a second a thread is sampled (0: it is not, and the
     precision decides, not the samples); `warmup` how many of the first calls are warm-up (unknown: until they are
     steady). `launches`: how many share `seconds`, and what is left of the profile's bytes, of which `recorded` were:
-    each has an equal part; where starting takes too long for that, the one that is running has it all.
+    each has an equal part; where starting takes too long for so many, there are fewer.
     """
 
     precision: float
@@ -92,16 +92,15 @@ class Goal:
         return Why.SECONDS if state.spent_ns >= self.seconds * 1e9 / sharing else None
 
     def sharing(self, state: State) -> int:
-        """How many launches share what may be spent, as far as one tells by now: it alone where starting it is dear."""
-        share_ns = self.seconds * 1e9 / self.launches
+        """How many launches share what may be spent, as far as one tells by now: fewer where starting one is dear."""
         warmup = self.warmup if isinstance(self.warmup, int) else LEAST_WARMUP
-        share_bytes = (MOST_BYTES - self.recorded) / self.launches
-        is_dear = (
-            state.loading_ns > _LOADING * share_ns
-            or state.first_ns(warmup) > _FIRST_CALLS * share_ns
-            or warmup * state.bytes > _FIRST_CALLS * share_bytes * max(1, state.calls)
+        seconds_ns, left_bytes = self.seconds * 1e9, MOST_BYTES - self.recorded
+        affordable = (
+            _LOADING * seconds_ns / max(1, state.loading_ns),
+            _FIRST_CALLS * seconds_ns / max(1, state.first_ns(warmup)),
+            _FIRST_CALLS * left_bytes * max(1, state.calls) / max(1, warmup * state.bytes),
         )
-        return 1 if is_dear else self.launches
+        return max(1, min(self.launches, *map(int, affordable)))
 
     def _is_enough(self, state: State, warmup: int) -> bool:
         if self.sample_hz:

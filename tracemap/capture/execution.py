@@ -258,7 +258,7 @@ def _run(plan: Plan, attempt: _Attempt, progress: Progress) -> _Ran:
     variables = _sampling(samples, plan.sample_hz)
     variables |= _noting_stops(stops, variables)
     watcher = Watcher(attempt.goal, attempt.path, samples, progress)
-    ending = run_benchmark(command, variables, watcher.watch, WATCH_S, plan.options.nice)
+    ending = run_benchmark(command, variables, watcher.watch, WATCH_S, plan.niceness)
     watcher.end()
     if watcher.cut is not None and not ending.interrupted:
         ending = replace(ending, status=0)  # we ended it

@@ -13,6 +13,7 @@ from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
 from tracemap.capture.flags import check_undecided
 from tracemap.capture.inputs import Input
 from tracemap.capture.kept import NOTHING_KEPT, Kept
+from tracemap.capture.niceness import niceness_to_run_at
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.errors import UsageInvalid
@@ -20,7 +21,7 @@ from tracemap.functions import Function
 from tracemap.options.call import CallOptions
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import is_stream
-from tracemap.units import UNKNOWN, Text, Unknown
+from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 FIXED_ITERATIONS: Final = 20
 """Measured calls where nothing else decides."""
@@ -62,6 +63,8 @@ class Plan:
     """For what is needed only until the run is written."""
     sample_hz: int
     """How often a second each thread is sampled; 0: it is not."""
+    niceness: Integer
+    """That the program runs at; unknown: at our own."""
 
     @property
     def options(self) -> RecordOptions:
@@ -142,7 +145,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     Raises:
         FunctionUnknown: no such function, or several and none named.
         InputInvalid: the inputs do not fit, or cannot be made up.
-        UsageInvalid: flags that do not go together.
+        UsageInvalid: flags that do not go together, or that the system does not allow.
     """
     options = request.options
     _check_ends(options)
@@ -154,7 +157,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     hz = options.sample_hz
     if isinstance(hz, Unknown):
         hz = enough_hz(options.seconds)
-    return Plan(request, profile, call, folder, hz)
+    return Plan(request, profile, call, folder, hz, niceness_to_run_at(options.nice))
 
 
 _HOW_OFTEN: Final = "see --iterations, --seconds and --precision"

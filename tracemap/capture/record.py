@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from tracemap._version import __version__
-from tracemap.capture.benchmark import check_niceness, check_profiles, count_workers
+from tracemap.capture.benchmark import check_profiles, count_workers
 from tracemap.capture.comparing import compared, devices_to_time
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
@@ -21,6 +21,7 @@ from tracemap.capture.execution import Execution
 from tracemap.capture.geometry import geometry, line_bytes
 from tracemap.capture.launches import Launches, launched, outcome
 from tracemap.capture.machine import this_machine
+from tracemap.capture.niceness import nice_words
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
@@ -74,7 +75,6 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         with reserved(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
     check_profiles()
-    check_niceness(request.options.nice)
     passes = _passes(request)
     with temporary_folder() as folder:
         progress("making inputs")
@@ -99,7 +99,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         about = list(_about(plan, launches))
         about += _add_what_was_seen(plan, launches, passes, progress)
         found = outcome(plan.goal, launches)
-        about += _about_end(found, launches, plan.options.nice)
+        about += _about_end(found, launches, plan.niceness)
         devices = () if ending.failed else compared(plan, launches.median.value, progress)
         progress("measuring the machine")
         header = structs.replace(_header(plan, launches, found, about), devices=devices)
@@ -146,7 +146,7 @@ def _add_what_was_seen(
     if passes and not execution.ending.failed:
         progress("counting events")
         calls, more = execution.calls, execution.more
-        yield from add_counts(events, lambda profile: plan.command(profile, calls, more), passes, plan.options.nice)
+        yield from add_counts(events, lambda profile: plan.command(profile, calls, more), passes, plan.niceness)
     if plan.sample_hz:  # after the counts, which are of dispatches only
         yield from _add_samples(plan, execution)
     if plan.request.caches is not None and not execution.ending.failed:
@@ -182,7 +182,7 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,
-        command=(*_ahead(plan.options.nice), *launches.first.command),
+        command=(*nice_words(plan.niceness), *launches.first.command),
         function=plan.entry.name,
         device=plan.device,
         workers=count_workers(plan.device, plan.flags),
@@ -204,11 +204,6 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
         machine=this_machine(),
     )
-
-
-def _ahead(niceness: Integer) -> tuple[str, ...]:
-    """How a shell would run a program at a niceness (POSIX `nice`, which adds to its own); unknown: as it is."""
-    return () if niceness is UNKNOWN else ("nice", "-n", str(niceness))
 
 
 def tools_used() -> tuple[str, ...]:

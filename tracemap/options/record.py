@@ -39,17 +39,17 @@ class RecordOptions(CallOptions):
     )
     seconds: float = option(5.0, "Measure no longer than this.", metavar="S", above=0, at_most=86_400)
     launches: int = option(
-        5,
+        10,
         "Share --seconds out over so many launches, as where a process has its data in memory makes kernels slower or "
-        "faster; one alone where starting takes too long, and beside --iterations, --sample, --counters, --cache-sim, "
-        "--keep-profile.",
+        "faster; fewer where starting takes long, and one alone beside --iterations, --sample, --counters, "
+        "--cache-sim, --keep-profile.",
         metavar="N",
         at_least=1,
         at_most=100,
     )
     nice: Integer = option(
         UNKNOWN,
-        "Run the program at this niceness: -20 is ahead of all others, where the system allows it.  [default: our own]",
+        "Run the program at this niceness.  [default: -20, ahead of all others, where the system allows it]",
         metavar="N",
         at_least=-20,
         at_most=19,
