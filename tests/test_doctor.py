@@ -40,6 +40,14 @@ def test_what_does_not_work_says_what_helps(found: Json) -> None:
         assert each["state"] == "works" or each["remedy"] or "built without" in each["found"], each
 
 
+def test_priority_is_what_the_system_grants(found: Json) -> None:
+    """As another program is granted it: that of coreutils."""
+    nice = subprocess.run(["nice", "-n", "-20", "nice"], capture_output=True, text=True, check=False)
+    row = ability(found, "priority")
+    assert (row["state"] == "works") == (nice.returncode == 0 and "cannot" not in nice.stderr)
+    assert bool(row["remedy"]) == (row["state"] != "works")
+
+
 def test_events_are_those_that_open(found: Json) -> None:
     tried = [check_event(event).opens for event in known_events()]
     row = ability(found, "events")

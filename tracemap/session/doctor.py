@@ -106,6 +106,7 @@ def _abilities() -> Iterator[Ability]:
     yield from _devices()
     yield _hook()
     yield _events()
+    yield _priority()
     yield _simulation()
     yield _browser()
     yield from (_module(*each) for each in _MODULES.items())
@@ -206,6 +207,18 @@ def _events() -> Ability:
     state = State.PARTLY if 0 < len(closed) < len(tried) else State.MISSING if closed else State.WORKS
     first = f"{next(iter(hidden))}: {next(iter(hidden.values()))}; tracemap events lists all" if hidden else ""
     return Ability("events", state, found, "record --counters, hook --events", first)
+
+
+def _priority() -> Ability:
+    def found() -> tuple[str, str]:
+        from tracemap.capture.niceness import AHEAD, may_run_at
+
+        if may_run_at(AHEAD):
+            return f"programs may run ahead of others, at niceness {AHEAD}", ""
+        remedy = f"run as root or with the capability CAP_SYS_NICE, or allow it (ulimit -e {20 - AHEAD})"
+        return "programs run beside others, which disturb what is measured", remedy
+
+    return _tried("priority", "record", found)
 
 
 def _simulation() -> Ability:
