@@ -210,6 +210,23 @@ def test_ctrl_z_pauses_the_program_too(multifunc: Path, tmp_path: Path) -> None:
     check_salvaged(output)
 
 
+def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run.parquet"
+    options = ("--function", "encode", "--seconds", "2", "--precision", "1e-6", "--launches", "1", "-o", run)
+    process = subprocess.Popen(interruptible("record", multifunc, *options), stderr=subprocess.PIPE, text=True)
+    profile = run.with_name(run.name + ".ireeprof")
+    waited_for(lambda: profile.exists() and profile.stat().st_size > 10_000)
+    process.send_signal(signal.SIGTSTP)
+    waited_for(lambda: is_paused(process.pid))
+    time.sleep(3)
+    process.send_signal(signal.SIGCONT)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    elapsed_ns = read_run(run).header.elapsed_ns
+    assert isinstance(elapsed_ns, int)
+    assert elapsed_ns > 4e9  # of which it was paused for three seconds
+
+
 def test_ctrl_c_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.csv"
     process = recording(multifunc, output)

@@ -17,7 +17,7 @@ from tracemap.capture import disturbance
 from tracemap.capture.disturbance import disturbed, look, observed, unseen
 from tracemap.capture.record import record
 from tracemap.measurements.circumstances import UNOBSERVED, Disturbance
-from tracemap.units import UNKNOWN, format_ns
+from tracemap.units import UNKNOWN, Integer, format_ns
 
 # Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.
 WORKING = """
@@ -162,11 +162,25 @@ def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> 
     assert (found is not None) == bool(said)
     assert found is None or said in found.message
     told = "" if found is None else found.message.partition("(unknown involuntary switches)")[2]
-    assert told.startswith("; record --nice -20 runs it ahead of other programs, ") == (
-        "waiting_ns" in changes and bool(said)
-    )
-    asked = disturbed(structs.replace(UNOBSERVED, **changes), niceness=-20)
-    assert asked is None or "--nice" not in asked.message
+    assert told.endswith(" ahead of others") == ("waiting_ns" in changes and bool(said))
+
+
+@pytest.mark.parametrize(
+    ("own", "niceness", "advice"),
+    [
+        (0, UNKNOWN, "; as root, or with the capability CAP_SYS_NICE, it runs ahead of others"),
+        (5, UNKNOWN, "; record --nice -10 runs it ahead of others"),
+        (0, 0, "; without --nice it runs ahead of others"),
+        (0, -10, ""),
+    ],
+)
+def test_what_would_help_is_said_where_something_would(
+    own: int, niceness: Integer, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disturbance, "own_niceness", lambda: own)
+    found = disturbed(structs.replace(UNOBSERVED, running_ns=1, waiting_ns=1), niceness)
+    assert found is not None
+    assert found.message.partition("(unknown involuntary switches)")[2] == advice
 
 
 def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:

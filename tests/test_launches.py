@@ -20,13 +20,16 @@ from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.capture import execution
 from tracemap.capture.benchmark import Ending, run_benchmark
 from tracemap.capture.disturbance import together
-from tracemap.capture.enough import MOST_BYTES, Goal, State, Why
+from tracemap.capture.enough import ENOUGH_SAMPLES, MOST_BYTES, Goal, State, Why
+from tracemap.capture.launches import _why
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.record import Recorded, record
 from tracemap.errors import ProgramFailed, UsageInvalid
 from tracemap.measurements.circumstances import UNOBSERVED
+from tracemap.measurements.ireeprof import records
 from tracemap.measurements.ireeprof.joining import join_profiles
 from tracemap.measurements.ireeprof.profile import Profile
+from tracemap.measurements.medians import Median
 from tracemap.measurements.runfile import read_run
 from tracemap.measurements.sql import open_database
 from tracemap.units import UNKNOWN
@@ -257,6 +260,34 @@ def test_a_launch_that_lost_records_is_made_again_for_all_of_the_time(made: Path
         assert isinstance(recorded.header.iterations, int)
         calls.append(recorded.header.iterations)
     assert calls[0] > 0.4 * calls[1]
+
+
+def test_launches_join_whose_profiles_differ_in_size(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of large ones are kept elsewhere than those that were there before."""
+    loaded = 0
+
+    def load(*given: Any, **named: Any) -> Profile:  # noqa: ANN401 - as load_profile has them
+        nonlocal loaded
+        loaded += 1
+        if loaded == 2:
+            monkeypatch.setattr(records, "_MOST_IN_MEMORY", 0)
+        return load_profile(*given, **named)
+
+    monkeypatch.setattr(execution, "load_profile", load)
+    asked = request(sample(made, "hand_mlp"), tmp_path / "run.parquet", seconds=8.0, precision=50.0, launches=3)
+    recorded = record(asked)
+    assert recorded.header.launches == loaded == 3
+    check_numbers(recorded)
+
+
+def test_samples_are_enough_that_turn_out_to_be() -> None:
+    """The program was ended as the time was spent; in the end there were more than it looked like."""
+    goal, median = Goal(0.02, seconds=2.0, sample_hz=999, warmup=UNKNOWN), Median(9, 100, 90, 120)
+    assert _why([Why.SECONDS], goal, median, ENOUGH_SAMPLES) is Why.SAMPLES
+    assert _why([Why.SECONDS], goal, median, ENOUGH_SAMPLES - 1) is Why.SECONDS
+    assert _why([Why.SECONDS], goal, median, UNKNOWN) is Why.SECONDS
 
 
 # ---- what fails

@@ -127,6 +127,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"sweeping", "tuning"}),
     ),
     "capture": (
+        frozenset({"leash"}),
+        frozenset({"niceness"}),
         frozenset(
             {
                 "benchmark",
@@ -139,9 +141,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "flags",
                 "geometry",
                 "guarded",
-                "leash",
                 "machine",
-                "niceness",
                 "peaks",
             }
         ),

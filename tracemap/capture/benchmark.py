@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
+from tracemap.capture.niceness import as_far_ahead, leashed
 from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
 from tracemap.owned.children import Child, end, ended_within, path_word, start
 from tracemap.owned.ending import Ended, answer, interruptible
@@ -40,7 +39,6 @@ _GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
 _BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
 _HOOK = "tracemap hook: "
 _WATCH_S = 1.0
-_LEASH = Path(__file__).with_name("leash.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +195,11 @@ def run_program(
     Raises:
         ToolMissing: it cannot be started.
     """
-    own = "" if niceness is UNKNOWN else str(niceness)
-    leashed = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), own, *command]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with interruptible():
-            child = start(leashed, apart=False, variables=variables, stdout=out, stderr=err)
-        interrupted = not _waited(child, watch, every_s)
+            child = start(leashed(command, niceness), apart=False, variables=variables, stdout=out, stderr=err)
+        with as_far_ahead(niceness):
+            interrupted = not _waited(child, watch, every_s)
         said = _own_words(_text(err))
         return Ending(child.returncode, UNKNOWN, said, interrupted, printed=_text(out))
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import structs
 
+from tracemap.capture.niceness import AHEAD, own_niceness
 from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.measurements.circumstances import UNOBSERVED, Disturbance
 from tracemap.units import UNKNOWN, Integer, format_count, format_ns, format_share, sum_of
@@ -24,7 +25,6 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MUCH: Final = 0.1
 """From which share on a run is called disturbed. The time of a dispatch is that of its last worker: where workers wait
 for a tenth of the time that they want to run, what ops differ by in less than that may be the waiting alone."""
-_REMEDY: Final = "; record --nice -20 runs it ahead of other programs, where the system allows it (root, CAP_SYS_NICE)"
 _LONG_NS: Final = 1_000_000_000
 """What lasts for so long is looked at often enough, unless nothing tells when the calls were."""
 
@@ -103,10 +103,11 @@ def together(found: Sequence[Disturbance]) -> Disturbance:
 def disturbed(found: Disturbance, niceness: Integer = UNKNOWN) -> Diagnostic | None:
     """A sentence where a run was much disturbed: its threads waited for a processor, or the machine did.
 
-    Where it stood behind others, it says what would help, unless the program has run at a niceness of its own.
+    Where it waited for others, it says what would help, unless it ran ahead of them. Its niceness is unknown where it
+    was ours.
     """
     waiting = _waiting(found)
-    remedy = _REMEDY if waiting and niceness is UNKNOWN else ""
+    remedy = _ahead(niceness) if waiting else ""
     causes = [*waiting, *_stolen(found)]
     if not causes:
         return None
@@ -114,6 +115,15 @@ def disturbed(found: Disturbance, niceness: Integer = UNKNOWN) -> Diagnostic | N
     load = found.load_percent
     loaded = f", load {load / 100:.1f}" if isinstance(load, int) else ""
     return Diagnostic(DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded}){remedy}")
+
+
+def _ahead(niceness: Integer) -> str:
+    """What runs the program ahead of others, where it was not."""
+    if niceness is not UNKNOWN:
+        return "; without --nice it runs ahead of others" if niceness >= 0 else ""
+    if own_niceness() == 0:
+        return "; as root, or with the capability CAP_SYS_NICE, it runs ahead of others"
+    return f"; record --nice {AHEAD} runs it ahead of others"
 
 
 def unseen(found: Disturbance, elapsed_ns: Integer) -> Diagnostic | None:

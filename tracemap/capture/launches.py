@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tracemap.capture.disturbance import disturbed, together
-from tracemap.capture.enough import MOST_BYTES, Goal, Outcome, Why, still_changing
+from tracemap.capture.enough import ENOUGH_SAMPLES, MOST_BYTES, Goal, Outcome, Why, still_changing
 from tracemap.capture.execution import Execution, Launch, timed_execution
 from tracemap.capture.measured import Measured, measured
 from tracemap.capture.plan import Plan
@@ -164,7 +164,8 @@ def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
     if goal is None or len(reasons) < len(cuts) or launches.last.ending.failed:
         return None
     median, events = launches.median, launches.joined.events
-    why = _why(reasons, goal, median)
+    samples = samples_in_kernels(events) if goal.sample_hz else UNKNOWN
+    why = _why(reasons, goal, median, samples)
     if launches.diagnostics and why not in {Why.PRECISION, Why.SAMPLES}:
         return None  # neither is it enough, nor was all spent
     return Outcome(
@@ -172,7 +173,7 @@ def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
         goal=goal,
         calls=sum(each.calls - each.warmup for each in launches.executions),
         median=median,
-        samples=samples_in_kernels(events) if goal.sample_hz else UNKNOWN,
+        samples=samples,
         changing=any(still_changing(each.times_ns, each.warmup, goal.precision) for each in launches.executions),
         bytes=sum(cut.bytes for cut in cuts if cut is not None),
         disturbed=disturbed(launches.disturbance) is not None,
@@ -180,8 +181,10 @@ def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
     )
 
 
-def _why(reasons: Sequence[Why], goal: Goal, median: Median) -> Why:
-    """Of several launches, that know together what each alone may not."""
+def _why(reasons: Sequence[Why], goal: Goal, median: Median, samples: Integer) -> Why:
+    """Of several launches, that know together what each alone may not; samples are counted at the end once more."""
+    if isinstance(samples, int) and samples >= ENOUGH_SAMPLES:
+        return Why.SAMPLES
     if len(reasons) == 1:
         return reasons[0]
     if median.error <= goal.precision:

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from tracemap.errors import UsageInvalid
-from tracemap.toolchain import run_tool
+from tracemap.options.record import LEAST_NICENESS
+from tracemap.owned.children import end, start
 from tracemap.units import UNKNOWN, Integer
 
-AHEAD: Final = -20
-"""The niceness of a program that runs ahead of all others (man 7 sched)."""
-_TRIAL = "import os, sys; os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[1]))"
+AHEAD: Final = LEAST_NICENESS
+"""Nine times as much of a processor as a program of niceness 0 gets beside it (kernel/sched/core.c,
+sched_prio_to_weight)."""
+_LEASH: Final = Path(__file__).with_name("leash.py")
+
+
+def own_niceness() -> int:
+    """What this process runs at."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def niceness_to_run_at(asked: Integer) -> Integer:
@@ -28,7 +38,7 @@ def niceness_to_run_at(asked: Integer) -> Integer:
         UsageInvalid: the system does not let this user run programs at the one that is asked for.
     """
     if asked is UNKNOWN:
-        return AHEAD if os.getpriority(os.PRIO_PROCESS, 0) == 0 and may_run_at(AHEAD) else UNKNOWN
+        return AHEAD if own_niceness() == 0 and may_run_at(AHEAD) else UNKNOWN
     if not may_run_at(asked):
         raise UsageInvalid(
             f"--nice {asked}: this user may not run programs at that niceness, which root, the capability "
@@ -38,10 +48,30 @@ def niceness_to_run_at(asked: Integer) -> Integer:
 
 
 def may_run_at(niceness: int) -> bool:
-    """Whether the system lets this user run programs at a niceness; tried by a program that does nothing else."""
-    return run_tool([sys.executable, "-I", "-S", "-c", _TRIAL, str(niceness)]).returncode == 0
+    """Whether the system lets this user run programs at a niceness; tried with one that does nothing."""
+    child = start(leashed([], niceness), apart=False)  # the leader of a group cannot begin a session
+    try:
+        child.wait()
+    finally:
+        end(child)
+    return child.returncode == 0
 
 
-def nice_words(niceness: Integer) -> tuple[str, ...]:
-    """How a shell runs a program at a niceness (POSIX `nice`, which adds to its own); unknown: as it is."""
-    return () if niceness is UNKNOWN else ("nice", "-n", str(niceness))
+def leashed(command: Sequence[str], niceness: Integer) -> list[str]:
+    """The command line of a program that dies with this process, and runs at a niceness; unknown: at our own."""
+    said = "" if niceness is UNKNOWN else str(niceness)
+    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), said, *command]
+
+
+@contextmanager
+def as_far_ahead(niceness: Integer) -> Iterator[None]:
+    """This thread, which watches a program, comes before others as that one does: it is to see when it was enough."""
+    own = own_niceness()
+    if niceness is UNKNOWN or niceness >= own:
+        yield
+        return
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, own)

@@ -21,7 +21,7 @@ from tracemap.capture.execution import Execution
 from tracemap.capture.geometry import geometry, line_bytes
 from tracemap.capture.launches import Launches, launched, outcome
 from tracemap.capture.machine import this_machine
-from tracemap.capture.niceness import nice_words
+from tracemap.capture.niceness import own_niceness
 from tracemap.capture.peaks import measure_peaks
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
@@ -29,6 +29,7 @@ from tracemap.capture.sampling import add_samples
 from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed
+from tracemap.measurements.circumstances import nice_words
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.model import Invocation, RunHeader
@@ -182,7 +183,7 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,
-        command=(*nice_words(plan.niceness), *launches.first.command),
+        command=(*nice_words(own_niceness() if plan.niceness is UNKNOWN else plan.niceness), *launches.first.command),
         function=plan.entry.name,
         device=plan.device,
         workers=count_workers(plan.device, plan.flags),

@@ -18,6 +18,7 @@ from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.hook.growing import GrowingSamples
 from tracemap.measurements.ireeprof.growing import GrowingProfile
 from tracemap.measurements.ireeprof.records import cut_profile
+from tracemap.owned.pausing import paused_ns
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count
 
@@ -62,7 +63,8 @@ class Watcher:
         self.cut: Cut | None = None
         self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
         self._path, self._profile = profile, GrowingProfile(profile)
-        self._launched_ns = time.monotonic_ns()
+        self._paused_before_ns = paused_ns()
+        self._launched_ns = time.monotonic_ns() - self._paused_before_ns
         self._calling_ns: Integer = UNKNOWN
         self._sampled = 0
 
@@ -94,15 +96,17 @@ class Watcher:
     def _state(self, calls: int) -> State:
         import numpy as np
 
-        begins, now = self._profile.begins_ns, time.monotonic_ns()
+        begins, now, paused = self._profile.begins_ns, time.monotonic_ns(), paused_ns()
         begun_ns = begins[0] if begins else now if isinstance(self._calling_ns, Unknown) else self._calling_ns
+        if not begins:
+            self._paused_before_ns = paused
         return State(
             calls=calls,
             times_ns=np.diff(np.array(begins[: calls + 1], dtype=np.int64)),
             samples=self._sampled,
             bytes=self._profile.bytes,
-            spent_ns=now - begun_ns,
-            loading_ns=max(0, begun_ns - self._launched_ns),
+            spent_ns=now - begun_ns - (paused - self._paused_before_ns),
+            loading_ns=max(0, begun_ns - self._paused_before_ns - self._launched_ns),
         )
 
     def _count_samples(self, goal: Goal, state: State) -> None:

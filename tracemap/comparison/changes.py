@@ -13,6 +13,7 @@ from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regro
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId, in_order
+from tracemap.measurements.circumstances import niceness_said
 from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
@@ -89,6 +90,7 @@ def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> I
         ("function", lambda run: run.function),
         ("line of the last-level cache", lambda run: run.line_bytes),
         ("clock", lambda run: run.clock.value),
+        ("niceness", lambda run: niceness_said(run.command)),
     )
     untold: dict[str, list[str]] = {"before": [], "after": []}
     for word, of in of_each:

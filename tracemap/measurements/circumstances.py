@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -62,3 +63,22 @@ class DeviceTime(Record, frozen=True):
     high_ns: Integer
     groups: Count
     calls: Annotated[Count, msgspec.Meta(description="In each group: 1, the median is that of single calls.")]
+
+
+_NICE: Final = ("nice", "-n")
+
+
+def nice_words(niceness: int) -> tuple[str, ...]:
+    """How a shell that runs at niceness 0 runs a program at another (POSIX `nice`)."""
+    return () if niceness == 0 else (*_NICE, str(niceness))
+
+
+def niceness_said(command: Sequence[str]) -> Text:
+    """The niceness that a run's command tells; unknown where there is no command.
+
+    >>> niceness_said(("nice", "-n", "-10", "iree-benchmark-module")), niceness_said(("iree-benchmark-module",))
+    ('-10', '0')
+    """
+    if not command:
+        return UNKNOWN
+    return command[2] if tuple(command[:2]) == _NICE and len(command) > 2 else "0"

@@ -110,7 +110,7 @@ def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
     """
     ((folder,),) = connection.execute("SELECT current_setting('temp_directory')").fetchall()
     connection.execute(f"ATTACH IF NOT EXISTS {literal(str(Path(folder) / 'rows.duckdb'))} AS compressed_rows")
-    connection.execute("USE compressed_rows")
+    connection.execute("SET search_path = 'compressed_rows.main,memory.main'")  # tables there are found as before
 
 
 @contextmanager

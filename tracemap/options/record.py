@@ -11,6 +11,8 @@ from tracemap.options.option import option
 from tracemap.units import UNKNOWN, Integer
 
 MOST_HZ: Final = 20_000
+LEAST_NICENESS: Final = -10
+"""A program ahead of others by more than that leaves too little of a single processor to what watches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ class RecordOptions(CallOptions):
     )
     nice: Integer = option(
         UNKNOWN,
-        "Run the program at this niceness.  [default: -20, ahead of all others, where the system allows it]",
+        "Run the program at this niceness.  [default: -10, ahead of others, where the system allows it]",
         metavar="N",
-        at_least=-20,
+        at_least=LEAST_NICENESS,
         at_most=19,
     )
     warmup: Integer = option(

@@ -1,13 +1,25 @@
-"""Programs that pause while we do."""
+"""Programs that pause while we do, and for how long that was."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+
+
+class _Pauses:
+    """Those of this process."""
+
+    ns = 0
+
+
+def paused_ns() -> int:
+    """How long this process was paused by Ctrl-Z while it ran programs."""
+    return _Pauses.ns
 
 
 @contextmanager
@@ -23,9 +35,11 @@ def pausing_with_us(pid: int) -> Iterator[None]:
 
     def pause(number: int, _: FrameType | None) -> None:
         _send(pid, signal.SIGSTOP)
+        begun_ns = time.monotonic_ns()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)  # here it pauses, until it is told to go on
         signal.signal(number, pause)
+        _Pauses.ns += time.monotonic_ns() - begun_ns
         _send(pid, signal.SIGCONT)
 
     signal.signal(signal.SIGTSTP, pause)
