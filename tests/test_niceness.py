@@ -17,11 +17,10 @@ from tests.support import SAMPLES, check_cli, command_line, json_cli
 from tests.test_disturbed_runs import known
 from tracemap.capture.benchmark import run_program
 from tracemap.capture.leash import groups_by_session
-from tracemap.capture.niceness import AHEAD, as_far_ahead, may_run_at, own_niceness
+from tracemap.capture.niceness import AHEAD, first_to_run, may_run_at, own_niceness
 from tracemap.capture.record import record
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.runfile import read_run
-from tracemap.units import UNKNOWN
 
 _GROUP = Path("/proc/self/autogroup")
 _OWN = os.getpriority(os.PRIO_PROCESS, 0)
@@ -150,11 +149,26 @@ def test_who_watches_it_gets_its_part_of_a_single_processor(built: Built, tmp_pa
     assert 1.5e9 < known(header.elapsed_ns) < 1e9 * (time.monotonic() - begun)
 
 
-def test_where_an_error_comes_our_own_niceness_is_back() -> None:
-    niceness = AHEAD if may_run_at(AHEAD) else UNKNOWN
-    with pytest.raises(AssertionError), as_far_ahead(niceness):
-        assert own_niceness() not in (AHEAD, _OWN)
-    assert own_niceness() == _OWN
+@NEEDS_PRIVILEGE
+def test_it_is_watched_by_one_that_comes_first_and_what_that_starts_does_not() -> None:
+    asks = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0) == os.SCHED_OTHER)"]
+    seen = []
+
+    def watch(_: int) -> bool:
+        seen.append(os.sched_getscheduler(0))
+        return True
+
+    done = run_program([sys.executable, "-c", "import time; time.sleep(0.5)"], {}, watch, 0.01, AHEAD)
+    assert done.status == 0
+    assert set(seen) == {os.SCHED_RR | os.SCHED_RESET_ON_FORK}
+    assert run_program(asks, niceness=AHEAD).printed == "True\n"
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_where_an_error_comes_we_run_as_before() -> None:
+    with pytest.raises(ZeroDivisionError), first_to_run(AHEAD):
+        _ = 1 // 0
+    assert (own_niceness(), os.sched_getscheduler(0)) == (_OWN, os.SCHED_OTHER)
 
 
 def test_runs_of_other_niceness_are_not_alike(built: Built, tmp_path: Path) -> None:

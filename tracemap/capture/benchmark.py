@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
-from tracemap.capture.niceness import as_far_ahead, leashed
+from tracemap.capture.niceness import first_to_run, leashed
 from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
 from tracemap.owned.children import Child, end, ended_within, path_word, start
 from tracemap.owned.ending import Ended, answer, interruptible
@@ -196,9 +196,9 @@ def run_program(
         ToolMissing: it cannot be started.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with interruptible():
-            child = start(leashed(command, niceness), apart=False, variables=variables, stdout=out, stderr=err)
-        with as_far_ahead(niceness):
+        with first_to_run(niceness):
+            with interruptible():
+                child = start(leashed(command, niceness), apart=False, variables=variables, stdout=out, stderr=err)
             interrupted = not _waited(child, watch, every_s)
         said = _own_words(_text(err))
         return Ending(child.returncode, UNKNOWN, said, interrupted, printed=_text(out))
