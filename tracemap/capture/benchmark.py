@@ -196,21 +196,23 @@ def run_program(
         ToolMissing: it cannot be started.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with first_to_run(niceness):
-            with interruptible():
-                child = start(leashed(command, niceness), apart=False, variables=variables, stdout=out, stderr=err)
-            interrupted = not _waited(child, watch, every_s)
+        with first_to_run(niceness), interruptible():
+            child = start(leashed(command, niceness), apart=False, variables=variables, stdout=out, stderr=err)
+        interrupted = not _waited(child, watch, every_s, niceness)
         said = _own_words(_text(err))
         return Ending(child.returncode, UNKNOWN, said, interrupted, printed=_text(out))
 
 
-def _waited(child: Child, watch: Watch, every_s: float) -> bool:
+def _waited(child: Child, watch: Watch, every_s: float, niceness: Integer) -> bool:
     """Wait for the program; False if Ctrl-C cut it short."""
     try:
         with interruptible(), pausing_with_us(child.pid):
             try:
-                _watch(child, watch, every_s)
+                with first_to_run(niceness):
+                    _watch(child, watch, every_s)
             finally:
+                # Not as one of real time: the kernel, which clears what was read of /proc, waits for another by turning
+                # in a loop, and that other would not get the processor.
                 end(child)
     except (KeyboardInterrupt, Ended) as error:
         if isinstance(error, Ended) and error.number != signal.SIGINT:
@@ -224,6 +226,7 @@ def _watch(child: Child, watch: Watch, every_s: float) -> None:
     """Wait until the program has ended, or is to be ended."""
     while not ended_within(child, every_s):
         if not watch(child.pid):
+            child.kill()
             return
 
 
