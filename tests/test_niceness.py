@@ -28,11 +28,10 @@ NEEDS_PRIVILEGE = pytest.mark.skipif(not may_run_at(AHEAD), reason="this user ma
 GROUPS_BY_SESSION = pytest.mark.skipif(not groups_by_session(), reason="this kernel does not group programs by session")
 NEEDS_USUAL = pytest.mark.skipif(_OWN != 0, reason="the tests run at a niceness of their own")
 
-# Without some capabilities, which root has: PR_CAPBSET_DROP (linux/prctl.h, linux/capability.h).
+# Without a capability, which root has: PR_CAPBSET_DROP (linux/prctl.h, linux/capability.h).
 _WITHOUT = """
 import ctypes, os, resource, sys
-for number in map(int, sys.argv[1].split(",")):
-    ctypes.CDLL(None).prctl(24, number)
+ctypes.CDLL(None).prctl(24, int(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
 os.execv(sys.argv[2], sys.argv[2:])
 """
@@ -163,6 +162,19 @@ def test_it_is_watched_by_one_that_comes_first_and_what_that_starts_does_not() -
     assert set(seen) == {os.SCHED_RR | os.SCHED_RESET_ON_FORK}
     assert run_program(asks, niceness=AHEAD).printed == "True\n"
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@NEEDS_PRIVILEGE
+def test_who_may_not_take_the_reset_at_forks_back_still_stops_being_first() -> None:
+    """As users whom a limit (RLIMIT_RTPRIO) allows to be first, and no capability to take that back."""
+    asks = (
+        "import os; from tracemap.capture import niceness as n; n._come_with_others(); print(os.sched_getscheduler(0))"
+    )
+    first = "import os, sys; os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1)); "
+    command = without(_SYS_NICE, sys.executable, "-c", asks)
+    script = f"{first}os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
 
 
 def test_where_an_error_comes_we_run_as_before() -> None:

@@ -226,7 +226,7 @@ def _watch(child: Child, watch: Watch, every_s: float) -> None:
     """Wait until the program has ended, or is to be ended."""
     while not ended_within(child, every_s):
         if not watch(child.pid):
-            child.kill()
+            child.kill()  # here, where we come before it, see `first_to_run`; `end` is called where we may not
             return
 
 

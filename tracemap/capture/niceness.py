@@ -42,7 +42,7 @@ def niceness_to_run_at(asked: Integer) -> Integer:
     if not may_run_at(asked):
         raise UsageInvalid(
             f"--nice {asked}: this user may not run programs at that niceness, which root, the capability "
-            "CAP_SYS_NICE or the limit RLIMIT_NICE allow; leave it out, or name a higher one"
+            "CAP_SYS_NICE or the limits RLIMIT_NICE and RLIMIT_RTPRIO allow; leave it out, or name a higher one"
         )
     return asked
 
@@ -78,7 +78,7 @@ def first_to_run(niceness: Integer) -> Iterator[None]:
     try:
         yield
     finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        _come_with_others()
 
 
 def _come_first() -> bool:
@@ -86,7 +86,7 @@ def _come_first() -> bool:
 
     Where somebody else had this process scheduled in another way than usual, that stays.
     """
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+    if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
         return False
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -95,8 +95,15 @@ def _come_first() -> bool:
     return True
 
 
+def _come_with_others() -> None:
+    try:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    except PermissionError:  # without the capability, who has asked for a reset at forks keeps it (man 7 sched)
+        os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+
+
 def _may_be_first() -> bool:
     if not _come_first():
         return False
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    _come_with_others()
     return True

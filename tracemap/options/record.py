@@ -12,7 +12,7 @@ from tracemap.units import UNKNOWN, Integer
 
 MOST_HZ: Final = 20_000
 LEAST_NICENESS: Final = -10
-"""A program ahead of others by more than that leaves too little of a single processor to what watches it."""
+"""A program ahead of others by more than that would leave them next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)

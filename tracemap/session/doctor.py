@@ -215,7 +215,7 @@ def _priority() -> Ability:
 
         if may_run_at(AHEAD):
             return f"programs may run ahead of others, at niceness {AHEAD}", ""
-        remedy = f"run as root or with the capability CAP_SYS_NICE, or allow it (ulimit -e {20 - AHEAD})"
+        remedy = f"run as root or with the capability CAP_SYS_NICE, or allow it (ulimit -e {20 - AHEAD} -r 1)"
         return "programs run beside others, which disturb what is measured", remedy
 
     return _tried("priority", "record", found)
