@@ -29,7 +29,7 @@ def shares(**other: float) -> Shares:
 
 def test_recordings_that_differ_little_are_within_all_targets() -> None:
     judged = judge(GROUPS, [shares()] * 3, [shares(a0=0.104), shares(b2=0.082)])
-    assert (judged.same_leaders, judged.same_places, judged.recordings) == (2, 2, 2)
+    assert (judged.same_leaders, judged.same_order, judged.same_places, judged.recordings) == (2, 2, 2, 2)
     assert judged.apart_quiet == 0
     assert judged.apart_busy == pytest.approx(0.004 / 0.102)
     assert judged.change == pytest.approx(0.04)
@@ -40,6 +40,7 @@ def test_recordings_that_differ_little_are_within_all_targets() -> None:
     ("busy", "of"),
     [
         (shares(a4=0.056, b4=0.056, a5=0.0565, b5=0.0565), "leaders"),
+        (shares(a0=0.0945, b0=0.0945, a1=0.095, b1=0.095), "order"),
         (shares(a0=0.096 * (1 + MOST_APART), b0=0.1), "nothing"),
         (shares(a0=0.1 * (1 + MOST_APART), b0=0.094), "apart"),
         (shares(a6=0.04 * (1.01 + MOST_CHANGE)), "change"),
@@ -49,18 +50,27 @@ def test_each_target_can_be_missed(busy: Shares, of: str) -> None:
     judged = judge(GROUPS, [shares()] * 2, [busy])
     assert judged.missed == (of != "nothing")
     assert (judged.same_leaders == 1) == (of != "leaders")
+    assert (judged.same_order == 1) == (of != "order")
     assert (judged.apart_busy > MOST_APART) == (of == "apart")
     assert (judged.change > MOST_CHANGE) == (of == "change")
 
 
-def test_only_groups_that_are_next_to_equal_may_change_places() -> None:
-    """The first costs a ninth more than the second, the fifth a fifth more than the sixth."""
-    change = judge(GROUPS, [shares()] * 2, [shares(a0=0.09, b0=0.09, a1=0.1, b1=0.1)])
-    assert (change.same_leaders, change.same_places) == (1, 0)
-    change = judge(GROUPS, [shares()] * 2, [shares(a4=0.05, b4=0.05, a5=0.055, b5=0.055)])
-    assert (change.same_leaders, change.same_places) == (0, 0)
-    # The first is more than 15 % from the third, whatever lies between them.
-    assert judge(GROUPS, [shares()] * 2, [shares(a0=0.079, b0=0.079)]).same_leaders == 0
+def test_only_groups_that_change_places_among_quiet_recordings_may() -> None:
+    changed = shares(a0=0.0945, b0=0.0945, a1=0.095, b1=0.095)
+    judged = judge(GROUPS, [shares(), changed, shares()], [shares(), changed])
+    assert (judged.same_leaders, judged.same_order, judged.same_places) == (2, 2, 1)
+    assert not judged.missed
+    # The third, which no quiet recording has before the first, may not.
+    third = judge(GROUPS, [shares(), changed, shares()], [shares(a0=0.0795, b0=0.0795), shares()])
+    assert (third.same_leaders, third.same_order) == (2, 1)
+
+
+def test_which_groups_lead_is_strict() -> None:
+    """Even where quiet recordings do not agree on it."""
+    changed = shares(a4=0.0545, b4=0.0545, a5=0.055, b5=0.055)
+    judged = judge(GROUPS, [shares(), changed, shares()], [changed, shares()])
+    assert (judged.same_leaders, judged.same_order) == (1, 2)
+    assert judged.missed
 
 
 def test_what_leads_is_told_by_the_median_of_quiet_recordings() -> None:

@@ -2,12 +2,12 @@
 
 A model of four equal layers, that of `make demo`, is recorded as it is there, while two processes spin and while none
 does, in turn. Ops that do the same in each layer are a group of equal ops: the same five groups must lead every time,
-in the same order, of which only groups are free that lie closer to each other in quiet recordings than shares may
-change at all; ops of a group must not lie further apart than in quiet recordings, and no op of more than a hundredth of
-the whole may have another share of it than in the quiet recordings right before and right behind. Those of other
-minutes tell less: a virtual machine shares caches and cores with others, so that shares drift by more than what is
-looked for. By how much quiet recordings differ from the quiet ones around them is told beside, and judges nothing:
-where that is more than what is allowed, the machine is no place to look.
+and of two of which one costs more in each of the quiet recordings, that one must; ops of a group must not lie further
+apart than in quiet recordings, and no op of more than a hundredth of the whole may have another share of it than in the
+quiet recordings right before and right behind. Those of other minutes tell less: a virtual machine shares caches and
+cores with others, so that shares drift by more than what is looked for. By how much quiet recordings differ from the
+quiet ones around them is told beside, and judges nothing: where that is more than what is allowed, the machine is no
+place to look.
 
 Recordings run the program ahead of others where the system allows it. There it is recorded on the busy machine with
 `--nice 0` as well, which is told beside and judges nothing: what others leave of the caches makes kernels slower that
@@ -26,7 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import click
@@ -59,9 +59,11 @@ class Judged:
     """What recordings on a busy machine tell beside quiet ones."""
 
     same_leaders: int
-    """Recordings that keep the order of the groups that lead, and of what comes after these."""
+    """Recordings in which the same groups lead."""
+    same_order: int
+    """Recordings that keep what all quiet ones say of the order of these groups."""
     same_places: int
-    """Of these, those in which groups that are next to equal keep it too; judges nothing."""
+    """Recordings that keep the order of all, those too that change places among quiet ones; judges nothing."""
     recordings: int
     apart_quiet: float
     apart_busy: float
@@ -72,8 +74,9 @@ class Judged:
     @property
     def missed(self) -> bool:
         """Whether a target is."""
+        ranked = self.same_leaders == self.same_order == self.recordings
         apart = self.apart_busy > self.apart_quiet + MOST_APART
-        return self.same_leaders < self.recordings or apart or self.change > MOST_CHANGE
+        return not ranked or apart or self.change > MOST_CHANGE
 
 
 def judge(groups: Mapping[Group, Sequence[str]], quiet: Sequence[Shares], busy: Sequence[Shares]) -> Judged:
@@ -83,9 +86,11 @@ def judge(groups: Mapping[Group, Sequence[str]], quiet: Sequence[Shares], busy: 
     """
     usual = {op: statistics.median(each[op] for each in quiet) for op in quiet[0]}
     leading = leaders(groups, usual)
+    agreed = frozenset.intersection(*(order(groups, leading, each) for each in quiet))
     large = [op for op, share in usual.items() if share > _LARGE]
     return Judged(
-        same_leaders=sum(keeps_order(groups, usual, each) for each in busy),
+        same_leaders=sum(set(leaders(groups, each)) == set(leading) for each in busy),
+        same_order=sum(agreed <= order(groups, leading, each) for each in busy),
         same_places=sum(leaders(groups, each) == leading for each in busy),
         recordings=len(busy),
         apart_quiet=max(apart(groups, leading, each) for each in quiet),
@@ -97,18 +102,20 @@ def judge(groups: Mapping[Group, Sequence[str]], quiet: Sequence[Shares], busy: 
 
 def leaders(groups: Mapping[Group, Sequence[str]], shares: Shares) -> list[Group]:
     """The groups that cost most, the costliest first."""
-    return sorted(groups, key=lambda group: -sum(shares[op] for op in groups[group]))[:_LEADING]
+    return sorted(groups, key=lambda group: -cost(groups[group], shares))[:_LEADING]
 
 
-def keeps_order(groups: Mapping[Group, Sequence[str]], usual: Shares, shares: Shares) -> bool:
-    """Whether each group that leads costs more than all that cost less by more than shares may change."""
-    usually, now = ({group: sum(of[op] for op in groups[group]) for group in groups} for of in (usual, shares))
-    return all(
-        now[leader] > now[group]
-        for leader in leaders(groups, usual)
-        for group in groups
-        if usually[leader] > (1 + MOST_CHANGE) * usually[group]
-    )
+def order(
+    groups: Mapping[Group, Sequence[str]], among: Sequence[Group], shares: Shares
+) -> frozenset[tuple[Group, Group]]:
+    """Of each two of these groups, which one costs more than which other."""
+    costs = {group: cost(groups[group], shares) for group in among}
+    return frozenset((more, less) for more, less in permutations(among, 2) if costs[more] > costs[less])
+
+
+def cost(ops: Sequence[str], shares: Shares) -> float:
+    """What a group costs, of the work of all ops."""
+    return sum(shares[op] for op in ops)
 
 
 def apart(groups: Mapping[Group, Sequence[str]], among: Sequence[Group], shares: Shares) -> float:
@@ -207,10 +214,10 @@ def measure(recordings: int, folder: Path) -> Found:
 
 def table(judged: Found) -> str:
     """The judgements as a table of Markdown."""
-    heads = ["same five groups lead", "the next to equal too", "equal ops apart: quiet", "busy"]
-    rows = [f"| recordings | costs | {' | '.join(heads)} | shares change by: quiet | busy |", "|---" * 8 + "|"]
+    heads = ["same five groups lead", "in the order that quiet ones agree on", "in all of it", "equal ops apart: quiet"]
+    rows = [f"| recordings | costs | {' | '.join(heads)} | busy | shares change by: quiet | busy |", "|---" * 9 + "|"]
     for (kind, costs), each in judged.items():
-        leading = f"{each.same_leaders} of {each.recordings} | {each.same_places}"
+        leading = f"{each.same_leaders} of {each.recordings} | {each.same_order} | {each.same_places}"
         told = (each.apart_quiet, each.apart_busy, each.change_quiet, each.change)
         numbers = " | ".join(f"{number:.0%}" for number in told)
         rows.append(f"| {kind} | {costs} | {leading} | {numbers} |")
