@@ -169,9 +169,9 @@ def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> 
     ("own", "niceness", "advice"),
     [
         (0, UNKNOWN, "; as root, or with the capability CAP_SYS_NICE, it runs ahead of others"),
-        (5, UNKNOWN, "; record --nice -10 runs it ahead of others"),
+        (5, UNKNOWN, "; record --nice -20 runs it ahead of others"),
         (0, 0, "; without --nice it runs ahead of others"),
-        (0, -10, ""),
+        (0, -20, ""),
     ],
 )
 def test_what_would_help_is_said_where_something_would(

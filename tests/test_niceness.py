@@ -52,8 +52,8 @@ def test_a_program_runs_at_the_niceness_that_is_asked_for(niceness: int, made: P
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=3, nice=niceness))
     assert recorded.header.command[:3] == ("nice", "-n", str(niceness))
     assert os.getpriority(os.PRIO_PROCESS, 0) == _OWN
-    with pytest.raises(UsageInvalid, match="nice is -11; it must be at least -10 and at most 19"):
-        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", nice=-11))
+    with pytest.raises(UsageInvalid, match="nice is -21; it must be at least -20 and at most 19"):
+        record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", nice=-21))
 
 
 @GROUPS_BY_SESSION
@@ -81,7 +81,7 @@ def test_it_gets_the_processor_before_programs_of_other_sessions() -> None:
 @NEEDS_USUAL
 def test_a_recorded_program_runs_ahead_of_others(made: Path, tmp_path: Path) -> None:
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=3))
-    assert recorded.header.command[:3] == ("nice", "-n", "-10")
+    assert recorded.header.command[:3] == ("nice", "-n", "-20")
 
 
 def test_it_runs_as_we_do_where_the_system_does_not_grant_more(built: Built, tmp_path: Path) -> None:

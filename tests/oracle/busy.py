@@ -1,13 +1,13 @@
 """Whether costs of ops stand on a busy machine: `python -m tests.oracle.busy --recordings 20`.
 
 A model of four equal layers, that of `make demo`, is recorded as it is there, while two processes spin and while none
-does, in turn. Ops that do the same in each layer are a group of equal ops: the same five groups must lead every time,
-and of two of which one costs more in each of the quiet recordings, that one must; ops of a group must not lie further
-apart than in quiet recordings, and no op of more than a hundredth of the whole may have another share of it than in the
-quiet recordings right before and right behind. Those of other minutes tell less: a virtual machine shares caches and
-cores with others, so that shares drift by more than what is looked for. By how much quiet recordings differ from the
-quiet ones around them is told beside, and judges nothing: where that is more than what is allowed, the machine is no
-place to look.
+does, in turn. Ops that do the same in each layer are a group of equal ops; one that has no equal is none. The same five
+groups must lead every time, and of two of them of which one costs more in each quiet recording, that one must. Ops of a
+group must not lie further apart than in quiet recordings, and no op of more than a hundredth of the whole may have
+another share of it than in the quiet recordings right before and right behind. Those of other minutes tell less: a
+virtual machine shares caches and cores with others, so that shares drift by more than what is looked for. By how much
+quiet recordings differ from the quiet ones around them is told beside, and judges nothing: where that is more than what
+is allowed, the machine is no place to look.
 
 Recordings run the program ahead of others where the system allows it. There it is recorded on the busy machine with
 `--nice 0` as well, which is told beside and judges nothing: what others leave of the caches makes kernels slower that
@@ -147,7 +147,7 @@ def equal_ops(shown: Json) -> dict[Group, list[str]]:
             own: Group = (op["name"], *op["sites"])
             found[op["name"], scope, str(alike[own]), *(kernel_of[place] for place in op["sites"])].append(op["id"])
             alike[own] += 1
-    return dict(found)
+    return {group: ops for group, ops in found.items() if len(ops) > 1}
 
 
 def shares_of(result: Json) -> Shares:

@@ -76,8 +76,8 @@ def nice_words(niceness: int) -> tuple[str, ...]:
 def niceness_said(command: Sequence[str]) -> Text:
     """The niceness that a run's command tells; unknown where there is no command.
 
-    >>> niceness_said(("nice", "-n", "-10", "iree-benchmark-module")), niceness_said(("iree-benchmark-module",))
-    ('-10', '0')
+    >>> niceness_said(("nice", "-n", "-20", "iree-benchmark-module")), niceness_said(("iree-benchmark-module",))
+    ('-20', '0')
     """
     if not command:
         return UNKNOWN

@@ -11,8 +11,8 @@ from tracemap.options.option import option
 from tracemap.units import UNKNOWN, Integer
 
 MOST_HZ: Final = 20_000
-LEAST_NICENESS: Final = -10
-"""A program ahead of others by more than that would leave them next to nothing."""
+LEAST_NICENESS: Final = -20
+"""Ahead of all others that are not of real time (man 7 sched)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RecordOptions(CallOptions):
     )
     nice: Integer = option(
         UNKNOWN,
-        "Run the program at this niceness.  [default: -10, ahead of others, where the system allows it]",
+        "Run the program at this niceness.  [default: -20, ahead of others, where the system allows it]",
         metavar="N",
         at_least=LEAST_NICENESS,
         at_most=19,
