@@ -18,6 +18,9 @@ from tracemap.toolchain import find_tool
 
 BUNDLE = "model.tracemap"
 MODULE = "module.vmfb"
+"""In the bundle."""
+SMALL_MODULE = "small.vmfb"
+"""Of one kernel of a loop: all of what a larger one has, read in a tenth of the time."""
 RUN = "run.parquet"
 CSV = "run.csv"
 PROFILE = "run.ireeprof"
@@ -50,6 +53,17 @@ OTHER, OTHER_RUN = "other/model.tracemap", "other/run.parquet"
 _MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 _FLAGFILE = SAMPLES / "flags" / "hand_mlp.flags"
 
+_SMALL = """func.func @small(%x: tensor<4096xf32>, %y: tensor<4096xf32>) -> tensor<4096xf32> {
+  %sum = stablehlo.add %x, %y : tensor<4096xf32>
+  return %sum : tensor<4096xf32>
+}
+"""
+# Work that calls itself what it needs, and what lies in another object.
+_COUNTED = """#include <unistd.h>
+__attribute__((noinline)) static int half(int of) { return of / 2 + (int)getpid(); }
+__attribute__((noinline)) int work(int times) { int sum = 0; while (times--) sum += half(times); return sum; }
+int main(int count, char **words) { return words[0] == 0 ? work(count) : work(count + 4) & 0; }
+"""
 _LOCATIONS = r"""loc("/a/model.py":12:7 to :19)
 loc(callsite("f"("a.py":1:2) at callsite("g"("b.py":3:4 to 5:6) at unknown)))
 loc(fused<"meta">["x.mlir":1:1, "layer.0/attention"("m.py":2:3), fused["y":4:5, #dialect.place<a, <b>>]])
@@ -74,7 +88,7 @@ def make_inputs(folder: Path) -> None:
     folder.mkdir(parents=True)
     bundle = folder / BUNDLE
     check_cli("build", _MODEL, "--remarks", "-o", bundle)
-    shutil.copy(bundle / MODULE, folder / MODULE)
+    _make_small_module(folder)
     inside = ("--sample", "4000") if _can_compile() else ()
     recorded = ("record", bundle, "--flagfile", _FLAGFILE, "--iterations", "40", "--warmup", "1")
     check_cli(*recorded, *inside, "-o", folder / RUN)
@@ -88,8 +102,15 @@ def make_inputs(folder: Path) -> None:
     _make_profile(folder)
     if _can_compile():
         _make_calls(folder)
-    if shutil.which("valgrind"):
+    if _can_compile() and shutil.which("valgrind"):
         _make_counts(folder)
+
+
+def _make_small_module(folder: Path) -> None:
+    model = folder / "small.mlir"
+    model.write_text(_SMALL, encoding="utf-8")
+    check_cli("build", model, "-o", folder / "small.tracemap")
+    shutil.copy(folder / "small.tracemap" / MODULE, folder / SMALL_MODULE)
 
 
 def _make_store(folder: Path) -> None:
@@ -151,14 +172,15 @@ def _make_texts(folder: Path) -> None:
 
 def _make_profile(folder: Path) -> None:
     profile, export = folder / PROFILE, folder / EXPORT
-    command = support.tool_command("iree-run-module", folder / MODULE, "local-task", support.PROFILING)
+    module = folder / BUNDLE / MODULE
+    command = support.tool_command("iree-run-module", module, "local-task", support.PROFILING)
     support.run([*command, f"--device_profiling_output={profile}"])
     support.run([find_tool("iree-profile"), "export", "--format=ireeperf-jsonl", f"--output={export}", profile])
     for name, *options in ((REPORT,), (REPORTED_EVENTS, "--dispatch_events")):
         printed = support.run([find_tool("iree-profile"), "dispatch", "--format=jsonl", *options, profile])
         (folder / name).write_text(printed, encoding="utf-8")
     statistics = ("--dispatch_statistics=true", "--benchmark_format=json")
-    command = support.tool_command("iree-benchmark-module", folder / MODULE, "local-task", *statistics)
+    command = support.tool_command("iree-benchmark-module", module, "local-task", *statistics)
     (folder / DISPATCH_STATISTICS).write_text(support.run(command), encoding="utf-8")
 
 
@@ -167,7 +189,7 @@ def _make_calls(folder: Path) -> None:
     calls = folder / CALLS
     calls.mkdir()
     library = support.built_library(folder, "library")
-    command = support.tool_command("iree-benchmark-module", folder / MODULE, "local-task")
+    command = support.tool_command("iree-benchmark-module", folder / BUNDLE / MODULE, "local-task")
     support.run(command, support.hooked(library, calls, sample_hz=4000))
     newest = folder / NEWEST
     newest.mkdir()
@@ -180,6 +202,11 @@ def _make_calls(folder: Path) -> None:
 
 
 def _make_counts(folder: Path) -> None:
+    """Of one function alone: what starts a program is ten times as much, and the same again and again."""
+    source, program = folder / "counted.c", folder / "counted"
+    source.write_text(_COUNTED, encoding="utf-8")
+    subprocess.run([*find_compiler(), "-O1", "-o", str(program), str(source)], check=True, capture_output=True)
     shape = ("--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no", "--cache-sim=yes")
     target = f"--callgrind-out-file={folder / CALLGRIND}"
-    subprocess.run(["valgrind", "--tool=callgrind", *shape, target, "true"], check=True, capture_output=True)
+    counted = ("--toggle-collect=work", str(program))
+    subprocess.run(["valgrind", "--tool=callgrind", *shape, target, *counted], check=True, capture_output=True)

@@ -172,7 +172,7 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
     from tracemap.machine.code import innermost, instructions_of, loops_of
     from tracemap.machine.images import kernel_images, read_images
 
-    images = read_images(folder / inputs.MODULE)
+    images = read_images(folder / inputs.SMALL_MODULE)
     for image in images:
         for function in image.functions:
             assert kernel_images(images, function.name)
@@ -401,7 +401,7 @@ READERS: dict[str, Reader] = {
         Reader("flags", ((inputs.FLAGS, changed_lines), ("more.flags", changed_lines)), _read_flags),
         Reader("expected", ((inputs.EXPECTED, changed_bytes),), _read_expected),
         Reader("array", ((inputs.EXPECTED, changed_bytes),), _read_array),
-        Reader("module", ((inputs.MODULE, changed_module), (inputs.MODULE, changed_bytes)), _read_module),
+        Reader("module", ((inputs.SMALL_MODULE, changed_module), (inputs.SMALL_MODULE, changed_bytes)), _read_module),
         Reader(
             "calls",
             ((f"{inputs.CALLS}/*.jsonl", changed_json_lines), (f"{inputs.CALLS}/*.calls", changed_bytes)),

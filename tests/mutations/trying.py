@@ -12,8 +12,8 @@ import signal
 import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -149,7 +149,7 @@ class _Worker:
         self.done = False
         self._task = task
         self._scratch = scratch
-        self._left = list(task.numbers)
+        self._left = deque(task.numbers)
         self._start()
 
     def _start(self) -> None:
@@ -177,7 +177,7 @@ class _Worker:
             return
         self._deadline = time.monotonic() + self._task.limits.time_s
         if isinstance(message, Outcome):
-            self._left.remove(message.number)
+            self._left.popleft()
             yield message
             if not self._left:
                 self.stop()
@@ -193,7 +193,7 @@ class _Worker:
         if not self._started:
             self.done = True
             raise RuntimeError(f"{self._task.reader.name}: the undamaged files are not read: {ending}\n{stacks}")
-        outcome = Outcome(self._left.pop(0), ending, finding=True, details=stacks)
+        outcome = Outcome(self._left.popleft(), ending, finding=True, details=stacks)
         if self._left:
             self._start()
         else:
@@ -222,7 +222,7 @@ class _Worker:
 _TOO_LARGE = "takes too much memory"
 
 
-def _work(task: Task, numbers: Sequence[int], scratch: Path, connection: Connection) -> None:
+def _work(task: Task, numbers: Iterable[int], scratch: Path, connection: Connection) -> None:
     """The worker: try after try, an outcome each."""
     os.setsid()
     with (scratch / "stacks").open("w", encoding="utf-8") as stacks:
