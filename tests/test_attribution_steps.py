@@ -248,6 +248,13 @@ def test_shares_of_a_simulation_alone_are_not_said_to_be_of_samples(tmp_path: Pa
     assert "without samples, time is split by the simulated instructions of each op" in told.message
 
 
+def test_of_kernels_of_one_op_no_shares_are_explained(tmp_path: Path) -> None:
+    """It has all of its kernel, whatever was seen."""
+    table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,samples\ndispatch,k1,,9,\nstep,k1,2,,700\n")
+    result = attributed(table, rule=Rule.MEASURED, map_=stepped())
+    assert not [item for item in result.diagnostics if "shares" in item.slug]
+
+
 def test_simulated_counts_decide_however_few(tmp_path: Path) -> None:
     table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,samples,Ir\ndispatch,k0,,9,,\nstep,k0,2,,1,7\n")
     result = attributed(table, rule=None, map_=stepped())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -225,6 +226,15 @@ def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: P
     elapsed_ns = read_run(run).header.elapsed_ns
     assert isinstance(elapsed_ns, int)
     assert elapsed_ns > 4e9  # of which it was paused for three seconds
+    (told,) = (each.message for each in read_run(run).header.diagnostics if each.slug == "paused")
+    assert re.match(r"the program was paused for 3\.\d\d s, which are part of the elapsed time: of means, ", told)
+    # What others had of the processors meanwhile is not told, nor what to do against the waiting.
+    observed_ns = read_run(run).header.disturbance.observed_ns
+    assert isinstance(observed_ns, int)
+    assert observed_ns < 3e9
+    text = check_cli("attribute", run, "--map", multifunc)
+    assert text.startswith("note [paused]: ")
+    assert "--compare-devices" not in text
 
 
 def test_ctrl_c_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:

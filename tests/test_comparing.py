@@ -16,7 +16,7 @@ from tests.support import check_cli, json_cli, run_cli
 from tests.test_reports_page import GRAPH, TOTALS
 from tracemap.attribution.model import Attribution, ResidualReason, ResidualRow
 from tracemap.capture.record import record
-from tracemap.diagnostics import DISTURBED, TRANSFERS_UNTIMED, Diagnostic
+from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import BY_STOPS, ElapsedParts, Invocation
 from tracemap.reports.advice import advice, devices_compared
@@ -149,8 +149,13 @@ def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns
 def test_advice_says_what_was_measured() -> None:
     slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
     said = advice(divided(600, 310, SYNC, slow))
-    assert said.startswith("91.0 % of the elapsed time is queue and host, around kernels of ")
+    assert said.startswith("91.0 % of the elapsed time is queue and host, around kernel calls of ")
     assert said.endswith(": local-sync took 100 µs where local-task took 900 µs")
+
+
+def test_a_pause_is_no_waiting() -> None:
+    paused = replace(divided(600, 310), diagnostics=(Diagnostic(PAUSED, "the program was paused"),))
+    assert advice(paused) == ""
 
 
 def test_advice_to_measure_where_nobody_has() -> None:

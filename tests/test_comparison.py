@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import statistics
 from dataclasses import replace
@@ -18,7 +19,7 @@ import tracemap
 from tests.conftest import Built, Recorded
 from tests.oracle.edits import LEAST_PRECISION, LEAST_RECALL, Score, edited, score
 from tests.schemas import validator
-from tests.support import check_cli, json_cli, run_cli
+from tests.support import SAMPLES, check_cli, json_cli, run_cli
 from tests.terminals import RUN
 from tracemap.comparison.costs import scaled_to
 from tracemap.comparison.findings import NO_DRIFT, STEADY, Measured, beyond, findings, machine_of
@@ -28,6 +29,7 @@ from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode
 from tracemap.errors import UsageInvalid
 from tracemap.mapping.model.flow import Flows
 from tracemap.measurements.order import median_ranks
+from tracemap.reports.terminal.diff import finding_text
 from tracemap.session.diff import pages_of
 from tracemap.units import UNKNOWN
 
@@ -220,6 +222,63 @@ def test_only_what_clears_the_threshold_is_named() -> None:
     assert kinds(measured(None, (9_000, 8_000, 9_500))) == ["new"]
     assert kinds(measured((9_000, 8_000, 9_500), None)) == ["gone"]
     assert kinds(measured(None, (900, 800, 950))) == []
+
+
+def test_an_op_that_runs_on_one_side_only_is_named_though_both_models_have_it() -> None:
+    """As behind a branch that depends on the inputs; there is no ratio to nothing."""
+    nothing, something = (0, 0, 0), (9_000, 8_000, 9_500)
+    others = [measured((80_000, 79_000, 81_000), (80_000, 79_000, 81_000), same=True)]
+
+    def found(op: Measured) -> list[str]:
+        return list(map(finding_text, findings([op, *others], "cpu_ns", 3.0)))
+
+    assert found(measured(nothing, something)) == ["op1 → op2 linalg.matmul line 3: runs now, 9.00 µs per invocation"]
+    gone = "op1 → op2 linalg.matmul line 3: no longer runs, 9.00 µs per invocation"
+    assert found(measured(something, nothing)) == [gone]
+    assert found(measured(nothing, (900, 800, 950))) == []  # too little of an invocation
+    assert found(measured(nothing, nothing)) == []
+    assert found(measured((0, 0, 5), something)) == []  # a run tells that it may cost something
+    # What not all runs of a side tell of is there, for all that is known.
+    assert found(replace(measured(None, something), before="op1")) == []
+
+
+BRANCH = """func.func @main(%x: tensor<256x256xf32>, %which: tensor<i32>) -> tensor<256x256xf32> {
+  %r = "stablehlo.case"(%which) ({
+    %t = stablehlo.tanh %x : tensor<256x256xf32>
+    stablehlo.return %t : tensor<256x256xf32>
+  }, {
+    %d = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+      : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+    stablehlo.return %d : tensor<256x256xf32>
+  }) : (tensor<i32>) -> tensor<256x256xf32>
+  return %r : tensor<256x256xf32>
+}
+"""
+
+
+def test_a_branch_that_is_taken_now_fails(tmp_path: Path) -> None:
+    (tmp_path / "branch.mlir").write_text(BRANCH, encoding="utf-8")
+    check_cli("build", "branch.mlir", cwd=tmp_path)
+    for which in ("0", "1"):
+        inputs = ("--input", "256x256xf32=0.1", "--input", f"i32={which}", "--iterations", "20")
+        check_cli("record", "branch.tracemap", *inputs, "-o", f"{which}.csv", cwd=tmp_path)
+    # Whatever --threshold says, what fails is named.
+    done = run_cli("diff", "0.csv", "1.csv", "--fail-over", "5", "--threshold", "1000000", cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.search(r"^over 5 %: op\d+ stablehlo.dot_general line 6: runs now, .* per invocation$", done.stderr, re.M)
+    assert re.search(r"^op\d+ stablehlo.tanh line 3: no longer runs, .* per invocation$", done.stdout, re.M)
+
+
+def test_a_side_without_runs_is_named(built: Built, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(built("hand_mlp"), tmp_path / f"{name}.tracemap")
+        shutil.rmtree(tmp_path / f"{name}.tracemap" / "runs", ignore_errors=True)
+    flags = ("--flagfile", SAMPLES / "flags" / "hand_mlp.flags", "--iterations", "3")
+    check_cli("record", tmp_path / "b.tracemap", *flags)
+    for sides in (("a.tracemap", "b.tracemap"), ("b.tracemap", "a.tracemap")):
+        text = check_cli("diff", *sides, cwd=tmp_path)
+        told = "a.tracemap has no run, so that the maps alone are compared, without the runs of "
+        assert re.search(rf"note \[runs-missing\]: .*{told}.*b.tracemap; record one", text)
 
 
 def test_what_the_machine_was_slower_by_is_no_change() -> None:

@@ -203,6 +203,17 @@ def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None
     assert told == f"whether the run was disturbed is unknown: only {measured} were measured"
 
 
+def test_it_says_how_little_was_looked_at() -> None:
+    seen = structs.replace(UNOBSERVED, observed_ns=231_000_000, running_ns=1, waiting_ns=1)
+    for elapsed_ns, said in ((1_800_000_000, "; seen in 231 ms of 1.80 s"), (400_000_000, ""), (UNKNOWN, "")):
+        found = disturbed(seen, -20, elapsed_ns)
+        assert found is not None
+        assert found.message.endswith(f"(unknown involuntary switches{said})")
+    found = unseen(UNOBSERVED, 900_000_000, 10)
+    assert found is not None
+    assert found.message.endswith(": only 900 ms were measured in 10 launches, none of them for long enough")
+
+
 def test_of_a_run_that_was_seen_nothing_is_unknown() -> None:
     assert unseen(UNOBSERVED, 1_500_000) is not None
     assert unseen(structs.replace(UNOBSERVED, observed_ns=1), 1_500_000) is None

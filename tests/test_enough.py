@@ -43,7 +43,7 @@ from tracemap.measurements.ireeprof.growing import GrowingProfile
 from tracemap.measurements.medians import Median, median_of
 from tracemap.measurements.model import UNTIMED, Invocation
 from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN, format_ns
+from tracemap.units import UNKNOWN, Integer, format_ns
 
 Times = npt.NDArray[Any]
 NEEDS_HOOK = pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
@@ -279,6 +279,16 @@ def test_until_the_time_is_spent(made: Path, tmp_path: Path) -> None:
         spans_ns.append(begins[5] + header.elapsed_ns - begins[0])
     assert max(spans_ns) >= 450_000_000
     assert min(spans_ns) < 10_000_000_000
+
+
+def test_what_a_long_warm_up_takes_is_part_of_the_advice() -> None:
+    def said(warmup: Integer) -> str:
+        goal = Goal(precision=0.02, seconds=1.0, sample_hz=0, warmup=warmup)
+        few = Median(5, 2_000_000, UNKNOWN, UNKNOWN)
+        return Outcome(Why.SECONDS, goal, 5, few, UNKNOWN, changing=False, bytes=1 << 20).sentence
+
+    assert said(1000).endswith("; --seconds 3 makes 20")
+    assert said(UNKNOWN).endswith("; --seconds 1 makes 20")
 
 
 def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,9 @@ class Diagnostic(Record, frozen=True):
 DISTURBED: Final = "disturbed"
 """Of a run while which other programs held the processors."""
 
+PAUSED: Final = "paused"
+"""Of a run that was paused by Ctrl-Z."""
+
 MEANS_ONLY: Final = "means-only"
 """Of a run that tells only sums of calls: each has the mean, so that nothing tells which of them waited."""
 
@@ -30,7 +33,7 @@ TRANSFERS_UNTIMED: Final = "transfers-untimed"
 WINDOW: Final = "window"
 """Of some of a run's calls."""
 
-FOREMOST: Final = (WINDOW, RECORDS_LOST, DISTURBED, "few-samples")
+FOREMOST: Final = (WINDOW, RECORDS_LOST, PAUSED, DISTURBED, "few-samples")
 """What is to be known before anything else: it stands above a result, not behind it."""
 
 

@@ -100,11 +100,11 @@ def together(found: Sequence[Disturbance]) -> Disturbance:
     )
 
 
-def disturbed(found: Disturbance, niceness: Integer = UNKNOWN) -> Diagnostic | None:
+def disturbed(found: Disturbance, niceness: Integer = UNKNOWN, elapsed_ns: Integer = UNKNOWN) -> Diagnostic | None:
     """A sentence where a run was much disturbed: its threads waited for a processor, or the machine did.
 
     Where it waited for others, it says what would help, unless it ran ahead of them. Its niceness is unknown where it
-    was ours.
+    was ours. It says how much of the elapsed time it rests on, where that is less than half.
     """
     waiting = _waiting(found)
     remedy = _ahead(niceness) if waiting else ""
@@ -114,7 +114,17 @@ def disturbed(found: Disturbance, niceness: Integer = UNKNOWN) -> Diagnostic | N
     switches = f"{format_count(found.involuntary_switches)} involuntary switches"
     load = found.load_percent
     loaded = f", load {load / 100:.1f}" if isinstance(load, int) else ""
-    return Diagnostic(DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded}){remedy}")
+    return Diagnostic(
+        DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded}{_seen(found, elapsed_ns)}){remedy}"
+    )
+
+
+def _seen(found: Disturbance, elapsed_ns: Integer) -> str:
+    """How much of the time was looked at, which of short launches is little; empty: most of it."""
+    observed_ns = found.observed_ns
+    if not (isinstance(observed_ns, int) and isinstance(elapsed_ns, int)) or 2 * observed_ns >= elapsed_ns:
+        return ""
+    return f"; seen in {format_ns(observed_ns)} of {format_ns(elapsed_ns)}"
 
 
 def _ahead(niceness: Integer) -> str:
@@ -126,11 +136,12 @@ def _ahead(niceness: Integer) -> str:
     return f"; record --nice {AHEAD} runs it ahead of others"
 
 
-def unseen(found: Disturbance, elapsed_ns: Integer) -> Diagnostic | None:
+def unseen(found: Disturbance, elapsed_ns: Integer, launches: int = 1) -> Diagnostic | None:
     """A sentence where calls were measured for too short a time to tell whether they were disturbed."""
     if found.observed_ns is not UNKNOWN or not isinstance(elapsed_ns, int) or elapsed_ns >= _LONG_NS:
         return None
-    text = f"whether the run was disturbed is unknown: only {format_ns(elapsed_ns)} were measured"
+    each = "" if launches == 1 else f" in {launches} launches, none of them for long enough"
+    text = f"whether the run was disturbed is unknown: only {format_ns(elapsed_ns)} were measured{each}"
     return Diagnostic("disturbance-unknown", text)
 
 

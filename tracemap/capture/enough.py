@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.measurements.medians import Median, median_of
 from tracemap.measurements.order import FEWEST
 from tracemap.options.record import MOST_HZ
-from tracemap.units import UNKNOWN, Integer, format_bytes, format_count, format_ns, plural
+from tracemap.units import UNKNOWN, Integer, Unknown, format_bytes, format_count, format_ns, plural
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -263,7 +263,8 @@ class Outcome:
             return "; --iterations N makes more, however large their profile"
         if self.calls >= _LEAST_CALLS or not isinstance(self.median.value, int):
             return ""
-        return f"; --seconds {math.ceil(self.median.value * (_LEAST_CALLS + LEAST_WARMUP) / 1e9)} makes {_LEAST_CALLS}"
+        warmup = LEAST_WARMUP if isinstance(self.goal.warmup, Unknown) else self.goal.warmup
+        return f"; --seconds {math.ceil(self.median.value * (_LEAST_CALLS + warmup) / 1e9)} makes {_LEAST_CALLS}"
 
     @property
     def _reason(self) -> str:

@@ -148,7 +148,10 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
         return first.interrupted() if isinstance(error, ProgramFailed) and error.interrupted else first
     if second.ending.interrupted:
         return first.interrupted()
-    return replace(second, diagnostics=first.diagnostics) if _is_better(second, first) else first
+    if not _is_better(second, first):
+        return first
+    counted = () if launch.goal is None else (_uncountable(second.calls - second.warmup, lost=True),)
+    return replace(second, diagnostics=(*first.diagnostics, *counted))
 
 
 def _alone(first: Execution) -> int:
@@ -192,11 +195,16 @@ def _until_enough(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnect
     return replace(counted, diagnostics=(_uncountable(calls, differ=differ),) if counted.profile.event_count else ())
 
 
-def _uncountable(calls: int, *, differ: bool = False) -> Diagnostic:
-    """`differ`: calls returned, and the profile has all of each, but they did not do the same."""
+def _uncountable(calls: int, *, differ: bool = False, lost: bool = False) -> Diagnostic:
+    """`differ`: calls returned, and the profile has all of each, but they did not do the same; `lost`: not all of each.
+
+    What is flushed on a timer does not show when a call has returned.
+    """
     why = "the profile does not show calls as they return"
     if differ:
         why = "calls do not all submit the same, by which those of a program that is ended are told apart"
+    if lost:
+        why = "records were lost where the profile was written behind each call"
     text = f"{why}, so {plural(calls, 'call')} were measured, however they vary; --iterations asks for more"
     return Diagnostic("calls-uncountable", text)
 

@@ -27,7 +27,7 @@ from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
 from tracemap.capture.sampling import add_samples
 from tracemap.capture.simulating import CacheSimulation, add_caches
-from tracemap.diagnostics import Diagnostic
+from tracemap.diagnostics import PAUSED, Diagnostic
 from tracemap.errors import ProgramFailed
 from tracemap.measurements.circumstances import nice_words
 from tracemap.measurements.events import EventTable
@@ -36,8 +36,9 @@ from tracemap.measurements.model import Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.home import temporary_folder
+from tracemap.owned.pausing import paused_ns
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import UNKNOWN, Integer, Text, format_ns
 
 _RUNTIME = "iree-base-runtime"
 
@@ -95,9 +96,11 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     output = plan.request.output
     remedy = "record fewer calls with --iterations"
     with fitting("the events", remedy), open_database(spared_memory(EXPORT_MEMORY)) as connection:
+        paused_before_ns = paused_ns()
         launches = launched(plan, connection, progress)
+        about_pauses = _about_pauses(paused_ns() - paused_before_ns)
         ending = launches.last.ending
-        about = list(_about(plan, launches))
+        about = [*_about(plan, launches), *about_pauses]
         about += _add_what_was_seen(plan, launches, passes, progress)
         found = outcome(plan.goal, launches)
         about += _about_end(found, launches, plan.niceness)
@@ -131,9 +134,19 @@ def _about_end(found: Outcome | None, launches: Launches, niceness: Integer) -> 
     if found is not None and not found.is_enough:
         yield Diagnostic("budget-spent", found.sentence)
     elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # else nothing tells the time of its calls
-    disturbance = launches.disturbance
-    if (told := disturbed(disturbance, niceness) or unseen(disturbance, elapsed_ns)) is not None:
+    disturbance, count = launches.disturbance, len(launches.executions)
+    told = disturbed(disturbance, niceness, elapsed_ns) or unseen(disturbance, elapsed_ns, count)
+    if told is not None:
         yield told
+
+
+def _about_pauses(pause_ns: int) -> Iterator[Diagnostic]:
+    if pause_ns > 0:
+        text = (
+            f"the program was paused for {format_ns(pause_ns)}, which are part of the elapsed time: of means, and of "
+            "what seems to be host, queue, profiler or kernels; medians are without it"
+        )
+        yield Diagnostic(PAUSED, text)
 
 
 def _add_what_was_seen(

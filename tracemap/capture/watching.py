@@ -64,12 +64,17 @@ class Watcher:
         self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
         self._path, self._profile = profile, GrowingProfile(profile)
         self._paused_before_ns = paused_ns()
+        self._paused_ns = self._paused_before_ns
         self._launched_ns = time.monotonic_ns() - self._paused_before_ns
         self._calling_ns: Integer = UNKNOWN
         self._sampled = 0
 
     def watch(self, pid: int) -> bool:
         """Look at the program; False: end it."""
+        if paused_ns() != self._paused_ns:
+            # What others had of the processors meanwhile disturbed nobody.
+            self._paused_ns = paused_ns()
+            self.looks.clear()
         if len(self.looks) >= _MOST_LOOKS:
             del self.looks[1:-1:2]
         self.looks.append(look(pid))

@@ -135,11 +135,11 @@ def _known(value: Integer) -> int:
 
 
 def _finding(op: Measured, metric: str, threshold: float, machine: Machine, least: float) -> Iterator[Finding]:
-    if not op.one or not op.two:
-        # What is there on one side only is named where its cost alone is beyond the threshold of an invocation.
+    if _costs_nothing(op.one) != _costs_nothing(op.two):
+        # What costs something on one side only is named where that alone is beyond the threshold of an invocation.
         yield from _alone(op, metric, least / LEAST_SHARE * threshold / 100)
         return
-    if min(run.low for run in (*op.one, *op.two)) <= 0:
+    if not op.one or not op.two or min(run.low for run in (*op.one, *op.two)) <= 0:
         return
     ratio, limit = machine.ratio_of(op), 1 + threshold / 100
     if abs(ratio.median - 1) * _median(op.one) < least:
@@ -153,11 +153,17 @@ def ratios(ones: Sequence[Spread], twos: Sequence[Spread], drift: Drift) -> Spre
     return ratio_between(ones, twos).times(1 / drift.ratio)
 
 
+def _costs_nothing(runs: Sequence[Spread]) -> bool:
+    """Whether an op is not there, or does nothing in any invocation, as on the way that a branch does not go."""
+    return all(run.high <= 0 for run in runs)
+
+
 def _alone(op: Measured, metric: str, enough: float) -> Iterator[Finding]:
-    runs = op.one or op.two
-    if not runs or min(run.low for run in runs) <= enough or (op.before is UNKNOWN) == (op.after is UNKNOWN):
-        return
-    yield _made("gone" if op.after is UNKNOWN else "new", op, metric, _NO_RATIO)
+    gone = _costs_nothing(op.two)
+    here, there, other = (op.one, op.two, op.after) if gone else (op.two, op.one, op.before)
+    # What not all runs of a side tell of has no spreads, though it is there.
+    if min(run.low for run in here) > enough and (there or other is UNKNOWN):
+        yield _made("gone" if gone else "new", op, metric, _NO_RATIO)
 
 
 _NO_RATIO: Final = Spread(0.0, 0.0, 0.0)

@@ -145,7 +145,8 @@ class Finding(Record, frozen=True):
     """An op whose cost has changed beyond what chance explains.
 
     Medians of what it costs in an invocation, and their ratio with its bounds, after what the machine itself was faster
-    or slower is taken away. Of ops that are `new` or `gone` there is no ratio.
+    or slower is taken away. Of ops that are `new` or `gone` there is no ratio: they are in one of the models only, or
+    do nothing in the other side's runs, as behind a branch that is not taken.
     """
 
     kind: Kind

@@ -25,7 +25,7 @@ class DiffOptions(Options):
     )
     fail_over: float | Unknown = option(
         UNKNOWN,
-        "End with status 1 where something costs more by over this, beyond chance.",
+        "End with status 1 where something costs more by over this, beyond chance; it is named, whatever --threshold.",
         metavar="PERCENT",
         at_least=0,
     )

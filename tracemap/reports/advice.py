@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.diagnostics import DISTURBED, TRANSFERS_UNTIMED
+from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED
 from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import ElapsedParts
 from tracemap.reports.basis import with_interval
@@ -41,6 +41,8 @@ def advice(attribution: Attribution) -> str:
     around = _around(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
         return ""
+    if any(each.slug == PAUSED for each in attribution.diagnostics):
+        return ""  # the pause lies in what seems to be around kernels
     what = _what_is_around(attribution, around, format_share(around, run.elapsed_ns))
     if not run.devices:
         return f"{what}: record --compare-devices {','.join(sorted(_DEVICES))} tells whether another device waits less"
@@ -57,7 +59,7 @@ def _what_is_around(attribution: Attribution, around: int, share: str) -> str:
     kernels, dispatches = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
     what = f"{share} of the elapsed time is queue and host"
     if isinstance(kernels, int) and isinstance(dispatches, int) and dispatches:
-        what += f", around kernels of {format_ns(round(kernels / dispatches))}"
+        what += f", around kernel calls of {format_ns(round(kernels / dispatches))} on average"
     is_disturbed = any(each.slug == DISTURBED for each in attribution.diagnostics)
     copies = ["copies and fills that are not timed"] if _may_be_copies(attribution, around) else []
     if parts := [*copies, *(["waiting for processors"] if is_disturbed else [])]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracemap.attribution.model import Attribution, MetricTotal
+from tracemap.diagnostics import WINDOW
 from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_ns, plural
 
@@ -75,8 +76,12 @@ def elapsed_of_one(attribution: Attribution) -> Integer:
 
 
 def invocations_said(run: RunHeader) -> str:
-    """How many calls were measured, and in how many launches of the program, where there were several."""
-    launches = f" in {run.launches} launches" if run.launches > 1 else ""
+    """How many calls were measured, and in how many launches of the program, where there were several.
+
+    Nothing tells how many those of a window were made in.
+    """
+    all_told = run.launches > 1 and not any(each.slug == WINDOW for each in run.diagnostics)
+    launches = f" in {run.launches} launches" if all_told else ""
     return f"{format_count(run.iterations)}{launches}"
 
 

@@ -121,8 +121,10 @@ def _compared(
             alike = replace(options, rule=Rule.MODEL)
             sides = first(with_runs, Rule.MODEL), _joined(bundle, of_this, alike, progress)
         made = _pair(*sides, options, progress)
-        if by_model:
-            made = structs.replace(made, diagnostics=(*made.diagnostics, _BY_ONE_RULE))
+        notes = [_BY_ONE_RULE] if by_model else []
+        if bool(of_base) != bool(runs):
+            notes.append(_runs_missing(*((sides[1], sides[0]) if of_base else (sides[0], sides[1]))))
+        made = structs.replace(made, diagnostics=(*made.diagnostics, *notes))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page
 
@@ -137,6 +139,13 @@ _BY_ONE_RULE: Final = Diagnostic(
     "not all runs have seen the inside of kernels alike (samples, simulated counts, enough of them): kernels of both "
     "sides are split over their ops by the rule model, as ops of the same code would differ for that; --rule chooses",
 )
+
+
+def _runs_missing(side: _Side, other: _Side) -> Diagnostic:
+    """Of two sides of which the first has no run."""
+    have, lack = other[0].path, side[0].path
+    text = f"{lack} has no run, so that the maps alone are compared, without the runs of {have}; record one"
+    return Diagnostic("runs-missing", text)
 
 
 def _by_several_rules(sides: tuple[_Side, _Side]) -> bool:
@@ -167,11 +176,16 @@ def _pair(before: _Side, after: _Side, options: DiffOptions, progress: Progress)
     progress("matching ops")
     same, matches = _matched(one, two, first, second)
     progress("comparing")
-    made = compare(first, second, matches, same_model=same, threshold=options.threshold)
+    made = compare(first, second, matches, same_model=same, threshold=_threshold(options))
     if options.metric is not None and options.metric not in [metric.name for metric in made.metrics]:
         there = ", ".join(metric.name for metric in made.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: not both have it; the metrics that both have are: {there}")
     return made
+
+
+def _threshold(options: DiffOptions) -> float:
+    """By how much something has to change to be named: what fails is named in any case."""
+    return min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
 
 
 def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:

@@ -128,13 +128,15 @@ def _of_steps(by: Splitting) -> Iterator[Diagnostic]:
 def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
     """What shares by the rule `measured` mean, and where it had nothing to go by."""
     less = "One op less can save less, as a core does several at once"
-    if any(basis.sampled for basis in by.bases.values()):
+    # A sole member has all of its site, whatever was seen.
+    shared = [by.bases[site.site] for site in sites if len(site.shares) > 1 and site.site in by.bases]
+    if any(basis.sampled for basis in shared):
         text = (
             "shares of a kernel's ops: samples tell which loop took the time; inside of a loop it is split by how long "
             f"each op's instructions keep a core busy. {less}"
         )
         yield Diagnostic("shares-are-occupancy", text)
-    elif by.bases:
+    elif shared:
         text = (
             "shares of a kernel's ops: without samples, time is split by the simulated instructions of each op, by how "
             f"long they keep a core busy; waiting for memory is nobody's. {less}"

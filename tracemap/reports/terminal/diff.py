@@ -107,9 +107,9 @@ def finding_text(finding: Finding) -> str:
     what = f"{_ids(finding)} {finding.name}{place}"
     before, after = format_ns(finding.median_before), format_ns(finding.median_after)
     if finding.kind == "new":
-        return f"{what}: new, {after} per invocation"
+        return f"{what}: {'new' if isinstance(finding.before, Unknown) else 'runs now'}, {after} per invocation"
     if finding.kind == "gone":
-        return f"{what}: gone, {before} per invocation"
+        return f"{what}: {'gone' if isinstance(finding.after, Unknown) else 'no longer runs'}, {before} per invocation"
     bounds = f"{finding.ratio_low:.2f} to {finding.ratio_high:.2f}"
     return f"{what}: {finding.kind}, {finding.ratio:.2f} times ({bounds}), {before} → {after} per invocation"
 
