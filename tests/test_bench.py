@@ -31,7 +31,7 @@ from tracemap.ir.dispatches import read_dispatches
 from tracemap.ir.parsing import MlirParser
 from tracemap.units import UNKNOWN
 
-QUICK = ("--repetitions", "2", "--min-time", "0.5")
+QUICK = ("--repetitions", "2", "--min-time", "0.5", "--processes", "1")
 
 
 def statuses(found: Json) -> dict[str, str]:

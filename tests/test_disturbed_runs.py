@@ -171,6 +171,7 @@ def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> 
         (0, UNKNOWN, "; as root, or with the capability CAP_SYS_NICE, it runs ahead of others"),
         (5, UNKNOWN, "; record --nice -20 runs it ahead of others"),
         (0, 0, "; without --nice it runs ahead of others"),
+        (5, 10, "; record --nice -20 runs it ahead of others"),
         (0, -20, ""),
     ],
 )

@@ -254,7 +254,7 @@ def test_a_launch_that_lost_records_is_made_again_for_all_of_the_time(made: Path
     calls = []
     for launches in (5, 1):
         run = tmp_path / f"run-{launches}.csv"
-        recorded = record(request(sample(made, "hand_loop"), run, inputs=loop, seconds=5.0, launches=launches))
+        recorded = record(request(sample(made, "hand_loop"), run, inputs=loop, seconds=3.0, launches=launches))
         assert "--device_profiling_flush_interval_ms=2" in recorded.header.command
         assert recorded.header.launches == 1
         assert isinstance(recorded.header.iterations, int)

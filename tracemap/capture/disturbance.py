@@ -129,10 +129,11 @@ def _seen(found: Disturbance, elapsed_ns: Integer) -> str:
 
 def _ahead(niceness: Integer) -> str:
     """What runs the program ahead of others, where it was not."""
-    if niceness is not UNKNOWN:
-        return "; without --nice it runs ahead of others" if niceness >= 0 else ""
+    if niceness is not UNKNOWN and niceness < 0:
+        return ""
     if own_niceness() == 0:
-        return "; as root, or with the capability CAP_SYS_NICE, it runs ahead of others"
+        allowed = "without --nice" if niceness is not UNKNOWN else "as root, or with the capability CAP_SYS_NICE,"
+        return f"; {allowed} it runs ahead of others"
     return f"; record --nice {AHEAD} runs it ahead of others"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
 from tracemap.diagnostics import foremost, others
 from tracemap.graph.model import TraceGraph
-from tracemap.options.attribute import AttributeOptions
+from tracemap.options.attribute import AttributeOptions, Rule
 from tracemap.reports.advice import advice, devices_compared
 from tracemap.reports.basis import counted_in, elapsed_said, invocations_said
 from tracemap.reports.costed import (
@@ -75,7 +75,7 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
     say(
         to,
         f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
-        f"workers {or_dash(run.workers)}, invocations {invocations_said(run)}, rule {attribution.rule.value}",
+        f"workers {or_dash(run.workers)}, invocations {invocations_said(run)}, {_rule_said(attribution)}",
     )
     explained = explained_of_elapsed(attribution)
     say(to, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
@@ -89,6 +89,13 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
     loaded = f", {at_load} run at load: not measured" if at_load else ""
     say(to, f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called}{loaded}")
     say(to, "")
+
+
+def _rule_said(attribution: Attribution) -> str:
+    """Which rule kernels are split over their ops by; that of the model measures nothing inside of them."""
+    shared = any(site.calls and len(site.shares) > 1 for site in attribution.sites)
+    estimated = attribution.rule is Rule.MODEL and shared
+    return f"rule {attribution.rule.value}{' (ops that share a kernel: estimated)' if estimated else ''}"
 
 
 # ---- the table
