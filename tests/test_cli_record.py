@@ -59,7 +59,15 @@ def children_of(pid: int) -> list[int]:
 def recording(bundle: Path, output: Path) -> subprocess.Popen[str]:
     """An endless recording that has written a good deal of its profile."""
     command = interruptible("record", bundle, "--function", "encode", "--iterations", str(ENDLESS), "-o", output)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=output.parent)
+    # A group of its own, as one without a parent in its session cannot be stopped (man 7 credentials).
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=output.parent,
+        process_group=0,
+    )
     profile = output.with_name(output.name + ".ireeprof")
     waited_for(lambda: profile.exists() and profile.stat().st_size > 100_000)
     return process
@@ -214,7 +222,8 @@ def test_ctrl_z_pauses_the_program_too(multifunc: Path, tmp_path: Path) -> None:
 def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.parquet"
     options = ("--function", "encode", "--seconds", "2", "--precision", "1e-6", "--launches", "1", "-o", run)
-    process = subprocess.Popen(interruptible("record", multifunc, *options), stderr=subprocess.PIPE, text=True)
+    command = interruptible("record", multifunc, *options)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
     profile = run.with_name(run.name + ".ireeprof")
     waited_for(lambda: profile.exists() and profile.stat().st_size > 10_000)
     process.send_signal(signal.SIGTSTP)
