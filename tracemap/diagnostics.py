@@ -37,6 +37,11 @@ FOREMOST: Final = (WINDOW, RECORDS_LOST, PAUSED, DISTURBED, "few-samples")
 """What is to be known before anything else: it stands above a result, not behind it."""
 
 
+def tells(diagnostics: Iterable[Diagnostic], slug: str) -> bool:
+    """Whether one of them is of this kind."""
+    return any(each.slug == slug for each in diagnostics)
+
+
 def foremost(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Those that stand above a result."""
     return [item for item in diagnostics if item.slug in FOREMOST]

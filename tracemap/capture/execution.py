@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
 from tracemap.capture.enough import ENOUGH_SAMPLES, Goal
@@ -150,7 +150,7 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
         return first.interrupted()
     if not _is_better(second, first):
         return first
-    counted = () if launch.goal is None else (_uncountable(second.calls - second.warmup, lost=True),)
+    counted = () if launch.goal is None else (_uncountable(second.calls - second.warmup, _LOST),)
     return replace(second, diagnostics=(*first.diagnostics, *counted))
 
 
@@ -172,7 +172,7 @@ def _counted(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, 
     progress(f"running {plan.entry.name}, {calls} calls")
     done = _execute(plan, _Attempt(launch.name("first"), launch.profile, calls, plan.warmup), connection, progress)
     if plan.flushes_on_timer and plan.options.iterations is UNKNOWN and not plan.options.cache_sim:
-        return replace(done, diagnostics=(_uncountable(plan.iterations),))
+        return replace(done, diagnostics=(_uncountable(plan.iterations, _NOT_SHOWN),))
     return done
 
 
@@ -191,20 +191,19 @@ def _until_enough(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnect
     os.truncate(launch.profile, 0)
     attempt = _Attempt(launch.name("counted"), launch.profile, calls + warmup, warmup)
     counted = _execute(plan, attempt, connection, progress)
-    differ = bool(done.calls) and counted.profile.invocations is not UNKNOWN
-    return replace(counted, diagnostics=(_uncountable(calls, differ=differ),) if counted.profile.event_count else ())
+    why = _DIFFERENT if done.calls and counted.profile.invocations is not UNKNOWN else _NOT_SHOWN
+    return replace(counted, diagnostics=(_uncountable(calls, why),) if counted.profile.event_count else ())
 
 
-def _uncountable(calls: int, *, differ: bool = False, lost: bool = False) -> Diagnostic:
-    """`differ`: calls returned, and the profile has all of each, but they did not do the same; `lost`: not all of each.
+_NOT_SHOWN: Final = "the profile does not show calls as they return"
+_DIFFERENT: Final = "calls do not all submit the same, by which those of a program that is ended are told apart"
+"""Though they returned, and the profile has all of each."""
+_LOST: Final = "records were lost where the profile was written behind each call"
+"""What is flushed on a timer instead does not show when a call has returned."""
 
-    What is flushed on a timer does not show when a call has returned.
-    """
-    why = "the profile does not show calls as they return"
-    if differ:
-        why = "calls do not all submit the same, by which those of a program that is ended are told apart"
-    if lost:
-        why = "records were lost where the profile was written behind each call"
+
+def _uncountable(calls: int, why: str) -> Diagnostic:
+    """That so many calls were made, as nothing tells when they were enough."""
     text = f"{why}, so {plural(calls, 'call')} were measured, however they vary; --iterations asks for more"
     return Diagnostic("calls-uncountable", text)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from tracemap.codec import Count, Document, OtherVersion, Positive, Record, decode_document
-from tracemap.diagnostics import Diagnostic
+from tracemap.diagnostics import Diagnostic, tells
 from tracemap.errors import RunInvalid, RunVersion
 from tracemap.measurements.circumstances import UNKNOWN_MACHINE, UNOBSERVED, DeviceTime, Disturbance, Machine
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
@@ -331,5 +331,5 @@ class Run:
         """How many calls of the function its values of a metric are of: all timed ones, but one that was simulated."""
         if metric not in self.step_metrics or metric.name == SAMPLES:
             return self.header.iterations
-        simulated = any(diagnostic.slug == CACHE_SIMULATED for diagnostic in self.header.diagnostics)
+        simulated = tells(self.header.diagnostics, CACHE_SIMULATED)
         return 1 if simulated else UNKNOWN

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED
+from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, tells
 from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import ElapsedParts
 from tracemap.reports.basis import with_interval
@@ -41,7 +41,7 @@ def advice(attribution: Attribution) -> str:
     around = _around(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
         return ""
-    if any(each.slug == PAUSED for each in attribution.diagnostics):
+    if tells(attribution.diagnostics, PAUSED):
         return ""  # the pause lies in what seems to be around kernels
     what = _what_is_around(attribution, around, format_share(around, run.elapsed_ns))
     if not run.devices:
@@ -60,7 +60,7 @@ def _what_is_around(attribution: Attribution, around: int, share: str) -> str:
     what = f"{share} of the elapsed time is queue and host"
     if isinstance(kernels, int) and isinstance(dispatches, int) and dispatches:
         what += f", around kernel calls of {format_ns(round(kernels / dispatches))} on average"
-    is_disturbed = any(each.slug == DISTURBED for each in attribution.diagnostics)
+    is_disturbed = tells(attribution.diagnostics, DISTURBED)
     copies = ["copies and fills that are not timed"] if _may_be_copies(attribution, around) else []
     if parts := [*copies, *(["waiting for processors"] if is_disturbed else [])]:
         what += f", of which {' and '.join(parts)} may be a part"
@@ -69,7 +69,7 @@ def _what_is_around(attribution: Attribution, around: int, share: str) -> str:
 
 def _may_be_copies(attribution: Attribution, around: int) -> bool:
     """Whether what was submitted took a good part of it while no kernel ran, with copies in it that have no rows."""
-    untimed = any(each.slug == TRANSFERS_UNTIMED for each in attribution.diagnostics)
+    untimed = tells(attribution.diagnostics, TRANSFERS_UNTIMED)
     queue = (row.metrics.get("duration_ns", 0) for row in attribution.residual if row.reason is ResidualReason.QUEUE)
     return untimed and sum(queue) >= _WORTH_NAMING * around
 

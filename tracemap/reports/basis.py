@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracemap.attribution.model import Attribution, MetricTotal
-from tracemap.diagnostics import WINDOW
+from tracemap.diagnostics import WINDOW, tells
 from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_ns, plural
 
@@ -80,7 +80,7 @@ def invocations_said(run: RunHeader) -> str:
 
     Nothing tells how many those of a window were made in.
     """
-    all_told = run.launches > 1 and not any(each.slug == WINDOW for each in run.diagnostics)
+    all_told = run.launches > 1 and not tells(run.diagnostics, WINDOW)
     launches = f" in {run.launches} launches" if all_told else ""
     return f"{format_count(run.iterations)}{launches}"
 

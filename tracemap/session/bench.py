@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tracemap.diagnostics import DISTURBED, Diagnostic
+from tracemap.diagnostics import DISTURBED, Diagnostic, tells
 from tracemap.errors import QueryInvalid, TracemapError, UsageInvalid
 from tracemap.experiments.model import Bench, KernelBench, Status
 from tracemap.options.attribute import AttributeOptions
@@ -234,7 +234,7 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
     speed = 1.0
     if peaks is not None and header.peaks.source == "measured":
         speed = header.peaks.operations_per_second / peaks.operations_per_second
-    disturbed = any(each.slug == DISTURBED for each in header.diagnostics)
+    disturbed = tells(header.diagnostics, DISTURBED)
     return Application(sites, header.workers, speed, disturbed)
 
 

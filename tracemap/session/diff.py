@@ -123,7 +123,7 @@ def _compared(
         made = _pair(*sides, options, progress)
         notes = [_BY_ONE_RULE] if by_model else []
         if bool(of_base) != bool(runs):
-            notes.append(_runs_missing(*((sides[1], sides[0]) if of_base else (sides[0], sides[1]))))
+            notes.append(_runs_missing(*(sides if runs else sides[::-1])))
         made = structs.replace(made, diagnostics=(*made.diagnostics, *notes))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page

@@ -18,7 +18,7 @@ from tracemap.attribution.scan.slowest import slowest_calls
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
 from tracemap.attribution.scan.tables import Tables
-from tracemap.diagnostics import DISTURBED, MEANS_ONLY
+from tracemap.diagnostics import DISTURBED, MEANS_ONLY, tells
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command
 from tracemap.measurements.model import Metric, Run
@@ -121,7 +121,7 @@ def is_disturbed(runs: Sequence[Run]) -> bool:
 
 
 def _says(runs: Sequence[Run], slug: str) -> bool:
-    return any(each.slug == slug for run in runs for each in run.header.diagnostics)
+    return any(tells(run.header.diagnostics, slug) for run in runs)
 
 
 def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:

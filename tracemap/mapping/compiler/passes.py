@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracemap.diagnostics import tells
 from tracemap.errors import ModelInvalid, UsageInvalid
 from tracemap.graph.audit import Spot, lost_in
 from tracemap.graph.bundle import Bundle
@@ -112,7 +113,7 @@ def _tagged(bundle: Bundle) -> Module:
     model = bundle.model()
     if not model:
         raise UsageInvalid(f"{bundle.path}: built without the model's text; build it again without --no-sources")
-    if not graph.module.flags and any(each.slug == "identity-by-location" for each in graph.diagnostics):
+    if not graph.module.flags and tells(graph.diagnostics, "identity-by-location"):
         raise UsageInvalid(f"{bundle.path}: made from dumps, so it is not known how to compile the model again")
     module = parse_model(MlirParser(), model).module
     with module.context:
