@@ -31,7 +31,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
+.PHONY: help venv demo test thorough browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -57,8 +57,11 @@ demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(READY)) ## build, record and attribu
 	@cat $(DEMO)/table.txt
 	@echo "The annotated page: $(CURDIR)/$(DEMO)/page.html"
 
-test: $(READY) browser vulkan ## run all tests
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+test: $(READY) browser vulkan ## run the tests that every change is tried with
+	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
+
+thorough: $(READY) browser vulkan ## run the others, which take long
+	$(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
 
 browser: # the page's tests run in a real Chromium; where it can be neither found nor installed they skip and say so
 	@sh tests/browser/setup.sh

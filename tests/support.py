@@ -10,11 +10,13 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.toolchain import find_tool
@@ -30,6 +32,19 @@ PLAIN_FLAGS = (
 """What `tracemap build` compiles with by default; a plain iree-compile is compared with the same."""
 
 Json = dict[str, Any]
+
+
+def long_where(values: Sequence[Any], is_long: Callable[[int, Any], bool]) -> list[Any]:
+    """Parameters of a test, of which those that `is_long` chooses by their place and value are only tried at length.
+
+    Plain tuples are of several parameters.
+    """
+
+    def parameter(number: int, value: Any) -> Any:  # noqa: ANN401 - whatever pytest takes
+        marks = (pytest.mark.long,) if is_long(number, value) else ()
+        return pytest.param(*(value if type(value) is tuple else (value,)), marks=marks)
+
+    return [parameter(number, value) for number, value in enumerate(values)]
 
 
 def command_line(*arguments: str | Path) -> list[str]:

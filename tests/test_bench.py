@@ -49,7 +49,7 @@ def benched(built: Built, recorded: Recorded) -> Json:
         "hand_convnet",  # windows that overlap, padding that is written around a result
         "hand_dynamic",  # sizes that the program's arguments decide
         "hand_attention_ext",  # an operation of IREE's own
-        "jax_gpt2_4l_scan",  # look-ups in tables, numbers that a loop counts
+        pytest.param("jax_gpt2_4l_scan", marks=pytest.mark.long),  # look-ups in tables, numbers that a loop counts
         "jax_cnn",  # results that are stored through a map
     ],
 )
@@ -97,6 +97,7 @@ def test_the_application_stands_beside(benched: Json, built: Built, recorded: Re
             assert bool(site["points_to"]) == (not 1 / 1.2 <= ratio <= 1.2)
 
 
+@pytest.mark.long
 def test_where_times_differ_the_application_is_recorded_again(built: Built, tmp_path: Path) -> None:
     """Of a run whose kernels seem to take ten times as long, the new recording says that it was not the kernels."""
     bundle, run = built("hand_mlp"), tmp_path / "slow.csv"
@@ -156,6 +157,7 @@ def test_the_dearest_of_the_run_come_first(built: Built, recorded: Recorded) -> 
 GIVEN = ("24x64xf32=0.5", "64x128xf32=0.01", "128xf32=0.1")
 
 
+@pytest.mark.long
 def test_sizes_are_those_of_the_inputs(built: Built, tmp_path: Path) -> None:
     """Of inputs, of a flag file, of the run that is compared with, or all the same."""
     bundle = shutil.copytree(built("hand_dynamic"), tmp_path / "dynamic.tracemap")
@@ -260,6 +262,7 @@ def test_csv_begins_with_the_columns_of_the_dispatch_profiler(built: Built) -> N
     assert float(row["GFLOPs"]) == pytest.approx(operations / float(row["Runtime(ms)"]) / 1e6, rel=1e-3)
 
 
+@pytest.mark.long
 def test_google_benchmark_has_a_row_per_kernel_and_state_of_the_caches(built: Built) -> None:
     text = check_cli("bench", built("hand_mlp"), "--cold", "--no-verify", "--format", "google-benchmark", *QUICK)
     benchmarks = json.loads(text)["benchmarks"]

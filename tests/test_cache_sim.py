@@ -127,6 +127,7 @@ def exponentials(first: int | str, second: int | str, bundle: Path) -> Path:
     return bundle
 
 
+@pytest.mark.long
 def test_sites_of_other_sizes_have_their_own_counts(made: Path, valgrind: Path, tmp_path: Path) -> None:  # noqa: ARG001
     """One kernel at two sites, 1 and 40 times as long: each has what it has where the other one's operand is empty."""
     bundle = exponentials("?", "?", made / "sizes.tracemap")
@@ -524,6 +525,7 @@ def test_a_program_that_is_given_up_is_ended() -> None:
     assert not alive(told[0])
 
 
+@pytest.mark.long
 def test_a_program_that_does_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that computes is not, however long it takes; and its time is told beside the estimate."""
     told: list[str] = []

@@ -129,6 +129,7 @@ def test_buffers_made_per_call_share_a_program(made: Path, tmp_path: Path) -> No
     assert recorded.header.inputs[0] == "16x16xf32: random in [0, 0.1), seed 0 (made up)"
 
 
+@pytest.mark.long
 def test_a_function_without_dispatches(made: Path, tmp_path: Path) -> None:
     asked = request(sample(made, "hand_multifunc"), tmp_path / "run.csv", function="no_compute")
     recorded = record(asked)

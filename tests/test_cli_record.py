@@ -145,6 +145,7 @@ def test_options_reach_the_program(multifunc: Path, tmp_path: Path) -> None:
     assert {row["invocation"] for row in events(tmp_path / "run.csv")} == set(range(5))
 
 
+@pytest.mark.long
 def test_a_run_without_events_says_so(multifunc: Path, tmp_path: Path) -> None:
     done = run_cli("record", multifunc, "--function", "no_compute", "-o", "run.csv", cwd=tmp_path)
     assert done.returncode == 0

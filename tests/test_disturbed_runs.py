@@ -184,6 +184,7 @@ def test_what_would_help_is_said_where_something_would(
     assert found.message.partition("(unknown involuntary switches)")[2] == advice
 
 
+@pytest.mark.long
 def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
     with spinning(2 * (os.cpu_count() or 1)):
         asked = request(sample(made, "hand_attention"), tmp_path / "run.csv", precision=1e-6, seconds=2.0, nice=0)

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.documents import BLOCK, DOCUMENTS, README
-from tests.support import ROOT, check_cli, run_cli
+from tests.support import ROOT, check_cli, long_where, run_cli
 
 PROGRAMS = ROOT / "tests" / "programs" / "documents"
 SHOWN = ("text", "{toctree}", "{eval-rst}")
 """The languages of blocks that are not run: what a command prints, and what Sphinx is told."""
 SETS_UP = ("pip install",)
 """Commands that change the environment in which these tests themselves run."""
+LONG = ("diff.md", "howto.md", "kernels.md", "recording.md")
+"""Documents whose commands measure for long."""
 NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults", "import jax": "JAX (make frontends)"}
 
 
@@ -65,7 +67,11 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("document", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: str(path.name))
+@pytest.mark.parametrize(
+    "document",
+    long_where([path for path in DOCUMENTS if blocks(path)], lambda _, path: path.name in LONG),
+    ids=lambda path: str(path.name),
+)
 def test_commands_of_a_document_work_as_they_stand(document: Path, tmp_path: Path) -> None:
     if absent := absent_packages(document):
         pytest.skip(f"{', '.join(absent)} is not installed: make frontends runs this document")

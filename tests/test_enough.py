@@ -428,6 +428,7 @@ def test_calls_that_differ_are_not_said_not_to_return(tmp_path: Path) -> None:
     assert "so 20 calls were measured, however they vary; --iterations asks for more [calls-uncou" in done.stderr
 
 
+@pytest.mark.long
 def test_a_call_that_takes_longer_than_there_is_time(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_an_event_that_cannot_be_counted_stops_before_the_run(names: str, built:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_module_without_work_has_no_counts(tmp_path: Path) -> None:
     support.need_compiler()
     model = tmp_path / "host.mlir"

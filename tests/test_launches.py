@@ -248,6 +248,7 @@ def test_buffers_that_no_profile_lists_are_told_apart(made: Path, tmp_path: Path
     assert {len(each) for each in invocations.values()} == {1}
 
 
+@pytest.mark.long
 def test_a_launch_that_lost_records_is_made_again_for_all_of_the_time(made: Path, tmp_path: Path) -> None:
     """Flushed on a timer it shows no calls as they return: no other is launched, and it makes as many as all would."""
     loop = ("64x64xf32=0.01", "64x64xf32=0.01", "700")

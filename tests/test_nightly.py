@@ -90,6 +90,7 @@ def test_a_report_says_how_tonight_was(
     assert (tmp_path / "page.html").is_file()
 
 
+@pytest.mark.long
 def test_a_job_records_and_reports(tmp_path: Path, environment: dict[str, str]) -> None:
     """The scripts as they are, on a real model: two nights of one machine."""
     for folder, suffix in (("models", ".mlir"), ("flags", ".flags")):

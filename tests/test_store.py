@@ -510,6 +510,7 @@ def test_shares_are_those_of_attribute(bundle: Path, tmp_path: Path) -> None:
     assert waited["share"] == ""
 
 
+@pytest.mark.long
 def test_simulated_counts_are_of_the_one_call_that_each_run_simulated(bundle: Path, tmp_path: Path) -> None:
     """They are what `attribute` shows, however many calls are timed beside them, over all runs and in each."""
     if shutil.which("valgrind") is None:

@@ -68,6 +68,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Json]:
     return folder, json_cli("tune", folder / "bad.tracemap", *options, "-o", folder / "good.mlir", cwd=folder)
 
 
+@pytest.mark.long
 def test_a_badly_tiled_kernel_is_brought_back(tuned: tuple[Path, Json]) -> None:
     _, found = tuned
     (kernel,) = found["kernels"]
@@ -196,6 +197,7 @@ def test_nothing_is_compiled_or_verified_twice(
     assert (len(compiled), len(built)) == (6, 1)
 
 
+@pytest.mark.long
 def test_after_a_kill_it_goes_on(tuned: tuple[Path, Json], tmp_path: Path) -> None:
     spec, work = tmp_path / "spec.mlir", tmp_path / "spec.mlir.work"
     words = ["tune", str(tuned[0] / "bad.tracemap"), *SEARCH, "-o", str(spec)]

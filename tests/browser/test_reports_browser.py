@@ -391,6 +391,7 @@ def test_ten_thousand_lines_stay_fluid(open_page: Open, tmp_path: Path) -> None:
         assert view(browser) == anchor[1:]
 
 
+@pytest.mark.long
 def test_long_tables_have_the_rows_in_view(open_page: Open, tmp_path: Path) -> None:
     count = 3_000
     map_ = graph([op(number, number + 1, name=f"odd.name{number}") for number in range(count)], [site(0, 0)])
