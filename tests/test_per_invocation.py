@@ -200,6 +200,39 @@ def test_a_run_of_known_invocations_need_not_have_a_metric_of_its_events(tmp_pat
     assert result.ops[4].metrics["samples"].per_invocation == UNKNOWN_PER_INVOCATION
 
 
+def test_what_disturbed_is_told_by_calls_of_the_same_shape(tmp_path: Path) -> None:
+    """Of a site that is called with many workgroups and with few, by turns, and shares its ops with another."""
+    lines = ["site,kernel,invocation,workgroups_x,workgroups_y,workgroups_z,cpu_ns"]
+    for invocation in range(40):
+        few = invocation % 2
+        lines.append(f"site0,k0,{invocation},{4 if few else 20},1,1,{1_000 if few else 5_000}")
+        lines.append(f"site3,k3,{invocation},1,1,1,600")
+    for invocation in range(1, 21, 2):  # longer than with few workgroups, but not than with many
+        lines[1 + 2 * invocation] = f"site0,k0,{invocation},4,1,1,{3_000 if invocation < 11 else 1_000}"
+    table = tmp_path / "r.csv"
+    table.write_text("\n".join(lines) + "\n")
+    calls = [("site0", number, 1_000 if number % 2 else 5_000) for number in range(40)]
+    calls += [("site3", number, 600) for number in range(40)]
+    result = attributed(table)
+    assert_like(result.ops[0].metrics["cpu_ns"].per_invocation, shares_of(1, calls, range(40)))
+    assert result.ops[0].metrics["cpu_ns"].attributed == sum(shares_of(1, calls, range(40)))
+
+
+def test_an_event_without_a_time_adds_nothing_to_its_invocation(tmp_path: Path) -> None:
+    """Also where its site has a fence, which is what other events have at most."""
+    calls = [("site0", invocation, 1_000) for invocation in range(20)]
+    calls += [("site3", invocation, 600) for invocation in range(20)]
+    table = written(tmp_path, calls)
+    absent = range(3, 8)
+    for number in absent:
+        table.write_text(
+            table.read_text().replace(f",{number},1000,", f",{number},,").replace(f",{number},600,", f",{number},,")
+        )
+    result = attributed(table)
+    shares = shares_of(1, [call for call in calls if call[1] not in absent], range(20))
+    assert_like(result.ops[0].metrics["cpu_ns"].per_invocation, shares)
+
+
 @pytest.mark.parametrize("number", ["", "99999999999999", "-99999999999999"])
 def test_an_event_of_no_invocation_leaves_all_unknown_and_it_is_said(tmp_path: Path, number: str) -> None:
     table = tmp_path / "r.csv"

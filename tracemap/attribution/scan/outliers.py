@@ -11,10 +11,12 @@ from tracemap.attribution.model import MOST_SLOWEST
 from tracemap.attribution.scan.metrics import ranked_by, value_column
 from tracemap.attribution.scan.rows import Resolved
 
-# `least`: what the slowest calls of a target take at least, whatever their shapes.
+# `least`: what the slowest calls of a target take at least, whatever their shapes. A `limit` is what a call must be
+# beyond, for whatever reason: all events are compared with one for each metric.
 _OUTLIERS = """
 SELECT event.rowid AS row, event.*, groups.shape AS group_shape, {slow} AS slow
-FROM resolved AS event JOIN (SELECT target, shape, {columns} FROM groups WHERE target >= 0) AS groups ON {same_group}
+FROM resolved AS event JOIN (
+    SELECT target, shape, {limits} FROM (SELECT *, {least} FROM groups WHERE target >= 0)) AS groups ON {same_group}
 WHERE {conditions}
 """
 _LEAST = "list_sort(flatten(list({largest}) OVER (PARTITION BY target)), 'DESC')[:{most}][-1] AS least"
@@ -42,7 +44,8 @@ def words_of(resolved: Resolved, number: int) -> dict[str, object]:
 
 def worked(number: int) -> str:
     """What an `event` has of the n-th metric without what lies beyond the fence of its row of `groups`, in SQL."""
-    return f"coalesce(least(event.{value_column(number)}, groups.{fence_column(number)}), 0)"
+    value, fence = f"event.{value_column(number)}", f"groups.{fence_column(number)}"
+    return f"CASE WHEN {value} > {fence} THEN {fence} ELSE coalesce({value}, 0) END"
 
 
 def find_outliers(resolved: Resolved, fenced: Sequence[int]) -> None:
@@ -55,16 +58,18 @@ def find_outliers(resolved: Resolved, fenced: Sequence[int]) -> None:
         fenced: the numbers of the metrics that have fences.
     """
     ranked = ranked_by(resolved.metrics)
-    columns = [fence_column(number) for number in fenced]
-    slow = "false"
-    conditions = [f"event.{value_column(number)} > groups.{fence_column(number)}" for number in fenced]
+    limits = {number: fence_column(number) for number in fenced}
+    least, slow = "0 AS least", "false"
     if ranked is not None:
-        columns.append(_LEAST.format(largest=largest_column(ranked), most=MOST_SLOWEST))
+        least = _LEAST.format(largest=largest_column(ranked), most=MOST_SLOWEST)
         slow = f"event.{value_column(ranked)} >= groups.least"
+        limits[ranked] = f"least({limits.get(ranked, 'NULL')}, least - 1)"
+    named = (f"{limit} AS limit_{number}" for number, limit in limits.items())
     query = _OUTLIERS.format(
-        columns=", ".join(columns) or "0",
+        limits=", ".join(("least", *named)),
+        least=least,
         slow=slow,
         same_group=resolved.same_group,
-        conditions=" OR ".join((*conditions, slow)),
+        conditions=" OR ".join(f"event.{value_column(number)} > groups.limit_{number}" for number in limits) or "false",
     )
     resolved.tables.make("outliers", query)

@@ -8,7 +8,7 @@ rows times the sums that each is part of, memory does not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.invocations import PlaceOf, place_of, spread
 from tracemap.attribution.scan.metrics import value_column
-from tracemap.attribution.scan.outliers import largest_column, worked
+from tracemap.attribution.scan.outliers import fence_column, largest_column
 from tracemap.attribution.scan.scan import Scan
-from tracemap.attribution.scan.tables import Tables
-from tracemap.units import UNKNOWN
+from tracemap.attribution.scan.tables import Row, Tables
+from tracemap.units import INTEGER_LIMIT, UNKNOWN
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,11 +36,13 @@ _BYTES_OF_SUM = 32
 """What each sum takes of the memory, by invocation and metric."""
 _OF_MEMORY = 4
 """The part of the memory that sums may take, beside what the database holds."""
-_ROWS_AT_A_TIME = 1 << 20
+_ROWS_AT_A_TIME = 1 << 21
 
+# Columns are as narrow as those of `resolved`: to hand them over takes longer than to find the rows. What disturbed is
+# taken off behind that.
 _ROWS = """
-SELECT event.target, event.invocation{columns}
-FROM resolved AS event JOIN (SELECT * FROM groups SEMI JOIN summed USING (target)) AS groups ON {same_group}
+SELECT groups.code, event.invocation{columns}
+FROM resolved AS event JOIN coded AS groups ON {same_group}
 WHERE event.rowid >= {first} AND event.rowid < {first} + {count}
 """
 # No sum of any of the values is larger than this.
@@ -94,6 +96,13 @@ class _Parts:
     count: int
     fit: bool
 
+    @property
+    def dtype(self) -> type:
+        """Of arrays of sums and of parts of weights."""
+        import numpy as np
+
+        return np.int64 if self.fit else object
+
     def of(self, weight: int) -> Iterator[tuple[int, int]]:
         """The parts of a weight that are not 0, each with its number; the lowest is number 0."""
         for number in range(self.count):
@@ -125,6 +134,66 @@ def _parts_within(bound: int) -> _Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class _Round:
+    """Of each group whose target is part of so many sums one: its number, and by metric the parts of its weight.
+
+    Groups have codes, those that are part of the most sums the lowest: a round is of all codes below some one.
+    """
+
+    numbers: npt.NDArray[Any]
+    factors: Sequence[npt.NDArray[Any]]
+    """By metric an array of parts and codes."""
+
+
+def _rounds(pairs: Sequence[Sequence[tuple[int, int]]], parts: Sequence[_Parts]) -> list[_Round]:
+    """What is to be added for each row, in turn.
+
+    Args:
+        pairs: by the code of a group the numbers of the sums that it is part of, with its weights.
+        parts: by metric.
+    """
+    import numpy as np
+
+    made = []
+    for turn in range(len(pairs[0])):
+        some = [own[turn] for own in pairs if len(own) > turn]
+        factors: list[npt.NDArray[Any]] = [np.zeros((each.count, len(some)), dtype=each.dtype) for each in parts]
+        for each, table in zip(parts, factors, strict=True):
+            for code, (_, weight) in enumerate(some):
+                for part, factor in each.of(weight):
+                    table[part, code] = factor
+        made.append(_Round(np.array([number for number, _ in some]), factors))
+    return made
+
+
+def _fences(of_groups: Sequence[Sequence[int | None]]) -> list[npt.NDArray[Any]]:
+    """By metric the fences of groups in the order of their codes; empty where no group has one."""
+    import numpy as np
+
+    by_metric = zip(*of_groups, strict=True)
+    return [
+        np.array(
+            [INTEGER_LIMIT if each is None else each for each in fences]
+            if any(each is not None for each in fences)
+            else [],
+            np.int64,
+        )
+        for fences in by_metric
+    ]
+
+
+def _within(values: npt.NDArray[Any], fences: npt.NDArray[Any], codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values without what lies beyond the fences of their groups, as numbers of the same width."""
+    import numpy as np
+
+    if not fences.size:
+        return values
+    narrow: npt.NDArray[Any] = np.minimum(fences, np.iinfo(values.dtype).max).astype(values.dtype)
+    within: npt.NDArray[Any] = np.minimum(values, narrow[codes])
+    return within
+
+
+@dataclass(frozen=True, slots=True)
 class _Rows:
     """The events of a scan, for weighted sums of them: with the places of invocations, and by metric its parts."""
 
@@ -139,27 +208,38 @@ class _Rows:
 
         count = self.seen.invocations.count
         assert count is not UNKNOWN
-        added = [
-            np.zeros((parts.count, len(sums), count), dtype=np.int64 if parts.fit else object) for parts in self.parts
+        added: list[npt.NDArray[Any]] = [
+            np.zeros((parts.count, len(sums), count), dtype=parts.dtype) for parts in self.parts
         ]
         of_target: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for number, each in enumerate(sums):
             for target, weight in each:
                 of_target[target].append((number, weight))
-        self.tables.fill("summed", "target INTEGER", [(target,) for target in of_target])
+        groups = sorted(self._groups(of_target), key=lambda group: -len(of_target[group[0]]))
+        coded = [(target, shape, code) for code, (target, shape, *_) in enumerate(groups)]
+        self.tables.fill("coded", "target INTEGER, shape BIGINT, code INTEGER", coded)
+        rounds = _rounds([of_target[target] for target, *_ in groups], self.parts)
+        fences = _fences([fences for _, _, *fences in groups])
         for block in self._blocks():
-            self._add(block, of_target, added)
+            self._add(block, rounds, fences, added)
         for number in range(len(sums)):
             yield {
                 metric.name: self._distribution(parts.rounded(values[:, number]))
                 for metric, parts, values in zip(self.seen.metrics, self.parts, added, strict=True)
             }
 
+    def _groups(self, targets: Iterable[int]) -> list[Row]:
+        """The groups of some targets: target and shape, and by metric the fence."""
+        self.tables.fill("summed", "target INTEGER", [(target,) for target in targets])
+        columns = ", ".join(("target", "shape", *map(fence_column, range(len(self.parts)))))
+        return self.tables.query(f"SELECT {columns} FROM groups SEMI JOIN summed USING (target) ORDER BY target, shape")
+
     def _blocks(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         """The rows of the targets that are summed up, some at a time: the next ones are read meanwhile."""
         from concurrent.futures import ThreadPoolExecutor
 
-        columns = "".join(f", {worked(number)} AS {value_column(number)}" for number in range(len(self.parts)))
+        names = map(value_column, range(len(self.parts)))
+        columns = "".join(f", coalesce(event.{name}, 0) AS {name}" for name in names)
         ((rows,),) = self.tables.query("SELECT count(*) FROM resolved")
         query = partial(_ROWS.format, columns=columns, same_group=self.seen.same_group, count=_ROWS_AT_A_TIME)
         with ThreadPoolExecutor(1) as reader:
@@ -173,27 +253,26 @@ class _Rows:
     def _add(
         self,
         block: Mapping[str, npt.NDArray[Any]],
-        of_target: Mapping[int, Sequence[tuple[int, int]]],
+        rounds: Sequence[_Round],
+        fences: Sequence[npt.NDArray[Any]],
         added: Sequence[npt.NDArray[Any]],
     ) -> None:
-        """Add what rows have to the sums that they are part of."""
+        """Add what rows have, up to the fences of their groups, to the sums that they are part of."""
         import numpy as np
 
-        wanted = np.array(list(of_target))
-        # Numbers of two bytes are put in order by radix, several times faster than wider ones.
-        targets = block["target"].astype(np.min_scalar_type(wanted.max()))
-        order = np.argsort(targets, kind="stable")
-        targets, places = targets[order], self.place_of(block["invocation"][order])
-        # All at once, and as numbers of the same width: else all targets are made wider for each.
-        wanted = wanted.astype(targets.dtype)
-        begins, ends = (np.searchsorted(targets, wanted, side=side) for side in ("left", "right"))
-        for weights, begin, end in zip(of_target.values(), begins, ends, strict=True):
-            own = places[begin:end]
-            for metric, (parts, sums) in enumerate(zip(self.parts, added, strict=True)):
-                values = block[value_column(metric)][order[begin:end]].astype(sums.dtype, copy=False)
-                for number, weight in weights:
-                    for part, factor in parts.of(weight):
-                        np.add.at(sums[part, number], own, values * factor)
+        codes = block["code"].astype(np.intp)  # other numbers are made such each time that they are looked up
+        places = self.place_of(block["invocation"])
+        values = [_within(block[value_column(metric)], each, codes) for metric, each in enumerate(fences)]
+        below = len(rounds[0].numbers)
+        for each in rounds:
+            if len(each.numbers) < below:
+                below = len(each.numbers)
+                kept = np.flatnonzero(codes < below)
+                codes, places, values = codes[kept], places[kept], [of_metric[kept] for of_metric in values]
+            cells = each.numbers[codes] * self.seen.invocations.count + places
+            for sums, of_metric, factors in zip(added, values, each.factors, strict=True):
+                for part in np.flatnonzero(factors.any(axis=1)):
+                    np.add.at(sums[part].reshape(-1), cells, of_metric * factors[part][codes])
 
     def _distribution(self, values: npt.NDArray[Any]) -> PerInvocation:
         """Of sums, one for each invocation."""
