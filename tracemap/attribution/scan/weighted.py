@@ -155,7 +155,7 @@ def _rounds(pairs: Sequence[Sequence[tuple[int, int]]], parts: Sequence[_Parts])
     import numpy as np
 
     made = []
-    for turn in range(len(pairs[0])):
+    for turn in range(max(map(len, pairs), default=0)):
         some = [own[turn] for own in pairs if len(own) > turn]
         factors: list[npt.NDArray[Any]] = [np.zeros((each.count, len(some)), dtype=each.dtype) for each in parts]
         for each, table in zip(parts, factors, strict=True):
@@ -220,7 +220,7 @@ class _Rows:
         self.tables.fill("coded", "target INTEGER, shape BIGINT, code INTEGER", coded)
         rounds = _rounds([of_target[target] for target, *_ in groups], self.parts)
         fences = _fences([fences for _, _, *fences in groups])
-        for block in self._blocks():
+        for block in self._blocks() if rounds else ():
             self._add(block, rounds, fences, added)
         for number in range(len(sums)):
             yield {
