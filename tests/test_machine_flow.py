@@ -283,6 +283,13 @@ def test_what_a_loop_brings_in(tmp_path: Path) -> None:
         assert vectors == int(vectors) > 0
 
 
+def test_each_element_that_is_gathered_brings_a_line(tmp_path: Path) -> None:
+    """Also where registers take one index after the other, so that all of them are read by the same words."""
+    for body in bodies_of(READS.replace("READS", "#id"), tmp_path):
+        vectors = brought_by([each for each in body if is_load(each)], body) / (32 + 32 + 8 * 64)
+        assert vectors == int(vectors) > 0
+
+
 CONVERTED = """func.func @main(%x: tensor<256x512xf16>, %y: tensor<256x512xf32>) -> tensor<256x512xf32> {
   %wide = stablehlo.convert %x : (tensor<256x512xf16>) -> tensor<256x512xf32>
   %apart = stablehlo.subtract %y, %wide : tensor<256x512xf32>

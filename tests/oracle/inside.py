@@ -26,10 +26,12 @@ from tests.oracle.linalg import (
     FUNCTIONS,
     Indices,
     Program,
+    beside_gather,
     chain,
     chain_then_sum,
     epilogue,
     gather,
+    gathered_alone,
     product_and_sum,
     sum_of_squares,
     two_reads,
@@ -335,6 +337,11 @@ def _of_memory(random: Random) -> Iterator[Claim]:
             names = random.choice(FUNCTIONS), random.choice(COSTLY)
             slow, fast = (gather(form, names, table, shuffled=shuffled) for shuffled in (True, False))
             yield stalled("gather", slow, fast, 1 if form == "last" else 0)
+            # What works on what was gathered is hidden behind it, and alone behind what its kernel copies.
+            if form != "chain":
+                alone = gathered_alone(names[0], table), beside_gather(names[1])
+                in_order = alone[::-1] if form == "last" else alone
+                yield own_cost("gather as alone", slow, in_order, beside_gather())
     for function in random.sample(COSTLY, 3):
         yield reading("misses of reads", chain([(function, 1), ("math.exp", 1), ("math.tanh", 1)]), [0])
         yield reading("misses of reads", two_reads((function, "math.sqrt"), "512x512"), [0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 FUNCTIONS = ("math.tanh", "math.exp", "math.log1p", "math.sqrt", "math.rsqrt", "math.erf", "math.sin", "math.absf")
 COSTLY = ("math.tanh", "math.exp", "math.log1p", "math.erf", "math.sin")
@@ -228,13 +229,36 @@ def read_then_chain(functions: tuple[str, str], size: str, reads: str = "#id") -
     return writer.program(f"{turned}{functions[0][5:]}, {functions[1][5:]}, {size}", "%b", size)
 
 
+_GATHERED: Final = 512
+"""The rows and columns of what is gathered."""
+
+
+def gathered_alone(function: str, table: int) -> Program:
+    """The op of `gather` that gathers, in any order, and the sum, without the other op."""
+    size = f"{_GATHERED}x{_GATHERED}"
+    writer = Writer([f"{table}xf32", f"{size}xi32", f"{size}xf32"])
+    writer.gathered("%a", "%x0", table, "%x1", size, applied(function, 1))
+    writer.combined("%s", "arith.addf", "%a", "%x2", size)
+    inputs = (f"{table}xf32=1", Indices(_GATHERED, _GATHERED, table, shuffled=True), f"{size}xf32=0.5")
+    return writer.program(f"gather {function[5:]} alone, {table} elements", "%s", size, inputs)
+
+
+def beside_gather(function: str = "") -> Program:
+    """The other op of `gather`, and the sum; without a function only the sum, which copies."""
+    size = f"{_GATHERED}x{_GATHERED}"
+    writer = Writer([f"{size}xf32", f"{size}xf32"])
+    if function:
+        writer.elementwise("%b", "%x0", size, applied(function, 1))
+    writer.combined("%s", "arith.addf", "%b" if function else "%x0", "%x1", size)
+    return writer.program(f"{function[5:] or 'nothing'} and a sum", "%s", size, (f"{size}xf32=0.5",) * 2)
+
+
 def gather(form: str, functions: tuple[str, str], table: int, *, shuffled: bool) -> Program:
     """An op that gathers from a table, and another one: `first` or `last` beside it, or `chain`, on its result.
 
     The op that gathers is asked about first in the forms `first` and `chain`, and last in `last`.
     """
-    rows, columns = 512, 512
-    size = f"{rows}x{columns}"
+    size = f"{_GATHERED}x{_GATHERED}"
     writer = Writer([f"{table}xf32", f"{size}xi32", f"{size}xf32"])
     if form == "last":
         writer.elementwise("%b", "%x2", size, applied(functions[1], 1))
@@ -243,5 +267,5 @@ def gather(form: str, functions: tuple[str, str], table: int, *, shuffled: bool)
         writer.elementwise("%b", "%a" if form == "chain" else "%x2", size, applied(functions[1], 1))
     writer.combined("%s", "arith.addf", "%b", "%x2" if form == "chain" else "%a", size)
     name = f"gather {functions[0][5:]} ({form}), {functions[1][5:]}, {table} elements"
-    inputs = (f"{table}xf32=1", Indices(rows, columns, table, shuffled), f"{size}xf32=0.5")
+    inputs = (f"{table}xf32=1", Indices(_GATHERED, _GATHERED, table, shuffled), f"{size}xf32=0.5")
     return writer.program(name, "%s", size, inputs)

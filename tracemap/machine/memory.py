@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 from typing import Final
@@ -133,16 +133,21 @@ def brought_by(loads: Sequence[Instruction], body: Sequence[Instruction]) -> int
     """How many bytes of lines of memory these loads of a loop bring in one turn.
 
     A place that goes on by less than a line in each turn brings a new line only so often. Loads so near to each other
-    that one turn reads what another has brought are counted together.
+    that one turn reads what another has brought are counted together. Where a register gets another value between them,
+    as where one index after the other is taken from a vector, they read elsewhere.
     """
     steps = _steps(body)
-    offsets: dict[tuple[str, str, int, int], set[int]] = defaultdict(set)
-    for place in {place for load in loads for place in load.values.loaded}:
-        offsets[place.base, place.index, place.scale, place.lanes].add(place.offset)
+    offsets: dict[tuple[Place, int], set[int]] = defaultdict(set)
+    asked = {load.address for load in loads}
+    writes: Counter[str] = Counter()
+    for each in body:
+        for place in each.values.loaded if each.address in asked else ():
+            offsets[replace(place, offset=0), writes[place.base] + writes[place.index]].add(place.offset)
+        writes.update(register for register in each.values.writes if not steps[register])
     total = 0
-    for (base, index, scale, lanes), found in sorted(offsets.items()):
-        step = _step_of(Place(base, index, scale, 0, lanes), steps)
-        total += sum(min(step, LINE_BYTES * lanes * lines) for lines in _streams(sorted(found), step))
+    for (place, _), found in offsets.items():
+        step = _step_of(place, steps)
+        total += sum(min(step, LINE_BYTES * place.lanes * lines) for lines in _streams(sorted(found), step))
     return total
 
 
