@@ -166,28 +166,10 @@ def _rounds(pairs: Sequence[Sequence[tuple[int, int]]], parts: Sequence[_Parts])
     return made
 
 
-def _fences(of_groups: Sequence[Sequence[int | None]]) -> list[npt.NDArray[Any]]:
-    """By metric the fences of groups in the order of their codes; empty where no group has one."""
-    import numpy as np
-
-    by_metric = zip(*of_groups, strict=True)
-    return [
-        np.array(
-            [INTEGER_LIMIT if each is None else each for each in fences]
-            if any(each is not None for each in fences)
-            else [],
-            np.int64,
-        )
-        for fences in by_metric
-    ]
-
-
 def _within(values: npt.NDArray[Any], fences: npt.NDArray[Any], codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The values without what lies beyond the fences of their groups, as numbers of the same width."""
     import numpy as np
 
-    if not fences.size:
-        return values
     narrow: npt.NDArray[Any] = np.minimum(fences, np.iinfo(values.dtype).max).astype(values.dtype)
     within: npt.NDArray[Any] = np.minimum(values, narrow[codes])
     return within
@@ -219,7 +201,7 @@ class _Rows:
         coded = [(target, shape, code) for code, (target, shape, *_) in enumerate(groups)]
         self.tables.fill("coded", "target INTEGER, shape BIGINT, code INTEGER", coded)
         rounds = _rounds([of_target[target] for target, *_ in groups], self.parts)
-        fences = _fences([fences for _, _, *fences in groups])
+        fences = np.array([fences for _, _, *fences in groups], np.int64).T
         for block in self._blocks() if rounds else ():
             self._add(block, rounds, fences, added)
         for number in range(len(sums)):
@@ -229,9 +211,10 @@ class _Rows:
             }
 
     def _groups(self, targets: Iterable[int]) -> list[Row]:
-        """The groups of some targets: target and shape, and by metric the fence."""
+        """The groups of some targets: target and shape, and by metric the fence; where it has none, one beyond all."""
         self.tables.fill("summed", "target INTEGER", [(target,) for target in targets])
-        columns = ", ".join(("target", "shape", *map(fence_column, range(len(self.parts)))))
+        fences = (f"coalesce({fence_column(number)}, {INTEGER_LIMIT})" for number in range(len(self.parts)))
+        columns = ", ".join(("target", "shape", *fences))
         return self.tables.query(f"SELECT {columns} FROM groups SEMI JOIN summed USING (target) ORDER BY target, shape")
 
     def _blocks(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
@@ -254,7 +237,7 @@ class _Rows:
         self,
         block: Mapping[str, npt.NDArray[Any]],
         rounds: Sequence[_Round],
-        fences: Sequence[npt.NDArray[Any]],
+        fences: npt.NDArray[Any],
         added: Sequence[npt.NDArray[Any]],
     ) -> None:
         """Add what rows have, up to the fences of their groups, to the sums that they are part of."""
