@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.kernels import built, in_loops, steps_of
+from tests.oracle.linalg import chain_then_sum
 from tests.support import check_cli
 from tracemap.attribution.scan.rows import StepRow
 from tracemap.attribution.steps.lines import NO_METRIC, KernelSteps, Spot, kernel_steps, lines_of_ops
 from tracemap.attribution.steps.lines import in_loops as in_loops_of
 from tracemap.graph.bundle import load
-from tracemap.machine.code import OUTSIDE, Instruction, innermost, instructions_of, loops_of
+from tracemap.machine.code import OUTSIDE, WINDOW, Instruction, innermost, instructions_of, loops_of
 from tracemap.machine.images import kernel_images, read_images
 from tracemap.machine.memory import brought_by, waits_of
 from tracemap.measurements.model import SAMPLES
@@ -250,6 +251,17 @@ def test_waits_are_at_loads_and_right_behind_them_and_nowhere_else(tmp_path: Pat
             assert address == waited_for or following[address] == waited_for
         assert waits.load_of.keys().isdisjoint(waits.behind)
         assert all(loads >= found for found in waits.behind.values())
+
+
+def test_a_wait_ends_a_window_behind_the_load(tmp_path: Path) -> None:
+    """What comes later in a long turn was not in work while the load waited."""
+    text = chain_then_sum([("math.erf", 1), ("math.erf", 2)]).text
+    (body,) = (body for body in bodies_of(text, tmp_path) if len(body) > 2 * WINDOW)
+    behind = waits_of(body).behind
+    addresses = [each.address for each in body]
+    last_load = max(number for number, each in enumerate(body) if is_load(each))
+    assert not behind.keys().isdisjoint(addresses[last_load + 2 : last_load + 50])
+    assert behind.keys().isdisjoint(addresses[last_load + WINDOW + 1 :])
 
 
 def test_a_load_whose_place_was_loaded_waits_as_well(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracemap.errors import ModuleInvalid
 from tracemap.machine.images import CodeFunction, Image
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 OUTSIDE = -1
 """The parent of a loop that stands in no other."""
+WINDOW: Final = 512
+"""Instructions that a core has in work at a time: the reorder buffers of present-day server cores hold 350 to 512."""
 
 
 @dataclass(frozen=True, slots=True)

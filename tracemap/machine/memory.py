@@ -20,7 +20,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Final
 
-from tracemap.machine.code import Instruction
+from tracemap.machine.code import WINDOW, Instruction
 from tracemap.machine.values import Place
 
 LINE_BYTES: Final = 64
@@ -58,7 +58,8 @@ class Waits:
     """The instructions of a loop that can be found waiting for memory, and those behind them.
 
     `load_of`: of those that wait for memory alone, the load that is waited for, which may be they themselves; `behind`:
-    of those that wait for what is made of loaded values, the loads of these; all by address.
+    of those that wait for what is made of loaded values, the loads of these, as far as they are no more than a window
+    before; all by address.
     """
 
     load_of: Mapping[int, int]
@@ -85,7 +86,8 @@ def _once(body: Sequence[Instruction], sources: dict[str, _Value]) -> Waits:
     load_of: dict[int, int] = {}
     behind: dict[int, frozenset[int]] = {}
     load, waited = _NO_LOAD, _NONE  # the instruction before, if it loads; the loads of what it computes with
-    for each in body:
+    number_of = {each.address: number for number, each in enumerate(body)}
+    for number, each in enumerate(body):
         given = _given(each, sources)
         value = _made(each, given)
         late = any(other.source is _Source.LATE for other in given)
@@ -93,8 +95,11 @@ def _once(body: Sequence[Instruction], sources: dict[str, _Value]) -> Waits:
             load_of[each.address] = each.address
         elif load != _NO_LOAD and not late:
             load_of[each.address] = load
-        elif value.loads or waited:
-            behind[each.address] = value.loads or waited
+        else:
+            loads = value.loads or waited
+            near = frozenset(one for one in loads if (number - number_of[one]) % len(body) <= WINDOW)
+            if near:
+                behind[each.address] = near
         load = each.address if load_of.get(each.address) == each.address else _NO_LOAD
         waited = _NONE if load != _NO_LOAD else value.loads
         sources |= dict.fromkeys(each.values.writes, value)

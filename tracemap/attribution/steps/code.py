@@ -16,13 +16,11 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
-from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost, loops_of
+from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, innermost, loops_of
 from tracemap.machine.contracted import Contracted
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.memory import Waits, brought_by, waits_of
 
-WINDOW: Final = 512
-"""Instructions that a core has in work at a time: the reorder buffers of present-day server cores hold 350 to 512."""
 NO_POOL: Final = -1
 
 Lines = Counter[int]
