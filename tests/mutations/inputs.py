@@ -107,15 +107,15 @@ def make_inputs(folder: Path) -> None:
 
 
 def _make_small_module(folder: Path) -> None:
-    model = folder / "small.mlir"
+    model, bundle = folder / "small.mlir", (folder / OTHER).with_name("small.tracemap")
+    bundle.parent.mkdir()
     model.write_text(_SMALL, encoding="utf-8")
-    check_cli("build", model, "-o", folder / "small.tracemap")
-    shutil.copy(folder / "small.tracemap" / MODULE, folder / SMALL_MODULE)
+    check_cli("build", model, "-o", bundle)
+    shutil.copy(bundle / MODULE, folder / SMALL_MODULE)
 
 
 def _make_store(folder: Path) -> None:
     """Runs of two nights; and one that is not there yet, of another compilation."""
-    (folder / OTHER).parent.mkdir()
     check_cli("build", _MODEL, "-o", folder / OTHER, "--", "--iree-opt-level=O1")
     recorded = ("record", folder / OTHER, "--flagfile", _FLAGFILE, "--iterations", "20")
     check_cli(*recorded, "-o", folder / OTHER_RUN)
