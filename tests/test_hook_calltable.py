@@ -148,6 +148,9 @@ def test_irees_csv_has_nothing_to_make_the_table_of(tmp_path: Path) -> None:
     done = run_cli("stats", csv, "--calls", tmp_path / "calls.csv")
     assert done.returncode == 2
     assert done.stderr.endswith(f"[{UsageInvalid.slug}]\n")
+    absent = run_cli("stats", tmp_path / "absent", "--calls", tmp_path / "calls.csv")
+    assert absent.returncode == 2
+    assert "absent: does not exist" in absent.stderr
 
 
 @pytest.mark.parametrize("name", ["kernel", "Start_NS"])

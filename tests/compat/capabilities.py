@@ -267,7 +267,7 @@ def calls_attributed(place: Place) -> str:
     """A table of calls is a run: it balances over the ops."""
     for name in _tables(place):
         printed = cli("attribute", _recorded(place, name), "--map", place.bundle(name), "--format", "json")
-        (measured,) = (metric for metric in json.loads(printed)["metrics"] if metric["name"] == "duration_ns")
+        (measured,) = (metric for metric in json.loads(printed)["metrics"] if metric["name"] == "cpu_ns")
         rows = duckdb.execute("SELECT sum(duration_ns) FROM read_parquet(?)", [str(_recorded(place, name))]).fetchall()
         assert measured["measured"] == measured["attributed"] + measured["residual"] == rows[0][0]
         # Every call is of a kernel of the map, whose site is known; what is left was disturbed.

@@ -38,7 +38,7 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
     from tracemap.measurements.hook.stats import is_recording, read_calls, thread_stats
 
     check_files(options.calls, options.html, force=options.force)
-    if options.calls is not None and not is_recording(run):
+    if options.calls is not None and run.exists() and not is_recording(run):
         raise UsageInvalid(f"{run}: is of IREE's hook, which tells no kernels and starts; --calls needs our recording")
     found = read_calls(run, options)
     threads = [thread_stats(thread, options.buckets, tables=not options.no_table) for thread in found.threads]
