@@ -196,14 +196,23 @@ def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mappi
     calls = {row["number"]: calls_counted(metric, told(row["iterations"])) for row in rows}
     found: dict[int, dict[int, float]] = {}
     for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
-        if cost is None:
-            raise StoreInvalid("the store cannot be read: a cost is lost")
         of_run = calls[run]
         if isinstance(of_run, int) and of_run:
-            found.setdefault(run, {})[key] = int(cost) / of_run
+            found.setdefault(run, {})[key] = _whole(cost) / of_run
     for run, key, cost in engine.rows(MEDIANS.format(metric=text_literal(metric))):
-        found.setdefault(run, {})[key] = float(int(cost))
+        found.setdefault(run, {})[key] = float(_whole(cost))
     return found
+
+
+def _whole(cost: Any) -> int:
+    """A cost of a table that may be damaged.
+
+    Raises:
+        StoreInvalid: it is lost.
+    """
+    if cost is None:
+        raise StoreInvalid("the store cannot be read: a cost is lost")
+    return int(cost)
 
 
 def _seen(group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: Over, *, keep_undated: bool) -> Seen:
