@@ -241,6 +241,48 @@ def test_a_few_samples_decide_nothing(in_kernels: int, rule: Rule, tmp_path: Pat
     assert attributed(table, rule=Rule.MEASURED, map_=stepped()).rule is Rule.MEASURED
 
 
+@pytest.mark.parametrize("samples", [8, 99, 100])
+def test_few_samples_do_not_stand_above_what_was_counted(samples: int, tmp_path: Path) -> None:
+    """All samples lie at op2 (line 3), all instructions at op1 and op3 (line 2); half of the time is op3's site's."""
+    table = csv_of(
+        tmp_path / "r.csv",
+        f"kind,kernel,step,cpu_ns,Ir,samples\ndispatch,k0,,900,,\nstep,k0,2,,70,\nstep,k0,3,,,{samples}\n",
+    )
+    result = attributed(table, rule=None, map_=stepped())
+    assert result.rule is Rule.MEASURED
+    (op2,) = (op for op in result.ops if op.op == OpId.of(2))
+    assert op2.metrics["cpu_ns"].attributed == (450 if samples >= 100 else 0)
+    told = {item.slug: item.message for item in result.diagnostics}
+    assert ("few-samples" in told) == ("shares-are-instructions" in told) == (samples < 100)
+    if samples < 100:
+        assert f"only {samples} samples lie in kernels" in told["few-samples"]
+        assert "split by simulated instructions" in told["few-samples"]
+
+
+@pytest.mark.parametrize("stand_ins", [0, 400, 510, 511, 970])
+def test_instructions_that_stand_in_for_others_keep_no_core_busy(stand_ins: int, tmp_path: Path) -> None:
+    """Line 2 has 20 instructions, line 3 has 1,000, and where most of all stand in for others the rule model decides.
+
+    Half of the time is that of the other site, which has op3 alone.
+    """
+    table = csv_of(
+        tmp_path / "r.csv",
+        f"kind,kernel,step,cpu_ns,Ir,Ir_stand_in\ndispatch,k0,,900,,\nstep,k0,2,,20,\nstep,k0,3,,1000,{stand_ins}\n",
+    )
+    result = attributed(table, rule=None, map_=stepped())
+    (op2,) = (op for op in result.ops if op.op == OpId.of(2))
+    by_model = stand_ins > 510
+    own = 1000 - stand_ins
+    expected = shares(attributed(table, rule=Rule.MODEL, map_=stepped()))["op2"] if by_model else 450 * own / (own + 20)
+    assert abs(op2.metrics["cpu_ns"].attributed - expected) <= 1
+    assert {name: cost.attributed for name, cost in op2.metrics.items() if name != "cpu_ns"} == {
+        "Ir": 1000,
+        "Ir_stand_in": stand_ins,
+    }
+    told = [item.message for item in result.diagnostics if item.slug == "split-by-model"]
+    assert [text.startswith("at 1 site most simulated instructions stand in") for text in told] == [True] * by_model
+
+
 def test_shares_of_a_simulation_alone_are_not_said_to_be_of_samples(tmp_path: Path) -> None:
     table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,Ir\ndispatch,k0,,9,\nstep,k0,2,,7\n")
     (told,) = (item for item in attributed(table, rule=None, map_=stepped()).diagnostics if "shares" in item.slug)
@@ -259,7 +301,8 @@ def test_simulated_counts_decide_however_few(tmp_path: Path) -> None:
     table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,samples,Ir\ndispatch,k0,,9,,\nstep,k0,2,,1,7\n")
     result = attributed(table, rule=None, map_=stepped())
     assert result.rule is Rule.MEASURED
-    assert foremost(result.diagnostics) == []
+    (told,) = foremost(result.diagnostics)
+    assert told.message.startswith("only 1 sample lies in kernels, too few to decide by: kernels' costs are split by")
 
 
 STEP_ROWS = st.lists(

@@ -27,7 +27,8 @@ from tracemap.capture import simulating
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.geometry import Cache, geometry
 from tracemap.capture.guarded import guarded_apart
-from tracemap.capture.simulating import EVENTS, Valgrind, simulated_steps
+from tracemap.capture.simulated import EVENTS, simulated_steps
+from tracemap.capture.simulating import Valgrind
 from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import Instruction, instructions_of
@@ -561,7 +562,8 @@ def test_code_that_a_kernel_calls_counts_where_it_is_called() -> None:
     counts = CallgrindCounts(EVENTS, (99, *zeros), (), {key: (value, *zeros) for key, value in costs.items()}, calls)
     steps = simulated_steps(counts, {"so": image}, {"k": OpLines(frozenset({3, 4}))})
     assert {key: values[0] for key, values in steps.lines.items()} == {("k", 0): 2, ("k", 3): 24, ("k", 4): 31}
-    assert steps.substituted == 24 + 19
+    assert {key: values[-1] for key, values in steps.lines.items()} == {("k", 0): 0, ("k", 3): 19, ("k", 4): 24}
+    assert steps.stand_ins == 24 + 19
     assert steps.program == 99
 
 

@@ -149,42 +149,49 @@ FEW_SAMPLES: Final = 100
 """With fewer samples in all kernels the share of an op that has half of them is not known to within 10 points."""
 
 
-def _rule(wanted: Rule | None, seen: Scan, few: int) -> Rule:
+def _rule(wanted: Rule | None, inside: Counter[str]) -> Rule:
     """The rule that was asked for; else what was seen inside of kernels decides, if it is more than a few samples."""
-    inside = any(any(row.values) for row in seen.step_rows)
-    if wanted is Rule.MEASURED and not inside:
+    if wanted is Rule.MEASURED and not inside.total():
         raise UsageInvalid(
             "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
         )
-    return wanted or (Rule.MEASURED if inside and not few else Rule.MODEL)
+    decides = _is_counted(inside) or inside[SAMPLES] >= FEW_SAMPLES
+    return wanted or (Rule.MEASURED if decides else Rule.MODEL)
 
 
-def _few_samples(seen: Scan) -> int:
-    """How many samples lie in kernels, where they are all that was seen inside of them, and too few; else 0."""
-    in_kernels = Counter[str]()
+def _seen_inside(seen: Scan) -> Counter[str]:
+    """What was seen inside of kernels, by metric."""
+    found = Counter[str]()
     for row in seen.step_rows:
         if row.kernel:
-            in_kernels.update({metric.name: value for metric, value in zip(seen.step_metrics, row.values, strict=True)})
-    samples = in_kernels.pop(SAMPLES, 0)
-    return samples if samples < FEW_SAMPLES and not in_kernels.total() else 0
+            found.update({metric.name: value for metric, value in zip(seen.step_metrics, row.values, strict=True)})
+    return found
 
 
-def _of_samples(rule: Rule, few: int) -> Iterator[Diagnostic]:
+def _is_counted(inside: Counter[str]) -> bool:
+    """Whether more was seen than samples."""
+    return inside.total() > inside[SAMPLES]
+
+
+def _of_samples(rule: Rule, inside: Counter[str]) -> Iterator[Diagnostic]:
     """Samples that are too few to decide by."""
-    if few:
-        decides = (
-            "the rule model splits kernels' costs" if rule is Rule.MODEL else f"the rule {rule.value} was asked for"
-        )
-        text = f"only {plural(few, 'sample')} lie in kernels, too few to decide by: {decides}; record longer"
-        yield Diagnostic("few-samples", text)
+    if 0 < inside[SAMPLES] < FEW_SAMPLES:
+        if rule is Rule.MEASURED and _is_counted(inside):
+            decides = "kernels' costs are split by simulated instructions"
+        elif rule is Rule.MODEL:
+            decides = "the rule model splits kernels' costs"
+        else:
+            decides = f"the rule {rule.value} was asked for"
+        lie = f"{plural(inside[SAMPLES], 'sample')} {'lies' if inside[SAMPLES] == 1 else 'lie'} in kernels"
+        yield Diagnostic("few-samples", f"only {lie}, too few to decide by: {decides}; record longer")
 
 
 def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Sequence[Diagnostic]) -> Attribution:
     """Everything that follows from what the runs have, in whole numbers."""
     graph, seen = request.graph, of_places.scan
-    few = _few_samples(seen)
-    rule = _rule(request.rule, seen, few)
-    diagnostics = [*diagnostics, *_of_samples(rule, few)]
+    seen_inside = _seen_inside(seen)
+    rule = _rule(request.rule, seen_inside)
+    diagnostics = [*diagnostics, *_of_samples(rule, seen_inside)]
     per_call = percentiles(tables, seen, of_places.pools)
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]

@@ -1,8 +1,7 @@
 """An execution under valgrind, whose simulated cache events are added to a timed run, per kernel and step.
 
 The tool is callgrind, which simulates caches as cachegrind does, and alone tells counts by instruction: cachegrind
-reads at most 4095 bytes of code with one line, and kernels have far longer runs. Addresses are brought to kernels and
-lines here, by the debug information of the executables as the program loaded them.
+reads at most 4095 bytes of code with one line, and kernels have far longer runs.
 """
 
 from __future__ import annotations
@@ -10,25 +9,20 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.geometry import Geometry
-from tracemap.capture.guarded import set_right
+from tracemap.capture.simulated import EVENTS, LinesOf, SimulatedSteps, simulated_steps
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
-from tracemap.machine.code import instructions_of, loops_of
-from tracemap.machine.flow import lines_of_values
-from tracemap.machine.images import CodeFunction, Image, read_image
-from tracemap.machine.lines import NO_LINES, OpLines
-from tracemap.machine.unplaced import code_of_ops
-from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
+from tracemap.errors import ProgramFailed, UsageInvalid
+from tracemap.machine.images import read_image
+from tracemap.measurements.callgrind import read_callgrind
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import CACHE_SIMULATED, STEP_METRICS, EventKind
+from tracemap.measurements.model import CACHE_SIMULATED, STAND_INS, EventKind
 from tracemap.measurements.sql import literal, quoted
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, check_tool, find_tool
@@ -37,14 +31,9 @@ from tracemap.units import format_count, format_share
 Command = Callable[[Path, Sequence[str]], list[str]]
 """The command line that runs a module once, on one worker, with more flags."""
 
-LinesOf = Mapping[str, OpLines]
-"""The lines of a kernel's text that are of ops, by the kernel's name."""
-
 SIMULATED_DEVICE: Final = "local-sync"
 """Works off everything in the calling thread: nothing depends on how threads take turns."""
 _HOST_DEVICES = ("local", "local-task", "local-sync")
-EVENTS: Final = tuple(metric for metric in STEP_METRICS if re.fullmatch(r"I\w+|D\w+", metric))
-"""What is simulated: instructions, data reads and writes, and the misses of each cache."""
 
 _SLOWDOWN = 60
 """About how many times longer callgrind takes than the program itself."""
@@ -207,126 +196,19 @@ def _simulated(
         return simulated_steps(read_callgrind(folder / _COUNTS, images), images, simulation.lines_of)
 
 
-# ---- from instructions to steps
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedSteps:
-    """Counts per kernel and line of its text (0: code without a line), in the order of `EVENTS`.
-
-    `program` is how many instructions the whole program ran; `substituted` how many of the kernels' were in functions
-    that the compiler calls for instructions that the target does not have; they are counted where they are called.
-    `caches` are the simulator's own words on the caches.
-    """
-
-    lines: Mapping[tuple[str, int], tuple[int, ...]]
-    program: int
-    substituted: int
-    caches: tuple[str, ...]
-
-    @property
-    def instructions(self) -> int:
-        """How many the kernels ran."""
-        return sum(values[0] for values in self.lines.values())
-
-    def without(self, other: SimulatedSteps) -> SimulatedSteps:
-        """What is left when what another execution did, which did a part of it, is taken off."""
-        left = {}
-        for key, values in self.lines.items():
-            taken = other.lines.get(key, (0,) * len(values))
-            # Both begin in the same way; if a few misses should differ all the same, none is left over.
-            rest = tuple(max(0, own - its) for own, its in zip(values, taken, strict=True))
-            if any(rest):
-                left[key] = rest
-        return replace(
-            self,
-            lines=left,
-            program=max(0, self.program - other.program),
-            substituted=max(0, self.substituted - other.substituted),
-        )
-
-
-def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf) -> SimulatedSteps:
-    """Bring counts by instruction to kernels and lines.
-
-    Args:
-        counts: of the objects `images`.
-        images: the executables by the names that the counts call them.
-        lines_of: of those of their functions that are kernels.
-
-    Raises:
-        RunInvalid: an event is missing.
-    """
-    order = [_index_of(counts.events, event) for event in EVENTS]
-    counts = set_right(counts, images, lines_of)
-    at = _kernel_lines(counts, images, lines_of)
-    # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
-    called = [call for call in counts.calls if (call.target_object, call.target) not in at]
-    costs = [*counts.costs.items(), *(((call.object, call.address), call.costs) for call in called)]
-    found: dict[tuple[str, int], Counter[int]] = {}
-    for key, values in costs:
-        if key in at:
-            found.setdefault(at[key], Counter()).update({number: values[index] for number, index in enumerate(order)})
-    lines = {key: tuple(found[key][number] for number in range(len(EVENTS))) for key in sorted(found)}
-    substituted = sum(call.costs[order[0]] for call in called if (call.object, call.address) in at)
-    return SimulatedSteps(lines, counts.totals[order[0]], substituted, counts.caches)
-
-
-def _index_of(events: Sequence[str], event: str) -> int:
-    if event not in events:
-        raise RunInvalid(f"callgrind did not count {event}; it counted {', '.join(events)}")
-    return events.index(event)
-
-
-def _kernel_lines(
-    counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf
-) -> dict[tuple[str, int], tuple[str, int]]:
-    """Kernel and line of all instructions, by object and address, that are of kernels.
-
-    A load is on the line that takes what it loads, a store on the line that made what it stores, as far as they tell.
-    """
-    import numpy as np
-
-    seen: dict[str, set[int]] = {name: set() for name in images}
-    for owner, address in (*counts.costs, *((call.target_object, call.target) for call in counts.calls)):
-        if owner in seen:
-            seen[owner].add(address)
-    found = {}
-    for name, image in images.items():
-        addresses = np.array(sorted(seen[name]), dtype=np.int64)
-        functions = image.functions_at(addresses).tolist()
-        kernels = [image.functions[number] for number in sorted(set(functions) - {-1})]
-        carried = {at: line for kernel in kernels for at, line in _carried(image, kernel, lines_of).items()}
-        for address, number, line in zip(
-            addresses.tolist(), functions, image.lines_at(addresses).tolist(), strict=True
-        ):
-            kernel = image.functions[number].name if number >= 0 else ""
-            if kernel in lines_of:
-                found[name, address] = kernel, carried.get(address, line)
-    return found
-
-
-def _carried(image: Image, function: CodeFunction, lines_of: LinesOf) -> Mapping[int, int]:
-    """The lines whose values a kernel's instructions carry, by address; none where its code cannot be read."""
-    try:
-        instructions = instructions_of(image, function) if function.name in lines_of else ()
-    except ModuleInvalid:
-        instructions = ()
-    code = code_of_ops(instructions, lines_of.get(function.name, NO_LINES))
-    return lines_of_values(code, loops_of(instructions))
-
-
 # ---- into the run
 
 
 def _rows_sql(steps: SimulatedSteps) -> str:
-    """A SELECT of a row per kernel and step."""
+    """A SELECT of a row per kernel and step; instructions that stand in have a column where there are any."""
+    names = (*EVENTS, STAND_INS) if steps.stand_ins else EVENTS
     rows = ", ".join(
-        f"({literal(EventKind.STEP.value)}, {literal(kernel)}, {line}, false, {', '.join(map(str, values))})"
+        f"({literal(EventKind.STEP.value)}, {literal(kernel)}, {line}, false, "
+        f"{', '.join(map(str, values[: len(names)]))})"
         for (kernel, line), values in steps.lines.items()
     )
     columns = {"kind": "VARCHAR", "kernel": "VARCHAR", "step": "BIGINT", "warmup": "BOOLEAN"}
-    columns |= dict.fromkeys(EVENTS, "BIGINT")
+    columns |= dict.fromkeys(names, "BIGINT")
     cells = ", ".join(f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}" for name, kind in columns.items())
     return f"SELECT {cells} FROM (VALUES {rows}) AS steps({', '.join(map(quoted, columns))}) ORDER BY kernel, step"
 
@@ -342,9 +224,9 @@ def _how_simulated(valgrind: Valgrind, simulation: CacheSimulation, counted: Sim
     if simulation.load_time:
         text += "What runs when the module is loaded is taken off. "
     text += f"Kernels ran {format_count(counted.instructions)} of {format_count(counted.program)} instructions"
-    if counted.substituted:
+    if counted.stand_ins:
         text += (
-            f"; {format_share(counted.substituted, counted.instructions)} of theirs are in functions that stand in for "
+            f"; {format_share(counted.stand_ins, counted.instructions)} of theirs are in functions that stand in for "
             "instructions that the build lacks, and count at the steps that need these"
         )
     return Diagnostic(CACHE_SIMULATED, text)

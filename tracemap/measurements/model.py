@@ -262,8 +262,10 @@ READ_MISSES = "D1mr"
 """Reads that missed the first-level cache, in a simulation."""
 LAST_LEVEL_MISSES = ("ILmr", "DLmr", "DLmw")
 """Misses of the last-level cache, in a simulation: instructions, reads and writes. Each fetches a line of memory."""
-STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw")
-"""Metrics that only rows of steps have, in runs with a column `step`; the simulator's are named as cachegrind's."""
+STAND_INS = "Ir_stand_in"
+"""Those of the simulated instructions that stand in for instructions which the simulated build lacks."""
+STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw", STAND_INS)
+"""Metrics that only rows of steps have, in runs with a column `step`; those that cachegrind has too have its names."""
 
 CACHE_SIMULATED: Final = "cache-simulated"
 """The diagnostic of runs whose rows of steps have counts of a simulator, which runs one call."""

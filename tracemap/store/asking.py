@@ -204,7 +204,7 @@ def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mappi
     return found
 
 
-def _whole(cost: Any) -> int:
+def _whole(cost: int | None) -> int:
     """A cost of a table that may be damaged.
 
     Raises:

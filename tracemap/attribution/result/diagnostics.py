@@ -10,7 +10,7 @@ from tracemap.attribution.result.shares import Splitting
 from tracemap.attribution.scan.scan import Scan
 from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, Clock
+from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STAND_INS, Clock
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, format_count, plural
 
@@ -136,16 +136,25 @@ def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]
             f"each op's instructions keep a core busy. {less}"
         )
         yield Diagnostic("shares-are-occupancy", text)
-    elif shared:
+    counted = sum(not basis.sampled for basis in shared)
+    if counted:
+        where = "without samples" if counted == len(shared) else f"at {plural(counted, 'site')} of few samples"
         text = (
-            "shares of a kernel's ops: without samples, time is split by the simulated instructions of each op, by how "
+            f"shares of a kernel's ops: {where}, time is split by the simulated instructions of each op, by how "
             f"long they keep a core busy; waiting for memory is nobody's. {less}"
         )
         yield Diagnostic("shares-are-instructions", text)
     yield from _of_disagreement(sites, by)
-    unseen = sum(_was_called(site) and len(site.shares) > 1 and site.site not in by.bases for site in sites)
-    if unseen:
-        text = f"nothing was seen of the ops of {plural(unseen, 'site')}: split by the rule model"
+    unseen = [site for site in sites if _was_called(site) and len(site.shares) > 1 and site.site not in by.bases]
+    stood_in = sum(by.steps.graph.site_by_id[site.site].kernel in by.steps.stood_in for site in unseen)
+    if len(unseen) > stood_in:
+        text = f"nothing was seen of the ops of {plural(len(unseen) - stood_in, 'site')}: split by the rule model"
+        yield Diagnostic("split-by-model", text)
+    if stood_in:
+        text = (
+            f"at {plural(stood_in, 'site')} most simulated instructions stand in for others ({STAND_INS}), and tell "
+            "nothing of the time: split by the rule model; record with --sample"
+        )
         yield Diagnostic("split-by-model", text)
 
 

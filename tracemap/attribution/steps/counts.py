@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
@@ -23,10 +24,10 @@ from tracemap.attribution.weights import Weights
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.images import Image
-from tracemap.measurements.model import INSTRUCTIONS, READ_MISSES, SAMPLES
+from tracemap.measurements.model import INSTRUCTIONS, READ_MISSES, SAMPLES, STAND_INS
 
 _ENOUGH = 100
-"""Samples from which a site is judged by its own alone; with fewer, by those of all sites of its kernel."""
+"""Samples from which a site is judged by its own alone; with fewer, by those of all sites of its kernel, if enough."""
 
 _BUSY = "\0busy"
 """A metric of ours, which no run can have: for how long the counted instructions keep the core busy."""
@@ -80,16 +81,32 @@ class StepCounts:
         """Bring what was seen of a kernel to its sites and their members."""
         steps = self._steps[kernel.name]
         by_site: dict[str, Sums] = {}
-        if INSTRUCTIONS in self.metrics:
-            number = self.metrics.index(INSTRUCTIONS)
-            busy = [replace(row, values=(steps.code.busy(row.address, row.step, row.values[number]),)) for row in rows]
-            self._bring(steps, busy, 0, _BUSY)
+        if INSTRUCTIONS in self.metrics and kernel.name not in self.stood_in:
+            self._bring(steps, [replace(row, values=(self._busy(steps, row),)) for row in rows], 0, _BUSY)
         for number, metric in enumerate(self.metrics):
             for site, (seen, lines) in self._bring(steps, rows, number, metric).items():
                 self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = lines.total()
                 for spot, value in seen.items():
                     _sums_at(by_site.setdefault(site, {}), spot.line, self.metrics)[metric] += value
         return _kernel_result(kernel, self.metrics, rows, by_site)
+
+    @cached_property
+    def stood_in(self) -> frozenset[str]:
+        """Kernels of which most simulated instructions stand in for others: theirs is not the code that is timed.
+
+        Where the compiler calls functions for what the simulated build lacks, it does not make vectors either.
+        """
+        sums: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in self.rows if STAND_INS in self.metrics else ():
+            sums[row.kernel].update(dict(zip(self.metrics, row.values, strict=True)))
+        return frozenset(kernel for kernel, of in sums.items() if 2 * of[STAND_INS] > of[INSTRUCTIONS])
+
+    def _busy(self, steps: KernelSteps, row: StepRow) -> int:
+        """For how long a row's instructions keep the core busy; what stands in for others does not run on it."""
+        count = row.values[self.metrics.index(INSTRUCTIONS)]
+        if STAND_INS in self.metrics:
+            count -= row.values[self.metrics.index(STAND_INS)]
+        return steps.code.busy(row.address, row.step, max(0, count))
 
     def _bring(
         self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str
@@ -157,16 +174,19 @@ class StepCounts:
     def basis(self, site: Site) -> Weights | None:
         """What other costs of a site are split by: its samples, else its instructions, or those of its kernel.
 
-        An instruction counts for as long as it keeps the core busy.
+        Samples that are few decide where nothing was counted. An instruction counts for as long as it keeps the core
+        busy.
         """
-        for metric in (SAMPLES, _BUSY):
+        few = None
+        for metric, enough in ((SAMPLES, _ENOUGH), (_BUSY, 1)):
             own = self.seen_at(site, metric)
-            if own is not None and (metric != SAMPLES or own.seen >= _ENOUGH):
+            if own is not None and own.seen >= enough:
                 return own
             pooled = self._pooled(site, metric)
-            if pooled is not None:
+            if pooled is not None and pooled.seen >= enough:
                 return pooled
-        return None
+            few = few or pooled
+        return few
 
     def _pooled(self, site: Site, metric: str) -> Weights | None:
         """What all sites of a kernel have seen, as it is at one of them: they run the same code."""

@@ -1,0 +1,135 @@
+"""Counts of simulated instructions, brought to kernels and lines of their text.
+
+By the debug information of the executables as the program loaded them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tracemap.capture.guarded import set_right
+from tracemap.errors import ModuleInvalid, RunInvalid
+from tracemap.machine.code import instructions_of, loops_of
+from tracemap.machine.flow import lines_of_values
+from tracemap.machine.images import CodeFunction, Image
+from tracemap.machine.lines import NO_LINES, OpLines
+from tracemap.machine.unplaced import code_of_ops
+from tracemap.measurements.callgrind import CallgrindCounts
+from tracemap.measurements.model import SAMPLES, STAND_INS, STEP_METRICS
+
+LinesOf = Mapping[str, OpLines]
+"""The lines of a kernel's text that are of ops, by the kernel's name."""
+
+EVENTS: Final = tuple(metric for metric in STEP_METRICS if metric not in (SAMPLES, STAND_INS))
+"""What is simulated: instructions, data reads and writes, and the misses of each cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSteps:
+    """Counts per kernel and line of its text (0: code without a line), in the order of `EVENTS`, then `STAND_INS`.
+
+    Instructions that stand in are those of functions that the compiler calls for instructions that the target does not
+    have; they are counted where they are called. `program` is how many instructions the whole program ran; `caches` are
+    the simulator's own words on the caches.
+    """
+
+    lines: Mapping[tuple[str, int], tuple[int, ...]]
+    program: int
+    caches: tuple[str, ...]
+
+    @property
+    def instructions(self) -> int:
+        """How many the kernels ran."""
+        return sum(values[0] for values in self.lines.values())
+
+    @property
+    def stand_ins(self) -> int:
+        """How many of these stand in for others."""
+        return sum(values[-1] for values in self.lines.values())
+
+    def without(self, other: SimulatedSteps) -> SimulatedSteps:
+        """What is left when what another execution did, which did a part of it, is taken off."""
+        left = {}
+        for key, values in self.lines.items():
+            taken = other.lines.get(key, (0,) * len(values))
+            # Both begin in the same way; if a few misses should differ all the same, none is left over.
+            rest = tuple(max(0, own - its) for own, its in zip(values, taken, strict=True))
+            if any(rest):
+                left[key] = rest
+        return replace(self, lines=left, program=max(0, self.program - other.program))
+
+
+def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf) -> SimulatedSteps:
+    """Bring counts by instruction to kernels and lines.
+
+    Args:
+        counts: of the objects `images`.
+        images: the executables by the names that the counts call them.
+        lines_of: of those of their functions that are kernels.
+
+    Raises:
+        RunInvalid: an event is missing.
+    """
+    order = [_index_of(counts.events, event) for event in EVENTS]
+    counts = set_right(counts, images, lines_of)
+    at = _kernel_lines(counts, images, lines_of)
+    # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
+    called = [call for call in counts.calls if (call.target_object, call.target) not in at]
+    found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+    for key, values in counts.costs.items():
+        if key in at:
+            found[at[key]].update({number: values[index] for number, index in enumerate(order)})
+    for call in called:
+        key = call.object, call.address
+        if key in at:
+            found[at[key]].update({number: call.costs[index] for number, index in enumerate(order)})
+            found[at[key]][len(EVENTS)] += call.costs[order[0]]
+    lines = {key: tuple(found[key][number] for number in range(len(EVENTS) + 1)) for key in sorted(found)}
+    return SimulatedSteps(lines, counts.totals[order[0]], counts.caches)
+
+
+def _index_of(events: Sequence[str], event: str) -> int:
+    if event not in events:
+        raise RunInvalid(f"callgrind did not count {event}; it counted {', '.join(events)}")
+    return events.index(event)
+
+
+def _kernel_lines(
+    counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf
+) -> dict[tuple[str, int], tuple[str, int]]:
+    """Kernel and line of all instructions, by object and address, that are of kernels.
+
+    A load is on the line that takes what it loads, a store on the line that made what it stores, as far as they tell.
+    """
+    import numpy as np
+
+    seen: dict[str, set[int]] = {name: set() for name in images}
+    for owner, address in (*counts.costs, *((call.target_object, call.target) for call in counts.calls)):
+        if owner in seen:
+            seen[owner].add(address)
+    found = {}
+    for name, image in images.items():
+        addresses = np.array(sorted(seen[name]), dtype=np.int64)
+        functions = image.functions_at(addresses).tolist()
+        kernels = [image.functions[number] for number in sorted(set(functions) - {-1})]
+        carried = {at: line for kernel in kernels for at, line in _carried(image, kernel, lines_of).items()}
+        for address, number, line in zip(
+            addresses.tolist(), functions, image.lines_at(addresses).tolist(), strict=True
+        ):
+            kernel = image.functions[number].name if number >= 0 else ""
+            if kernel in lines_of:
+                found[name, address] = kernel, carried.get(address, line)
+    return found
+
+
+def _carried(image: Image, function: CodeFunction, lines_of: LinesOf) -> Mapping[int, int]:
+    """The lines whose values a kernel's instructions carry, by address; none where its code cannot be read."""
+    try:
+        instructions = instructions_of(image, function) if function.name in lines_of else ()
+    except ModuleInvalid:
+        instructions = ()
+    code = code_of_ops(instructions, lines_of.get(function.name, NO_LINES))
+    return lines_of_values(code, loops_of(instructions))
