@@ -72,6 +72,11 @@ def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) ->
         digest = run.header.module_sha256
         if not run.has_header or digest is UNKNOWN:
             text = f"{run.file_name} does not say which module it was recorded from"
+            if not run.has_header and "command_buffer_id" in map(str.lower, run.columns):
+                text += (
+                    ", nor what its command buffers hold, as the header that `record` writes beside a CSV does: sites "
+                    "that share a kernel have even parts of its calls"
+                )
             yield Diagnostic("run-unverified", text)
         elif digest != graph.module.sha256:
             text = f"{run.file} was recorded from another module ({digest[:12]}…) than the map's"
