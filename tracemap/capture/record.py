@@ -35,6 +35,7 @@ from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.model import Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
+from tracemap.owned.ending import putting_off
 from tracemap.owned.home import temporary_folder
 from tracemap.owned.pausing import paused_ns
 from tracemap.toolchain import Progress, no_progress
@@ -82,7 +83,8 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         progress("making inputs")
         plan = make_plan(request, request.reservation.profile, folder)
         devices_to_time(plan.options.compare_devices, plan.device)  # what cannot be compared is refused before it runs
-        return _run(plan, passes, progress)
+        with putting_off():  # from the first launch on there is something to write
+            return _run(plan, passes, progress)
 
 
 def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
@@ -113,7 +115,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     if not kept:
         plan.profile.unlink(missing_ok=True)
     if ending.failed:
-        raise ProgramFailed(f"{launches.last.failure(plan.entry)}; what it recorded until then is in {output}")
+        raise ProgramFailed(f"{launches.failure(plan.entry)}; what it recorded until then is in {output}")
     enough = found.sentence if found is not None and found.is_enough else ""
     return Recorded(output, header, launches.event_count, enough, plan.profile if kept else None)
 
@@ -121,7 +123,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
 def _about(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
     """What the way in which the program ran says of the run."""
     if launches.last.ending.failed:
-        yield Diagnostic("program-killed", launches.last.failure(plan.entry))
+        yield Diagnostic("program-killed", launches.failure(plan.entry))
     if launches.event_count == 0:
         yield Diagnostic("no-events", f"{plan.entry.name} ran without any work on the device")
     of_profiles = (told for each in launches.executions for told in (*each.profile.diagnostics, *each.diagnostics))
