@@ -477,14 +477,15 @@ def runs_callgrind(process: int) -> bool:
 
 
 @pytest.mark.usefixtures("valgrind")
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_what_was_timed(tmp_path: Path) -> None:
+    """And neither a program, nor anything temporary, nor a word of valgrind's."""
     model, bundle, folder = tmp_path / "large.mlir", tmp_path / "large.tracemap", tmp_path / "temporary"
     model.write_text(_LARGE)
     check_cli("build", model, "-o", bundle)
     folder.mkdir()
-    shutil.rmtree(bundle / "runs")
+    run = tmp_path / "run.parquet"
     before = sorted(bundle.rglob("*"))
-    command = interruptible("record", bundle, "--cache-sim", "--iterations", "1", "--warmup", "0")
+    command = interruptible("record", bundle, "--cache-sim", "--iterations", "1", "--warmup", "0", "-o", run)
     with subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -494,7 +495,12 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         out, err = process.communicate()
     assert process.returncode == -signal.SIGINT
     assert out == ""
-    assert "interrupted" in err
+    assert f" was interrupted; what was timed is in {run}, which lacks simulated counts" in err
+    assert "valgrind" not in err
+    assert "interrupted" in {each.slug for each in read_run(run).header.diagnostics}
+    assert {row["kind"] for row in events(run)} >= {"dispatch"}
+    assert "step" not in {row["kind"] for row in events(run)}
+    assert not run.with_name("run.parquet.ireeprof").exists()
     assert not any(map(alive, started))
     assert sorted(bundle.rglob("*")) == before
     assert list(folder.iterdir()) == []

@@ -132,6 +132,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset(
             {
                 "benchmark",
+                "besides",
                 "counters",
                 "declared",
                 "arrays",

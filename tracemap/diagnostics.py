@@ -21,6 +21,9 @@ DISTURBED: Final = "disturbed"
 PAUSED: Final = "paused"
 """Of a run that was paused by Ctrl-Z."""
 
+INTERRUPTED: Final = "interrupted"
+"""Of a run without all that was to be measured besides times, as the user pressed Ctrl-C before."""
+
 MEANS_ONLY: Final = "means-only"
 """Of a run that tells only sums of calls: each has the mean, so that nothing tells which of them waited."""
 

@@ -12,13 +12,14 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
 from tracemap.capture.niceness import first_to_run, leashed
 from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
 from tracemap.owned.children import Child, end, ended_within, path_word, start
-from tracemap.owned.ending import Ended, answer, interruptible
+from tracemap.owned.ending import Ended, answer, interruptible, undisturbed
 from tracemap.owned.pausing import pausing_with_us
 from tracemap.toolchain import check_tool, find_tool, run_tool
 from tracemap.units import UNKNOWN, Integer
@@ -66,7 +67,9 @@ class Ending:
     def check(self, what: str) -> None:
         """Raise ProgramFailed, which names the program `what`, if it did not."""
         if self.failed:
-            raise ProgramFailed(f"{what} did not end well: {self.explanation}")
+            error = ProgramFailed(f"{what} did not end well: {self.explanation}")
+            error.interrupted = self.interrupted
+            raise error
 
     @property
     def of_hook(self) -> str:
@@ -190,36 +193,49 @@ def run_program(
 ) -> Ending:
     """Run a program to its end, with more environment variables; Ctrl-C ends it, and is told rather than raised.
 
-    Its niceness is our own where it is unknown; see `tracemap.capture.niceness`.
+    After a Ctrl-C that was put off it is not started at all. Its niceness is our own where it is unknown; see
+    `tracemap.capture.niceness`.
 
     Raises:
         ToolMissing: it cannot be started.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with first_to_run(niceness), interruptible():
-            child = start(leashed(command, niceness), apart=False, variables=variables, stdout=out, stderr=err)
-        interrupted = not _waited(child, watch, every_s, niceness)
-        said = _own_words(_text(err))
-        return Ending(child.returncode, UNKNOWN, said, interrupted, printed=_text(out))
+        words = leashed(command, niceness)
+        begin = partial(start, words, apart=False, variables=variables, stdout=out, stderr=err)
+        child, interrupted = _ran(begin, watch, every_s, niceness)
+        status = -signal.SIGINT if child is None else child.returncode
+        return Ending(status, UNKNOWN, _own_words(_text(err)), interrupted, printed=_text(out))
 
 
-def _waited(child: Child, watch: Watch, every_s: float, niceness: Integer) -> bool:
-    """Wait for the program; False if Ctrl-C cut it short."""
+def _ran(begin: Callable[[], Child], watch: Watch, every_s: float, niceness: Integer) -> tuple[Child | None, bool]:
+    """Start a program and wait for its end: the program, if it was started, and whether Ctrl-C cut it short."""
+    child = None
     try:
-        with interruptible(), pausing_with_us(child.pid):
-            try:
-                with first_to_run(niceness):
-                    _watch(child, watch, every_s)
-            finally:
-                # Not as one of real time: the kernel, which clears what was read of /proc, waits for another by turning
-                # in a loop, and that other would not get the processor.
-                end(child)
+        with interruptible():
+            with undisturbed(), first_to_run(niceness):  # so that a signal finds it to be ended
+                child = begin()
+            _wait(child, watch, every_s, niceness)
     except (KeyboardInterrupt, Ended) as error:
-        if isinstance(error, Ended) and error.number != signal.SIGINT:
+        if child is not None:
+            end(child)  # nobody waited for it yet, where the signal came as it was started
+        is_ours = error.number == signal.SIGINT if isinstance(error, Ended) else child is not None
+        if not is_ours:
             raise
         answer()
-        return False
-    return True
+        return child, True
+    return child, False
+
+
+def _wait(child: Child, watch: Watch, every_s: float, niceness: Integer) -> None:
+    """Wait until the program is gone."""
+    with pausing_with_us(child.pid):
+        try:
+            with first_to_run(niceness):
+                _watch(child, watch, every_s)
+        finally:
+            # Not as one of real time: the kernel, which clears what was read of /proc, waits for another by turning
+            # in a loop, and that other would not get the processor.
+            end(child)
 
 
 def _watch(child: Child, watch: Watch, every_s: float) -> None:

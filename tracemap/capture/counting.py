@@ -19,8 +19,8 @@ from pathlib import Path
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.counters.events import Event
 from tracemap.capture.open_run import load_profile
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty, RunInvalid, ToolMissing
+from tracemap.diagnostics import INTERRUPTED, Diagnostic
+from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid, ToolMissing
 from tracemap.hook import HookSettings, HookUnavailable, environment, library_path
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.calls import load_calls
@@ -92,15 +92,26 @@ def add_counts(
     found: list[Diagnostic] = []
     for events in passes:
         try:
-            counted = _count(timed, command, events, niceness, must_be_whole=True)
-        except RunInvalid:  # the profile was damaged as it was written, as by flushes on a timer (`execution`)
-            counted = _count(timed, command, events, niceness, must_be_whole=False)
+            counted = _count_whole(timed, command, events, niceness)
+        except ProgramFailed as error:
+            if not (error.interrupted and done):
+                raise
+            found.append(Diagnostic(INTERRUPTED, "what other executions counted before is kept"))
+            break
         if isinstance(counted, str):
             why = counted or "no executable ran on the CPU"
             return (Diagnostic("no-counters", f"no events were counted: {why}"),)
         done.append(counted)
         found += counted.diagnostics
     return (_how_counted(done), *dict.fromkeys(found))
+
+
+def _count_whole(timed: EventTable, command: Command, events: Sequence[Event], niceness: Integer) -> _Pass | str:
+    """Run once under the hook, and once more where its profile was damaged, as by flushes on a timer (`execution`)."""
+    try:
+        return _count(timed, command, events, niceness, must_be_whole=True)
+    except RunInvalid:
+        return _count(timed, command, events, niceness, must_be_whole=False)
 
 
 def _count(

@@ -50,6 +50,8 @@ class Execution:
     stops: Stops | None = None
     """Of the program's own clock, around each call; None: nothing tells."""
     diagnostics: tuple[Diagnostic, ...] = ()
+    is_whole: bool = False
+    """The program came to its end, and the user pressed Ctrl-C behind it."""
 
     def failure(self, entry: Function) -> str:
         """What to say of a program that failed."""
@@ -57,7 +59,9 @@ class Execution:
 
     def interrupted(self) -> Execution:
         """The same where the user pressed Ctrl-C behind it: nothing else is to be run."""
-        return replace(self, ending=replace(self.ending, interrupted=True))
+        if self.ending.interrupted:
+            return self
+        return replace(self, ending=replace(self.ending, interrupted=True), is_whole=not self.ending.failed)
 
     @property
     def times_ns(self) -> npt.NDArray[Any]:

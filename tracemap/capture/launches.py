@@ -21,13 +21,15 @@ from tracemap.capture.plan import Plan
 from tracemap.capture.sampling import samples_in_kernels
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
+from tracemap.functions import Function
 from tracemap.measurements.circumstances import Disturbance
 from tracemap.measurements.elapsed import added
 from tracemap.measurements.ireeprof.joining import Joined, join_profiles
 from tracemap.measurements.medians import Median, median_of
 from tracemap.measurements.model import ElapsedParts
+from tracemap.owned.ending import answer, asked_by
 from tracemap.toolchain import Progress
-from tracemap.units import UNKNOWN, Integer, sum_of
+from tracemap.units import UNKNOWN, Integer, plural, sum_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -64,6 +66,13 @@ class Launches:
         """The one after which nothing was launched any more; how it ended is how all did."""
         return self.executions[-1]
 
+    def failure(self, entry: Function) -> str:
+        """What to say where the last one failed, or nothing was launched behind it as the user pressed Ctrl-C."""
+        if not self.last.is_whole:
+            return self.last.failure(entry)
+        whole = plural(len(self.executions), "whole launch", "whole launches")
+        return f"the recording of {entry.name} did not come to its end: it was interrupted behind {whole}"
+
     @property
     def warmup(self) -> int:
         """How many calls are warm-up, in all of them."""
@@ -96,7 +105,7 @@ class Launches:
 
 
 def launched(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Launches:
-    """Launch the program until it was measured enough.
+    """Launch the program until it was measured enough, or until Ctrl-C, which leaves the launches that were whole.
 
     Args:
         plan: what to run.
@@ -110,28 +119,40 @@ def launched(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progre
     goal, left_out = plan.goal, []
     executions = [timed_execution(plan, Launch(1, goal, plan.profile), connection, progress)]
     taken = [measured(executions[0])]
-    while (goal := _rest(goal, executions[-1], taken)) is not None:
+    while not asked_by() and (goal := _rest(goal, executions[-1], taken)) is not None:
         launch = Launch(len(executions) + 1, goal, plan.folder / f"launch-{len(executions) + 1}.ireeprof")
-        try:
-            again = timed_execution(plan, launch, connection, progress)
-        except (ProgramFailed, RunEmpty, RunInvalid) as error:  # what was launched before is good, and stands
-            if isinstance(error, ProgramFailed) and error.interrupted:
-                executions[-1] = executions[-1].interrupted()
-            else:
-                left_out.append(_left_out(launch, str(error)))
-            break
-        if again.ending.interrupted:
+        again = _one_more(plan, launch, connection, progress)
+        if again is None:
             executions[-1] = executions[-1].interrupted()
             break
-        if again.ending.failed or again.profile.invocations is UNKNOWN or again.diagnostics:
-            why = again.failure(plan.entry) if again.ending.failed else "its calls cannot be told apart"
-            left_out.append(_left_out(launch, why))
+        if isinstance(again, Diagnostic):
+            left_out.append(again)
             break
         executions.append(again)
         taken.append(measured(again))
         launch.profile.unlink()
+    if asked_by():  # between two launches, or while a profile was read
+        answer()
+        executions[-1] = executions[-1].interrupted()
     joined = join_profiles([each.profile for each in executions])
     return Launches(tuple(executions), tuple(taken), joined, tuple(left_out))
+
+
+def _one_more(
+    plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, progress: Progress
+) -> Execution | Diagnostic | None:
+    """A launch behind good ones, which stand whatever comes of it: why it is left out; None where Ctrl-C ended it."""
+    try:
+        done = timed_execution(plan, launch, connection, progress)
+    except (ProgramFailed, RunEmpty, RunInvalid) as error:
+        interrupted = isinstance(error, ProgramFailed) and error.interrupted
+        return None if interrupted or asked_by() else _left_out(launch, str(error))
+    if done.ending.interrupted or (done.ending.failed and asked_by()):
+        return None
+    if done.ending.failed or done.profile.invocations is UNKNOWN or done.diagnostics:
+        why = done.failure(plan.entry) if done.ending.failed else "its calls cannot be told apart"
+        return _left_out(launch, why)
+    return done
 
 
 def _left_out(launch: Launch, why: str) -> Diagnostic:

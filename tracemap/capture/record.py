@@ -11,6 +11,7 @@ from msgspec import structs
 
 from tracemap._version import __version__
 from tracemap.capture.benchmark import check_profiles, count_workers
+from tracemap.capture.besides import Besides
 from tracemap.capture.comparing import compared, devices_to_time
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
@@ -29,12 +30,13 @@ from tracemap.capture.sampling import add_samples
 from tracemap.capture.simulating import CacheSimulation, add_caches
 from tracemap.diagnostics import PAUSED, Diagnostic
 from tracemap.errors import ProgramFailed
-from tracemap.measurements.circumstances import nice_words
+from tracemap.measurements.circumstances import DeviceTime, nice_words
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
 from tracemap.measurements.model import Invocation, RunHeader
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
+from tracemap.owned.ending import answer, asked_by, putting_off
 from tracemap.owned.home import temporary_folder
 from tracemap.owned.pausing import paused_ns
 from tracemap.toolchain import Progress, no_progress
@@ -82,7 +84,8 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         progress("making inputs")
         plan = make_plan(request, request.reservation.profile, folder)
         devices_to_time(plan.options.compare_devices, plan.device)  # what cannot be compared is refused before it runs
-        return _run(plan, passes, progress)
+        with putting_off():  # from the first launch on there is something to write
+            return _run(plan, passes, progress)
 
 
 def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
@@ -101,10 +104,12 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         about_pauses = _about_pauses(paused_ns() - paused_before_ns)
         ending = launches.last.ending
         about = [*_about(plan, launches), *about_pauses]
-        about += _add_what_was_seen(plan, launches, passes, progress)
+        besides = Besides(interrupted=ending.interrupted)
+        about += _add_what_was_seen(plan, launches, passes, besides, progress)
         found = outcome(plan.goal, launches)
         about += _about_end(found, launches, plan.niceness)
-        devices = () if ending.failed else compared(plan, launches.median.value, progress)
+        devices = _devices(plan, launches, besides, progress)
+        about += besides.diagnostics
         progress("measuring the machine")
         header = structs.replace(_header(plan, launches, found, about), devices=devices)
         progress("writing the run")
@@ -113,7 +118,10 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     if not kept:
         plan.profile.unlink(missing_ok=True)
     if ending.failed:
-        raise ProgramFailed(f"{launches.last.failure(plan.entry)}; what it recorded until then is in {output}")
+        if asked_by():
+            answer()
+        raise ProgramFailed(f"{launches.failure(plan.entry)}; what it recorded until then is in {output}")
+    besides.check(plan.entry.name, output)
     enough = found.sentence if found is not None and found.is_enough else ""
     return Recorded(output, header, launches.event_count, enough, plan.profile if kept else None)
 
@@ -121,7 +129,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
 def _about(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
     """What the way in which the program ran says of the run."""
     if launches.last.ending.failed:
-        yield Diagnostic("program-killed", launches.last.failure(plan.entry))
+        yield Diagnostic("program-killed", launches.failure(plan.entry))
     if launches.event_count == 0:
         yield Diagnostic("no-events", f"{plan.entry.name} ran without any work on the device")
     of_profiles = (told for each in launches.executions for told in (*each.profile.diagnostics, *each.diagnostics))
@@ -150,28 +158,41 @@ def _about_pauses(pause_ns: int) -> Iterator[Diagnostic]:
 
 
 def _add_what_was_seen(
-    plan: Plan, launches: Launches, passes: Sequence[Sequence[Event]], progress: Progress
+    plan: Plan, launches: Launches, passes: Sequence[Sequence[Event]], besides: Besides, progress: Progress
 ) -> Iterator[Diagnostic]:
-    """Add counts, samples and simulated counts to what was timed.
+    """Add counts, samples and simulated counts to what was timed, as far as Ctrl-C lets us.
 
     A program that failed once would fail again, and is worth no more than what it recorded.
     """
     execution, events = launches.first, launches.joined.events
-    if passes and not execution.ending.failed:
+    is_good = execution.is_whole or not execution.ending.failed
+    if passes and is_good:
         progress("counting events")
         calls, more = execution.calls, execution.more
-        yield from add_counts(events, lambda profile: plan.command(profile, calls, more), passes, plan.niceness)
+        yield from besides.add(
+            "counts of events",
+            lambda: add_counts(events, lambda profile: plan.command(profile, calls, more), passes, plan.niceness),
+        )
     if plan.sample_hz:  # after the counts, which are of dispatches only
         yield from _add_samples(plan, execution)
-    if plan.request.caches is not None and not execution.ending.failed:
-        yield from _add_caches(plan, events, plan.request.caches, progress)
+    if (caches := plan.request.caches) is not None and is_good:
+        yield from besides.add("simulated counts", lambda: _add_caches(plan, events, caches, progress))
+
+
+def _devices(plan: Plan, launches: Launches, besides: Besides, progress: Progress) -> tuple[DeviceTime, ...]:
+    """The times of other devices, where they were asked for and the program did not fail."""
+    ending, is_asked = launches.last.ending, bool(plan.options.compare_devices)
+    if not is_asked or (ending.failed and not launches.last.is_whole):
+        return ()
+    return besides.measure("times of other devices", lambda: compared(plan, launches.median.value, progress))
 
 
 def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progress: Progress) -> tuple[Diagnostic, ...]:
     try:
         return add_caches(events, plan.simulated, caches, progress)
-    except BaseException:  # what was timed would pass for a run that was asked for
-        plan.profile.unlink(missing_ok=True)
+    except BaseException as error:
+        if not (isinstance(error, ProgramFailed) and error.interrupted):
+            plan.profile.unlink(missing_ok=True)  # what was timed would pass for a run that was asked for
         raise
 
 

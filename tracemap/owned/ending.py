@@ -35,6 +35,12 @@ class _Asked:
     """How many parts of the program that must not be cut short are running."""
     waiting = 0
     """A signal that came meanwhile."""
+    effective = False
+    """A signal has taken effect: whoever sends another one gives up what the first one left to be done."""
+    putting_off = 0
+    """How many parts of the program are running that come to an end of their own after Ctrl-C."""
+    put_off = 0
+    """The Ctrl-C that came meanwhile, which nobody has answered yet."""
     interruptible = 0
     """How many wait for what a signal may interrupt."""
     end: Callable[[int], object] = os._exit
@@ -56,23 +62,49 @@ def _end(number: int, _: FrameType | None) -> None:
     _Asked.number, _Asked.answered = number, False
     if _Asked.held:
         _Asked.waiting = number
-    elif _Asked.interruptible:
+        return
+    is_first, _Asked.effective = not _Asked.effective, True
+    if _Asked.interruptible:
         raise Ended(number)
+    if _Asked.putting_off and number == signal.SIGINT and is_first:
+        _Asked.put_off = number
     else:
         _Asked.end(number)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals that come in here raise `Ended`."""
+    """Signals that come in here raise `Ended`, as does a Ctrl-C that was put off before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if _Asked.put_off:
+        number, _Asked.put_off = _Asked.put_off, 0
+        raise Ended(number)
     _Asked.interruptible += 1
     try:
         yield
     finally:
         _Asked.interruptible -= 1
+
+
+@contextmanager
+def putting_off() -> Iterator[None]:
+    """The first Ctrl-C that comes in here, where nothing is interruptible, ends nothing by itself.
+
+    Whoever works in here asks by `asked_by` whether there was one, does what is left to be done, and answers. Behind it
+    one that was not answered takes effect; a second one, and signals of other kinds, do so at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no signal is raised here anyway
+        return
+    _Asked.putting_off += 1
+    try:
+        yield
+    finally:
+        _Asked.putting_off -= 1
+    if _Asked.put_off and not _Asked.putting_off:  # an error, which is behind us, ends the program anyway
+        _Asked.end(_Asked.put_off)
 
 
 @contextmanager
@@ -113,7 +145,7 @@ def asked_by() -> int:
 
 def answer() -> None:
     """Say that what was asked for is being done: an error from here on is not one that only the signal has made."""
-    _Asked.answered = True
+    _Asked.answered, _Asked.put_off = True, 0
 
 
 def is_answered() -> bool:
