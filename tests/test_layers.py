@@ -145,6 +145,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "peaks",
             }
         ),
+        frozenset({"numbers"}),
         frozenset({"inputs", "open_run", "placing", "reserving", "sampling", "simulating", "steady", "watching"}),
         frozenset({"counting", "kept"}),
         frozenset({"calling"}),
