@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.elements import INTEGER, REAL, SPEC, Shaped, number_type, parsed
 from tracemap.capture.numbers import is_read, number_fault
-from tracemap.errors import InputInvalid, start_of
+from tracemap.errors import InputInvalid, UsageInvalid, start_of
 from tracemap.functions import Argument, Function
 from tracemap.memory import free_memory
 from tracemap.units import Integer, format_bytes, plural
@@ -191,6 +191,23 @@ def made_inputs(entry: Function, dim: Integer, folder: Path) -> list[Input]:
     """
     shaped = [_understood(entry, argument, dim) for argument in entry.arguments]
     return [_made(index, sizes_and_element, folder) for index, sizes_and_element in enumerate(shaped)]
+
+
+def takes_size(function: Function) -> bool:
+    """Whether an argument has a size that the types leave open; of a type that is not understood it may have one."""
+    shapes = [parsed(argument.type) for argument in function.arguments]
+    return any(shaped is None or None in (shaped.sizes or ()) for shaped in shapes)
+
+
+def check_size(functions: Sequence[Function], dim: Integer) -> None:
+    """Refuse a size for every `?` where none of the functions takes an input that has one.
+
+    Raises:
+        UsageInvalid: there is none.
+    """
+    if functions and isinstance(dim, int) and not any(map(takes_size, functions)):
+        names = " or ".join(function.name for function in functions)
+        raise UsageInvalid(f"--dim {dim}: no input of {names} has a size that is not known (`?`); leave --dim out")
 
 
 def _understood(entry: Function, argument: Argument, dim: Integer) -> Shaped:
