@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,27 @@ def test_build_below_a_file(tmp_path: Path) -> None:
 
 
 READERS = [("show",), ("run",), ("benchmark",), ("record", "-o", "run.csv"), ("report", "-o", "page.html")]
+
+
+def _overwrite(module: Path) -> None:
+    with module.open("r+b") as file:
+        file.seek(3)
+        file.write(b"\xff")
+
+
+@pytest.mark.parametrize("damage", [_overwrite, lambda module: os.truncate(module, 3000), os.unlink])
+@pytest.mark.parametrize(
+    "command",
+    [("record", "-o", "r.csv"), ("run",), ("benchmark",)],
+)
+def test_bundle_of_which_the_compiled_module_is_damaged(
+    command: tuple[str, ...], damage: Callable[[Path], None], mlp: Path, tmp_path: Path
+) -> None:
+    damage(mlp / "module.vmfb")
+    name, *options = command
+    said = refused("bundle-invalid", name, mlp.name, *options, cwd=tmp_path)
+    assert said.startswith("hand_mlp.tracemap/module.vmfb: "), said
+    assert said.endswith("build the bundle again"), said
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))

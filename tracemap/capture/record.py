@@ -113,7 +113,9 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     if not kept:
         plan.profile.unlink(missing_ok=True)
     if ending.failed:
-        raise ProgramFailed(f"{launches.last.failure(plan.entry)}; what it recorded until then is in {output}")
+        error = ProgramFailed(f"{launches.last.failure(plan.entry)}; what it recorded until then is in {output}")
+        error.keeps_run = True
+        raise error
     enough = found.sentence if found is not None and found.is_enough else ""
     return Recorded(output, header, launches.event_count, enough, plan.profile if kept else None)
 
