@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,27 @@ def test_build_below_a_file(tmp_path: Path) -> None:
 READERS = [("show",), ("run",), ("benchmark",), ("record", "-o", "run.csv"), ("report", "-o", "page.html")]
 
 
+def _overwrite(module: Path) -> None:
+    with module.open("r+b") as file:
+        file.seek(3)
+        file.write(b"\xff")
+
+
+@pytest.mark.parametrize("damage", [_overwrite, lambda module: os.truncate(module, 3000), os.unlink])
+@pytest.mark.parametrize(
+    "command",
+    [("record", "-o", "r.csv"), ("run",), ("benchmark",)],
+)
+def test_bundle_of_which_the_compiled_module_is_damaged(
+    command: tuple[str, ...], damage: Callable[[Path], None], mlp: Path, tmp_path: Path
+) -> None:
+    damage(mlp / "module.vmfb")
+    name, *options = command
+    said = refused("bundle-invalid", name, mlp.name, *options, cwd=tmp_path)
+    assert said.startswith("hand_mlp.tracemap/module.vmfb: "), said
+    assert said.endswith("build the bundle again"), said
+
+
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
 def test_bundle_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "empty.tracemap").mkdir()
@@ -215,6 +237,19 @@ def test_record_with_a_wrong_number_of_inputs(count: int, built: Built, tmp_path
 def test_record_with_an_unknown_dimension(built: Built, tmp_path: Path) -> None:
     said = refused("input-invalid", "record", built("hand_dynamic"), "-o", "r.csv", cwd=tmp_path)
     assert "--dim" in said
+
+
+@pytest.mark.parametrize("command", [("record", "-o", "r.csv"), ("run",), ("benchmark",), ("bench",)])
+def test_a_size_where_every_size_is_known(command: tuple[str, ...], built: Built, tmp_path: Path) -> None:
+    name, *options = command
+    said = refused("usage-invalid", name, built("hand_mlp"), "--dim", "4", *options, cwd=tmp_path)
+    assert said == "--dim 4: no input of mlp has a size that is not known (`?`); leave --dim out"
+
+
+def test_a_size_where_inputs_are_given_too(built: Built, tmp_path: Path) -> None:
+    """Inputs that are given go before sizes of made-up ones, as docs/kernels.md says."""
+    inputs = [word for spec in ("3x5xf32", "5x128xf32", "128xf32") for word in ("--input", spec)]
+    assert run_cli("run", built("hand_dynamic"), *inputs, "--dim", "4", cwd=tmp_path).returncode == 0
 
 
 def test_record_with_an_unknown_loop_bound(built: Built, tmp_path: Path) -> None:

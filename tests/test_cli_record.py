@@ -404,6 +404,22 @@ def test_the_usual_rate_needs_no_number(built: Built, tmp_path: Path) -> None:
     assert f"{hz} per second of each thread" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["block.json", "run.HTML", "run.txt", "run.csv.gz", "run.CSV"])
+def test_a_run_is_not_called_like_a_file_of_another_kind(name: str, multifunc: Path, tmp_path: Path) -> None:
+    done = run_cli("record", multifunc, "--function", "encode", "--iterations", "1", "-o", name, cwd=tmp_path)
+    assert (done.returncode, (tmp_path / name).exists()) == (2, False)
+    assert done.stderr == (
+        f"tracemap: error: {name}: a table is written as Parquet or CSV, not as {Path(name).suffix}; name a .parquet "
+        "or .csv [usage-invalid]\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["run", "llama3.1", "run.2026-11-26"])
+def test_a_run_may_be_called_without_an_ending(name: str, multifunc: Path, tmp_path: Path) -> None:
+    check_cli("record", multifunc, "--function", "encode", "--iterations", "1", "-o", name, cwd=tmp_path)
+    assert (tmp_path / name).read_bytes().startswith(b"PAR1")
+
+
 def test_a_run_is_not_called_like_a_profile_of_the_runtime(multifunc: Path, tmp_path: Path) -> None:
     """By this name it would be read as one, and refused."""
     target = tmp_path / "run.ireeprof"

@@ -14,16 +14,20 @@ from tracemap.graph.bundle import Bundle, load
 from tracemap.toolchain import find_tool
 
 _MODEL = """
-func.func @main(%a: tensor<2x3xf32>, %b: tensor<4xi32>, %c: i32, %d: tensor<f16>, %e: tensor<?xi8>, %f: f32)
-    -> (tensor<2x3xf32>, tensor<4xi32>, i32, tensor<f16>, tensor<?xi8>, f32) {
+func.func @main(%a: tensor<2x3xf32>, %b: tensor<4xi32>, %c: i32, %d: tensor<f16>, %e: tensor<?xi8>, %f: f32,
+                %g: tensor<5xi16>, %h: tensor<2xi64>, %i: tensor<4xi1>, %j: i8, %k: i1, %l: index, %m: tensor<f16>)
+    -> (tensor<2x3xf32>, tensor<4xi32>, i32, tensor<f16>, tensor<?xi8>, f32,
+        tensor<5xi16>, tensor<2xi64>, tensor<4xi1>, i8, i1, index, tensor<f16>) {
   %0 = arith.addf %a, %a : tensor<2x3xf32>
   %1 = arith.addi %b, %b : tensor<4xi32>
   %2 = arith.addf %d, %d : tensor<f16>
   %3 = arith.addi %e, %e : tensor<?xi8>
-  return %0, %1, %c, %2, %3, %f : tensor<2x3xf32>, tensor<4xi32>, i32, tensor<f16>, tensor<?xi8>, f32
+  return %0, %1, %c, %2, %3, %f, %g, %h, %i, %j, %k, %l, %m
+      : tensor<2x3xf32>, tensor<4xi32>, i32, tensor<f16>, tensor<?xi8>, f32,
+        tensor<5xi16>, tensor<2xi64>, tensor<4xi1>, i8, i1, index, tensor<f16>
 }
 """
-_GOOD = ("2x3xf32=1", "4xi32=1", "7", "f16=1", "5xi8=1", "2.5")
+_GOOD = ("2x3xf32=1", "4xi32=1", "7", "f16=1", "5xi8=1", "2.5", "5xi16=1", "2xi64=1", "4xi8=1", "1", "1", "1", "f16=1")
 _TAKEN = {
     0: (
         *("2x3xf32", "2x3xf32=", "2x3xf32=1 2 3 4 5 6", "2x3xf32=[1 2 3][4 5 6]", "2x3xf32=1,2,3,4,5,6", " 2x3xf32=1"),
@@ -32,22 +36,43 @@ _TAKEN = {
     1: ("4xsi32=1", "4xui32=1", "4xi32=0x10", "4xi32=-1", "4xi32=1.5"),
     2: ("-1", "0x10", " 1"),
     3: ("f16=1", "f16=1e9"),
-    4: ("0xi8", "1xi8=1", "3xi8=1 2 3", "3xui8=1"),
-    5: ("1", "1e5", "nan", "0x1p3"),
+    4: ("0xi8", "1xi8=1", "3xi8=1 2 3", "3xui8=1", "1xi8=-128", "1xi8=255", "1xsi8=-128", "1xui8=0xff"),
+    5: ("1", "1e5", "nan", "0x1p3", "0x0p-9", "1e-45"),
+    6: ("5xi16=-32768", "5xi16=65535", "5xui16=65535", "5xsi16=32767"),
+    7: ("2xi64=9223372036854775807", "2xi64=-9223372036854775808", "2xui64=18446744073709551615"),
+    8: ("4xi8=1", "4xi1=01", "4xi1=ff"),
+    9: ("255", "-128"),
+    10: ("2", "0"),
+    11: ("9223372036854775807",),
+    12: ("f16=1e-9", "f16=0e-99"),
 }
 _REFUSED = {
     0: (
         *("2x3xf32=1 2", "2x3xf32=abc", "2x3xf64=1", "2x3xi32=1", "3x2xf32=1", "6xf32=1", "x", "", "2x3", "2X3xf32=1"),
         *("2x3xsi32=1", "-2x3xf32=1", "2x3xfoo=1", "tensor<2x3xf32>", "99999999999x3xf32=1", "2x3xf32=true"),
+        *("2x3xf32=1e-46", f"2x3xf32=1.{'0' * 40}", "2x3xf32=1 2 3 4 5 abc"),
     ),
-    1: ("4xi64=1", "4xf32=1", "5xi32=1"),
-    2: ("abc", "i32=1", ""),
+    1: ("4xi64=1", "4xf32=1", "5xi32=1", "4xi32=nan", "4xi32=.5", f"4xi32={'1' * 16}"),
+    2: ("abc", "i32=1", "", "inf", f"{'0' * 15}1"),
     3: ("1xf16=1", "f32=1"),
-    4: ("xi8=1", "2x2xi8=1", "3xi16=1"),
-    5: ("f32=1", "abc"),
+    4: ("xi8=1", "2x2xi8=1", "3xi16=1", "3xi8=999", "3xi8=-129", "3xi8=1 2 256", "3xsi8=128", "3xui8=256", "3xui8=-1"),
+    5: ("f32=1", "abc", "1e-50"),
+    6: ("5xi16=65536", "5xi16=-32769", "5xsi16=32768", "5xui16=65536"),
+    7: ("2xi64=9223372036854775808", "2xui64=18446744073709551616"),
+    8: ("4xi1=1", "4xi1=true", "4xi1=100"),
+    11: ("9223372036854775808", "99999999999999999999"),
+    12: ("f16=1e-99",),
 }
 # The tool takes these and calls the function with something else than what was written.
-_REFUSED_BY_US = {0: ("2x3xf32=1_0",), 2: ("1xi32=1", "4xi32=1"), 5: ("1.5.5",)}
+_REFUSED_BY_US = {
+    0: ("2x3xf32=1_0",),
+    1: ("4xi32=1e5", "4xi32=09", "4xi32=5000000000", "4xsi32=4294967295", "4xui32=-1", "4xi32=-3000000000"),
+    2: ("1xi32=1", "4xi32=1", "5000000000"),
+    4: ("1xi8=4294967297", "1xsi8=-129"),
+    5: ("1.5.5",),
+    7: ("2xui64=-1",),
+    9: ("300", "-129"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +130,27 @@ def test_the_sentence_says_what_is_wrong_and_what_is_right(bundle: Bundle, tmp_p
     )
     assert done.returncode == 2
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["record", "run", "benchmark"])
+@pytest.mark.parametrize(
+    ("place", "spec", "fault", "right"),
+    [
+        (4, "2xi8=999", "'999' does not fit i8, which takes -128 to 255", "Nxi8=1"),
+        (4, "2xui8=-1", "'-1' does not fit ui8, which takes 0 to 255", "Nxi8=1"),
+        (0, "2x3xf32=abc", "'abc' is not a number", "2x3xf32=0.5"),
+        (5, "1e-50", "'1e-50' is too small for f32; write 0", "0.5"),
+        (9, "300", "'300' does not fit i8, which takes -128 to 255", "1"),
+    ],
+)
+def test_a_number_that_its_type_does_not_hold_is_named(
+    command: str, place: int, spec: str, fault: str, right: str, bundle: Bundle
+) -> None:
+    words = [word for each in (*_GOOD[:place], spec, *_GOOD[place + 1 :]) for word in ("--input", each)]
+    done = run_cli(command, bundle.path, *words)
+    kind = bundle.graph.functions[0].arguments[place].type
+    assert done.stderr == (
+        f"tracemap: error: main: argument input{place} ({kind}) cannot be '{spec}': {fault}; write it as "
+        f"--input={right} [input-invalid]\n"
+    )
+    assert done.returncode == 2

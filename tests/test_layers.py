@@ -146,7 +146,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
                 "peaks",
             }
         ),
-        frozenset({"simulated"}),
+        frozenset({"numbers", "simulated"}),
         frozenset({"inputs", "open_run", "placing", "reserving", "sampling", "simulating", "steady", "watching"}),
         frozenset({"counting", "kept"}),
         frozenset({"calling"}),

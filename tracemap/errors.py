@@ -131,6 +131,8 @@ class ProgramFailed(TracemapError):
 
     interrupted: bool = False
     """Whether the user ended it."""
+    keeps_run: bool = False
+    """Whether what it recorded until then is kept, as the message says."""
     exit_code = 1
     shows_program = True
     remedy = "read its own message; what was recorded until then is kept where the message says"

@@ -27,6 +27,14 @@ STANDARD_OUTPUT: Final = "-"
 READER_S: Final = 5
 """How long a pipe is waited for that nobody reads."""
 _LOOK_S: Final = 0.01
+_OF_OTHER_FILES: Final = frozenset(
+    (
+        ".json .jsonl .html .htm .txt .md .log .xml .yaml .yml .toml .tsv .xlsx .svg .png "
+        ".arrow .feather .orc .avro .db .duckdb .sqlite .npy .npz .pkl .bin .gz .zip .zst .xz .bz2 .tar "
+        ".pb .pftrace .tracy .dot .graphml .mlir .mlirbc .vmfb .tracemap .onnx .pt2 .irpa .flags .py"
+    ).split()
+)
+"""What names of files of other kinds end with. Any other ending may be part of a name: `llama3.1`, `run.2026-11-26`."""
 
 
 def is_standard(target: Path | None) -> bool:
@@ -50,6 +58,20 @@ def _kind(target: Path) -> int:
 def is_csv(target: Path) -> bool:
     """Whether a table is written as CSV, not as Parquet: its name ends so, or it goes to standard output."""
     return target.suffix == ".csv" or is_standard(target)
+
+
+def check_table_name(target: Path) -> None:
+    """Refuse a name for a table that says that it is something else; other endings, and none, are Parquet.
+
+    Raises:
+        UsageInvalid: it ends as files of another kind do.
+    """
+    ending = target.suffix.lower()
+    is_other_case = ending == ".csv" and not is_csv(target)
+    if (ending in _OF_OTHER_FILES or is_other_case) and not is_stream(target):
+        raise UsageInvalid(
+            f"{target}: a table is written as Parquet or CSV, not as {target.suffix}; name a .parquet or .csv"
+        )
 
 
 def check_file(target: Path, *, force: bool) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tracemap.capture.benchmark import SERIAL_FLAG, call_command, check_flags
 from tracemap.capture.declared import Declared, declared_types
 from tracemap.capture.flags import RuntimeFlags, check_calls, check_files, read_flags, sorted_out, with_flag_files
-from tracemap.capture.inputs import Input, array_inputs, given_inputs, made_inputs
+from tracemap.capture.inputs import Input, array_inputs, check_size, given_inputs, made_inputs
 from tracemap.capture.kept import NOTHING_KEPT, Kept, kept_inputs
 from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
@@ -85,7 +85,7 @@ def make_call(program: Program, options: CallOptions, tool: str, folder: Path, v
     Raises:
         FunctionUnknown: no such function, or several and none named.
         InputInvalid: the inputs do not fit, or cannot be made up.
-        UsageInvalid: flags that do not go together.
+        UsageInvalid: flags that do not go together, or a size for every `?` where there is none.
     """
     flags = _flags(program, options, tool)
     return _made(program, options, flags, _name(options, flags), folder, values)
@@ -176,6 +176,7 @@ def _made(
     modules = _modules(program.module, flags.modules)
     check_files(flags)
     entry, results = _entry(program, name)
+    check_size([entry], options.dim)
     device = flags.device or DEFAULT_DEVICE if program.device is UNKNOWN else str(program.device)
     serial = (SERIAL_FLAG,) if options.serial else ()
     try:

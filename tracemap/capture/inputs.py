@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.elements import INTEGER, REAL, SPEC, Shaped, number_type, parsed
-from tracemap.errors import InputInvalid, start_of
+from tracemap.capture.numbers import is_read, number_fault
+from tracemap.errors import InputInvalid, UsageInvalid, start_of
 from tracemap.functions import Argument, Function
 from tracemap.memory import free_memory
 from tracemap.units import Integer, format_bytes, plural
@@ -69,7 +70,7 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {number}; to fill "
             f"it with this, write --input={_written(declared)}={number}"
         )
-    if fault := _scalar_fault(spec) if declared.sizes is None else _tensor_fault(declared, spec):
+    if fault := _scalar_fault(declared, spec) if declared.sizes is None else _tensor_fault(declared, spec):
         raise InputInvalid(
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be {_cut(spec)}: {fault}; write it as "
             f"--input={_example_of(declared)}"
@@ -80,9 +81,9 @@ def _cut(spec: str) -> str:
     return repr(start_of(spec, _LONGEST_SAID))
 
 
-def _scalar_fault(spec: str) -> str:
+def _scalar_fault(declared: Shaped, spec: str) -> str:
     """Why a text cannot be one number; "": it can."""
-    return "" if _is_number(spec) else "it takes one number"
+    return number_fault(spec, declared.element, is_scalar=True)
 
 
 def _tensor_fault(declared: Shaped, spec: str) -> str:
@@ -121,24 +122,11 @@ def _elements_fit(element: str, declared: str) -> bool:
 
 def _values_fault(text: str, element: str, count: int) -> str:
     values = text.replace(",", " ").replace("[", " ").replace("]", " ").split()
-    if not (element in REAL or INTEGER.fullmatch(element)):
+    if not is_read(element):
         return ""
     if len(values) not in (0, 1, count):
         return f"it has {plural(len(values), 'value')} for {plural(count, 'element')}"
-    bad = next((value for value in values if not _is_number(value)), None)
-    return "" if bad is None else f"{_cut(bad)} is not a number"
-
-
-def _is_number(text: str) -> bool:
-    """Whether C reads a number of it."""
-    try:
-        if "0x" in text.lower():
-            float.fromhex(text)
-        else:
-            float(text)
-    except (ValueError, OverflowError):
-        return False
-    return "_" not in text
+    return next(filter(None, (number_fault(value, element, is_scalar=False) for value in values)), "")
 
 
 def array_inputs(entry: Function, values: Sequence[object], folder: Path) -> list[Input]:
@@ -203,6 +191,23 @@ def made_inputs(entry: Function, dim: Integer, folder: Path) -> list[Input]:
     """
     shaped = [_understood(entry, argument, dim) for argument in entry.arguments]
     return [_made(index, sizes_and_element, folder) for index, sizes_and_element in enumerate(shaped)]
+
+
+def takes_size(function: Function) -> bool:
+    """Whether an argument has a size that the types leave open; of a type that is not understood it may have one."""
+    shapes = [parsed(argument.type) for argument in function.arguments]
+    return any(shaped is None or None in (shaped.sizes or ()) for shaped in shapes)
+
+
+def check_size(functions: Sequence[Function], dim: Integer) -> None:
+    """Refuse a size for every `?` where none of the functions takes an input that has one.
+
+    Raises:
+        UsageInvalid: there is none.
+    """
+    if functions and isinstance(dim, int) and not any(map(takes_size, functions)):
+        names = " or ".join(function.name for function in functions)
+        raise UsageInvalid(f"--dim {dim}: no input of {names} has a size that is not known (`?`); leave --dim out")
 
 
 def _understood(entry: Function, argument: Argument, dim: Integer) -> Shaped:

@@ -120,7 +120,9 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     if ending.failed:
         if asked_by():
             answer()
-        raise ProgramFailed(f"{launches.failure(plan.entry)}; what it recorded until then is in {output}")
+        error = ProgramFailed(f"{launches.failure(plan.entry)}; what it recorded until then is in {output}")
+        error.keeps_run = True
+        raise error
     besides.check(plan.entry.name, output)
     enough = found.sentence if found is not None and found.is_enough else ""
     return Recorded(output, header, launches.event_count, enough, plan.profile if kept else None)

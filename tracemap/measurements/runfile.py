@@ -32,7 +32,7 @@ from tracemap.measurements.columns import (
 )
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
 from tracemap.measurements.sql import CSV, asked_database, copied, copy_to, damage_of, literal, reading_errors, rows_of
-from tracemap.outputs import check_file, end_of_links, is_csv, is_stream, replaced
+from tracemap.outputs import check_file, check_table_name, end_of_links, is_csv, is_stream, replaced
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,6 +52,7 @@ def check_target(target: Path, *, force: bool) -> None:
     """Find out before the work whether a run can be written: its table, and the header beside a CSV.
 
     Raises:
+        UsageInvalid: the name ends as files of another kind do.
         TargetExists: one of them exists and `force` is not set.
         TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself, or called
             like what would not be read back as a run of ours.
@@ -63,6 +64,7 @@ def check_target(target: Path, *, force: bool) -> None:
             f"{target}: a run is a table, not a profile of IREE's, as which it would be read by this name; name a "
             ".parquet or .csv (record --keep-profile keeps IREE's profile beside it)"
         )
+    check_table_name(target)
     check_file(target, force=force)
     if _has_header_beside(target):
         header = header_path(target)

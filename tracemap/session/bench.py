@@ -102,7 +102,12 @@ class _Again:
             check_call(self._bundle, CallOptions(**self._of_call()))
 
     def _of_call(self) -> dict[str, Any]:
-        return call_of(self._options) | {"function": self._function}
+        from tracemap.capture.inputs import takes_size
+
+        called = [each for each in self._bundle.graph.functions if self._function in (UNKNOWN, each.name)]
+        # A size may be for kernels of other functions than the one that is recorded.
+        dim = self._options.dim if any(map(takes_size, called)) else UNKNOWN
+        return call_of(self._options) | {"function": self._function, "dim": dim}
 
     def application(self) -> Application:
         """What a new recording tells; nothing where none is wanted or can be made, and then why."""

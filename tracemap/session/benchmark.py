@@ -9,7 +9,7 @@ from tracemap.inert import lines_for_terminal
 from tracemap.options.benchmark import BenchmarkOptions
 from tracemap.outputs import show_as
 from tracemap.owned.home import temporary_folder
-from tracemap.session.damage import damage_named
+from tracemap.session.damage import damage_named, program_damage_named
 from tracemap.session.programs import program_of
 from tracemap.toolchain import Progress, no_progress
 
@@ -31,6 +31,7 @@ def benchmark(
         ProgramFailed: the program failed.
         UsageInvalid: options or flags that do not go together.
         BundleInvalid, ToolFailed, ToolMissing: the module cannot be compiled with repeated dispatches.
+        BundleInvalid: the program failed, and the bundle's module is damaged.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.calling import make_calls
@@ -48,7 +49,8 @@ def benchmark(
                 module = build_repeated(bundle.configured(), flags, folder, options.dispatch_repeat)
             calls = [call.with_module(bundle.module_path, module) for call in calls]
         progress(f"timing {', '.join(call.entry.name for call in calls)}")
-        return timed(calls, options, folder)
+        with program_damage_named(bundle):
+            return timed(calls, options, folder)
 
 
 def show_times(made: Timed, options: BenchmarkOptions, out: TextIO) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed
+from tracemap.errors import BundleInvalid, ModelInvalid, ProgramFailed, ToolFailed, readable
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
@@ -27,6 +28,35 @@ def damage_named(*bundles: Bundle) -> Iterator[None]:
         for bundle in bundles:
             _check_modules(bundle, error)
         raise
+
+
+@contextmanager
+def program_damage_named(bundle: Bundle) -> Iterator[None]:
+    """Where a program with a bundle's compiled module fails, look whether that is for a module that is damaged.
+
+    Only then: of what runs well nothing is read again.
+
+    Raises:
+        BundleInvalid: it is.
+    """
+    try:
+        yield
+    except ProgramFailed as error:
+        if not (error.interrupted or error.keeps_run):
+            _check_program(bundle, error)
+        raise
+
+
+def _check_program(bundle: Bundle, cause: Exception) -> None:
+    path = bundle.module_path
+    if not path.exists():
+        raise BundleInvalid(f"{path}: is not there; build the bundle again") from cause
+    with readable(path, BundleInvalid), path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != bundle.graph.module.sha256:
+        raise BundleInvalid(
+            f"{path}: damaged, its bytes are not those that the build wrote; build the bundle again"
+        ) from cause
 
 
 def _check_modules(bundle: Bundle, cause: Exception) -> None:

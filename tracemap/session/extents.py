@@ -31,10 +31,13 @@ def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, 
 
     Raises:
         FunctionUnknown, InputInvalid, UsageInvalid: as `capture.sizes.called_sizes` does.
+        UsageInvalid: there is a size for every `?`, and no `?`.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
+    from tracemap.capture.inputs import check_size
     from tracemap.capture.sizes import called_sizes, said_sizes
 
+    check_size([each for each in bundle.graph.functions if options.function in (UNKNOWN, each.name)], options.dim)
     called, given = str(function), said_sizes(said)
     otherwise = options.dim if isinstance(options.dim, int) else _MADE_UP
     if isinstance(options.dim, int) or options.function not in (UNKNOWN, function):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracemap.errors import UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.owned.home import temporary_folder
-from tracemap.session.damage import damage_named
+from tracemap.session.damage import damage_named, program_damage_named
 from tracemap.session.programs import device_of, kept_of
 from tracemap.toolchain import Progress, no_progress
 
@@ -29,6 +29,7 @@ def record(
 
     Raises:
         UsageInvalid: it is to be recorded repeatedly, which `session.turns.record_repeatedly` does.
+        BundleInvalid: the program failed, and the bundle's module is damaged.
         TracemapError: as `capture.record.record` does.
     """
     if options.repeat > 1 or options.alternate is not None:
@@ -50,7 +51,8 @@ def record(
             values=tuple(values),
             kept=kept_of(bundle),
         )
-        return record_request(request, progress)
+        with program_damage_named(bundle):
+            return record_request(request, progress)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tracemap.errors import FunctionUnknown, UsageInvalid
 from tracemap.options.run import RunOptions
 from tracemap.owned.home import temporary_folder
+from tracemap.session.damage import program_damage_named
 from tracemap.session.programs import program_of
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
@@ -54,6 +55,7 @@ def run(
         arrays: read the outputs, of one function, whatever else becomes of them.
 
     Raises:
+        BundleInvalid: the program failed, and the bundle's module is damaged.
         FunctionUnknown: no such function, or several and none named.
         InputInvalid: the inputs do not fit, or cannot be made up.
         OutputInvalid: an output is to be read, or compared, that no array holds.
@@ -75,7 +77,9 @@ def run(
         _check_tolerance(options, every[0][1])
         for call, asked in every:
             progress(f"calling {call.entry.name}")
-            yield _ran(call, asked, options, folder, arrays=arrays or bool(asked.expected))
+            with program_damage_named(bundle):
+                ran = _ran(call, asked, options, folder, arrays=arrays or bool(asked.expected))
+            yield ran
 
 
 def _check_tolerance(options: RunOptions, asked: Asked) -> None:

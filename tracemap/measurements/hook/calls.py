@@ -21,7 +21,7 @@ from tracemap.measurements.hook.recording import (
 )
 from tracemap.measurements.sql import CSV, copy_to, literal, open_database, quoted
 from tracemap.options.stats import StatsOptions
-from tracemap.outputs import check_file, is_csv
+from tracemap.outputs import check_file, check_table_name, is_csv
 
 if TYPE_CHECKING:
     import duckdb
@@ -78,7 +78,9 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
         RunInvalid: the recording's names of events are no names of columns.
         TargetExists: there is a file and `force` is not set.
         TargetUnwritable: it cannot be written.
+        UsageInvalid: its name ends as files of another kind do.
     """
+    check_table_name(target)
     check_file(target, force=options.force)
     for name in options.counters:
         if name not in recording.event_names:

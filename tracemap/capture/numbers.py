@@ -1,0 +1,129 @@
+"""Numbers of inputs as IREE's runtime reads them: what it refuses, and what it would silently make another number of.
+
+It reads them as C does (`strtol`, `strtof`), out of a short buffer, and stores whole numbers modulo their type's size
+where nothing keeps it from that. Types without a sign take numbers of either reading: -128 to 255 are 8 bits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracemap.capture.elements import INTEGER, REAL
+from tracemap.errors import start_of
+
+_SMALL_REAL: Final = frozenset({"f8E5M2", "f8E4M3FN", "f8E5M2FNUZ", "f8E4M3FNUZ", "f8E8M0FNU"})
+_OF_A_BYTE: Final = (1, 2, 4)
+"""Widths of elements that are read as the two hexadecimal digits of their byte."""
+_TWO_DIGITS = re.compile(r"[0-9a-fA-F]{2}")
+_WHOLE = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))(?:\.[0-9]*)?")
+"""As C reads it: by 16, 8 or 10; a fraction is cut off."""
+_WIDTHS: Final = (8, 16, 32, 64)
+"""Of whole numbers that are written as such."""
+_DIGITS_OF_WIDTH: Final = 4
+"""More there are in no type of IREE's, and in no number that a sentence is made of."""
+_WORD_BITS: Final = 32
+_MOST_OF_WORD: Final = 15
+_MOST: Final = 31
+"""Characters that the runtime has room for, of whole numbers of up to 32 bits and of all others."""
+_HALF_THE_LEAST: Final = 2.0**-150
+"""What C makes 0 of as it reads an f32, by which all floats but f64 are read."""
+_LONGEST_SAID: Final = 60
+
+
+def is_read(element: str) -> bool:
+    """Whether it is known how numbers of a type are read."""
+    return element in REAL or element in _SMALL_REAL or INTEGER.fullmatch(element) is not None
+
+
+def number_fault(text: str, element: str, *, is_scalar: bool) -> str:
+    """Why a text cannot be a number of a type; "": it can, or the type is one of which only the runtime knows.
+
+    Args:
+        text: the number, without anything around it.
+        element: its type, as IREE writes it.
+        is_scalar: whether it is an argument of its own, and not an element of an array.
+    """
+    said = repr(start_of(text, _LONGEST_SAID))
+    if INTEGER.fullmatch(element):
+        return _whole_fault(text, said, element, is_scalar=is_scalar)
+    if element in REAL or element in _SMALL_REAL:
+        return _real_fault(text, said, element)
+    return ""
+
+
+def _whole_fault(text: str, said: str, element: str, *, is_scalar: bool) -> str:
+    sign, bits = _sign_and_bits(element)
+    if bits not in _WIDTHS and not is_scalar:
+        is_wrong = bits in _OF_A_BYTE and not _TWO_DIGITS.fullmatch(text)
+        return f"{said} is not two hexadecimal digits, as which {element} is read" if is_wrong else ""
+    if not _is_number(text):
+        return f"{said} is not a number"
+    if (most := _MOST_OF_WORD if bits <= _WORD_BITS else _MOST) < len(text):
+        return _too_long(said, element, most)
+    value = _whole(text)
+    if value is None:
+        return f"{said} is not a whole number"
+    # Scalars are words, whatever their width: one of a bit is true where any is set.
+    low, high = _range(sign, bits if bits in _WIDTHS else _WORD_BITS, is_scalar=is_scalar)
+    return "" if low <= value <= high else f"{said} does not fit {element}, which takes {low} to {high}"
+
+
+def _sign_and_bits(element: str) -> tuple[str, int]:
+    if element == "index":
+        return "", 64
+    sign, _, bits = element.rpartition("i")
+    return sign, int(bits[:_DIGITS_OF_WIDTH])
+
+
+def _whole(text: str) -> int | None:
+    """What C reads; None: it would read the beginning only, or nothing."""
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        return None
+    sign, *digits = match.groups()
+    read = zip(digits, (16, 8, 10), strict=True)
+    value = next(int(found, base) for found, base in read if found is not None)
+    return -value if sign == "-" else value
+
+
+def _range(sign: str, bits: int, *, is_scalar: bool) -> tuple[int, int]:
+    """The least and the greatest number that a type takes; 64 bits without a sign are read as those with one are."""
+    low = 0 if sign == "u" else -(1 << bits - 1)
+    is_read_as_signed = sign == "s" or (bits > _WORD_BITS and (is_scalar or not sign))
+    return low, (1 << bits - 1 if is_read_as_signed else 1 << bits) - 1
+
+
+def _real_fault(text: str, said: str, element: str) -> str:
+    if not _is_number(text):
+        return f"{said} is not a number"
+    if len(text) > _MOST:
+        return _too_long(said, element, _MOST)
+    least = 0.0 if element == "f64" else _HALF_THE_LEAST
+    if abs(_real(text)) <= least and _is_not_zero(text):
+        return f"{said} is too small for {element}; write 0"
+    return ""
+
+
+def _too_long(said: str, element: str, most: int) -> str:
+    return f"{said} has more than the {most} characters that the runtime reads of {element}"
+
+
+def _is_not_zero(text: str) -> bool:
+    """Whether a number that is read as 0 was written as another one."""
+    lower = text.lower()
+    digits = lower.partition("x")[2].partition("p")[0] if "x" in lower else lower.partition("e")[0]
+    return bool(digits.strip("0.+-"))
+
+
+def _is_number(text: str) -> bool:
+    """Whether C reads a number of it."""
+    try:
+        _real(text)
+    except (ValueError, OverflowError):
+        return False
+    return "_" not in text and text.isascii()
+
+
+def _real(text: str) -> float:
+    return float.fromhex(text) if "0x" in text.lower() else float(text)
