@@ -125,7 +125,7 @@ class MemberShare(Record, frozen=True):
 class SiteCost(Record, frozen=True):
     """One metric of one site: its sum over calls, which its ops share, and what calls took beyond that.
 
-    Of `total`, what was seen at code of no op is nobody's, and stands in the residual (`kernel-overhead`). `disturbance`
+    Of `total`, what was seen at code of no op is nobody's, and in the residual (`kernel-overhead`). `disturbance`
     is the part that is no work (0 for all but times): what was measured is the sum of both. `per_call` is the spread
     over calls as they were measured; None where no call was seen (a measured absence, not an unknown).
     """
