@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 
 from tracemap.capture.guarded import set_right
@@ -74,19 +75,17 @@ def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], lines_
         RunInvalid: an event is missing.
     """
     order = [_index_of(counts.events, event) for event in EVENTS]
+    picked = itemgetter(*order)
     counts = set_right(counts, images, lines_of)
     at = _kernel_lines(counts, images, lines_of)
     # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
     called = [call for call in counts.calls if (call.target_object, call.target) not in at]
+    costs = [(key, (*picked(values), 0)) for key, values in counts.costs.items()]
+    costs += [((call.object, call.address), (*picked(call.costs), call.costs[order[0]])) for call in called]
     found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
-    for key, values in counts.costs.items():
+    for key, values in costs:
         if key in at:
-            found[at[key]].update({number: values[index] for number, index in enumerate(order)})
-    for call in called:
-        key = call.object, call.address
-        if key in at:
-            found[at[key]].update({number: call.costs[index] for number, index in enumerate(order)})
-            found[at[key]][len(EVENTS)] += call.costs[order[0]]
+            found[at[key]].update(dict(enumerate(values)))
     lines = {key: tuple(found[key][number] for number in range(len(EVENTS) + 1)) for key in sorted(found)}
     return SimulatedSteps(lines, counts.totals[order[0]], counts.caches)
 

@@ -19,7 +19,7 @@ from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
 from tracemap.session.extents import extents
-from tracemap.session.programs import asks_for_call, check_call
+from tracemap.session.programs import asks_for_call, check_call, functions_meant
 from tracemap.session.runs import joined, newest_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
@@ -104,8 +104,8 @@ class _Again:
     def _of_call(self) -> dict[str, Any]:
         from tracemap.capture.inputs import takes_size
 
-        called = [each for each in self._bundle.graph.functions if self._function in (UNKNOWN, each.name)]
         # A size may be for kernels of other functions than the one that is recorded.
+        called = functions_meant(self._bundle, self._function)
         dim = self._options.dim if any(map(takes_size, called)) else UNKNOWN
         return call_of(self._options) | {"function": self._function, "dim": dim}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracemap.options.call import CallOptions, FunctionOptions, call_of
-from tracemap.session.programs import asks_for_call, program_of
+from tracemap.session.programs import asks_for_call, functions_meant, program_of
 from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, 
     from tracemap.capture.inputs import check_size
     from tracemap.capture.sizes import called_sizes, said_sizes
 
-    check_size([each for each in bundle.graph.functions if options.function in (UNKNOWN, each.name)], options.dim)
+    check_size(functions_meant(bundle, options.function), options.dim)
     called, given = str(function), said_sizes(said)
     otherwise = options.dim if isinstance(options.dim, int) else _MADE_UP
     if isinstance(options.dim, int) or options.function not in (UNKNOWN, function):

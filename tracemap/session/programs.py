@@ -13,6 +13,7 @@ from tracemap.units import UNKNOWN, Text
 if TYPE_CHECKING:
     from tracemap.capture.calling import Program
     from tracemap.capture.kept import Kept
+    from tracemap.functions import Function
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.kept import Keeping
     from tracemap.options.call import CallOptions, FunctionOptions
@@ -119,3 +120,8 @@ def device_of(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
 
     found = {_DEVICES.get(target, UNKNOWN) for target in targets_of(bundle.graph.module.flags)}
     return found.pop() if len(found) == 1 else UNKNOWN
+
+
+def functions_meant(bundle: Bundle, name: Text) -> list[Function]:
+    """The functions of a bundle that are meant: that of the name, all where none is named."""
+    return [function for function in bundle.graph.functions if name in (UNKNOWN, function.name)]

@@ -82,7 +82,7 @@ class StepCounts:
         steps = self._steps[kernel.name]
         by_site: dict[str, Sums] = {}
         if INSTRUCTIONS in self.metrics and kernel.name not in self.stood_in:
-            self._bring(steps, [replace(row, values=(self._busy(steps, row),)) for row in rows], 0, _BUSY)
+            self._bring(steps, self._busy(steps, rows), 0, _BUSY)
         for number, metric in enumerate(self.metrics):
             for site, (seen, lines) in self._bring(steps, rows, number, metric).items():
                 self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = lines.total()
@@ -101,12 +101,17 @@ class StepCounts:
             sums[row.kernel].update(dict(zip(self.metrics, row.values, strict=True)))
         return frozenset(kernel for kernel, of in sums.items() if 2 * of[STAND_INS] > of[INSTRUCTIONS])
 
-    def _busy(self, steps: KernelSteps, row: StepRow) -> int:
-        """For how long a row's instructions keep the core busy; what stands in for others does not run on it."""
-        count = row.values[self.metrics.index(INSTRUCTIONS)]
+    def _busy(self, steps: KernelSteps, rows: Sequence[StepRow]) -> list[StepRow]:
+        """For how long instructions keep the core busy; what stands in for others does not run on it."""
+        number = self.metrics.index(INSTRUCTIONS)
+        counts = [row.values[number] for row in rows]
         if STAND_INS in self.metrics:
-            count -= row.values[self.metrics.index(STAND_INS)]
-        return steps.code.busy(row.address, row.step, max(0, count))
+            number = self.metrics.index(STAND_INS)
+            counts = [max(0, count - row.values[number]) for count, row in zip(counts, rows, strict=True)]
+        return [
+            replace(row, values=(steps.code.busy(row.address, row.step, count),))
+            for count, row in zip(counts, rows, strict=True)
+        ]
 
     def _bring(
         self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str
