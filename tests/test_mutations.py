@@ -9,8 +9,10 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from tests.mutations import databases
 from tests.mutations.changes import (
     changed_bytes,
     changed_csv,
@@ -94,7 +96,32 @@ def test_guided_tries_are_counted_and_reach_further(inputs: Path, tmp_path: Path
     assert len(list((tmp_path / "benchmark-0").iterdir())) > 3
 
 
-# ---- the watchdog and the changes
+# ---- the watchdog, databases and the changes
+
+
+def test_databases_are_handed_on_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    plain = duckdb.connect
+    monkeypatch.setattr(databases, "_OPEN", lambda **config: (opened.append(1), plain(**config))[1])
+    monkeypatch.setattr(duckdb, "connect", plain)
+    databases.hand_on_databases()
+    with duckdb.connect() as first:
+        fresh = first.execute("SELECT * FROM duckdb_settings() ORDER BY ALL").fetchall()
+        first.execute("SET preserve_insertion_order = false")
+        first.execute("SET memory_limit = '300MB'")
+        first.execute("CREATE OR REPLACE TABLE rows AS SELECT 1 AS x")
+        first.execute("CREATE TEMP TABLE shown AS SELECT 1 AS x")
+        first.execute("CREATE MACRO half(a) AS a / 2")
+    with duckdb.connect() as second:
+        assert len(opened) == 1
+        assert second.execute("SELECT * FROM duckdb_settings() ORDER BY ALL").fetchall() == fresh
+        assert second.execute("SELECT * FROM duckdb_tables() WHERE NOT internal").fetchall() == []
+        with pytest.raises(duckdb.CatalogException):
+            second.execute("SELECT half(2)")
+        second.execute("ATTACH ':memory:' AS another")
+    with duckdb.connect() as third:
+        assert len(opened) == 2
+        assert third.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchall() == [(1,)]
 
 
 def misbehave(folder: Path, _dice: random.Random) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 import click
 
 from tests.mutations.changes import Change
+from tests.mutations.databases import hand_on_databases
 from tests.mutations.readers import Reader
 from tests.support import ROOT
 from tracemap.errors import TracemapError
@@ -233,6 +234,7 @@ def _work(task: Task, numbers: Iterable[int], scratch: Path, connection: Connect
         shutil.copytree(task.inputs, folder)
         temporary.mkdir()
         tempfile.tempdir = str(temporary)
+        hand_on_databases()
         try:
             for number in range(-_UNDAMAGED, 0):
                 task.reader.read(folder, dice_of(task.reader.name, task.seed, number))

@@ -22,6 +22,7 @@ from tracemap.measurements.sql import (
     open_database,
     out_of_memory,
     reading_errors,
+    rows_of,
     spared_memory,
 )
 from tracemap.store.layout import CALLS
@@ -153,13 +154,10 @@ def columns_of(files: Sequence[str]) -> dict[str, str]:
     Raises:
         StoreInvalid: one cannot be read.
     """
-    import duckdb
-
-    with duckdb.connect() as connection:
-        try:
-            described = connection.execute(f"DESCRIBE SELECT * FROM {_parquet(files, CALLS)}").fetchall()
-        except reading_errors() as error:
-            raise StoreInvalid(f"the store cannot be read: {damage_of(error)}") from error
+    try:
+        described = rows_of(f"DESCRIBE SELECT * FROM {_parquet(files, CALLS)}")
+    except reading_errors() as error:
+        raise StoreInvalid(f"the store cannot be read: {damage_of(error)}") from error
     return {str(column): str(kind) for column, kind, *_ in described}
 
 

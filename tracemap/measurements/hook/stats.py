@@ -25,7 +25,7 @@ from tracemap.measurements.hook.recording import (
     read_recording,
     start_ns,
 )
-from tracemap.measurements.sql import damage_of, literal, quoted
+from tracemap.measurements.sql import asked_database, damage_of, literal, quoted
 from tracemap.options.stats import StatsOptions
 from tracemap.owned.home import temporary_folder
 
@@ -179,7 +179,7 @@ def _csv_calls(path: Path, named: str) -> list[ThreadCalls]:
     with csv_rows(path, named) as rows:
         check_width(Path(named), len(next(rows, ())), _MOST_COLUMNS)
     try:
-        with duckdb.connect() as connection:
+        with asked_database() as connection:
             table = f"read_csv({literal(str(path))}, header=true, delim=',', quote='\"', all_varchar=true)"
             names = [str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
             if tuple(names[:4]) != _FIXED:
