@@ -8,6 +8,7 @@ import shutil
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -100,9 +101,14 @@ def test_guided_tries_are_counted_and_reach_further(inputs: Path, tmp_path: Path
 
 
 def test_databases_are_handed_on_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
+    opened: list[duckdb.DuckDBPyConnection] = []
     plain = duckdb.connect
-    monkeypatch.setattr(databases, "_OPEN", lambda **config: (opened.append(1), plain(**config))[1])
+
+    def counted(**settings: Any) -> duckdb.DuckDBPyConnection:  # noqa: ANN401 - DuckDB's settings
+        opened.append(plain(**settings))
+        return opened[-1]
+
+    monkeypatch.setattr(databases, "_OPEN", counted)
     monkeypatch.setattr(duckdb, "connect", plain)
     databases.hand_on_databases()
     with duckdb.connect() as first:
