@@ -79,6 +79,21 @@ def test_inputs_that_are_given_count(kept: Bundle, tmp_path: Path) -> None:
     np.testing.assert_array_equal(zeros, SMALL.astype(np.float32) + 7)
 
 
+def test_a_size_asks_for_other_inputs_than_those_kept(tmp_path: Path) -> None:
+    text = SCALE.replace("%x: tensor<4xf32>, ", "%x: tensor<4xf32>, %more: tensor<?xf32>, ")
+    inputs = (("x", X), ("more", np.zeros(3, np.float32)), ("small", SMALL), ("n", np.asarray(7, np.int32)))
+    text = text.replace('#stream.parameter.named<"model"::"w">', "dense<3.0>")
+    request = BuildRequest(
+        text.encode(), "scale.mlir", tmp_path / "scale.tracemap", BuildOptions(), keeping=Keeping("scale", inputs)
+    )
+    bundle = build(request)
+    of_bundle = tracemap.record(bundle, iterations=1, warmup=0)
+    of_size = tracemap.record(bundle, iterations=1, warmup=0, dim=5)
+    assert [said.partition(":")[0] for said in of_bundle.header.inputs] == ["4xf32", "3xf32", "4xbf16", "i32"]
+    assert [said.partition(":")[0] for said in of_size.header.inputs][:2] == ["4xf32", "5xf32"]
+    assert not any("kept" in said for said in of_size.header.inputs)
+
+
 def test_what_is_damaged_is_refused(kept: Bundle, tmp_path: Path) -> None:
     def with_call(name: str, old: str, new: str) -> Bundle:
         copy = tmp_path / name

@@ -244,6 +244,6 @@ def _inputs(
         return array_inputs(entry, values, folder)
     if specs:
         return given_inputs(entry, specs)
-    if kept.is_for(entry):
+    if kept.is_for(entry) and not isinstance(options.dim, int):  # a size asks for other inputs than those kept
         return kept_inputs(entry, kept, folder)
     return made_inputs(entry, options.dim, folder)
