@@ -163,6 +163,16 @@ def test_bundle_of_which_the_compiled_module_is_damaged(
     assert said.endswith("build the bundle again"), said
 
 
+@pytest.mark.parametrize("modules", [("other",), ("other", "hand_mlp.tracemap/module")])
+def test_bundle_of_which_the_compiled_module_is_missing_beside_others(
+    modules: tuple[str, ...], mlp: Path, tmp_path: Path
+) -> None:
+    (mlp / "module.vmfb").rename(tmp_path / "other.vmfb")
+    flags = [f"--module={name}.vmfb" for name in modules]
+    said = refused("bundle-invalid", "record", mlp.name, "-o", "r.csv", "--", *flags, cwd=tmp_path)
+    assert said == "hand_mlp.tracemap/module.vmfb: cannot be read: No such file or directory", said
+
+
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
 def test_bundle_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "empty.tracemap").mkdir()

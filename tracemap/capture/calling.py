@@ -17,7 +17,7 @@ from tracemap.capture.declared import Declared, declared_types
 from tracemap.capture.flags import RuntimeFlags, check_calls, check_files, read_flags, sorted_out, with_flag_files
 from tracemap.capture.inputs import Input, array_inputs, check_size, given_inputs, made_inputs
 from tracemap.capture.kept import NOTHING_KEPT, Kept, kept_inputs
-from tracemap.errors import TargetUnwritable, UsageInvalid
+from tracemap.errors import BundleInvalid, TargetUnwritable, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
 from tracemap.inputs import stored_bytes
 from tracemap.options.call import CallOptions, FunctionOptions
@@ -151,6 +151,7 @@ def _check_behind(ours: Path, options: FunctionOptions, modules: Sequence[str]) 
 
     Raises:
         UsageInvalid: another function, other inputs, or another module in place of ours.
+        BundleInvalid: our module cannot be read.
     """
     behind = sorted_out(options.runtime_flags)
     if options.function is not UNKNOWN and behind.function not in ("", options.function):
@@ -164,8 +165,9 @@ def _check_behind(ours: Path, options: FunctionOptions, modules: Sequence[str]) 
 
 
 def _is_same(file: Path, ours: Path) -> bool:
+    own = stored_bytes(ours, BundleInvalid)
     try:
-        return stored_bytes(file, UsageInvalid) == ours.read_bytes()
+        return stored_bytes(file, UsageInvalid) == own
     except UsageInvalid:
         return False
 
@@ -208,10 +210,11 @@ def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
 
     Raises:
         UsageInvalid: one of several cannot be read, none of them is ours, or more than one.
+        BundleInvalid: ours cannot be read.
     """
     if len(named) <= 1:
         return (ours,)
-    content = ours.read_bytes()
+    content = stored_bytes(ours, BundleInvalid)
     try:
         same = [stored_bytes(Path(name), UsageInvalid) == content for name in named]
     except UsageInvalid as error:
