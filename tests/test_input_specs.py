@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import ml_dtypes
 import pytest
 
+import tracemap
 from tests.support import check_cli, run_cli
 from tracemap.capture.inputs import check_spec
 from tracemap.errors import InputInvalid
@@ -15,19 +17,27 @@ from tracemap.toolchain import find_tool
 
 _MODEL = """
 func.func @main(%a: tensor<2x3xf32>, %b: tensor<4xi32>, %c: i32, %d: tensor<f16>, %e: tensor<?xi8>, %f: f32,
-                %g: tensor<5xi16>, %h: tensor<2xi64>, %i: tensor<4xi1>, %j: i8, %k: i1, %l: index, %m: tensor<f16>)
+                %g: tensor<5xi16>, %h: tensor<2xi64>, %i: tensor<4xi1>, %j: i8, %k: i1, %l: index, %m: tensor<f16>,
+                %n: f16, %o: bf16)
     -> (tensor<2x3xf32>, tensor<4xi32>, i32, tensor<f16>, tensor<?xi8>, f32,
-        tensor<5xi16>, tensor<2xi64>, tensor<4xi1>, i8, i1, index, tensor<f16>) {
+        tensor<5xi16>, tensor<2xi64>, tensor<4xi1>, i8, i1, index, tensor<f16>, tensor<f32>) {
   %0 = arith.addf %a, %a : tensor<2x3xf32>
   %1 = arith.addi %b, %b : tensor<4xi32>
   %2 = arith.addf %d, %d : tensor<f16>
   %3 = arith.addi %e, %e : tensor<?xi8>
-  return %0, %1, %c, %2, %3, %f, %g, %h, %i, %j, %k, %l, %m
+  %4 = arith.extf %n : f16 to f32
+  %5 = arith.extf %o : bf16 to f32
+  %6 = arith.addf %4, %5 : f32
+  %7 = tensor.from_elements %6 : tensor<f32>
+  return %0, %1, %c, %2, %3, %f, %g, %h, %i, %j, %k, %l, %m, %7
       : tensor<2x3xf32>, tensor<4xi32>, i32, tensor<f16>, tensor<?xi8>, f32,
-        tensor<5xi16>, tensor<2xi64>, tensor<4xi1>, i8, i1, index, tensor<f16>
+        tensor<5xi16>, tensor<2xi64>, tensor<4xi1>, i8, i1, index, tensor<f16>, tensor<f32>
 }
 """
-_GOOD = ("2x3xf32=1", "4xi32=1", "7", "f16=1", "5xi8=1", "2.5", "5xi16=1", "2xi64=1", "4xi8=1", "1", "1", "1", "f16=1")
+_GOOD = (
+    *("2x3xf32=1", "4xi32=1", "7", "f16=1", "5xi8=1", "2.5", "5xi16=1", "2xi64=1", "4xi8=1", "1", "1", "1", "f16=1"),
+    *("0x3e00", "16416"),
+)
 _TAKEN = {
     0: (
         *("2x3xf32", "2x3xf32=", "2x3xf32=1 2 3 4 5 6", "2x3xf32=[1 2 3][4 5 6]", "2x3xf32=1,2,3,4,5,6", " 2x3xf32=1"),
@@ -45,6 +55,7 @@ _TAKEN = {
     10: ("2", "0"),
     11: ("9223372036854775807",),
     12: ("f16=1e-9", "f16=0e-99"),
+    13: ("0", "65535", "0xffff"),
 }
 _REFUSED = {
     0: (
@@ -72,6 +83,8 @@ _REFUSED_BY_US = {
     5: ("1.5.5",),
     7: ("2xui64=-1",),
     9: ("300", "-129"),
+    13: ("1.5", "1e3", "-1", "65536"),
+    14: ("2.5",),
 }
 
 
@@ -119,6 +132,24 @@ def test_what_the_tool_refuses_is_refused_in_a_sentence(place: int, spec: str, b
 @pytest.mark.parametrize(("place", "spec"), cases(_REFUSED_BY_US))
 def test_what_would_be_called_with_something_else_is_refused(place: int, spec: str, bundle: Bundle) -> None:
     assert not taken_by_us(bundle, place, spec)
+
+
+def test_half_floats_that_stand_alone_arrive_as_they_were_meant(bundle: Bundle, tmp_path: Path) -> None:
+    """IREE's tools take their bits; a plain 1.5 arrives as next to nothing."""
+    words = [word for spec in (*_GOOD[:-2], "1.5", "2.5") for word in ("--input", spec)]
+    said = run_cli("run", bundle.path, *words, cwd=tmp_path)
+    right = (
+        "argument input13 (f16) cannot be '1.5': '1.5' is not its bits, 0 to 0xffff, as which f16 is passed that "
+        "stands alone; write it as --input=0x3e00 [input-invalid]"
+    )
+    assert right in said.stderr
+    assert said.returncode == 2
+    words = [word for spec in _GOOD for word in ("--input", spec)]
+    assert check_cli("run", bundle.path, *words).splitlines()[-1] == "f32=4"
+    of_python: list[object] = [*_GOOD[:-2], 1.5, ml_dtypes.bfloat16(2.5)]
+    assert tracemap.run(bundle, inputs=of_python)[-1] == 4
+    made = tracemap.run(bundle, dim=2)[-1]
+    assert made == pytest.approx(0.1, rel=0.01)
 
 
 def test_the_sentence_says_what_is_wrong_and_what_is_right(bundle: Bundle, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ _TENSOR = re.compile(r"(?:tensor|vector|memref)<((?:(?:\?|\d{1,18})x)*)([^,>]+(?
 _TORCH = re.compile(r"!torch\.vtensor<\[((?:(?:\?|\d{1,18})(?:,|(?=\])))*)\],(\w+)>")
 INTEGER = re.compile(r"[su]?i\d+|index")
 REAL = {"f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16"}
+HALVES: Final = frozenset({"f16", "bf16"})
+"""Floats that IREE's virtual machine has no registers for."""
 _COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
 _SMALL_REAL = re.compile(r"f(?:8|6|4)E\d+M\d+\w*")
 
@@ -54,6 +56,18 @@ def number_type(element: str) -> str:
 
     name = "float" + element[1].lower() + "_" + element[2:].lower()
     return name if hasattr(ml_dtypes, name) else ""
+
+
+def passed_number(value: float, element: str) -> str:
+    """A number as IREE's tools take it for an argument that has no sizes: of 16-bit floats they pass the bits."""
+    if element not in HALVES:
+        return str(value)
+    import ml_dtypes
+    import numpy as np
+
+    kind = np.dtype(getattr(np, REAL[element], None) or getattr(ml_dtypes, REAL[element]))
+    with np.errstate(over="ignore"):  # what is too large is infinite, as in arrays
+        return f"{int(np.asarray(value).astype(kind).view(np.uint16)):#06x}"
 
 
 def written_type(array: np.ndarray[Any, Any]) -> str:

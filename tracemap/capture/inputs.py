@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.capture.elements import INTEGER, REAL, SPEC, Shaped, number_type, parsed
+from tracemap.capture.elements import HALVES, INTEGER, REAL, SPEC, Shaped, number_type, parsed, passed_number
 from tracemap.capture.numbers import is_read, number_fault
 from tracemap.errors import InputInvalid, UsageInvalid, start_of
 from tracemap.functions import Argument, Function
@@ -73,7 +74,7 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
     if fault := _scalar_fault(declared, spec) if declared.sizes is None else _tensor_fault(declared, spec):
         raise InputInvalid(
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be {_cut(spec)}: {fault}; write it as "
-            f"--input={_example_of(declared)}"
+            f"--input={_example_of(declared, spec)}"
         )
 
 
@@ -149,21 +150,23 @@ def _check_number(entry: Function, given: int, ask: str) -> None:
 def _of_value(entry: Function, index: int, value: object, folder: Path) -> Input:
     import numpy as np
 
-    if isinstance(value, (str, int, float)):
-        spec = str(int(value) if isinstance(value, bool) else value)
-        check_spec(entry, entry.arguments[index], spec)
-        return Input(spec, spec)
-
     argument = entry.arguments[index]
-    values = np.asarray(value)
     shaped = parsed(argument.type)
+    if isinstance(value, (str, int, float)):
+        said = spec = str(int(value) if isinstance(value, bool) else value)
+        if not isinstance(value, str) and shaped is not None and shaped.sizes is None:
+            spec = passed_number(value, shaped.element)
+        check_spec(entry, argument, spec)
+        return Input(spec, said)
+
+    values = np.asarray(value)
     if shaped is None or not _fits(values, shaped):
         raise InputInvalid(
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be an array of "
             f"{'x'.join(map(str, values.shape)) or 'no dimensions'}, {values.dtype}"
         )
     if shaped.sizes is None:
-        return Input(str(values.item()), str(values.item()))
+        return Input(passed_number(values.item(), shaped.element), str(values.item()))
     text = "x".join([*map(str, values.shape), shaped.element])
     if values.size == 0:  # an empty file IREE would not read
         return Input(text, f"{text}: given as an array")
@@ -236,9 +239,14 @@ def _example(entry: Function) -> str:
     return " ".join(specs)
 
 
-def _example_of(shaped: Shaped) -> str:
-    value = "1" if INTEGER.fullmatch(shaped.element) else "0.5"
-    return value if shaped.sizes is None else f"{_written(shaped)}={value}"
+def _example_of(shaped: Shaped, meant: str = "") -> str:
+    """A value of a type as IREE's tools take it: the number that is meant, where it is only to be written otherwise."""
+    value = 1 if INTEGER.fullmatch(shaped.element) else 0.5
+    if shaped.sizes is not None:
+        return f"{_written(shaped)}={value}"
+    with suppress(ValueError):
+        value = float(meant) if shaped.element in HALVES else value
+    return passed_number(value, shaped.element)
 
 
 def _written(shaped: Shaped) -> str:
@@ -249,8 +257,8 @@ def _written(shaped: Shaped) -> str:
 
 def _made(index: int, shaped: Shaped, folder: Path) -> Input:
     if shaped.sizes is None:
-        value = "0" if INTEGER.fullmatch(shaped.element) else f"{RANDOM_LIMIT / 2}"
-        return Input(value, f"{shaped.element}: {value} (made up)")
+        value = 0 if INTEGER.fullmatch(shaped.element) else RANDOM_LIMIT / 2
+        return Input(passed_number(value, shaped.element), f"{shaped.element}: {value} (made up)")
     sizes = [size for size in shaped.sizes if size is not None]
     text = "x".join([*map(str, sizes), shaped.element])
     kind = number_type(shaped.element)

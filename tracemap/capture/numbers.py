@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracemap.capture.elements import INTEGER, REAL
+from tracemap.capture.elements import HALVES, INTEGER, REAL
 from tracemap.errors import start_of
 
 _SMALL_REAL: Final = frozenset({"f8E5M2", "f8E4M3FN", "f8E5M2FNUZ", "f8E4M3FNUZ", "f8E8M0FNU"})
@@ -47,6 +47,9 @@ def number_fault(text: str, element: str, *, is_scalar: bool) -> str:
     said = repr(start_of(text, _LONGEST_SAID))
     if INTEGER.fullmatch(element):
         return _whole_fault(text, said, element, is_scalar=is_scalar)
+    if is_scalar and element in HALVES:
+        fault = f"{said} is not its bits, 0 to 0xffff, as which {element} is passed that stands alone"
+        return "" if "." not in text and _whole(text) in range(1 << 16) else fault
     if element in REAL or element in _SMALL_REAL:
         return _real_fault(text, said, element)
     return ""
