@@ -309,6 +309,8 @@ def test_calls_of_irees_hook_need_their_kernel(built: Built, tmp_path: Path) -> 
     assert "line 2: 2 cells, but the header names 5 columns" in refused("w,0\n", *named)
     calls.write_text("thread,cpu,node,duration_us,Kind\nw,0,0,1.5,3\n", encoding="utf-8")
     assert "has an event 'Kind', which is a column of runs" in refusal(calls, bundle, *named)
+    calls.write_text("thread\tcpu\tnode\tduration_us\tone;two\nw\t0\t0\t1.5\t3\n", encoding="utf-8")
+    assert "semicolons and tabs part its columns; part all by commas [run-invalid]" in refusal(calls, bundle, *named)
     calls.write_text(f"kernel,cpu_ns\n{KERNEL},3\n", encoding="utf-8")
     assert "names its kernels itself" in refusal(calls, bundle, *named)
 

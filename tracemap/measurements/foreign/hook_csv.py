@@ -44,12 +44,14 @@ def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str
 
     Raises:
         RunEmpty: there are no calls.
-        RunInvalid: a cell is not what its column says.
+        RunInvalid: its columns are not parted by one separator, or a cell is not what its column says.
         UsageInvalid: no kernel is named.
     """
     with csv_rows(path) as rows:
         names = tuple(map(plain_cell, next(rows, ())))
         check_width(path, len(names))
+        if len(names) < len(FIXED):  # the file was recognised by columns that any of them part
+            raise RunInvalid(f"{path}: commas, semicolons and tabs part its columns; part all by commas")
         if not any(itertools.islice(rows, 1)):
             raise RunEmpty(f"{path}: holds no call")
     if not kernel:
