@@ -6,19 +6,17 @@ are those that the code generator left, whatever it unrolled, fused or peeled.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tracemap.errors import ModuleInvalid
+from tracemap.machine.decoding import decoded
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.machine.throughput import hundredths_of_cycle
 from tracemap.machine.values import NO_VALUES, Decoded, Values, values_of
 
 if TYPE_CHECKING:
-    import capstone
     import networkx as nx
 
 OUTSIDE = -1
@@ -72,7 +70,7 @@ def instructions_of(image: Image, function: CodeFunction) -> tuple[Instruction, 
     """
     import numpy as np
 
-    found = list(decoder(image.machine).disasm(code_bytes(image, function), function.low))
+    found = list(decoded(image, function))
     lines = image.lines_at(np.array([each.address for each in found], dtype=np.int64)).tolist()
     return tuple(_instruction(each, line, function, image.machine) for each, line in zip(found, lines, strict=True))
 
@@ -103,47 +101,6 @@ def _instruction(decoded: Decoded, line: int, function: CodeFunction, machine: s
 
 ALWAYS = ("jmp", "b", "br")
 """Jumps that are always taken."""
-
-
-def decoder(machine: str) -> capstone.Cs:
-    """What reads the instructions of an architecture, by its name in ELF.
-
-    Raises:
-        ModuleInvalid: they are not read here.
-    """
-    import capstone
-
-    kinds = {
-        "EM_X86_64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
-        "EM_AARCH64": (capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM),
-    }
-    if machine not in kinds:
-        raise ModuleInvalid(f"the module's code is for {machine}, whose instructions cannot be read here")
-    decoder = capstone.Cs(*kinds[machine])
-    decoder.detail = True
-    decoder.skipdata = True
-    return decoder
-
-
-def code_bytes(image: Image, function: CodeFunction) -> bytes:
-    """The machine code of a function.
-
-    Raises:
-        ModuleInvalid: it lies outside of the image, or the image is damaged.
-    """
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-
-    try:
-        segments = list(ELFFile(io.BytesIO(image.data)).iter_segments())
-    except ELFError as error:
-        raise ModuleInvalid(f"the image with the code of {function.name} is damaged ({error})") from error
-    for segment in segments:
-        start = int(segment["p_vaddr"])
-        if segment["p_type"] == "PT_LOAD" and start <= function.low and function.high <= start + segment["p_filesz"]:
-            place = int(segment["p_offset"]) + function.low - start
-            return image.data[place : place + function.high - function.low]
-    raise ModuleInvalid(f"the code of {function.name} lies outside of its image")
 
 
 def loops_of(instructions: Sequence[Instruction]) -> tuple[CodeLoop, ...]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from tracemap.machine.code import ALWAYS, Instruction, code_bytes, decoder, loops_of
+from tracemap.machine.code import ALWAYS, Instruction, loops_of
+from tracemap.machine.decoding import decoded_texts
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.machine.values import NO_VALUES
 from tracemap.units import UNKNOWN, Integer
@@ -52,10 +53,8 @@ def outline_of(image: Image, function: CodeFunction) -> Iterator[Instruction]:
     """
     import numpy as np
 
-    reader = decoder(image.machine)
-    reader.detail = False
+    found = list(decoded_texts(image, function))
     kind = _KINDS[image.machine]
-    found = list(reader.disasm_lite(code_bytes(image, function), function.low))
     lines = image.lines_at(np.array([address for address, *_ in found], dtype=np.int64)).tolist()
     for (address, size, mnemonic, operands), line in zip(found, lines, strict=True):
         told = _ADDRESS.search(operands) if kind.jump.match(mnemonic) else None
@@ -84,7 +83,7 @@ class _X86:
 
     _WIDTH = re.compile(r"\b([xyz])mm\d")
     _BITS: Final = {"x": 128, "y": 256, "z": 512}
-    _SCALAR = re.compile(r"(?!v?p|v?broadcast)\S*(?:ss|sd)(?:2\S*)? |v?mov[dq] |v?cvt\S*(?:ss|sd)2|v?cvt\S*2s[sd] ")
+    _SCALAR = re.compile(r"(?!v?p|v?broadcast)\S*s[sdh](?:2\S*)? |v?mov[dqw] |v?cvt\S*s[sdh]2|v?cvt\S*2s[sdh] ")
     _ZERO = re.compile(r"\S*xor\S* (\w+), (?:\1, )?\1$")
     _STORED = re.compile(r"(?:v?mov|kmov|v?p?extr)\S* (?:\w+ ptr )?\[(rsp|rbp)(?: [+-] (?:0x)?[0-9a-f]+)?\], [a-z]")
     _FRAME = re.compile(r"mov rbp, rsp$|lea rbp, \[rsp")

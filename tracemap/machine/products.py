@@ -11,7 +11,7 @@ from tracemap.machine.values import widest
 
 _MULTIPLIES: Final = re.compile(r"v?p?mul|fn?mul|[us]mull")
 _ADDS_TOO: Final = re.compile(
-    r"v?fn?m(?:add|sub)|v?pdp|v?pmadd52|fn?ml[as]|ml[as]$|fn?m(?:add|sub)|madd|msub|[us]ml[as]l|[us]dot"
+    r"v?fn?m(?:add|sub)|v?pdp|v?dpbf16|v?pmadd52|fn?ml[as]|ml[as]$|fn?m(?:add|sub)|madd|msub|[us]ml[as]l|[us]dot"
 )
 _ORDER: Final = re.compile(r"132|213|231")
 _ADDEND_OF_ORDER: Final = {"132": 1, "213": 2, "231": 0}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tracemap.errors import ModuleInvalid
-from tracemap.machine.code import code_bytes, decoder
+from tracemap.machine.decoding import decoded_texts
 from tracemap.machine.images import CodeFunction, Image, read_images
 
 _DATA = re.compile(r"\[rip [+-] (?:0x)?[0-9a-f]+\]|#?0x[0-9a-f]+(?=\])")
@@ -21,10 +21,8 @@ def placeless(image: Image, function: CodeFunction) -> tuple[str, ...]:
     Raises:
         ModuleInvalid: as `machine.code.instructions_of`.
     """
-    reader = decoder(image.machine)
-    reader.detail = False
-    found = reader.disasm(code_bytes(image, function), function.low)
-    return tuple(f"{each.mnemonic} {_without_place(each.mnemonic, each.op_str, function)}" for each in found)
+    found = decoded_texts(image, function)
+    return tuple(f"{mnemonic} {_without_place(mnemonic, operands, function)}" for _, _, mnemonic, operands in found)
 
 
 def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:

@@ -27,9 +27,9 @@ def _classes(*rows: tuple[str, tuple[int, int, int]]) -> Classes:
 
 # The first pattern that fits counts; "v" before a mnemonic is taken off.
 _X86: Final = _classes(
-    (r"div[ps]s", (200, 300, 500)),
+    (r"div[ps][sh]", (200, 300, 500)),
     (r"div[ps]d", (250, 500, 900)),
-    (r"sqrt[ps]s", (250, 400, 600)),
+    (r"sqrt[ps][sh]", (250, 400, 600)),
     (r"sqrt[ps]d", (350, 600, 1100)),
     (r"i?div ", (800, 800, 800)),
     (r"p?gather", (400, 800, 1600)),
@@ -40,8 +40,8 @@ _X86: Final = _classes(
     # What only loads, whatever its name.
     (r"(p?broadcast\w*|movddup|movs[hl]dup) \w\{?m", (20, 20, 20)),
     # From one register file to the other.
-    (r"(mov[dq]|pbroadcast[bwdq]) [xyz]\{?r|(mov[dq]|pextr[bwdq]|extractps) [rm]x|pinsr[bwdq] xxr", (100, 100, 100)),
-    (r"cvtsi2|cvtt?[ps][sd]2u?si|u?comis", (100, 100, 100)),
+    (r"(mov[dqw]|pbroadcast[bwdq]) [xyz]\{?r|(mov[dqw]|pextr[bwdq]|extractps) [rm]x|pinsr[bwdq] xxr", (100, 100, 100)),
+    (r"cvtsi2|cvtt?[ps][sdh]2u?si|u?comis", (100, 100, 100)),
     (r"(cmp|pcmp|fpclass|ptestn?m)\w* k", (90, 90, 100)),
     (r"kmov\w m", (60, 60, 60)),
     (r"(kmov|kortest|kand|kor|kxor|kshift|kunpck|movmsk|pmovmsk)", (85, 85, 85)),
