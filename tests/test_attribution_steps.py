@@ -25,6 +25,7 @@ from tracemap.attribution.weights import Weights, wilson
 from tracemap.diagnostics import foremost
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
+from tracemap.graph.frames import Frames
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel, Step
@@ -85,6 +86,25 @@ def test_samples_go_to_the_ops_of_their_steps(tmp_path: Path) -> None:
     assert (metric.measured, metric.attributed, metric.residual) == (200, 200, 0)
     assert {"shares-are-occupancy"} <= slugs(result)
     assert result.kernels[0].lines == {2: {"samples": 150}, 3: {"samples": 40}, 4: {"samples": 10}}
+
+
+def test_what_is_computed_in_a_region_without_locations_is_of_its_op() -> None:
+    """As of a convolution, whose region passes make anew; what is fused behind it has locations."""
+    first, second = OpId.of(1), OpId.of(2)
+    steps = (
+        Step(2, "linalg.generic", (first,)),
+        Step(3, "scf.if", (), parent=2),
+        Step(4, "arith.muli", (), parent=3),
+        Step(5, "arith.addi", (), parent=2, takes=(4,)),
+        Step(6, "linalg.yield", (), parent=2, takes=(5,)),
+        Step(7, "linalg.generic", (second,), takes=(2,)),
+        Step(8, "arith.shrsi", (second,), parent=7),
+        Step(9, "arith.trunci", (), parent=7, takes=(8,)),
+    )
+    frames = Frames(Kernel("k", (), steps=steps), frozenset({first, second}))
+    assert frames.owned == {2, 3, 4, 5, 8}
+    assert [frames.ops_at(line) for line in (3, 4, 5, 6, 9)] == [(first,), (first,), (first,), (), ()]
+    assert {each.line for each in frames.op_lines.operations} == frames.owned
 
 
 @pytest.mark.parametrize(("instructions", "said"), [((140, 60), False), ((20, 180), True)])

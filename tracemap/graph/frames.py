@@ -62,7 +62,21 @@ class Frames:
         """The lines that are of ops, and tell whose the work is that stands on them."""
         lines = {step.line for step in self._of_ops if step.line not in self._lines_inside}
         working = {step.line for step in self._of_ops if step.op_name not in _HANDS_ON}
-        return frozenset(lines & working or lines)
+        return frozenset((lines & working or lines) | self._unlocated.keys())
+
+    @cached_property
+    def _unlocated(self) -> Mapping[int, int]:
+        """The lines of no op in a region without any that is of one, and the line of the op whose region it is.
+
+        Passes that make a region anew, as of a convolution, leave its operations without locations: what is computed
+        there is the op's.
+        """
+        whole = {step.line for step in self._of_ops} - self._lines_inside.keys()
+        found = {}
+        for step in self.kernel.steps:
+            if self.members.isdisjoint(step.ops) and step.op_name not in _HANDS_ON:
+                found.update({step.line: outer for outer in self._outer(step) if outer in whole})
+        return found
 
     @cached_property
     def op_lines(self) -> OpLines:
@@ -92,7 +106,7 @@ class Frames:
 
     def ops_at(self, line: int) -> Sequence[OpId]:
         """The ops that a line is of."""
-        step = self._step_at.get(line)
+        step = self._step_at.get(self._unlocated.get(line, line))
         return () if step is None else step.ops
 
 
