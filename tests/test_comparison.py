@@ -514,6 +514,39 @@ def test_what_other_inputs_cost_is_not_the_machines_part(tmp_path: Path) -> None
     assert compared("many", "again")[1] == []
 
 
+TRIPS = """
+func.func @repeated(%x: tensor<64x64xf32>, %w: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<64x64xf32>) {
+  %first = arith.constant 0 : index
+  %step = arith.constant 1 : index
+  %end = arith.constant 20 : index
+  %once = stablehlo.tanh %w : tensor<64x64xf32>
+  %last = scf.for %i = %first to %end step %step iter_args(%carried = %x) -> tensor<64x64xf32> {
+    %product = stablehlo.dot_general %carried, %w, contracting_dims = [1] x [0]
+        : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    scf.yield %product : tensor<64x64xf32>
+  }
+  return %last, %once : tensor<64x64xf32>, tensor<64x64xf32>
+}
+"""
+
+
+def test_a_loop_of_more_trips_is_not_the_machines_part(tmp_path: Path) -> None:
+    """Its code is the same, and runs twice as often; what stands outside of it does as much as before."""
+    for trips in ("20", "40"):
+        (tmp_path / f"trips{trips}.mlir").write_text(TRIPS.replace("20", trips), encoding="utf-8")
+        check_cli("build", f"trips{trips}.mlir", cwd=tmp_path)
+        check_cli("record", f"trips{trips}.tracemap", "--serial", "--iterations", "40", cwd=tmp_path)
+    found = run_cli(
+        "diff", "trips20.tracemap", "trips40.tracemap", "--fail-over", "20", "--format", "json", cwd=tmp_path
+    )
+    assert found.returncode == 1, found.stderr
+    made = json.loads(found.stdout)
+    product = next(op for op in made["ops"] if op["name"] == "stablehlo.dot_general")
+    slower = [each for each in made["findings"] if each["before"] == product["before"]]
+    assert [each["kind"] for each in slower] == ["slower"]
+    assert made["drift"]["ops"] <= 1
+
+
 def test_what_a_side_does_not_tell_is_not_said_to_be_another(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """A table of kernels and times tells neither device nor function: nothing is known of either, said once."""
     bare = tmp_path / "bare.csv"

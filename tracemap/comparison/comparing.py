@@ -26,7 +26,7 @@ from tracemap.comparison.model import (
     total,
 )
 from tracemap.comparison.remarks import remark_differences
-from tracemap.comparison.sides import Compared
+from tracemap.comparison.sides import UNTOLD, Compared
 from tracemap.comparison.steadying import steady_spreads
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import Op, OpId
@@ -240,7 +240,8 @@ class _Comparing:
             return NO_DRIFT, ()
         # Where runs were made otherwise, code that is the same is no reason to cost the same.
         comparable = not any(settings_differ(self.before, self.after, same_model=self.same_model))
-        one, two = (side.spreads(metric) for side in (self.before, self.after))
+        sides = (self.before, self.after)
+        (one, two), (work, more) = ([side.spreads(metric) for side in sides], [side.work_of(metric) for side in sides])
         measured = [
             Measured(
                 difference.before,
@@ -249,7 +250,9 @@ class _Comparing:
                 pair.shown.line,
                 one.get(difference.before, ()),
                 two.get(difference.after, ()),
-                same_code=comparable and difference.code == SAME,
+                same_code=comparable
+                and difference.code == SAME
+                and work.get(difference.before, UNTOLD).is_that_of(more.get(difference.after, UNTOLD)),
             )
             for pair, difference in zip(self.pairs, self.differences, strict=True)
         ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from tracemap.attribution.model import Attribution
+from tracemap.comparison.costs import invocations_of
 from tracemap.comparison.findings import spread_of
 from tracemap.comparison.intervals import Spread
 from tracemap.comparison.model import ComparedSide, KernelCode
@@ -18,7 +20,27 @@ from tracemap.graph.remarks import Remarks
 from tracemap.machine.figures import figures_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.machine.sameness import placeless
-from tracemap.units import UNKNOWN, Text, sum_of
+from tracemap.units import UNKNOWN, Text, Unknown, sum_of
+
+_LOST: Final = 0.01
+"""As a part of all, how many calls a run may have lost, and say so, without that it is another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an op's kernels do in an invocation: so many calls, in so many workgroups."""
+
+    calls: float | Unknown
+    workgroups: float | Unknown
+
+    def is_that_of(self, other: Work) -> bool:
+        """Whether it is as much, as far as both tell."""
+        pairs = ((self.calls, other.calls), (self.workgroups, other.workgroups))
+        known = [(a, b) for a, b in pairs if not (isinstance(a, Unknown) or isinstance(b, Unknown))]
+        return all(abs(a - b) <= _LOST * max(a, b) for a, b in known)
+
+
+UNTOLD: Final = Work(UNKNOWN, UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,19 @@ class Compared:
             spreads = tuple([spread for run in runs if (spread := run.get(op)) is not None])
             if len(spreads) == len(runs):
                 found[op] = spreads
+        return found
+
+    def work_of(self, metric: str) -> Mapping[Text, Work]:
+        """How often the sites of each op are called in an invocation, in how many workgroups; nothing where unknown."""
+        invocations = invocations_of(self.attributions, metric)
+        if isinstance(invocations, Unknown) or not invocations:
+            return {}
+        found: dict[Text, Work] = {}
+        of_runs = [{site.site: site for site in run.sites} for run in self.attributions]
+        for op, sites in self.graph.sites_of_op.items():
+            own = [of_run[site] for of_run in of_runs for site in sites if site in of_run]
+            calls, tiles = sum_of([each.calls for each in own]), sum_of([each.tiles for each in own if each.calls])
+            found[op] = Work(*(each if isinstance(each, Unknown) else each / invocations for each in (calls, tiles)))
         return found
 
     @cached_property

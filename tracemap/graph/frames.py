@@ -75,7 +75,8 @@ class Frames:
         found = {}
         for step in self.kernel.steps:
             if self.members.isdisjoint(step.ops) and step.op_name not in _HANDS_ON:
-                found.update({step.line: outer for outer in self._outer(step) if outer in whole})
+                for outer in whole.intersection(self._outer(step)):  # at most one: what holds another is not whole
+                    found[step.line] = outer
         return found
 
     @cached_property

@@ -106,6 +106,8 @@ class Judge:
             return Fate.DISPATCHED, reason("in-sites", plural(len(running), "site"))
         if is_structural(operation):
             return Fate.STRUCTURAL, reason("is-structure")
+        if operation.index in self._commands.moved:
+            return Fate.TRANSFER, reason("is-command")
         if self._is_given(operation, sites):
             return Fate.CONSTANT, reason("is-constant")
         names = self._host_names.get(operation.index, frozenset())
