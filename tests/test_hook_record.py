@@ -110,6 +110,9 @@ def test_events_of_several_passes_are_counted_on_the_same_dispatches(built: Buil
     check_cli("record", built("hand_convnet"), *options, "--counters-per-pass", "1", "-o", run)
     rows = [row for row in events(run) if row["kind"] == "dispatch"]
     assert len(rows) == 2 * 9
+    made = json_cli("attribute", run, "--map", built("hand_convnet"))
+    units = {metric["name"]: metric["unit"] for metric in made["metrics"] if metric["name"] in names}
+    assert units == {"page-faults": "count", "minor-faults": "count", "task-clock": "ns"}
     assert all(row[name] is not None for row in rows for name in names)
     assert all(row["task-clock"] > 0 for row in rows)
     totals = [sum(row[name] for row in rows) for name in names[:2]]

@@ -163,7 +163,7 @@ class Finding(Record, frozen=True):
 
 
 class Drift(Record, frozen=True):
-    """How many times as slow the machine was for the second run, by ops whose code did not change; 1 of too few.
+    """How many times as slow the machine was for the second run, by ops that run the same code as often; 1 of too few.
 
     `spread`: by what factor, up or down, nine tenths of their cost differ from that at most.
     """
