@@ -229,6 +229,18 @@ def test_signals_that_were_ignored_stay_so(ignored: str, temporary: Path, tmp_pa
     assert process.returncode == 0, err
 
 
+def test_programs_that_are_started_tell_how_they_end_whatever_a_parent_has_ignored(tmp_path: Path) -> None:
+    """Where SIGCHLD is ignored, as some daemons leave it, the system forgets how children end."""
+    model = SAMPLES / "models" / "hand_mlp.mlir"
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    for words in (("build", model, "-o", "m.tracemap"), ("record", "m.tracemap", "--iterations", "3", "-o", "r.csv")):
+        command = [sys.executable, "-c", ignoring, *command_line(*words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
 def test_leaving_a_compilation_ends_its_second_stage(tmp_path: Path) -> None:
     model = (SAMPLES / "models" / "jax_gpt2_small_12l.mlir").read_bytes()
     parsed = parse_model(MlirParser(), model)

@@ -37,6 +37,10 @@ def opened(path: Path, kind: type[TracemapError]) -> Iterator[BinaryIO]:
     with _told(str(path), kind):
         check_is_file(path, kind)
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            ready = select.poll()
+            ready.register(file, select.POLLIN)
+            if not ready.poll(0):  # some files of /proc give something now and then
+                raise kind(f"{path}: gives nothing to read, as a device or a pipe may; name a file")
             yield file
 
 

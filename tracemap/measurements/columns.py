@@ -20,7 +20,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
 from tracemap.inert import IS_PREFIXED
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
-from tracemap.measurements.sql import literal, quoted
+from tracemap.measurements.sql import file_literal, literal, quoted
 
 if TYPE_CHECKING:
     import _csv
@@ -167,9 +167,8 @@ def table_sql(run: Run, columns: Iterable[FileColumn] = ()) -> str:
 
     A CSV's columns are named c0, c1 …, as their own names are hostile and may be doubled.
     """
-    path = literal(str(run.table))
     if run.format == "parquet":
-        return f"read_parquet({path})"
+        return f"read_parquet({file_literal(run.table)}, hive_partitioning = false)"
     types = {column.index: _csv_type(column) for column in columns}
     return csv_sql(run.table, [types.get(index, "VARCHAR") for index in range(len(run.columns))])
 
@@ -178,8 +177,8 @@ def csv_sql(path: Path, types: Sequence[str]) -> str:
     """The table function that reads a CSV, with columns c0, c1 … of these SQL types."""
     listed = ", ".join(f"c{index}: '{kind}'" for index, kind in enumerate(types))
     return (
-        f"read_csv({literal(str(path))}, auto_detect=false, header=true, delim={literal(delimiter(path))}, "
-        f"quote='\"', escape='\"', columns={{{listed}}})"
+        f"read_csv({file_literal(path)}, auto_detect=false, header=true, delim={literal(delimiter(path))}, "
+        f"quote='\"', escape='\"', columns={{{listed}}}, hive_partitioning=false)"
     )
 
 

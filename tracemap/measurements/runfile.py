@@ -31,7 +31,17 @@ from tracemap.measurements.columns import (
     sql_type,
 )
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
-from tracemap.measurements.sql import CSV, asked_database, copied, copy_to, damage_of, literal, reading_errors, rows_of
+from tracemap.measurements.sql import (
+    CSV,
+    asked_database,
+    copied,
+    copy_to,
+    damage_of,
+    file_literal,
+    literal,
+    reading_errors,
+    rows_of,
+)
 from tracemap.outputs import check_file, check_table_name, end_of_links, is_csv, is_stream, replaced
 
 if TYPE_CHECKING:
@@ -144,12 +154,12 @@ def read_run(path: Path) -> Run:
 
 
 def _read_parquet_run(path: Path) -> Run:
-    table = f"read_parquet({literal(str(path))})"
+    table = f"read_parquet({file_literal(path)}, hive_partitioning = false)"
     try:
         with asked_database() as connection:
             described = connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()
             pairs = connection.execute(
-                f"SELECT value FROM parquet_kv_metadata({literal(str(path))}) WHERE key = '{PARQUET_KEY}'"
+                f"SELECT value FROM parquet_kv_metadata({file_literal(path)}) WHERE key = '{PARQUET_KEY}'"
             ).fetchall()
             is_empty = not pairs and not connection.execute(f"FROM {table} LIMIT 1").fetchall()
     except reading_errors() as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -91,7 +92,7 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
         connection = _opened()
         try:
             connection.execute(f"SET memory_limit = '{memory or spared_memory()}B'")
-            connection.execute(f"SET temp_directory = {literal(str(folder))}")
+            connection.execute(f"SET temp_directory = {target_literal(folder)}")
             yield connection
         except BaseException:
             connection.close()
@@ -175,6 +176,23 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def file_literal(path: Path | str) -> str:
+    """The name of a file to read as an SQL string literal: of this file, and of no other.
+
+    DuckDB takes names for patterns (`r[1].csv` is r1.csv, `*` is all), and a leading `~` for the user's home.
+    """
+    return literal(glob.escape(_without_home(str(path))))
+
+
+def target_literal(path: Path) -> str:
+    """The name of a file to write as an SQL string literal: not below the user's home because it begins with `~`."""
+    return literal(_without_home(str(path)))
+
+
+def _without_home(name: str) -> str:
+    return str(Path.cwd() / name) if name.startswith("~") else name
+
+
 def copy_to(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> None:
     """Write rows to a file, whole or not at all; the options are those of SQL's COPY.
 
@@ -196,7 +214,7 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
 
     shown = ", ".join(_inert(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
     with replaced(target) as path:
-        query = f"COPY (SELECT {shown} FROM copied_rows) TO {literal(str(path))} ({options})"
+        query = f"COPY (SELECT {shown} FROM copied_rows) TO {target_literal(path)} ({options})"
         try:
             written = rows.query("copied_rows", query)
             if written is not None:

@@ -53,6 +53,7 @@ _last_words: list[Callable[[], str]] = []
 def end_on_signals(end: Callable[[int], object]) -> None:
     """From now on signals call this, but those that whoever started the program had ignored (`nohup`, `&`)."""
     _Asked.end = staticmethod(end)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as some parents leave it, no child's status is to be had
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)

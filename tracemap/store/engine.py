@@ -17,8 +17,8 @@ from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.sql import (
     check_allocated,
     damage_of,
+    file_literal,
     fill,
-    literal,
     open_database,
     out_of_memory,
     reading_errors,
@@ -163,7 +163,7 @@ def columns_of(files: Sequence[str]) -> dict[str, str]:
 
 def _parquet(files: Sequence[str], table: str) -> str:
     """Files of a table as DuckDB takes them; to find the columns of all of them takes as long as reading small ones."""
-    listed = ", ".join(literal(path) for path in files)
+    listed = ", ".join(file_literal(path) for path in files)
     return f"read_parquet([{listed}], union_by_name = {str(table == CALLS).lower()}, hive_partitioning = false)"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable
-from tracemap.measurements.sql import fill, fitting, literal, said_by_system
+from tracemap.measurements.sql import fill, fitting, said_by_system, target_literal
 from tracemap.store.layout import (
     ASIDE,
     COSTS,
@@ -164,6 +164,6 @@ def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: Store
     remedy = "allow more with --memory, or name a folder that has more room by TMPDIR"
     with target.published() as path, fitting(f"the rows of {target.name}, in their order,", remedy):
         try:
-            connection.execute(f"COPY ({query}) TO {literal(str(path))} ({_PARQUET})").fetchall()
+            connection.execute(f"COPY ({query}) TO {target_literal(path)} ({_PARQUET})").fetchall()
         except duckdb.IOException as error:
             raise TargetUnwritable(f"{target}: cannot be written: {said_by_system(error)}") from error
