@@ -163,6 +163,13 @@ def test_bundle_of_which_the_compiled_module_is_damaged(
     assert said.endswith("build the bundle again"), said
 
 
+def test_a_compiled_module_of_holes_is_refused_at_once(mlp: Path, tmp_path: Path) -> None:
+    """It says that it has a terabyte, which takes minutes to look through."""
+    os.truncate(mlp / "module.vmfb", 1 << 40)
+    said = refused("bundle-invalid", "run", mlp.name, cwd=tmp_path)
+    assert said == "hand_mlp.tracemap/module.vmfb: is larger than the free memory; build the bundle again"
+
+
 @pytest.mark.parametrize("modules", [("other",), ("other", "hand_mlp.tracemap/module")])
 def test_bundle_of_which_the_compiled_module_is_missing_beside_others(
     modules: tuple[str, ...], mlp: Path, tmp_path: Path

@@ -15,6 +15,7 @@ from tracemap.errors import TracemapError, UsageInvalid
 from tracemap.inputs import is_file
 from tracemap.options.record import RecordOptions
 from tracemap.outputs import check_file, replaced
+from tracemap.reports.html.document import environment
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 LONG = "a" * 3000
@@ -132,3 +133,11 @@ def test_a_store_whose_name_is_not_utf8_is_refused_before_it_is_made(
 def test_a_store_without_a_name_is_not_the_working_folder(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     command = ("store", "add", recorded("hand_mlp"), "--map", built("hand_mlp"), "--store", "")
     assert refused("usage-invalid", *command, cwd=tmp_path).startswith("store is empty; name a folder")
+
+
+def test_what_a_page_shows_steers_no_terminal() -> None:
+    """Some look at pages with `less`; lines stay lines, and markup is what was made as such."""
+    made = environment().from_string("<p title='{{ text }}'>{{ text }}</p>{{ markup | safe }}")
+    shown = made.render(text="a\x1b[31m\u202e\n<b>", markup="<i>\n</i>")
+    text = "a\\x1b[31m\\u202e\n&lt;b&gt;"
+    assert shown == f"<p title='{text}'>{text}</p><i>\n</i>"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tracemap.errors import BundleInvalid, ModelInvalid, ProgramFailed, ToolFailed, readable
+from tracemap.errors import BundleInvalid, ModelInvalid, ProgramFailed, ToolFailed
+from tracemap.inputs import opened
+from tracemap.memory import free_memory
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
+
+_CHUNK: Final = 1 << 20
 
 
 @contextmanager
@@ -51,9 +56,13 @@ def _check_program(bundle: Bundle, cause: Exception) -> None:
     path = bundle.module_path
     if not path.exists():
         raise BundleInvalid(f"{path}: is not there; build the bundle again") from cause
-    with readable(path, BundleInvalid), path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != bundle.graph.module.sha256:
+    with opened(path, BundleInvalid) as file:
+        if os.fstat(file.fileno()).st_size > free_memory():  # which takes as long to look through as it is large
+            raise BundleInvalid(f"{path}: is larger than the free memory; build the bundle again") from cause
+        found = hashlib.sha256()
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+    if found.hexdigest() != bundle.graph.module.sha256:
         raise BundleInvalid(
             f"{path}: damaged, its bytes are not those that the build wrote; build the bundle again"
         ) from cause

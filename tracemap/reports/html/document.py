@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import Record
+from tracemap.inert import without_controls
 from tracemap.outputs import check_file, write_text
 from tracemap.reports.escaping import for_script
 
@@ -46,11 +47,17 @@ def environment() -> Environment:
     return Environment(
         loader=FunctionLoader(asset),
         autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def _shown(value: object) -> object:
+    """What a template inserts: texts without characters that steer a terminal or reorder text; markup as it is."""
+    return "\n".join(map(without_controls, value.split("\n"))) if type(value) is str else value
 
 
 class Kind(Record, frozen=True):
