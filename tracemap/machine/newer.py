@@ -67,7 +67,6 @@ class _StandIn:
 
 _HALVES: Final = {5: 1, 6: 2}
 """Opcode map of half precision -> that of the same operations in single precision."""
-_VNNI: Final = range(0x50, 0x54)
 _OTHERS: Final = {
     (2, 2, 0x52): _StandIn(2, 1, 0, 0x52, "vdpbf16ps", element=4),  # vpdpwssd
     (2, 2, 0x72): _StandIn(1, 1, 1, 0x5A, "vcvtneps2bf16", element=4),  # vcvtpd2ps

@@ -179,9 +179,11 @@ def literal(text: str) -> str:
 def file_literal(path: Path | str) -> str:
     """The name of a file to read as an SQL string literal: of this file, and of no other.
 
-    DuckDB takes names for patterns (`r[1].csv` is r1.csv, `*` is all), and a leading `~` for the user's home.
+    DuckDB takes names for patterns (`r[1].csv` is r1.csv, `*` is all), and a leading `~` for the user's home. Whoever
+    reads addresses, in which no path of a file has two slashes, takes them as they are.
     """
-    return literal(glob.escape(_without_home(str(path))))
+    name = str(path)
+    return literal(name if "://" in name else glob.escape(_without_home(name)))
 
 
 def target_literal(path: Path) -> str:

@@ -36,6 +36,8 @@ _MOVES_IN_PLACE = frozenset({"flow.tensor.update", "flow.tensor.slice"})
 """What the compiler does without a command where whoever makes or reads the elements can do it."""
 _HOST_CONSTANTS = frozenset({"flow.tensor.constant", "arith.constant", "util.buffer.constant"})
 
+_WITHOUT_WORK = frozenset({Fate.CONSTANT, Fate.FOLDED, Fate.STRUCTURAL})
+
 Judgement = tuple[Fate, Reason]
 
 
@@ -88,14 +90,17 @@ class Judge:
         return self._found
 
     def _judge(self, operation: SourceOperation) -> Judgement:
-        """By evidence, then by kind, then by reasoning."""
-        return (
+        """By evidence, then by kind, then by reasoning; of what would do nothing, a copy or a fill is the work."""
+        found = (
             self._by_evidence(operation)
             or self._by_control(operation)
             or self._by_kind(operation)
             or self._by_reasoning(operation)
             or (Fate.UNKNOWN, reason("not-yet-classified"))
         )
+        does_nothing = found[0] in _WITHOUT_WORK and not is_structural(operation)
+        moves = does_nothing and operation.index in self._commands.moved
+        return (Fate.TRANSFER, reason("is-command")) if moves else found
 
     def _by_evidence(self, operation: SourceOperation) -> Judgement | None:
         sites = self._sites_of.get(operation.index, ())
@@ -106,8 +111,6 @@ class Judge:
             return Fate.DISPATCHED, reason("in-sites", plural(len(running), "site"))
         if is_structural(operation):
             return Fate.STRUCTURAL, reason("is-structure")
-        if operation.index in self._commands.moved:
-            return Fate.TRANSFER, reason("is-command")
         if self._is_given(operation, sites):
             return Fate.CONSTANT, reason("is-constant")
         names = self._host_names.get(operation.index, frozenset())
