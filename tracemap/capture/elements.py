@@ -58,16 +58,23 @@ def number_type(element: str) -> str:
     return name if hasattr(ml_dtypes, name) else ""
 
 
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The type of elements that numpy or ml_dtypes has by a name."""
+    import ml_dtypes
+    import numpy as np
+
+    found: np.dtype[Any] = np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name))
+    return found
+
+
 def passed_number(value: float, element: str) -> str:
     """A number as IREE's tools take it for an argument that has no sizes: of 16-bit floats they pass the bits."""
     if element not in HALVES:
         return str(value)
-    import ml_dtypes
     import numpy as np
 
-    kind = np.dtype(getattr(np, REAL[element], None) or getattr(ml_dtypes, REAL[element]))
     with np.errstate(over="ignore"):  # what is too large is infinite, as in arrays
-        return f"{int(np.asarray(value).astype(kind).view(np.uint16)):#06x}"
+        return f"{int(np.asarray(value).astype(dtype_of(REAL[element])).view(np.uint16)):#06x}"
 
 
 def written_type(array: np.ndarray[Any, Any]) -> str:

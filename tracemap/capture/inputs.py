@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.capture.elements import HALVES, INTEGER, REAL, SPEC, Shaped, number_type, parsed, passed_number
+from tracemap.capture.elements import HALVES, INTEGER, REAL, SPEC, Shaped, dtype_of, number_type, parsed, passed_number
 from tracemap.capture.numbers import is_read, number_fault
 from tracemap.errors import InputInvalid, UsageInvalid, start_of
 from tracemap.functions import Argument, Function
@@ -287,11 +287,7 @@ def _random(sizes: list[int], kind: str, seed: int) -> np.ndarray[Any, Any]:
     import numpy as np
 
     values = np.random.default_rng(seed).random(sizes, dtype=np.float32) * np.float32(RANDOM_LIMIT)
-    if hasattr(np, kind):
-        return values.astype(kind, copy=False)
-    import ml_dtypes
-
-    return values.astype(getattr(ml_dtypes, kind))
+    return values.astype(dtype_of(kind), copy=False)
 
 
 def _stored(values: np.ndarray[Any, Any], text: str, path: Path) -> str:

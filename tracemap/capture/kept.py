@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.arrays import mapped_array, refused_as
-from tracemap.capture.elements import number_type, parsed
+from tracemap.capture.elements import dtype_of, number_type, parsed
 from tracemap.capture.inputs import Input, array_inputs
 from tracemap.errors import InputInvalid
 from tracemap.functions import Function
@@ -88,14 +88,11 @@ def _as_declared(values: np.ndarray[Any, Any], declared: str) -> np.ndarray[Any,
 
     Numpy's files do not name small floats; and where the compiler makes 32 bits of 64, it does so of arguments, too.
     """
-    import ml_dtypes
-    import numpy as np
-
     shaped = parsed(declared)
     name = number_type(shaped.element) if shaped is not None else ""
     if not name:
         return values
-    kind = np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name))
+    kind = dtype_of(name)
     if values.dtype.kind == "V" and values.dtype.itemsize == kind.itemsize:
         return values.view(kind)
     return values.astype(kind) if values.dtype.kind == kind.kind and values.dtype != kind else values

@@ -15,7 +15,7 @@ from tracemap.machine.symbols import NOWHERE, addresses_at, symbol_places
 from tracemap.measurements.columns import CODE_OFFSET
 from tracemap.measurements.model import SAMPLES, Run
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.measurements.sql import file_literal, open_database
+from tracemap.measurements.sql import open_database, table_of
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run
         return run
     folder.mkdir()
     table = folder / run.table.name
-    rows = f"read_parquet({file_literal(run.table)}, hive_partitioning = false)"
+    rows = table_of("read_parquet", run.table)
     with open_database() as connection:
         _find_spots(connection, rows, images())
         ((astray,),) = connection.execute(_ASTRAY.format(rows=rows)).fetchall()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from tracemap.errors import RunInvalid, check_limits, start_of
 from tracemap.measurements.columns import FileColumn, columns_of, csv_rows, is_number, is_whole_number, table_sql
 from tracemap.measurements.model import TIME_METRICS, Run
-from tracemap.measurements.sql import damage_of, file_literal, quoted, reading_errors, rows_of
+from tracemap.measurements.sql import damage_of, quoted, reading_errors, rows_of, table_of
 from tracemap.units import plural
 
 _LONGEST_SAID = 60
@@ -116,10 +116,10 @@ def _number_fault(text: str) -> str:
 
 _BAD_NUMBER = """
 SELECT file_row_number + 1, CAST({cell} AS VARCHAR), {number} IS NULL
-FROM read_parquet({path}, file_row_number=true, hive_partitioning=false) WHERE {cell} IS NOT NULL AND ({wrong})
+FROM {rows} WHERE {cell} IS NOT NULL AND ({wrong})
 ORDER BY file_row_number LIMIT 1
 """
-_ALL_VALUES = "SELECT max(hash({cell})) FROM read_parquet({path}, hive_partitioning=false)"
+_ALL_VALUES = "SELECT max(hash({cell})) FROM {rows}"
 """Fails where a value cannot be read; of most other queries, statistics would answer without reading."""
 
 
@@ -140,8 +140,8 @@ def _shown(text: str) -> str:
 
 
 def _bad_value(run: Run, column: FileColumn) -> str:
-    cell, path = quoted(column.name), file_literal(run.table)
-    rows_of(_ALL_VALUES.format(cell=cell, path=path))
+    cell = quoted(column.name)
+    rows_of(_ALL_VALUES.format(cell=cell, rows=table_of("read_parquet", run.table)))
     if column.type == "VARCHAR":
         return ""
     number = f"TRY_CAST({cell} AS {column.type})"
@@ -150,7 +150,8 @@ def _bad_value(run: Run, column: FileColumn) -> str:
         wrong += f" OR isinf({number}) OR isnan({number})"
     elif column.means in TIME_METRICS:
         wrong += f" OR {number} < 0"
-    query = _BAD_NUMBER.format(cell=cell, path=path, number=number, wrong=wrong)
+    rows = table_of("read_parquet", run.table, "file_row_number = true")
+    query = _BAD_NUMBER.format(cell=cell, rows=rows, number=number, wrong=wrong)
     for row, text, is_unreadable in rows_of(query):
         fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
         return f"row {row}, column {column.name}: {_shown(text)} is {fault}"

@@ -20,7 +20,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
 from tracemap.inert import IS_PREFIXED
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
-from tracemap.measurements.sql import file_literal, literal, quoted
+from tracemap.measurements.sql import literal, quoted, table_of
 
 if TYPE_CHECKING:
     import _csv
@@ -168,7 +168,7 @@ def table_sql(run: Run, columns: Iterable[FileColumn] = ()) -> str:
     A CSV's columns are named c0, c1 …, as their own names are hostile and may be doubled.
     """
     if run.format == "parquet":
-        return f"read_parquet({file_literal(run.table)}, hive_partitioning = false)"
+        return table_of("read_parquet", run.table)
     types = {column.index: _csv_type(column) for column in columns}
     return csv_sql(run.table, [types.get(index, "VARCHAR") for index in range(len(run.columns))])
 
@@ -176,10 +176,8 @@ def table_sql(run: Run, columns: Iterable[FileColumn] = ()) -> str:
 def csv_sql(path: Path, types: Sequence[str]) -> str:
     """The table function that reads a CSV, with columns c0, c1 … of these SQL types."""
     listed = ", ".join(f"c{index}: '{kind}'" for index, kind in enumerate(types))
-    return (
-        f"read_csv({file_literal(path)}, auto_detect=false, header=true, delim={literal(delimiter(path))}, "
-        f"quote='\"', escape='\"', columns={{{listed}}}, hive_partitioning=false)"
-    )
+    form = f"auto_detect=false, header=true, delim={literal(delimiter(path))}, quote='\"', escape='\"'"
+    return table_of("read_csv", path, f"{form}, columns={{{listed}}}")
 
 
 def _csv_type(column: FileColumn) -> str:

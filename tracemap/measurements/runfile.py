@@ -41,6 +41,7 @@ from tracemap.measurements.sql import (
     literal,
     reading_errors,
     rows_of,
+    table_of,
 )
 from tracemap.outputs import check_file, check_table_name, end_of_links, is_csv, is_stream, replaced
 
@@ -154,7 +155,7 @@ def read_run(path: Path) -> Run:
 
 
 def _read_parquet_run(path: Path) -> Run:
-    table = f"read_parquet({file_literal(path)}, hive_partitioning = false)"
+    table = table_of("read_parquet", path)
     try:
         with asked_database() as connection:
             described = connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()

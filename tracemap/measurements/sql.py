@@ -186,6 +186,20 @@ def file_literal(path: Path | str) -> str:
     return literal(name if "://" in name else glob.escape(_without_home(name)))
 
 
+def table_of(reader: str, files: Path | str | Sequence[str], options: str = "") -> str:
+    """The table function of DuckDB that reads files: these, and with no columns but their own.
+
+    A folder on the way to a file that is called `COLUMN=VALUE` would be a column, in place of the file's own.
+
+    Args:
+        reader: `read_parquet`, `read_csv` or `read_json`.
+        files: one, or several of the same kind.
+        options: of the function, parted by commas.
+    """
+    named = file_literal(files) if isinstance(files, (Path, str)) else f"[{', '.join(map(file_literal, files))}]"
+    return f"{reader}({named}, hive_partitioning = false{options and f', {options}'})"
+
+
 def target_literal(path: Path) -> str:
     """The name of a file to write as an SQL string literal: not below the user's home because it begins with `~`."""
     return literal(_without_home(str(path)))

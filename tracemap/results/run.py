@@ -72,11 +72,11 @@ class Run(Recorded, AsTable):
 
     def _columns(self) -> Columns:
         """A row for each event; the columns are those of the run's file."""
-        from tracemap.measurements.sql import file_literal, open_database
+        from tracemap.measurements.sql import open_database, table_of
 
         reader = "read_csv" if self.path.suffix == ".csv" else "read_parquet"
         with open_database() as connection:
-            found = connection.execute(f"SELECT * FROM {reader}({file_literal(self.path)}, hive_partitioning = false)")
+            found = connection.execute(f"SELECT * FROM {table_of(reader, self.path)}")
             names = [column[0] for column in found.description or ()]
             rows = found.fetchall()
         return {name: [row[place] for row in rows] for place, name in enumerate(names)}

@@ -17,13 +17,13 @@ from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.sql import (
     check_allocated,
     damage_of,
-    file_literal,
     fill,
     open_database,
     out_of_memory,
     reading_errors,
     rows_of,
     spared_memory,
+    table_of,
 )
 from tracemap.store.layout import CALLS
 from tracemap.store.places import Place
@@ -163,8 +163,7 @@ def columns_of(files: Sequence[str]) -> dict[str, str]:
 
 def _parquet(files: Sequence[str], table: str) -> str:
     """Files of a table as DuckDB takes them; to find the columns of all of them takes as long as reading small ones."""
-    listed = ", ".join(file_literal(path) for path in files)
-    return f"read_parquet([{listed}], union_by_name = {str(table == CALLS).lower()}, hive_partitioning = false)"
+    return table_of("read_parquet", files, f"union_by_name = {str(table == CALLS).lower()}")
 
 
 @contextmanager

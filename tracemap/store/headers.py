@@ -11,7 +11,7 @@ from typing import Any, Final
 import duckdb
 
 from tracemap.errors import StoreInvalid
-from tracemap.measurements.sql import damage_of, file_literal, literal, quoted, reading_errors
+from tracemap.measurements.sql import damage_of, literal, quoted, reading_errors, table_of
 from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
 from tracemap.store.places import Place
 from tracemap.store.selection import INPUTS, Condition, cell_of, sizes_of
@@ -141,7 +141,7 @@ def _damage_of(
     """
     try:
         with reader(place) as connection:
-            return reading(connection, f"read_parquet({file_literal(path)}, hive_partitioning = false)", table)
+            return reading(connection, table_of("read_parquet", path), table)
     except reading_errors() as error:
         return damage_of(error)
 
@@ -217,10 +217,9 @@ def _rows_of(place: Place, paths: Sequence[str]) -> list[tuple[str, Header]]:
     columns = {name: kind for name, kind in COLUMNS[RUNS].items() if name != "header"}
     # Files are read as the first of them is: what it has in place of a number is none.
     cells = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in columns.items())
-    files = ", ".join(file_literal(path) for path in paths)
     query = (
         f"SELECT parse_filename(filename, true) AS stem, {cells}, {_INPUTS} "
-        f"FROM read_parquet([{files}], hive_partitioning = false, filename = true) "
+        f"FROM {table_of('read_parquet', paths, 'filename = true')} "
         "ORDER BY recorded_ns NULLS FIRST, added_ns, run"
     )
     with reader(place) as connection:

@@ -20,7 +20,7 @@ from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load
 from tracemap.graph.literals import LITERALS_FOLDER
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import scope_text
-from tracemap.measurements.sql import damage_of, file_literal, reading_errors
+from tracemap.measurements.sql import damage_of, reading_errors, table_of
 from tracemap.owned.home import temporary_folder
 from tracemap.store.headers import reader
 from tracemap.store.layout import MAPS, OPS, Listing, Store
@@ -84,7 +84,7 @@ def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
             "add one of its runs again"
         )
     columns = COLUMNS[OPS]
-    query = f"SELECT {', '.join(columns)} FROM read_parquet({file_literal(path)}, hive_partitioning = false)"
+    query = f"SELECT {', '.join(columns)} FROM {table_of('read_parquet', path)}"
     try:
         with reader(listing.place) as connection:
             kinds = [str(kind) for _, kind, *_ in connection.execute(f"DESCRIBE {query}").fetchall()]
@@ -165,9 +165,7 @@ def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
     path = listing.files[MAPS][map_sha256]
     try:
         with reader(listing.place) as connection:
-            files = connection.execute(
-                f"SELECT name, content FROM read_parquet({file_literal(path)}, hive_partitioning = false)"
-            ).fetchall()
+            files = connection.execute(f"SELECT name, content FROM {table_of('read_parquet', path)}").fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"{path}: cannot be read: {damage_of(error)}") from error
     with temporary_folder() as folder:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import RunInvalid, start_of
 from tracemap.inert import for_terminal
-from tracemap.measurements.sql import damage_of, file_literal, reading_errors
+from tracemap.measurements.sql import damage_of, reading_errors, table_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _LOADED = """
 CREATE OR REPLACE TEMP TABLE {table} AS
 SELECT row_number() OVER () AS number, {columns}
-FROM read_csv({path}, auto_detect=false, header=false, delim='\x01', quote='', escape='', columns={{line: 'VARCHAR'}},
-  hive_partitioning=false)
+FROM {rows}
 """
+_LINES = "auto_detect=false, header=false, delim='\x01', quote='', escape='', columns={line: 'VARCHAR'}"
 
 
 def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, columns: str) -> None:
@@ -27,7 +27,7 @@ def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, co
         RunInvalid: it is no text, or a line has no end.
     """
     try:
-        connection.execute(_LOADED.format(table=table, columns=columns, path=file_literal(path)))
+        connection.execute(_LOADED.format(table=table, columns=columns, rows=table_of("read_csv", path, _LINES)))
     except reading_errors() as error:
         raise RunInvalid(f"{path}: cannot be read as lines of text: {damage_of(error)}") from error
 

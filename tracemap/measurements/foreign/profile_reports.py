@@ -17,7 +17,7 @@ from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.foreign.totals import means_only, rows_of_totals, select_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
-from tracemap.measurements.sql import damage_of, file_literal, literal, reading_errors
+from tracemap.measurements.sql import damage_of, literal, reading_errors, table_of
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _SUMS: Final = (
 _LOADED = """
 CREATE OR REPLACE TEMP TABLE report_rows AS
 SELECT CASE type WHEN 'statistics_row' THEN row_type ELSE type END AS family, * EXCLUDE (type, row_type)
-FROM read_json({path}, format='newline_delimited', columns={{{fields}}}, hive_partitioning=false)
+FROM {rows}
 """
 _OF_KERNELS = """
 SELECT coalesce(key, function_name), coalesce(TRY_CAST(CAST(valid AS VARCHAR) AS BIGINT),
@@ -78,7 +78,8 @@ def read_report(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun
     """
     fields = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())
     try:
-        connection.execute(_LOADED.format(path=file_literal(path), fields=fields))
+        rows = table_of("read_json", path, f"format='newline_delimited', columns={{{fields}}}")
+        connection.execute(_LOADED.format(rows=rows))
         return _read(path, connection)
     except reading_errors() as error:
         raise RunInvalid(f"{path}: not what iree-profile prints, or damaged: {damage_of(error)}") from error

@@ -25,7 +25,7 @@ from tracemap.measurements.hook.recording import (
     read_recording,
     start_ns,
 )
-from tracemap.measurements.sql import asked_database, damage_of, file_literal, quoted
+from tracemap.measurements.sql import asked_database, damage_of, quoted, table_of
 from tracemap.options.stats import StatsOptions
 from tracemap.owned.home import temporary_folder
 
@@ -180,10 +180,7 @@ def _csv_calls(path: Path, named: str) -> list[ThreadCalls]:
         check_width(Path(named), len(next(rows, ())), _MOST_COLUMNS)
     try:
         with asked_database() as connection:
-            table = (
-                f"read_csv({file_literal(path)}, header=true, delim=',', quote='\"', all_varchar=true, "
-                "hive_partitioning=false)"
-            )
+            table = table_of("read_csv", path, "header=true, delim=',', quote='\"', all_varchar=true")
             names = [str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
             if tuple(names[:4]) != _FIXED:
                 raise RunInvalid(f"{named}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")

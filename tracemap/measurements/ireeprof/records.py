@@ -17,7 +17,7 @@ from tracemap.diagnostics import RECORDS_LOST, Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, readable
 from tracemap.inputs import opened
 from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.measurements.sql import damage_of, file_literal, keep_compressed, reading_errors
+from tracemap.measurements.sql import damage_of, keep_compressed, reading_errors, table_of
 from tracemap.units import UNKNOWN, format_count, plural
 
 if TYPE_CHECKING:
@@ -153,8 +153,7 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
     try:
         connection.execute(
             "CREATE OR REPLACE TABLE profile_records AS FROM "
-            f"read_json({file_literal(jsonl)}, format='newline_delimited', columns={{{fields}}}, "
-            "hive_partitioning=false)"
+            + table_of("read_json", jsonl, f"format='newline_delimited', columns={{{fields}}}")
         )
     except reading_errors() as error:
         raise RunInvalid(f"{named}: not an export of iree-profile: {damage_of(error)}") from error
