@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import pty
@@ -60,7 +61,10 @@ def compare_with_gold(name: str, texts: dict[int | None, str], request: pytest.F
     gold = GOLD / f"{name}.txt"
     if request.config.getoption("--update-gold"):
         gold.write_text(whole, encoding="utf-8")
-    assert whole == gold.read_text(encoding="utf-8")
+    kept = gold.read_text(encoding="utf-8")
+    assert whole == kept, "\n".join(
+        difflib.unified_diff(kept.splitlines(), whole.splitlines(), name, "now", lineterm="")
+    )
 
 
 def check_lines(text: str, columns: int | None) -> None:
