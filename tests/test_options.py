@@ -111,3 +111,18 @@ def test_there_is_no_such_option() -> None:
         chosen(RecordOptions, None, {"iteration": 7})
     with pytest.raises(TypeError, match="output"):
         chosen(ReportOptions, None, {})
+
+
+def test_an_empty_name_is_not_the_same_as_none() -> None:
+    """It is most often that of a variable of a shell that is not set; an empty flag or pattern may have a meaning."""
+    tried = set()
+    for made in commands().values():
+        for declared in declared_options(made.kind) if hasattr(made, "kind") else ():
+            names = declared.item is str and declared.option.path == "any" and not declared.choices
+            if names and (declared.option.split or not declared.many):
+                (typed,) = (parameter for parameter in made.params if parameter.name == declared.name)
+                for empty in ("", " ", ","):
+                    with pytest.raises(click.BadParameter, match="is empty; name something"):
+                        typed.type_cast_value(click.Context(made), empty)
+                tried.add(declared.name)
+    assert {"metric", "columns", "dispatch", "function", "kernel", "counters"} <= tried

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracemap.cli.options import options_command
+from tracemap.cli.options import NAME, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import put, tell
 from tracemap.cli.warnings import warn
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 @options_command("build", BuildOptions)
-@click.argument("model", required=False, default="")
+@click.argument("model", required=False, type=NAME)
 @click.pass_context
-def command(context: click.Context, model: str, options: BuildOptions) -> None:
+def command(context: click.Context, model: str | None, options: BuildOptions) -> None:
     """Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
 
     Any dialect that iree-compile takes; its flags go after `--`. A model of ONNX (MODEL.onnx) or a program that
@@ -43,7 +43,7 @@ def command(context: click.Context, model: str, options: BuildOptions) -> None:
 
     if model or options.from_dumps is not None or options.module is not None:
         with phases_shown("build") as progress:
-            bundle = build(model, options, progress)
+            bundle = build(model or "", options, progress)
         _report(bundle)
     elif options.flags:
         _run_wrapped(context, options)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tracemap.cli.options import options_command
+from tracemap.cli.options import NAME, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import tell
 from tracemap.options.lower import LowerOptions
@@ -14,7 +14,7 @@ from tracemap.outputs import is_standard
 
 
 @options_command("lower", LowerOptions)
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="MODEL", type=NAME)
 def command(model: str, options: LowerOptions) -> None:
     """Run pass pipelines over MODEL (MLIR text or bytecode, `-`: standard input) and link its ops to the loops made.
 

@@ -30,6 +30,17 @@ class _Folder(click.Path):
         return path
 
 
+class _Name(click.types.StringParamType):
+    """A text, or names with commas between them; an empty one is most often that of a variable that is not set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        text = super().convert(value, param, ctx)
+        if not text.strip(", "):
+            self.fail("it is empty; name something, or leave it out", param, ctx)
+        return text
+
+
+NAME: click.ParamType[str] = _Name()
 _KINDS_OF_PATH = {
     "any": PATH,
     "file": click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -130,4 +141,4 @@ def _click_type(declared: DeclaredOption) -> click.ParamType[Any]:
     if item is float:
         least_or_above = option.at_least if option.above is None else option.above
         return click.FloatRange(least_or_above, option.at_most, min_open=option.above is not None)
-    return click.STRING
+    return click.STRING if declared.many and not option.split else NAME

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from tracemap.cli.options import PATH, options_command
+from tracemap.cli.options import NAME, PATH, options_command
 from tracemap.options.show import ShowOptions
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @options_command("show", ShowOptions)
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
-@click.argument("what", metavar="[WHAT]", required=False, default="")
-def command(bundle: Path, what: str, options: ShowOptions) -> None:
+@click.argument("what", metavar="[WHAT]", required=False, type=NAME)
+def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     """Print the map of BUNDLE: ops, sites, kernels and what links them.
 
     WHAT narrows it to a place (FILE:LINE), an op (op12), a site (site3), a kernel's name, or a scope and all below it,
@@ -43,7 +43,7 @@ def command(bundle: Path, what: str, options: ShowOptions) -> None:
     from tracemap.reports.terminal.show import print_kernel, print_map
 
     opened = load(bundle)
-    graph = opened.graph
+    graph, what = opened.graph, what or ""
     if options.assembly and what not in graph.kernel_by_name:
         raise UsageInvalid("--assembly goes with a kernel's name; tracemap show BUNDLE lists the kernels")
     views = _views(opened, what)
