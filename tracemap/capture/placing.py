@@ -11,6 +11,7 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.machine.images import Image
+from tracemap.machine.linked import spots_at
 from tracemap.machine.symbols import NOWHERE, addresses_at, symbol_places
 from tracemap.measurements.columns import CODE_OFFSET
 from tracemap.measurements.model import SAMPLES, Run
@@ -99,15 +100,15 @@ def _add_lines(connection: duckdb.DuckDBPyConnection, number: int, image: Image)
 
     query = f"SELECT DISTINCT place FROM code_found WHERE image = {number} ORDER BY place"
     places = connection.execute(query).fetchnumpy()["place"].astype(np.int64)
-    addresses = addresses_at(image, places)
-    functions = np.where(addresses == NOWHERE, -1, image.functions_at(addresses))
-    columns = {"place": places, "address": addresses, "step": image.lines_at(addresses), "number": functions}
+    spots = spots_at(image, addresses_at(image, places))
+    columns = {"place": places, "address": spots.addresses, "step": spots.lines, "number": spots.numbers}
     connection.register("code_of_image", columns)
     connection.execute("CREATE OR REPLACE TEMP TABLE names_of_image (number BIGINT, function VARCHAR)")
-    if image.functions:
-        names = [(place, function.name) for place, function in enumerate(image.functions)]
+    if spots.functions:
+        names = [(place, function.name) for place, function in enumerate(spots.functions)]
         connection.executemany("INSERT INTO names_of_image VALUES (?, ?)", names)
-    inside = ", ".join(f"CASE WHEN function IS NOT NULL THEN {name} END" for name in ("address", "step"))
+    told = {"address": f"address <> {NOWHERE}", "step": "function IS NOT NULL"}
+    inside = ", ".join(f"CASE WHEN {where} THEN {name} END" for name, where in told.items())
     known = "code_of_image LEFT JOIN names_of_image USING (number)"
     connection.execute(f"INSERT INTO code_lines SELECT {number}, place, {inside}, function FROM {known}")
     connection.unregister("code_of_image")

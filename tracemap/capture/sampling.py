@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty
 from tracemap.machine.images import Image, read_images
+from tracemap.machine.linked import spots_at
+from tracemap.machine.symbols import NOWHERE
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.samples import HookSamples, SampledExecutable, read_samples
 from tracemap.measurements.model import COLUMNS, SAMPLES
@@ -77,24 +79,25 @@ def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, 
     numbers: dict[str, int] = {}
     kernel = np.full(len(taken), -1, dtype=np.int64)
     step = np.zeros(len(taken), dtype=np.int64)
+    address = np.full(len(taken), NOWHERE, dtype=np.int64)
     for index, executable in enumerate(samples.executables):
         image = _image_of(executable, images)
         chosen = np.flatnonzero(taken["executable"] == index)
         if image is None or not len(chosen):
             continue
-        addresses = taken["address"][chosen].astype(np.int64)
-        functions = image.functions_at(addresses)
-        own = np.array([numbers.setdefault(f.name, len(numbers)) for f in image.functions], dtype=np.int64)
-        inside = functions >= 0
-        kernel[chosen[inside]] = own[functions[inside]]
-        step[chosen[inside]] = image.lines_at(addresses[inside])
+        spots = spots_at(image, taken["address"][chosen].astype(np.int64))
+        own = np.array([numbers.setdefault(f.name, len(numbers)) for f in spots.functions], dtype=np.int64)
+        inside = spots.numbers >= 0
+        kernel[chosen[inside]] = own[spots.numbers[inside]]
+        step[chosen[inside]] = spots.lines[inside]
+        address[chosen[inside]] = spots.addresses[inside]
     columns = {
         "time_ns": taken["time_ns"].astype(np.int64),
         "tid": taken["tid"].astype(np.int64),
         "cpu": taken["cpu"].astype(np.int64),
         "kernel_number": kernel,
         "step": step,
-        "address": np.where(kernel >= 0, taken["address"].astype(np.int64), -1),
+        "address": address,
     }
     return columns, list(numbers)
 

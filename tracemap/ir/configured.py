@@ -8,16 +8,18 @@ operations came from is read before.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
-from tracemap.ir.parsing import MlirParser, Module, Operation, is_file_place, nested, string_attribute
+from tracemap.ir.parsing import SYMBOL, MlirParser, Module, Operation, is_file_place, nested, string_attribute
 from tracemap.ir.positions import served
-from tracemap.locations import Location
+from tracemap.locations import Location, unescape
 from tracemap.units import UNKNOWN, Integer
 
+_NAMED = re.compile(SYMBOL)
 _LONGEST_CONSTANT = 16
 """Elements of a constant up to which a kernel's text shows them all."""
 
@@ -100,7 +102,7 @@ def _kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
 
 def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str, file: str) -> KernelText:
     text = function.get_asm(use_local_scope=True, enable_debug_info=False, large_elements_limit=_LONGEST_CONSTANT)
-    reread = parser.parse(text)
+    reread = parser.parse("\n".join((text, *_named_in(text, inner, {kernel}))))
     steps: dict[int, LocatedStep] = {}
     line_of: dict[Operation, int] = {}
     for operation, line, column, parent in _placed(function, nested(reread.operation)[0]):
@@ -115,6 +117,21 @@ def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str
     # The file of the debug information is that of the module around.
     inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)
     return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(steps[line] for line in sorted(steps)))
+
+
+def _named_in(text: str, inner: Operation, known: set[str]) -> Iterator[str]:
+    """The texts of what a function names besides itself: code of the model's own that it calls, with what that names.
+
+    Without them its text is not valid. `known`: the names of those that are there already, to which these are added.
+    """
+    found = [*dict.fromkeys(plain or unescape(quoted) for quoted, plain in _NAMED.findall(text))]
+    wanted = {name for name in found if name not in known}
+    known |= wanted
+    for other in nested(inner) if wanted else ():
+        if string_attribute(other, "sym_name") in wanted:
+            more = other.get_asm(use_local_scope=True, enable_debug_info=False)
+            yield more
+            yield from _named_in(more, inner, known)
 
 
 def _taken(operation: Operation, line_of: Mapping[Operation, int]) -> Iterator[int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tracemap.ir.bodies import BodyOp, read_body
-from tracemap.ir.host import called_by_initializers, callees, is_public, walk_hosts
+from tracemap.ir.host import CALL, called_by_initializers, callee_of, callees, is_public, walk_hosts
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, symbol_path
 from tracemap.locations import Location
 
@@ -20,13 +20,15 @@ from tracemap.locations import Location
 class DispatchRegion:
     """A call site with its body, in the dispatch-creation phase. `function` is empty in initializers.
 
-    `added`: the compiler made it in a later phase, for one of the ops that its location names.
+    `added`: the compiler made it in a later phase, for one of the ops that its location names; `brought`: it calls a
+    kernel that the model itself brings, and has no body of its own.
     """
 
     function: str
     location: Location
     body: tuple[BodyOp, ...]
     added: bool = False
+    brought: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,16 @@ class FlowDispatch:
     function: str
     location: Location
     kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A call between functions of the host program in the flow phase; `behind`: how many dispatches stand before it."""
+
+    function: str
+    location: Location
+    callee: str
+    behind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,7 @@ class FlowProgram:
 
     kernels: tuple[str, ...]
     dispatches: tuple[FlowDispatch, ...]
+    calls: tuple[HostCall, ...]
     host_ops: tuple[HostOp, ...]
     functions: tuple[HostFunction, ...]
     called_by_initializers: frozenset[str]
@@ -73,11 +86,16 @@ class FlowProgram:
 
 def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[DispatchRegion, ...]:
     """Call sites of phase 5, in order."""
-    return tuple(
-        DispatchRegion(function, parser.location(operation), read_body(parser, operation))
-        for function, operation in walk_hosts(module)
-        if operation.name == "flow.dispatch.workgroups"
-    )
+    found = []
+    for function, operation in walk_hosts(module):
+        if operation.name in _DISPATCHES:
+            body, brought = read_body(parser, operation), operation.name == "flow.dispatch"
+            found.append(DispatchRegion(function, parser.location(operation), body, brought=brought))
+    return tuple(found)
+
+
+_DISPATCHES = ("flow.dispatch", "flow.dispatch.workgroups")
+"""In dispatch-creation the first are of the model itself."""
 
 
 _MOST_USES = 64
@@ -86,7 +104,7 @@ _MOST_USES = 64
 
 def read_served(parser: MlirParser, module: Module, ordinals: Iterable[int]) -> dict[int, tuple[Location, ...]]:
     """For call sites of phase 5, by their ordinals, the locations of what uses their results, nearest first."""
-    dispatches = [operation for _, operation in walk_hosts(module) if operation.name == "flow.dispatch.workgroups"]
+    dispatches = [operation for _, operation in walk_hosts(module) if operation.name in _DISPATCHES]
     return {ordinal: _users(parser, dispatches[ordinal]) for ordinal in ordinals}
 
 
@@ -98,15 +116,20 @@ def _users(parser: MlirParser, dispatch: Operation) -> tuple[Location, ...]:
     return tuple(parser.location(operation) for operation in found[1:])
 
 
+_EXECUTABLES = ("flow.executable", "stream.executable")
+"""Those of later phases are the model's own; `hal.executable` is for single devices, and has its kernels one deeper."""
+
+
 def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
     """Kernels, call sites and functions of phase 6, in order."""
     kernels: list[str] = []
     for executable in nested(module.operation):
-        if executable.name == "flow.executable":
-            exports = (op for op in nested(executable) if op.name == "flow.executable.export")
+        if executable.name in _EXECUTABLES:
+            exports = (op for op in nested(executable) if op.name == f"{executable.name}.export")
             kernels += [string_attribute(export, "sym_name") for export in exports]
     # In the order of the text: the i-th dispatch here is the i-th region of the phase before (`sites.pair_bodies`).
     dispatches: list[FlowDispatch] = []
+    calls: list[HostCall] = []
     host_ops: list[HostOp] = []
     for function, operation in walk_hosts(module):
         location = parser.location(operation)
@@ -114,11 +137,18 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
             # One reference per variant, all of the same export name.
             kernel = symbol_path(operation.attributes["entry_points"])[-1]
             dispatches.append(FlowDispatch(function, location, kernel))
-        else:
-            host_ops.append(HostOp(function, operation.name, location))
+            continue
+        host_ops.append(HostOp(function, operation.name, location))
+        if operation.name == CALL:
+            calls.append(HostCall(function, location, callee_of(operation), len(dispatches)))
     functions = [_host_function(op) for op in nested(module.operation) if op.name == "util.func"]
     return FlowProgram(
-        tuple(kernels), tuple(dispatches), tuple(host_ops), tuple(functions), called_by_initializers(module)
+        kernels=tuple(kernels),
+        dispatches=tuple(dispatches),
+        calls=tuple(calls),
+        host_ops=tuple(host_ops),
+        functions=tuple(functions),
+        called_by_initializers=called_by_initializers(module),
     )
 
 

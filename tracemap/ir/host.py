@@ -8,6 +8,7 @@ from tracemap.ir.parsing import Module, Operation, nested, string_attribute, sym
 
 INITIALIZER = "util.initializer"
 """Runs once, when the module is loaded."""
+CALL = "util.call"
 
 
 def walk_hosts(module: Module) -> Iterator[tuple[str, Operation]]:
@@ -38,7 +39,12 @@ def called_by_initializers(module: Module) -> frozenset[str]:
 
 def callees(operation: Operation) -> tuple[str, ...]:
     """The functions that an operation, or what is in it, calls, in the order of the calls."""
-    return tuple(symbol_path(op.attributes["callee"])[0] for op in walk(operation) if op.name == "util.call")
+    return tuple(callee_of(op) for op in walk(operation) if op.name == CALL)
+
+
+def callee_of(call: Operation) -> str:
+    """The function that a call names."""
+    return symbol_path(call.attributes["callee"])[0]
 
 
 def is_public(function: Operation) -> bool:

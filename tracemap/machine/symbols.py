@@ -10,7 +10,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import ModuleInvalid
-from tracemap.machine.images import Image
+from tracemap.machine.images import CodeFunction, Image
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,50 @@ def symbol_places(image: Image) -> dict[str, int]:
     places: dict[str, int] = {}
     several = {name for name, place in found if places.setdefault(name, place) != place}
     return {name: place for name, place in places.items() if name not in several}
+
+
+def function_symbols(image: Image) -> list[CodeFunction]:
+    """The functions that the table of symbols names, as the image counts addresses; local ones need not be in it.
+
+    Raises:
+        ModuleInvalid: the table is damaged.
+    """
+    try:
+        table: Any = _elf(image).get_section_by_name(".symtab")
+        symbols = list(table.iter_symbols()) if table is not None else []
+        found = [each for each in symbols if each["st_info"]["type"] == "STT_FUNC" and each["st_shndx"] != "SHN_UNDEF"]
+        ends = [(each.name, int(each["st_value"]), int(each["st_value"]) + int(each["st_size"])) for each in found]
+    except Exception as error:  # as above
+        raise ModuleInvalid(f"the table of symbols of its code is damaged ({error!r})") from error
+    return [CodeFunction(name, low, high) for name, low, high in ends if high < _MOST]
+
+
+_MOST = 1 << 63
+
+
+def stub_targets(image: Image) -> dict[int, int]:
+    """Where the stubs lead through which code calls what is visible outside of its image: address by address.
+
+    A stub is 16 bytes long and as many of them as there are relocations stand behind a head, in the same order (System
+    V ABI for x86-64, figure 5.3; for AArch64 as lld lays them out).
+
+    Raises:
+        ModuleInvalid: the tables are damaged.
+    """
+    try:
+        elf = _elf(image)
+        table, stubs = elf.get_section_by_name(".rela.plt"), elf.get_section_by_name(".plt")
+        if table is None or stubs is None:
+            return {}
+        named = elf.get_section(table["sh_link"])
+        values = [int(named.get_symbol(each["r_info_sym"])["st_value"]) for each in table.iter_relocations()]
+        first = int(stubs["sh_addr"]) + int(stubs["sh_size"]) - _STUB_BYTES * len(values)
+        return {first + _STUB_BYTES * number: value for number, value in enumerate(values) if value}
+    except Exception as error:  # as above
+        raise ModuleInvalid(f"the table of calls of its code is damaged ({error!r})") from error
+
+
+_STUB_BYTES = 16
 
 
 def addresses_at(image: Image, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -21,7 +21,7 @@ from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation
 from tracemap.ir.hal import read_hal
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source import SourceModel, SourceOperation
-from tracemap.ir.stream import added_kernels, read_added
+from tracemap.ir.stream import added_kernels, functions_of, read_added
 from tracemap.locations import MOST_NESTED, CodeFrame, frames
 from tracemap.mapping.compiler.compiling import Phases
 from tracemap.mapping.fates.fates import Commands, Judge, Judgement
@@ -34,6 +34,7 @@ from tracemap.mapping.sites.beside import Group, add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
+from tracemap.mapping.sites.inlined import inlined_later, with_inlined
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.products import Misplaced, with_own_products
@@ -81,7 +82,9 @@ class Assembly:
         flow = read_flow(self._parser, self._dumps.module("flow"))
         callers = public_callers(flow)
         host_names = self._host_names(flow)
-        bodies: list[DispatchRegion | None] = list(pair_bodies(regions, flow.dispatches))
+        paired = pair_bodies(regions, flow.dispatches)
+        bodies = [None if body is None or body.brought else body for body in paired]
+        flow, bodies = self._with_inlined(flow, bodies)
         flow = self._with_added(flow, bodies)
         sites, beside, stand_ins = self._sites(flow, bodies, callers, regions)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
@@ -102,7 +105,7 @@ class Assembly:
             command_buffers=placed.buffers,
             sources=tuple(sources),
             diagnostics=(
-                *_missing_bodies(bodies),
+                *_missing_bodies(paired),
                 *placed.diagnostics,
                 *_missing_places(self._facts.model, ops),
                 *_cut_locations(self._parser.cut_locations),
@@ -133,6 +136,14 @@ class Assembly:
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
         untold = Untold(raised, rotations, beside, stand_ins, misplaced)
         return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
+
+    def _with_inlined(
+        self, flow: FlowProgram, bodies: list[DispatchRegion | None]
+    ) -> tuple[FlowProgram, list[DispatchRegion | None]]:
+        """The flow phase, and the bodies, with the dispatches of functions at each call that is inlined later."""
+        functions = inlined_later(flow)
+        inlined = functions - functions_of(self._dumps.text("stream")) if functions else functions
+        return with_inlined(flow, bodies, inlined) if inlined else (flow, bodies)
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
         """The flow phase with the kernels and dispatches that the stream phase adds; appends their bodies."""

@@ -23,6 +23,7 @@ class Provenance(ABC):
     """Which operations of the model a location tells of, as indices in pre-order.
 
     Of a call site only the callee side says what an operation is; the caller side tells the call ops that led to it.
+    Where the callee is nothing of the model, the compiler has put a call in place of the op that the caller side names.
     """
 
     def __init__(self) -> None:
@@ -59,8 +60,13 @@ class Provenance(ABC):
             found.extend(named)
             return
         match location:
-            case Name(child=within) | CallSite(callee=within):
+            case Name(child=within):
                 self._walk(within, found)
+            case CallSite(callee=callee, caller=caller):
+                before = len(found)
+                self._walk(callee, found)
+                if len(found) == before:
+                    self._walk(caller, found)
             case Fused(locations=parts):
                 for part in parts:
                     self._walk(part, found)
