@@ -54,9 +54,12 @@ def add_samples(
         samples = replace(samples, taken=samples.taken[samples.taken["time_ns"] < until_ns])
     columns, kernels = _resolved(samples, read_images(module))
     connection = timed.connection
+    connection.execute("CREATE OR REPLACE TEMP TABLE sampled_code (kernel_number BIGINT, kernel VARCHAR)")
     connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (kernel_number BIGINT, kernel VARCHAR)")
     if kernels:
-        connection.executemany("INSERT INTO sampled_kernels VALUES (?, ?)", list(enumerate(kernels)))
+        of_kernels = [(number, kernel) for number, callers in enumerate(kernels.values()) for kernel in callers]
+        connection.executemany("INSERT INTO sampled_code VALUES (?, ?)", list(enumerate(kernels)))
+        connection.executemany("INSERT INTO sampled_kernels VALUES (?, ?)", of_kernels)
     connection.register("sample_columns", columns)
     connection.execute(_sample_rows_sql(timed.name))
     connection.unregister("sample_columns")
@@ -71,12 +74,18 @@ def samples_in_kernels(timed: EventTable) -> int:
     return int(timed.connection.execute(in_kernels).fetchall()[0][0])
 
 
-def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
-    """Columns time_ns, tid, cpu, kernel (its number, -1: none), step, address (-1: none), and the kernels' names."""
+def _resolved(
+    samples: HookSamples, images: Sequence[Image]
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, tuple[str, ...]]]:
+    """Columns time_ns, tid, cpu, kernel (its number, -1: none), step, address (-1: none), and what was running.
+
+    That is by its name, in the order of the numbers, with the kernels that it may be of: itself, as a rule.
+    """
     import numpy as np
 
     taken = samples.taken
     numbers: dict[str, int] = {}
+    kernels: dict[str, tuple[str, ...]] = {}
     kernel = np.full(len(taken), -1, dtype=np.int64)
     step = np.zeros(len(taken), dtype=np.int64)
     address = np.full(len(taken), NOWHERE, dtype=np.int64)
@@ -87,6 +96,7 @@ def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, 
             continue
         spots = spots_at(image, taken["address"][chosen].astype(np.int64))
         own = np.array([numbers.setdefault(f.name, len(numbers)) for f in spots.functions], dtype=np.int64)
+        kernels |= {function.name: spots.kernels_of(function) for function in spots.functions}
         inside = spots.numbers >= 0
         kernel[chosen[inside]] = own[spots.numbers[inside]]
         step[chosen[inside]] = spots.lines[inside]
@@ -99,7 +109,7 @@ def _resolved(samples: HookSamples, images: Sequence[Image]) -> tuple[dict[str, 
         "step": step,
         "address": address,
     }
-    return columns, list(numbers)
+    return columns, kernels
 
 
 def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image | None:
@@ -111,7 +121,7 @@ def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image |
     return None
 
 
-# A sample belongs to the only dispatch of its kernel that was running then.
+# A sample belongs to the only dispatch of its kernel that was running then; of what several kernels call, of theirs.
 _SAMPLE_ROWS = """
 CREATE OR REPLACE TEMP TABLE sample_rows AS
 WITH s AS (SELECT *, row_number() OVER () AS number FROM sample_columns),
@@ -123,13 +133,13 @@ running AS (
     GROUP BY s.number HAVING count(*) = 1
 )
 SELECT s.number, 1::BIGINT AS {samples}, {cells}
-FROM s LEFT JOIN sampled_kernels AS k USING (kernel_number)
+FROM s LEFT JOIN sampled_code AS k USING (kernel_number)
 LEFT JOIN running USING (number)
 LEFT JOIN d ON d.row = running.row
 """
 _OWN_CELLS: Final = {
     "kind": "'step'",
-    "kernel": "k.kernel",
+    "kernel": "coalesce(d.kernel, k.kernel)",
     "start_ns": "coalesce(d.start_ns, s.time_ns)",
     "warmup": "coalesce(d.warmup, s.time_ns < (SELECT min(start_ns) FROM {events} WHERE NOT warmup), false)",
     "thread": "CAST(s.tid AS VARCHAR)",

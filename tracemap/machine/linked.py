@@ -1,8 +1,8 @@
 """Code that a module's kernels call: objects of its own that a model brings (`hal.executable.objects`).
 
 Such code has no lines of a kernel's text, and no debug information as a rule. What it costs is of the kernel that calls
-it, on the line of the call, where only one kernel does; the table of symbols tells where it lies, in which kernels, for
-they are local, do not stand.
+it, on the line of the call, where only one kernel does; of what several call, the time of a sample may tell. The table
+of symbols says where such code lies; kernels do not stand in it, for they are local.
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ class Spots:
     """What lies at addresses of code. Shapes: (n,) each.
 
     `numbers` are those of `functions`, -1: none; `lines` are of the kernel's text, `NO_LINE` where there is none, or
-    several; `addresses` are `NOWHERE` outside of functions, and in what a kernel calls.
+    several; `addresses` are `NOWHERE` outside of functions, and in what a kernel calls. `shared`: the kernels that call
+    a function which is several kernels', by its name.
     """
 
     functions: tuple[CodeFunction, ...]
+    shared: Mapping[str, tuple[str, ...]]
     numbers: npt.NDArray[np.int64]
     lines: npt.NDArray[np.int64]
     addresses: npt.NDArray[np.int64]
+
+    def kernels_of(self, function: CodeFunction) -> tuple[str, ...]:
+        """The kernels that a function's code may run for: itself, or those that call it."""
+        return self.shared.get(function.name, (function.name,))
 
 
 def spots_at(image: Image, addresses: npt.NDArray[np.int64]) -> Spots:
@@ -54,20 +60,22 @@ def spots_at(image: Image, addresses: npt.NDArray[np.int64]) -> Spots:
     lines, places = image.lines_at(addresses), np.where(numbers >= 0, addresses, NOWHERE)
     number_of = {function.name: number for number, function in enumerate(functions)}
     linked = linked_functions(image)
-    calls = _calls(image, linked)
+    calls, shared = _calls(image, linked), dict[str, tuple[str, ...]]()
     for function in linked:
         inside = np.flatnonzero((addresses >= function.low) & (addresses < function.high))
-        if not len(inside):
+        callers = sorted({caller for caller, _ in calls.get(function.low, ())})
+        if not len(inside) or not callers:
             continue
-        callers = {caller for caller, _ in calls[function.low]}
         at = {line for _, line in calls[function.low]}
-        name = callers.pop() if len(callers) == 1 else function.name
+        name = callers[0] if len(callers) == 1 else function.name
+        if len(callers) > 1:
+            shared[name] = tuple(callers)
         if name not in number_of:  # code of several kernels counts by its own name, as that of none of them
             number_of[name] = len(functions)
             functions.append(function)
         numbers[inside], places[inside] = number_of[name], NOWHERE
         lines[inside] = at.pop() if len(at) == 1 else NO_LINE
-    return Spots(tuple(functions), numbers, lines, places)
+    return Spots(tuple(functions), shared, numbers, lines, places)
 
 
 def linked_functions(image: Image) -> tuple[CodeFunction, ...]:
@@ -85,9 +93,14 @@ _QUERY = "iree_hal_executable_library_query"
 
 
 def _calls(image: Image, linked: Sequence[CodeFunction]) -> Mapping[int, set[tuple[str, int]]]:
-    """The kernels that reach each linked function, by its address, with the lines of the calls in them."""
+    """The kernels that reach each linked function, by its address, with the lines of the calls in them.
+
+    None where kernels stand in the table of symbols too, as those of libraries for the system's own linker do.
+    """
     lows = {function.low for function in linked}
-    kernels = [function for function in image.functions if function.low not in lows] if linked else []
+    kernels = [function for function in image.functions if function.low not in lows]
+    if not (linked and kernels):
+        return {}
     leads_to = {low: low for low in lows} | {at: low for at, low in stub_targets(image).items() if low in lows}
     onward = {function.low: {target for target, _ in _branches(image, function, leads_to)} for function in linked}
     found: dict[int, set[tuple[str, int]]] = defaultdict(set)

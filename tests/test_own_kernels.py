@@ -1,0 +1,170 @@
+"""Kernels that a model brings along, and ops that a preprocessing pass has such kernels stand in for.
+
+The programs say themselves what is right: each call of a kernel is the op that calls it, or whose place it takes; and
+code that does the same as often costs the same.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.hook import support
+from tests.support import ROOT, check_cli, json_cli, made_once
+from tracemap.graph.bundle import load
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate
+from tracemap.hook.compiling import find_compiler
+from tracemap.machine.images import NO_LINE, Image, read_images
+from tracemap.machine.linked import linked_functions, spots_at
+from tracemap.machine.symbols import NOWHERE
+from tracemap.units import UNKNOWN
+
+OWN = ROOT / "tests" / "programs" / "own"
+AS_OBJECT = ("-O2", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-mno-red-zone", "-c")
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels' object is made for x86-64")
+
+
+@pytest.fixture(scope="session", params=[(), ("-g",)], ids=["bare", "debug"])
+def objects(made: Path, request: pytest.FixtureRequest) -> Path:
+    """The folder with the kernels' object, without and with debug information of its own."""
+    support.need_compiler()
+    folder = made / f"own-objects{len(request.param)}"
+    with made_once(folder) as missing:
+        if missing:
+            folder.mkdir()
+            arguments = (*AS_OBJECT, *request.param, OWN / "kernels.c", "-o", folder / "kernels.o")
+            subprocess.run([*find_compiler(), *map(str, arguments)], check=True)
+    return folder
+
+
+def built(model: str, objects: Path, *flags: str) -> Path:
+    """The bundle of a program, beside the objects that it is linked with."""
+    bundle = objects / f"{model}.tracemap"
+    with made_once(bundle) as missing:
+        if missing:
+            searched = f"--iree-hal-executable-object-search-path={objects}"
+            check_cli("build", OWN / f"{model}.mlir", "-o", bundle, "--", searched, *flags)
+    return bundle
+
+
+@pytest.fixture
+def own(objects: Path) -> Path:
+    """The bundle of a model that calls kernels of its own."""
+    return built("model", objects)
+
+
+@pytest.fixture
+def replaced(objects: Path) -> Path:
+    """The bundle of a model of whose ops two become calls of a kernel."""
+    return built("replaced", objects, f"--iree-preprocessing-transform-spec-filename={OWN / 'spec.mlir'}")
+
+
+def of_sites(graph: TraceGraph) -> list[tuple[str, list[object]]]:
+    """The kernel of each site, and the lines of its members."""
+    line_of = {op.id: op.line for op in graph.ops}
+    return [(site.kernel, [line_of[member.op] for member in site.members]) for site in graph.sites]
+
+
+def test_each_call_of_a_kernel_of_the_models_own_is_its_op(own: Path) -> None:
+    graph = load(own).graph
+    (addition,) = (op.line for op in graph.ops if op.name == "arith.addf")
+    assert isinstance(addition, int)
+    first = addition - 1
+    assert of_sites(graph) == [
+        ("waving", [first]),
+        ("main_dispatch_0_elementwise_65536_f32", [first + 1]),
+        ("falling", [first + 2]),
+        ("sharing", [first + 3]),
+        ("sharing_too", [first + 4]),
+    ]
+    assert [site.members[0].operations is UNKNOWN for site in graph.sites] == [True, False, True, True, True]
+    assert not graph.diagnostics
+    assert next(op.fate for op in graph.ops if op.name == "stream.executable") == Fate.STRUCTURAL
+
+
+def test_kernels_that_call_code_have_their_text_and_steps(own: Path) -> None:
+    """Which is not valid by itself: it calls what is declared beside it."""
+    bundle = load(own)
+    for kernel in bundle.graph.kernels:
+        assert kernel.steps
+        text = (own / "kernels" / str(kernel.text)).read_text(encoding="utf-8")
+        assert text.startswith("func.func @")
+        assert text.count("func.func @") == 1
+        lines = text.splitlines()
+        for step in kernel.steps:
+            assert step.op_name.split(".")[-1] in lines[step.line - 1]
+
+
+def test_samples_in_code_that_kernels_call_are_theirs(own: Path, tmp_path: Path) -> None:
+    """What three of the kernels do takes as long as one another; the last calls the same twice."""
+    run = tmp_path / "run.parquet"
+    check_cli("record", own, "--sample", "--serial", "-o", run)
+    made = json_cli("attribute", run, "--map", own)
+    samples = {row["line"]: row["metrics"]["samples"]["attributed"] for row in made["ops"]}
+    waves, added, falls, shared, twice = (samples[line] for line in sorted(samples))
+    enough = 5 * np.sqrt(waves)  # the counts of samples are as far apart as chance takes them
+    assert waves > 100
+    assert added < waves / 10
+    for other in (falls, shared, twice / 2):
+        assert abs(waves - other) < enough + 0.15 * waves
+    reasons = {row["reason"]: row["metrics"].get("samples", 0) for row in made["residual"]}
+    assert reasons.get("unmatched-event", 0) <= 0.02 * sum(samples.values())
+
+
+def test_code_that_is_called_lies_at_the_line_of_the_call(own: Path) -> None:
+    (image,) = read_images(load(own).module_path)
+    at = {function.name: spot(image, (function.low + function.high) // 2) for function in linked_functions(image)}
+    texts = {name: (own / "kernels" / f"{name}.mlir").read_text(encoding="utf-8") for name in ("waving", "falling")}
+    assert at["tm_waves"] == ("waving", line_of(texts["waving"], "call @tm_waves"), NOWHERE)
+    assert at["tm_inner"] == ("falling", line_of(texts["falling"], "call @tm_falls"), NOWHERE)
+    assert at["tm_falls"] == at["tm_inner"]
+    assert at["tm_shared"][0] == "tm_shared"
+    spots = spots_at(image, np.array([next(each.low for each in linked_functions(image) if each.name == "tm_shared")]))
+    (shared,) = (function for function in spots.functions if function.name == "tm_shared")
+    assert spots.kernels_of(shared) == ("sharing", "sharing_too")
+    for function in image.functions:
+        if function.name in texts:
+            assert spot(image, function.low)[::2] == (function.name, function.low)
+
+
+def spot(image: Image, address: int) -> tuple[str, int, int]:
+    """Function, line and address that stand for an address."""
+    spots = spots_at(image, np.array([address], dtype=np.int64))
+    (number,), (line,), (place,) = spots.numbers.tolist(), spots.lines.tolist(), spots.addresses.tolist()
+    return spots.functions[number].name, line, place
+
+
+def line_of(text: str, what: str) -> int:
+    """The number of the only line with a text."""
+    (line,) = (number for number, line in enumerate(text.splitlines(), start=1) if what in line)
+    return line
+
+
+def test_what_is_outside_of_functions_is_nowhere(own: Path) -> None:
+    (image,) = read_images(load(own).module_path)
+    spots = spots_at(image, np.array([NOWHERE, 0, 1 << 40], dtype=np.int64))
+    assert spots.numbers.tolist() == [-1, -1, -1]
+    assert spots.addresses.tolist() == [NOWHERE] * 3
+    assert spots.lines.tolist()[2] == NO_LINE
+
+
+def test_each_op_that_a_kernel_stands_in_for_has_its_own_site(replaced: Path, tmp_path: Path) -> None:
+    """The pass brings a function along, which is inlined only after its dispatch has got its kernel."""
+    graph = load(replaced).graph
+    few, many = (op for op in graph.ops if op.name == "linalg.generic")
+    assert of_sites(graph) == [("doubling", [few.line]), ("doubling", [many.line])]
+    assert {op.fate for op in (few, many)} == {Fate.DISPATCHED}
+    assert not graph.diagnostics
+    run = tmp_path / "run.parquet"
+    check_cli("record", replaced, "--iterations", "40", "-o", run)
+    made = json_cli("attribute", run, "--map", replaced)
+    cost = {row["op"]: row["metrics"]["cpu_ns"]["attributed"] for row in made["ops"]}
+    assert cost[many.id] > 20 * cost[few.id]  # it has 256 times as many elements
+    residual = {row["reason"] for row in made["residual"] if row["metrics"].get("cpu_ns", 0)}
+    assert residual <= {"disturbance"}
