@@ -7,6 +7,7 @@ code that does the same as often costs the same.
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -168,3 +169,18 @@ def test_each_op_that_a_kernel_stands_in_for_has_its_own_site(replaced: Path, tm
     assert cost[many.id] > 20 * cost[few.id]  # it has 256 times as many elements
     residual = {row["reason"] for row in made["residual"] if row["metrics"].get("cpu_ns", 0)}
     assert residual <= {"disturbance"}
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_code_of_the_models_own_stands_in_for_nothing(own: Path, tmp_path: Path) -> None:
+    """Simulated kernels call functions also for what valgrind's processor lacks; but those of the object always."""
+    run = tmp_path / "run.parquet"
+    check_cli("record", own, "--cache-sim", "--iterations", "2", "-o", run)
+    made = json_cli("attribute", run, "--map", own)
+    instructions = {row["line"]: row["metrics"]["Ir"]["attributed"] for row in made["ops"]}
+    waves, added, falls, shared, twice = (instructions[line] for line in sorted(instructions))
+    assert waves > 65536 * 32
+    for other in (falls, shared, twice / 2):
+        assert other == pytest.approx(waves, rel=0.1)
+    assert added < waves / 10
+    assert "Ir_stand_in" not in {metric["name"] for metric in made["metrics"]}

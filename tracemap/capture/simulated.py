@@ -6,7 +6,7 @@ By the debug information of the executables as the program loaded them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
@@ -17,6 +17,7 @@ from tracemap.machine.code import instructions_of, loops_of
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.machine.lines import NO_LINES, OpLines
+from tracemap.machine.symbols import function_symbols
 from tracemap.machine.unplaced import code_of_ops
 from tracemap.measurements.callgrind import CallgrindCounts
 from tracemap.measurements.model import SAMPLES, STAND_INS, STEP_METRICS
@@ -63,13 +64,16 @@ class SimulatedSteps:
         return replace(self, lines=left, program=max(0, self.program - other.program))
 
 
-def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf) -> SimulatedSteps:
+def simulated_steps(
+    counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf, own_functions: Collection[str] = ()
+) -> SimulatedSteps:
     """Bring counts by instruction to kernels and lines.
 
     Args:
         counts: of the objects `images`.
         images: the executables by the names that the counts call them.
         lines_of: of those of their functions that are kernels.
+        own_functions: the names of functions that stand in for nothing, for the timed kernels call them, too.
 
     Raises:
         RunInvalid: an event is missing.
@@ -81,13 +85,20 @@ def simulated_steps(counts: CallgrindCounts, images: Mapping[str, Image], lines_
     # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
     called = [call for call in counts.calls if (call.target_object, call.target) not in at]
     costs = [(key, (*picked(values), 0)) for key, values in counts.costs.items()]
-    costs += [((call.object, call.address), (*picked(call.costs), call.costs[order[0]])) for call in called]
+    own = {(name, each.low) for name, image in images.items() for each in _named(image, own_functions)}
+    for call in called:
+        stands_in = 0 if (call.target_object, call.target) in own else call.costs[order[0]]
+        costs.append(((call.object, call.address), (*picked(call.costs), stands_in)))
     found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for key, values in costs:
         if key in at:
             found[at[key]].update(dict(enumerate(values)))
     lines = {key: tuple(found[key][number] for number in range(len(EVENTS) + 1)) for key in sorted(found)}
     return SimulatedSteps(lines, counts.totals[order[0]], counts.caches)
+
+
+def _named(image: Image, names: Collection[str]) -> Iterator[CodeFunction]:
+    return (function for function in function_symbols(image) if function.name in names) if names else iter(())
 
 
 def _index_of(events: Sequence[str], event: str) -> int:

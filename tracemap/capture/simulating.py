@@ -74,7 +74,8 @@ class CacheSimulation:
     """What to simulate.
 
     `module` is the bundle's, compiled for valgrind, and `build` says for what; `lines_of` has for each kernel of it the
-    lines of its text that are of ops; `load_time`: some kernels run when the module is loaded, which is taken off.
+    lines of its text that are of ops; `load_time`: some kernels run when the module is loaded, which is taken off;
+    `own_functions`: the names of what the kernels of the bundle's own module call.
     """
 
     module: Path
@@ -82,6 +83,7 @@ class CacheSimulation:
     geometry: Geometry
     lines_of: LinesOf
     load_time: bool
+    own_functions: frozenset[str]
 
 
 def check_device(device: str) -> None:
@@ -186,14 +188,17 @@ def _simulated(
             *(cache.flag for cache in simulation.geometry.caches),
         ]
         steady = [sys.executable, "-I", "-S", str(_STEADY), str(valgrind.program), *options, *command]
-        ending = run_benchmark(steady, {_PRESERVE: str(folder), "TMPDIR": str(folder)}, clock.watch)
+        # What kernels call is found when they are loaded: by default the dynamic linker looks for it in the first call.
+        variables = {_PRESERVE: str(folder), "TMPDIR": str(folder), "LD_BIND_NOW": "1"}
+        ending = run_benchmark(steady, variables, clock.watch)
         if clock.stuck:
             raise ProgramFailed(
                 f"under valgrind {valgrind.version} the program did nothing for {_STUCK_S} s, and was ended"
             )
         ending.check(f"the program under valgrind {valgrind.version}")
         images = {str(path): read_image(path) for path in sorted(folder.glob("*.so")) if path.stat().st_size}
-        return simulated_steps(read_callgrind(folder / _COUNTS, images), images, simulation.lines_of)
+        counts = read_callgrind(folder / _COUNTS, images)
+        return simulated_steps(counts, images, simulation.lines_of, simulation.own_functions)
 
 
 # ---- into the run

@@ -66,6 +66,8 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
     from tracemap.capture.geometry import geometry
     from tracemap.capture.simulating import CacheSimulation, find_valgrind
     from tracemap.graph.frames import frames_of
+    from tracemap.machine.images import read_images
+    from tracemap.machine.linked import linked_functions
     from tracemap.mapping.compiler.simulated import build_simulated
 
     caches, valgrind = geometry(options.cache_geometry), find_valgrind()
@@ -76,7 +78,8 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
             module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
         lines_of = {kernel.name: frames_of(bundle.graph, kernel).op_lines for kernel in bundle.graph.kernels}
         load_time = any(site.initializer for site in bundle.graph.sites)
-        yield CacheSimulation(module.path, module.build, caches, lines_of, load_time)
+        own = {each.name for image in read_images(bundle.module_path) for each in linked_functions(image)}
+        yield CacheSimulation(module.path, module.build, caches, lines_of, load_time, frozenset(own))
 
 
 def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[Reservation]:
