@@ -184,3 +184,12 @@ def test_code_of_the_models_own_stands_in_for_nothing(own: Path, tmp_path: Path)
         assert other == pytest.approx(waves, rel=0.1)
     assert added < waves / 10
     assert "Ir_stand_in" not in {metric["name"] for metric in made["metrics"]}
+
+
+def test_what_an_object_computes_has_no_reference(own: Path) -> None:
+    made = json_cli("bench", own, "--repetitions", "1", "--min-time", "1")
+    found = {kernel["kernel"]: kernel["verification"] for kernel in made["kernels"]}
+    assert found.pop("main_dispatch_0_elementwise_65536_f32")["status"] == "SUCCESS"
+    assert {each["status"] for each in found.values()} == {"NOT_VERIFIED"}
+    assert found["waving"]["reason"] == "it calls code of the model's own: tm_waves"
+    assert all(kernel["time_ns"]["median"] > 0 for kernel in made["kernels"])

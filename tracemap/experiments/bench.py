@@ -17,7 +17,7 @@ from tracemap.experiments.job import Answer, Call, Job, written_path
 from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
 from tracemap.experiments.outcomes import NOT_RUN, Outcome, shared_out, spread_of, together
 from tracemap.experiments.plain import Plain
-from tracemap.experiments.reference.elements import SURPRISES, UNDEFINED, not_computed
+from tracemap.experiments.reference.elements import OWN_CODE, SURPRISES, UNDEFINED, not_computed
 from tracemap.experiments.running import Ended, run_job
 from tracemap.experiments.verifying import NOT_FINITE, changed, judged
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
@@ -291,7 +291,7 @@ def _has_no_reference(outcome: Outcome) -> bool:
     """Whether numpy could not compute a kernel that came to its end, and that has one result."""
     found = outcome.verification
     unknown = found.status is Status.NOT_VERIFIED and found.reference is UNKNOWN and found is not _UNASKED
-    return unknown and not outcome.ended and not found.reason.startswith(UNDEFINED)
+    return unknown and not outcome.ended and not found.reason.startswith((OWN_CODE, UNDEFINED))
 
 
 def _not_verified(reason: str) -> Verification:

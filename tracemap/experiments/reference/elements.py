@@ -23,6 +23,7 @@ class NotEvaluated(ValueError):
 
 
 UNDEFINED: Final = "undefined: "
+OWN_CODE: Final = "it calls code of the model's own: "
 """Begins the message of a `NotEvaluated` that says that made-up numbers lead to no one result, whoever computes it."""
 
 SURPRISES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)

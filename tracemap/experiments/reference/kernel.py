@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.experiments.reference.elements import (
     EPSILON,
+    OWN_CODE,
     Array,
     NotEvaluated,
     from_memory,
@@ -23,7 +24,7 @@ from tracemap.experiments.reference.memory import Memory, View
 from tracemap.experiments.reference.scalars import evaluate
 from tracemap.experiments.reference.structured import Reduction, evaluate_structured
 from tracemap.experiments.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, STORE
-from tracemap.ir.parsing import Operation, Value, nested, walk
+from tracemap.ir.parsing import Operation, Value, nested, symbol_path, walk
 from tracemap.ir.resources import Blobs
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ _EXACT: Final = {"arith.constant", "arith.extf", "arith.select"}
 """Operations on floats that round nothing."""
 
 
+_CALL: Final = "func.call"
+_METADATA: Final = "iree_codegen.extract_strided_metadata"
+"""What tells of a view where it begins and how it lies."""
+
+
 class KernelFunction:
     """A kernel's function, called with some push constants."""
 
@@ -109,6 +115,9 @@ class KernelFunction:
             NotEvaluated: it does something that has no reference.
         """
         state = _State(self._constants, memory, self._blobs)
+        called = [symbol_path(each.attributes["callee"])[0] for each in walk(self._function) if each.name == _CALL]
+        if called:
+            raise NotEvaluated(f"{OWN_CODE}{', '.join(dict.fromkeys(called))}")
         for operation in nested(self._function):
             state.step(operation)
         return Computed(tuple(state.stored), self._precision(state))
@@ -146,8 +155,10 @@ def _access(value: Value, view: View) -> Access:
     while waiting:
         for use in waiting.pop().uses:
             owner = use.owner.operation
-            if owner.name in ADDRESSES:
+            if owner.name in ADDRESSES or owner.name == _METADATA:
                 waiting += list(owner.results)
+            elif owner.name == _CALL:  # what is called may do anything with it
+                loaded = stored = True
             elif owner.name in (STORE, "iree_linalg_ext.map_store") and use.operand_number == 1:
                 stored = True
             else:
