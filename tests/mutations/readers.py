@@ -171,6 +171,8 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
 
     from tracemap.machine.code import innermost, instructions_of, loops_of
     from tracemap.machine.images import kernel_images, read_images
+    from tracemap.machine.linked import linked_functions, spots_at
+    from tracemap.machine.symbols import NOWHERE
 
     images = read_images(folder / inputs.SMALL_MODULE)
     for image in images:
@@ -180,7 +182,8 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
             loops = loops_of(instructions)
             for instruction in instructions[:50]:
                 innermost(loops, instruction.address)
-        image.functions_at(np.array([0, 1 << 40], dtype=np.int64))
+        middles = [(function.low + function.high) // 2 for function in linked_functions(image)]
+        spots_at(image, np.array([NOWHERE, 0, 1 << 40, *middles], dtype=np.int64))
 
 
 def changed_head(data: bytes, dice: random.Random) -> bytes:

@@ -63,13 +63,13 @@ def spots_at(image: Image, addresses: npt.NDArray[np.int64]) -> Spots:
     calls, shared = _calls(image, linked), dict[str, tuple[str, ...]]()
     for function in linked:
         inside = np.flatnonzero((addresses >= function.low) & (addresses < function.high))
-        callers = sorted({caller for caller, _ in calls.get(function.low, ())})
-        if not len(inside) or not callers:
+        callers = calls.get(function.low, set())
+        if not (len(inside) and callers):
             continue
-        at = {line for _, line in calls[function.low]}
-        name = callers[0] if len(callers) == 1 else function.name
-        if len(callers) > 1:
-            shared[name] = tuple(callers)
+        kernels, at = sorted({kernel for kernel, _ in callers}), {line for _, line in callers}
+        name = kernels[0] if len(kernels) == 1 else function.name
+        if len(kernels) > 1:
+            shared[name] = tuple(kernels)
         if name not in number_of:  # code of several kernels counts by its own name, as that of none of them
             number_of[name] = len(functions)
             functions.append(function)
