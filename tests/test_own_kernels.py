@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,12 @@ from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.hook.compiling import find_compiler
+from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram, HostCall, HostFunction
+from tracemap.locations import CallSite, FileRange
 from tracemap.machine.images import NO_LINE, Image, read_images
 from tracemap.machine.linked import linked_functions, spots_at
 from tracemap.machine.symbols import NOWHERE
+from tracemap.mapping.sites.inlined import inlined_later, with_inlined
 from tracemap.units import UNKNOWN
 
 OWN = ROOT / "tests" / "programs" / "own"
@@ -193,3 +197,49 @@ def test_what_an_object_computes_has_no_reference(own: Path) -> None:
     assert {each["status"] for each in found.values()} == {"NOT_VERIFIED"}
     assert found["waving"]["reason"] == "it calls code of the model's own: tm_waves"
     assert all(kernel["time_ns"]["median"] > 0 for kernel in made["kernels"])
+
+
+def place(line: int) -> FileRange:
+    return FileRange("model.mlir", line, 1, line, 1)
+
+
+def program(dispatches: Sequence[tuple[str, int]], calls: Sequence[tuple[str, str, int, int]]) -> FlowProgram:
+    """A flow phase: dispatches by function and line; calls by function, callee, line and the dispatches before them."""
+    names = dict.fromkeys([*(name for name, _ in dispatches), *(name for name, *_ in calls)])
+    return FlowProgram(
+        kernels=("k",),
+        dispatches=tuple(FlowDispatch(function, place(line), "k") for function, line in dispatches),
+        calls=tuple(HostCall(function, place(line), callee, behind) for function, callee, line, behind in calls),
+        host_ops=(),
+        functions=tuple(HostFunction(name, name == "main", (), ()) for name in names),
+        called_by_initializers=frozenset(),
+    )
+
+
+def test_what_is_inlined_stands_where_it_is_called_in_order() -> None:
+    """`main` dispatches, calls `outer` twice, and dispatches again; `outer` dispatches before it calls `inner`."""
+    flow = program(
+        [("inner", 1), ("outer", 2), ("main", 3), ("main", 4)],
+        [("outer", "inner", 20, 2), ("main", "outer", 30, 3), ("main", "outer", 31, 3)],
+    )
+    assert inlined_later(flow) == {"inner", "outer"}
+    bodies = [DispatchRegion(each.function, each.location, ()) for each in flow.dispatches]
+    found, placed = with_inlined(flow, bodies, {"inner", "outer"})
+    inner = CallSite(place(1), place(20))
+    assert [(each.function, each.location) for each in found.dispatches] == [
+        ("main", place(3)),
+        ("main", CallSite(place(2), place(30))),
+        ("main", CallSite(inner, place(30))),
+        ("main", CallSite(place(2), place(31))),
+        ("main", CallSite(inner, place(31))),
+        ("main", place(4)),
+    ]
+    assert [body and body.location for body in placed] == [each.location for each in found.dispatches]
+    kept, _ = with_inlined(flow, bodies, {"inner"})  # `outer` is still a function of its own
+    assert [each.function for each in kept.dispatches] == ["outer", "outer", "main", "main"]
+
+
+def test_what_calls_itself_and_is_gone_ends() -> None:
+    flow = program([("round", 1), ("main", 2)], [("round", "round", 10, 1), ("main", "round", 11, 1)])
+    found, _ = with_inlined(flow, [None, None], {"round"})
+    assert [each.location for each in found.dispatches] == [CallSite(place(1), place(11)), place(2)]

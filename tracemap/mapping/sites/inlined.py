@@ -34,7 +34,8 @@ def with_inlined(
     Args:
         flow: the phase.
         bodies: of its dispatches.
-        inlined: the names of functions, which call none of one another in a circle.
+        inlined: the names of functions that the next phase has no more. One that calls itself is not followed twice:
+            nothing of it runs.
     """
     placed = _Inliner(flow, tuple(zip(flow.dispatches, bodies, strict=True)), frozenset(inlined)).placed()
     return replace(flow, dispatches=tuple(dispatch for dispatch, _ in placed)), [body for _, body in placed]
@@ -47,22 +48,25 @@ class _Inliner:
     inlined: frozenset[str]
 
     def placed(self) -> list[Placed]:
-        return [*self._of(lambda function: function not in self.inlined)]
+        return [*self._of(lambda function: function not in self.inlined, frozenset())]
 
-    def _of(self, chosen: Callable[[str], bool]) -> Iterator[Placed]:
-        """What functions dispatch, in the order of the text, with what the functions that they call do."""
+    def _of(self, chosen: Callable[[str], bool], within: frozenset[str]) -> Iterator[Placed]:
+        """What functions dispatch, in the order of the text, with what the functions that they call do.
+
+        `within`: the functions that are being inlined.
+        """
         at = 0
         for call in self.flow.calls:
-            if call.callee in self.inlined and chosen(call.function):
+            if call.callee in self.inlined - within and chosen(call.function):
                 yield from self._own(at, call.behind, chosen)
-                yield from self._called(call)
+                yield from self._called(call, within | {call.callee})
                 at = call.behind
         yield from self._own(at, len(self.dispatches), chosen)
 
     def _own(self, first: int, end: int, chosen: Callable[[str], bool]) -> Iterator[Placed]:
         return (placed for placed in self.dispatches[first:end] if chosen(placed[0].function))
 
-    def _called(self, call: HostCall) -> Iterator[Placed]:
+    def _called(self, call: HostCall, within: frozenset[str]) -> Iterator[Placed]:
         at: dict[int, Location] = {}
 
         def moved(location: Location) -> Location:
@@ -73,6 +77,6 @@ class _Inliner:
             inside = tuple(replace(op, location=moved(op.location)) for op in body.body)
             return replace(body, function=call.function, location=moved(body.location), body=inside)
 
-        for dispatch, body in self._of(lambda function: function == call.callee):
+        for dispatch, body in self._of(lambda function: function == call.callee, within):
             here = FlowDispatch(call.function, moved(dispatch.location), dispatch.kernel)
             yield here, None if body is None else body_at(body)
