@@ -182,7 +182,7 @@ def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
 
 
 def test_the_compiler_is_quoted_no_further_than_one_reads(tmp_path: Path) -> None:
-    """A backend that cannot compile this prints each of its kernels several times, and the module."""
+    """A backend that cannot compile this prints each of its kernels several times, and the module, as operations."""
     flags = ("--", "--iree-hal-target-backends=vmvx-inline")
     done = run_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "b.tracemap", *flags)
     assert done.returncode == 2
@@ -191,6 +191,8 @@ def test_the_compiler_is_quoted_no_further_than_one_reads(tmp_path: Path) -> Non
     assert "failed to serialize executable for target backend vmvx-inline" in done.stderr
     assert re.fullmatch(r"… [\d,]+ lines more \[model-invalid\]", last)
     assert len(done.stderr.splitlines()) < 50
+    assert "current operation" not in done.stderr
+    assert not re.search(r'^\s*(%\w+ = )?"\w+\.\w+"', done.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

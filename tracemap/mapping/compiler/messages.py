@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tracemap.toolchain import ended_by
@@ -11,9 +12,11 @@ from tracemap.units import plural
 
 _MAX_LINE = 400
 _MOST_LINES = 40
-"""Of a failure: behind what is wrong, the compiler prints the operations, the whole module among them."""
+"""Of a failure."""
 _NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)")
 _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
+_OPERATION = re.compile(r"\S.*: note: see current operation:")
+_NEXT = re.compile(r"\S.*?: (?:error|warning|note|remark): ")
 _DIAGNOSTIC = re.compile(r"\S.*?: (?:error|warning): |LLVM ERROR: |.*: Assertion `")
 _BY_OTHERS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _BY_LIMITS: Final = frozenset({signal.SIGXFSZ, signal.SIGXCPU})
@@ -26,10 +29,21 @@ def failure(status: int, said: str) -> str:
     if status < 0:
         return _crash(-status, said)
     lines = [_cut(line) for line in said.strip().splitlines() if not _STACK_LINE.match(line)]
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[:_MOST_LINES], f"… {plural(len(lines) - _MOST_LINES, 'line')} more"]
-    words = "\n".join(lines).strip()
+    shown = list(_without_operations(lines))[:_MOST_LINES]
+    if len(shown) < len(lines):
+        shown.append(f"… {plural(len(lines) - len(shown), 'line')} more")
+    words = "\n".join(shown).strip()
     return f"iree-compile failed (status {status}):\n{words or 'it printed nothing'}"
+
+
+def _without_operations(lines: Iterable[str]) -> Iterator[str]:
+    """What is said without the operations that it is said of, the whole module among them, as passes have made them."""
+    left_out = False
+    for line in lines:
+        if _NEXT.match(line):
+            left_out = _OPERATION.match(line) is not None
+        if not left_out:
+            yield line
 
 
 def _crash(number: int, said: str) -> str:
