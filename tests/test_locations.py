@@ -207,6 +207,15 @@ class TestTags:
         chain = parse_location('loc(callsite("tm.op.9" at callsite("tm.op.4" at "tm.op.2")))')
         assert self.tags.callers(chain) == (2, 4)
 
+    def test_what_is_called_in_place_of_an_op_is_the_op(self) -> None:
+        """But what the compiler makes within a function of the model is not the call's."""
+        tags = Tags("tm.op.", {2})
+        assert tags.of(parse_location('loc(callsite("spec.mlir":3:1 at callsite("tm.op.4" at "tm.op.2")))')) == (4,)
+        assert tags.of(parse_location('loc(callsite("spec.mlir":3:1 at callsite(unknown at "tm.op.4")))')) == (4,)
+        assert tags.of(parse_location('loc(callsite(unknown at "tm.op.2"))')) == ()
+        fused = parse_location('loc(fused[callsite("spec.mlir":3:1 at "tm.op.4"), "tm.op.5"])')
+        assert tags.of(fused) == (4, 5)
+
     def test_other_names_are_no_tags(self) -> None:
         assert self.tags.of(parse_location('loc("tm.op.")')) == ()
         assert self.tags.of(parse_location('loc("tm.op.x")')) == ()

@@ -38,7 +38,7 @@ class TagIdentity:
     """By the tags that tracemap put in: exact."""
 
     def __init__(self, tags: Tags, facts: ModelFacts) -> None:
-        self._tags = tags
+        self._tags = Tags(tags.prefix, facts.call_ops)
         self._facts = facts
 
     @property
@@ -78,7 +78,7 @@ class LocationsOfModel(Provenance):
     """
 
     def __init__(self, facts: ModelFacts, file_name: str) -> None:
-        super().__init__()
+        super().__init__(facts.call_ops)
         self._base_name = PurePosixPath(file_name).name
         sharing: dict[Location, list[int]] = {}
         for index in sorted(facts.with_location):

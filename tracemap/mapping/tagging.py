@@ -7,7 +7,7 @@ operation is `<prefix><index>`, fused with the location that the model gave it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from iree.compiler import ir
@@ -23,10 +23,12 @@ class Provenance(ABC):
     """Which operations of the model a location tells of, as indices in pre-order.
 
     Of a call site only the callee side says what an operation is; the caller side tells the call ops that led to it.
-    Where the callee is nothing of the model, the compiler has put a call in place of the op that the caller side names.
+    Where the callee is nothing of the model, and the caller side names an op that is no call, the compiler has put a
+    call in its place. `calls`: the operations that are calls.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Set[int]) -> None:
+        self._calls = calls
         # By identity: parsers hand out one object per distinct location, and hashing a deep one takes longer than
         # walking it. The location is kept beside the answer so that its identity stays its own.
         self._known: dict[int, tuple[Location, tuple[int, ...]]] = {}
@@ -66,7 +68,9 @@ class Provenance(ABC):
                 before = len(found)
                 self._walk(callee, found)
                 if len(found) == before:
-                    self._walk(caller, found)
+                    replaced: list[int] = []
+                    self._walk(caller, replaced)
+                    found += (index for index in replaced if index not in self._calls)
             case Fused(locations=parts):
                 for part in parts:
                     self._walk(part, found)
@@ -90,8 +94,8 @@ class Provenance(ABC):
 class Tags(Provenance):
     """Provenance by the tags of one prefix: exact."""
 
-    def __init__(self, prefix: str) -> None:
-        super().__init__()
+    def __init__(self, prefix: str, calls: Set[int] = frozenset()) -> None:
+        super().__init__(calls)
         self.prefix = prefix
 
     def name(self, index: int) -> str:

@@ -49,7 +49,7 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
     with temporary_folder() as folder:
         bytecode = write_tagged(parsed.module, tags, file_name, folder)
         facts = ModelFacts(describe(parser, parsed))
-        reader = StageReader(parser, tags, facts)
+        reader = StageReader(parser, Tags(tags.prefix, facts.call_ops), facts)
         stages = [reader.stage("", parsed.module, parsed.text, [operation.line for operation in facts.operations])]
         for number, pipeline in enumerate(pipelines, start=1):
             progress(f"running pipeline {number} of {len(pipelines)}")
