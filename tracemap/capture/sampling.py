@@ -96,7 +96,10 @@ def _resolved(
             continue
         spots = spots_at(image, taken["address"][chosen].astype(np.int64))
         own = np.array([numbers.setdefault(f.name, len(numbers)) for f in spots.functions], dtype=np.int64)
-        kernels |= {function.name: spots.kernels_of(function) for function in spots.functions}
+        for function in spots.functions:  # what several executables are linked with may run for kernels of each
+            kernels[function.name] = tuple(
+                dict.fromkeys((*kernels.get(function.name, ()), *spots.kernels_of(function)))
+            )
         inside = spots.numbers >= 0
         kernel[chosen[inside]] = own[spots.numbers[inside]]
         step[chosen[inside]] = spots.lines[inside]

@@ -23,8 +23,9 @@ class NotEvaluated(ValueError):
 
 
 UNDEFINED: Final = "undefined: "
-OWN_CODE: Final = "it calls code of the model's own: "
 """Begins the message of a `NotEvaluated` that says that made-up numbers lead to no one result, whoever computes it."""
+OWN_CODE: Final = "it calls code of the model's own: "
+"""Begins the message of one that says that a part of the kernel is no IR: it is the same however that is compiled."""
 
 SURPRISES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
 """How a reference can end that meets what nobody thought of; it costs this kernel's verification, no other's."""

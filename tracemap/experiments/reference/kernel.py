@@ -69,8 +69,6 @@ _NOT_APPROXIMATED: Final = {
 """Functions that processors compute exactly, or rounded once."""
 _EXACT: Final = {"arith.constant", "arith.extf", "arith.select"}
 """Operations on floats that round nothing."""
-
-
 _CALL: Final = "func.call"
 _METADATA: Final = "iree_codegen.extract_strided_metadata"
 """What tells of a view where it begins and how it lies."""
