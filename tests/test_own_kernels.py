@@ -35,17 +35,21 @@ AS_OBJECT = ("-O2", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-mno-red
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels' object is made for x86-64")
 
 
-@pytest.fixture(scope="session", params=[(), ("-g",)], ids=["bare", "debug"])
-def objects(made: Path, request: pytest.FixtureRequest) -> Path:
-    """The folder with the kernels' object, without and with debug information of its own."""
+def compiled(folder: Path, *flags: str) -> Path:
+    """A folder with the kernels' object."""
     support.need_compiler()
-    folder = made / f"own-objects{len(request.param)}"
     with made_once(folder) as missing:
         if missing:
             folder.mkdir()
-            arguments = (*AS_OBJECT, *request.param, OWN / "kernels.c", "-o", folder / "kernels.o")
+            arguments = (*AS_OBJECT, *flags, OWN / "kernels.c", "-o", folder / "kernels.o")
             subprocess.run([*find_compiler(), *map(str, arguments)], check=True)
     return folder
+
+
+@pytest.fixture(scope="session", params=[(), ("-g",)], ids=["bare", "debug"])
+def objects(made: Path, request: pytest.FixtureRequest) -> Path:
+    """The folder with the kernels' object, without and with debug information of its own."""
+    return compiled(made / f"own-objects{len(request.param)}", *request.param)
 
 
 def built(model: str, objects: Path, *flags: str) -> Path:
@@ -188,6 +192,14 @@ def test_code_of_the_models_own_stands_in_for_nothing(own: Path, tmp_path: Path)
         assert other == pytest.approx(waves, rel=0.1)
     assert added < waves / 10
     assert "Ir_stand_in" not in {metric["name"] for metric in made["metrics"]}
+
+
+def test_a_kernel_is_other_code_where_what_it_calls_is(own: Path, made: Path) -> None:
+    """Its own instructions are the same: a call."""
+    slower = built("model", compiled(made / "own-objects-slower", "-DTURNS=64"))
+    found = {kernel["before"] for kernel in json_cli("diff", own, slower)["kernels"]}
+    assert found == {"waving", "falling", "sharing", "sharing_too"}
+    assert not json_cli("diff", own, own)["kernels"]
 
 
 def test_what_an_object_computes_has_no_reference(own: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tracemap.errors import ModuleInvalid
@@ -92,28 +93,65 @@ _QUERY = "iree_hal_executable_library_query"
 """What a library is asked by; `iree/hal/local/executable_library.h`."""
 
 
+def called_by(image: Image, kernel: CodeFunction) -> tuple[CodeFunction, ...]:
+    """The linked functions that a kernel reaches, by address.
+
+    Raises:
+        ModuleInvalid: the image's tables are damaged.
+    """
+    linked = {function.low: function for function in linked_functions(image)}
+    if not linked or kernel.low in linked:
+        return ()
+    leads_to = _leads_to(image, linked)
+    first = [target for target, _ in _branches(image, kernel, leads_to)]
+    return tuple(linked[low] for low in sorted(_reached(first, _onward(image, linked, leads_to))))
+
+
 def _calls(image: Image, linked: Sequence[CodeFunction]) -> Mapping[int, set[tuple[str, int]]]:
     """The kernels that reach each linked function, by its address, with the lines of the calls in them.
 
     None where kernels stand in the table of symbols too, as those of libraries for the system's own linker do.
     """
-    lows = {function.low for function in linked}
-    kernels = [function for function in image.functions if function.low not in lows]
+    by_low = {function.low: function for function in linked}
+    kernels = [function for function in image.functions if function.low not in by_low]
     if not (linked and kernels):
         return {}
-    leads_to = {low: low for low in lows} | {at: low for at, low in stub_targets(image).items() if low in lows}
-    onward = {function.low: {target for target, _ in _branches(image, function, leads_to)} for function in linked}
+    leads_to = _leads_to(image, by_low)
+    onward = _onward(image, by_low, leads_to)
     found: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for kernel in kernels:
         for target, line in _branches(image, kernel, leads_to):
-            waiting, seen = [target], set[int]()
-            while waiting:
-                low = waiting.pop()
-                if low not in seen:
-                    seen.add(low)
-                    found[low].add((kernel.name, line))
-                    waiting += onward[low]
+            for low in _reached([target], onward):
+                found[low].add((kernel.name, line))
     return found
+
+
+def _onward(
+    image: Image, linked: Mapping[int, CodeFunction], leads_to: Mapping[int, int]
+) -> Callable[[int], frozenset[int]]:
+    """What tells where a linked function leads, by their addresses; the code of each is read once."""
+
+    @cache
+    def onward(low: int) -> frozenset[int]:
+        return frozenset(target for target, _ in _branches(image, linked[low], leads_to))
+
+    return onward
+
+
+def _leads_to(image: Image, linked: Mapping[int, CodeFunction]) -> Mapping[int, int]:
+    """The linked functions by the addresses that are called: their own, and those of their stubs."""
+    return {low: low for low in linked} | {at: low for at, low in stub_targets(image).items() if low in linked}
+
+
+def _reached(first: Sequence[int], onward: Callable[[int], frozenset[int]]) -> set[int]:
+    """The functions that are reached from some, and these, by their addresses."""
+    waiting, seen = list(first), set[int]()
+    while waiting:
+        low = waiting.pop()
+        if low not in seen:
+            seen.add(low)
+            waiting += onward(low)
+    return seen
 
 
 def _branches(image: Image, function: CodeFunction, leads_to: Mapping[int, int]) -> Iterator[tuple[int, int]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from tracemap.errors import ModuleInvalid
 from tracemap.machine.decoding import decoded_texts
 from tracemap.machine.images import CodeFunction, Image, read_images
+from tracemap.machine.linked import called_by
 
 _DATA = re.compile(r"\[rip [+-] (?:0x)?[0-9a-f]+\]|#?0x[0-9a-f]+(?=\])")
 _PLACE = re.compile(r"#?0x([0-9a-f]+)$")
@@ -18,11 +20,17 @@ _PAGES = ("adr", "adrp")
 def placeless(image: Image, function: CodeFunction) -> tuple[str, ...]:
     """The instructions of a function, without where it lies and where its constants and callees do.
 
+    Behind them those of the functions that it reaches in objects which the image was linked with.
+
     Raises:
         ModuleInvalid: as `machine.code.instructions_of`.
     """
-    found = decoded_texts(image, function)
-    return tuple(f"{mnemonic} {_without_place(mnemonic, operands, function)}" for _, _, mnemonic, operands in found)
+    return tuple(text for each in (function, *called_by(image, function)) for text in _own(image, each))
+
+
+def _own(image: Image, function: CodeFunction) -> Iterator[str]:
+    for _, _, mnemonic, operands in decoded_texts(image, function):
+        yield f"{mnemonic} {_without_place(mnemonic, operands, function)}"
 
 
 def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:

@@ -2,9 +2,13 @@
 
 #include <stddef.h>
 
+#ifndef TURNS
+#define TURNS 32
+#endif
+
 static float waved(float value)
 {
-    for (int turn = 0; turn < 32; ++turn)
+    for (int turn = 0; turn < TURNS; ++turn)
         value = value * 0.5f + 1.0f;
     return value;
 }
