@@ -26,14 +26,11 @@ def added_kernels(text: str, known: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name not in known))
 
 
-_FUNCTION = re.compile(rf"^  util\.func (?:public |private )?{SYMBOL}", re.MULTILINE)
+_FUNCTION = re.compile(rf"^ *util\.func (?:public |private )?{SYMBOL}", re.MULTILINE)
 
 
 def functions_of(text: str) -> frozenset[str]:
-    """The functions of the host program that a phase's text still has; the others were inlined where they are called.
-
-    The texts are as IREE prints modules, whose functions stand one level deep.
-    """
+    """The functions of the host program that a phase's text has; none where it is printed in the generic form."""
     return frozenset(plain or unescape(quoted) for quoted, plain in _FUNCTION.findall(text))
 
 

@@ -142,8 +142,8 @@ class Assembly:
     ) -> tuple[FlowProgram, list[DispatchRegion | None]]:
         """The flow phase, and the bodies, with the dispatches of functions at each call that is inlined later."""
         functions = inlined_later(flow)
-        inlined = functions - functions_of(self._dumps.text("stream")) if functions else functions
-        return with_inlined(flow, bodies, inlined) if inlined else (flow, bodies)
+        left = functions_of(self._dumps.text("stream")) if functions else frozenset()
+        return with_inlined(flow, bodies, functions - left) if left else (flow, bodies)
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
         """The flow phase with the kernels and dispatches that the stream phase adds; appends their bodies."""
