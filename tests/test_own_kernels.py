@@ -255,3 +255,56 @@ def test_what_calls_itself_and_is_gone_ends() -> None:
     flow = program([("round", 1), ("main", 2)], [("round", "round", 10, 1), ("main", "round", 11, 1)])
     found, _ = with_inlined(flow, [None, None], {"round"})
     assert [each.location for each in found.dispatches] == [CallSite(place(1), place(11)), place(2)]
+
+
+NEGATED = """
+      %negated = linalg.generic {
+        indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]
+      } ins(%OF : tensor<SIZExf32>) outs(%INTO : tensor<SIZExf32>) {
+      ^bb0(%element: f32, %unused: f32):
+        %less = arith.negf %element : f32
+        linalg.yield %less : f32
+      } -> tensor<SIZExf32>
+"""
+
+
+def negated(of: str, into: str, size: str) -> str:
+    """A part of a program that negates a tensor."""
+    return NEGATED.replace("%OF", f"%{of}").replace("%INTO", f"%{into}").replace("SIZE", size)
+
+
+def test_several_ops_that_a_kernel_stands_in_for_share_its_site(objects: Path, tmp_path: Path) -> None:
+    """The call has the location of the last; the first large sum is needed elsewhere, too, and runs by itself."""
+    spec, model = (tmp_path / name for name in ("spec.mlir", "model.mlir"))
+    text = (OWN / "spec.mlir").read_text(encoding="utf-8")
+    spec.write_text(
+        text.replace(
+            "    } : (!transform.any_op) ->", f"{negated('sum', 'empty', '?')}    }} : (!transform.any_op) ->", 1
+        )
+    )
+    text = (OWN / "replaced.mlir").read_text(encoding="utf-8")
+    model.write_text(
+        text.replace("    %large =", negated("few", "small", "4096") + "    %large =")
+        .replace(
+            "    return %few", negated("many", "large", "1048576").replace("%negated", "%also") + "    return %negated"
+        )
+        .replace("-> (tensor<4096xf32>, ", "-> (tensor<4096xf32>, tensor<1048576xf32>, ")
+        .replace(
+            "return %negated, %many : tensor<4096xf32>, ",
+            "return %negated, %many, %also : tensor<4096xf32>, tensor<1048576xf32>, ",
+        )
+    )
+    flags = (
+        f"--iree-hal-executable-object-search-path={objects}",
+        f"--iree-preprocessing-transform-spec-filename={spec}",
+    )
+    check_cli("build", model, "-o", tmp_path / "m.tracemap", "--", *flags)
+    graph = load(tmp_path / "m.tracemap").graph
+    few, few_negated, many, many_negated = (op for op in graph.ops if op.name == "linalg.generic")
+    by_kernel = [(site.kernel, {member.op for member in site.members}) for site in graph.sites]
+    assert [members for kernel, members in by_kernel if kernel == "doubling"] == [
+        {few.id, few_negated.id},
+        {many_negated.id},
+    ]
+    assert {op.fate for op in (few, few_negated, many, many_negated)} == {Fate.DISPATCHED}
+    assert sum(many.id in members for _, members in by_kernel) == 1

@@ -63,13 +63,15 @@ def _run_wrapped(context: click.Context, options: BuildOptions) -> None:
 
 def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     """Say what was found; `quiet`: standard output belongs to somebody else."""
+    from tracemap.mapping.build import COMPILER_WARNED
     from tracemap.units import plural
 
     graph = bundle.graph
     with_members = sum(1 for site in graph.sites if site.members)
     counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
     tell(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
-    warn(graph.diagnostics)
+    # In somebody else's command the compiler's own words have been passed on.
+    warn(each for each in graph.diagnostics if not quiet or each.slug != COMPILER_WARNED)
     if bundle.has_remarks:
         warn(bundle.remarks().diagnostics)
     (tell if quiet else put)(str(bundle.path))

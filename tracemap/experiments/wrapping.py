@@ -22,9 +22,9 @@ from tracemap.toolchain import find_tool, run_tool
 _NOT_OURS = (
     *("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-"),
     *("--iree-hal-substitute-executable-source", "--iree-hal-substitute-executable-configuration"),
-    "--iree-codegen-tuning-spec-path=",
+    *("--iree-codegen-tuning-spec-path=", "--iree-hal-benchmark-dispatch-repeat-count"),
 )
-"""Flags that write something besides, or change what was changed already."""
+"""Flags that write something besides, change what was changed already, or run each dispatch several times."""
 
 
 def function_name(number: int) -> str:

@@ -6,6 +6,7 @@ Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.m
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 import threading
@@ -145,7 +146,7 @@ def _of_bytecode(data: bytes, context: ir.Context) -> Module:
     """A module of bytecode: how deep it is nested is seen only when it was parsed, in a thread that has room for it."""
 
     def parsed() -> Module | None:
-        module = ir.Module.parse(data, context)
+        module = _parsed_where_it_lies_right(data, context)
         if _is_shallow(module):
             return module
         _take_apart(module)  # here, as that needs the room too
@@ -160,6 +161,27 @@ def _of_bytecode(data: bytes, context: ir.Context) -> Module:
     if module is None:
         raise ModelInvalid(f"{TOO_DEEP} to be read: more than {MOST_BRACES} regions within one another")
     return module
+
+
+def _parsed_where_it_lies_right(data: bytes, context: ir.Context) -> Module:
+    """A module of bytecode, whose blobs may want an alignment that Python's bytes do not have, but a file's have."""
+    try:
+        return ir.Module.parse(data, context)
+    except ir.MLIRError as error:
+        if not _OF_ALIGNMENT.search(str(error)):
+            raise
+        file = os.memfd_create("bytecode")
+        try:
+            with os.fdopen(file, "wb", closefd=False) as stream:
+                stream.write(data)
+            return ir.Module.parseFile(f"/proc/self/fd/{file}", context)
+        except ir.MLIRError:
+            raise error from None  # which names no file that nobody knows
+        finally:
+            os.close(file)
+
+
+_OF_ALIGNMENT = re.compile("section alignment|trailing bytes in resource entry")
 
 
 def _is_shallow(module: Module) -> bool:

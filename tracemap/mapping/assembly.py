@@ -15,7 +15,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.functions import Argument, Function
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
-from tracemap.graph.ops import Frame, Op, OpId, Part
+from tracemap.graph.ops import SOURCE, Frame, Op, OpId, Part
 from tracemap.graph.program import Kernel, Site, Transfer
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_served
 from tracemap.ir.hal import read_hal
@@ -38,6 +38,7 @@ from tracemap.mapping.sites.inlined import inlined_later, with_inlined
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.products import Misplaced, with_own_products
+from tracemap.mapping.sites.replaced import add_replaced
 from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import find_schedules, find_transfers
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
@@ -179,6 +180,7 @@ class Assembly:
             served = read_served(self._parser, module, (ordinal for _, ordinal in empty.values()))
             for place, (body, ordinal) in empty.items():
                 sites[place] = builder.with_served(sites[place], body, served[ordinal])
+        sites = add_replaced(sites, bodies, self._facts, self._dumps.is_gone_early)
         stand_ins = find_stand_ins(sites, bodies, self._workers, self._facts)
         meant = replace_stand_ins(sites, stand_ins, self._facts)
         found = add_absorbed(give_to_moves(meant, bodies, self._facts), bodies, self._workers, self._facts)
@@ -249,6 +251,10 @@ class _DumpReader:
             self.survival.add(phase, self._identity.located(text))
         return text
 
+    def is_gone_early(self, index: int) -> bool:
+        """Whether an op is located in no phase from preprocessing on, as far as they were read."""
+        return self.survival.last_phase(index) in (SOURCE, "input", "abi")
+
     def module(self, phase: str) -> Module:
         """The dump of a phase, parsed."""
         text = self.text(phase)
@@ -301,7 +307,7 @@ def _cut_locations(count: int) -> Iterator[Diagnostic]:
 def _missing_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> Iterator[Diagnostic]:
     without = sites_without_steps(kernels, sites)
     if without:
-        text = f"{plural(without, 'site')} have members of which no step of their kernel is known to be"
+        text = f"{plural(without, 'site')} with members of which no step of the kernel is known to be"
         yield Diagnostic("steps-unknown", text)
 
 

@@ -24,12 +24,13 @@ from tracemap.ir.nesting import TOO_DEEP
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
+from tracemap.mapping.compiler.messages import warnings_in
 from tracemap.mapping.compiler.remarks import SaidRemark
 from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, plural
 
 
 def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> Bundle:
@@ -48,6 +49,20 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
     request.check_parameters()
     with temporary_folder() as folder:
         return _Build(request, compiler, folder, progress, hear).run()
+
+
+COMPILER_WARNED: Final = "compiler-warned"
+"""What a map says where the compiler warned of something."""
+_MOST_WARNINGS = 5
+
+
+def _warned(said: str) -> Iterator[Diagnostic]:
+    """What the compiler warned of: kernels to be substituted that are not there, say, or code for any processor."""
+    found = warnings_in(said)
+    for text in found[:_MOST_WARNINGS]:
+        yield Diagnostic(COMPILER_WARNED, f"iree-compile: {text}")
+    if len(found) > _MOST_WARNINGS:
+        yield Diagnostic(COMPILER_WARNED, f"iree-compile: {plural(len(found) - _MOST_WARNINGS, 'warning')} more")
 
 
 class _Build:
@@ -76,7 +91,9 @@ class _Build:
         with Compilation(self._compiler, bytecode, self._folder, constants=constants, remarks=remarks) as compilation:
             self._progress("compiling")
             graph, texts = self._graph(parsed, tags, compilation)
-            self._hear(compilation.wait())
+            said = compilation.wait()
+            self._hear(said)
+            graph = structs.replace(graph, diagnostics=(*graph.diagnostics, *_warned(said)))
             self._progress("writing the bundle")
             documents: dict[str, Document] = {COMPILED_NAME: compilation.took()}
             if remarks:

@@ -6,6 +6,7 @@ operation is `<prefix><index>`, fused with the location that the model gave it.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -16,7 +17,8 @@ from tracemap.ir.parsing import MlirParser, Module, walk
 from tracemap.ir.source import TEXT_FILE
 from tracemap.locations import CallSite, FileRange, Fused, Location, Name, parse_location
 
-_PREFIX = "tm.op."
+_LETTERS = 8
+"""Of the model's SHA-256."""
 
 
 class Provenance(ABC):
@@ -111,12 +113,16 @@ class Tags(Provenance):
 
 
 def unused_prefix(model: bytes) -> str:
-    """A prefix for tags that the model does not contain itself, so that none of its names can pass for a tag."""
-    prefix = _PREFIX
+    """A prefix for tags that is the model's own, and that it does not contain, so that none of its names can be a tag.
+
+    Tags stand in what the compiler dumps for the user, too, and may come back with it
+    (`--iree-hal-substitute-executable-source`): those of another model, or of this one before it was changed, must not
+    be taken for this one's.
+    """
+    content = hashlib.sha256(model).hexdigest()
     number = 0
-    while prefix.encode() in model:
+    while (prefix := f"tm{number or ''}.{content[:_LETTERS]}.op.").encode() in model:
         number += 1
-        prefix = f"tm{number}.op."
     return prefix
 
 

@@ -28,6 +28,8 @@ CONFIGURED = "executable-configurations"
 """The phase after which kernels are final but for the generation of their code."""
 BESIDES = ("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-")
 """Beginnings of flags that say what is written besides the module."""
+_RELOCATING = tuple(f"--iree-hal-dump-executable-{kind}-to" for kind in ("sources", "configurations", "files"))
+"""Flags with which operations get the places of the dumps for their locations, and nothing tells their ops any more."""
 LINKERS = tuple(f"--iree-llvmcpu-{kind}-linker-path" for kind in ("embedded", "system", "wasm"))
 """Flags that name programs to start."""
 _LAST_OF_FIRST = _NUMBER_OF["stream"]
@@ -81,6 +83,12 @@ class Compiler:
         own = tuple(flag for flag in self.flags if not flag.startswith(BESIDES))
         wanted = (*REMARK_FLAGS, IN_ORDER)
         return Compiler(self.program, (*own, *(flag for flag in wanted if not named(own, flag.split("=", 1)[0]))))
+
+    def for_tracing(self) -> Compiler:
+        """Without the dumps of executables, where they would take the locations away."""
+        if not named(self.flags, *_RELOCATING):
+            return self
+        return Compiler(self.program, tuple(flag for flag in self.flags if not flag.startswith("--iree-hal-dump-")))
 
     @property
     def flags_to_run(self) -> tuple[str, ...]:
@@ -139,7 +147,7 @@ class Compilation:
     in IREE's own attributes, which it holds as text.
 
     Remarks, where they are wanted, are those of a run beside the second one, whose module nobody keeps: the bundle's
-    is compiled as ever.
+    is compiled as ever. So is what makes dumps of executables for the user that would take the locations away.
 
     A context manager: leaving it early ends the compiler.
     """
@@ -152,7 +160,7 @@ class Compilation:
         self.module = folder / "module.vmfb"
         self.configured = folder / "lined.mlir"
         self.no_kernels = ""
-        self._compiler = compiler
+        self._compiler = compiler.for_tracing()
         self._bytecode = bytecode
         self._folder = folder
         self._kernels: tuple[KernelText, ...] = ()
@@ -161,6 +169,7 @@ class Compilation:
         self._runs: list[Run] = []
         self._first = self._run(bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE))
         self._complete: Run | None = self._with_constants() if constants else None
+        self._dumping = self._dumped(compiler) if self._compiler is not compiler else None
         self._second: Run | None = None
         self._wants_remarks = remarks
         self._remarks: Run | None = None
@@ -172,6 +181,12 @@ class Compilation:
         more = (*_CONFIGURE, *(flag for flag in _TEXT if not named(self._compiler.flags, flag)))
         return self._run(self._bytecode, "configured.mlir", more, dumps=False)
 
+    def _dumped(self, compiler: Compiler) -> Run:
+        more = [
+            flag for flag in _PRINTING[:1] if not named(compiler.flags, flag)
+        ]  # ops are known when a dump comes back
+        return self._run(self._bytecode, "dumped.vmfb", more, dumps=False, compiler=compiler)
+
     def _run(
         self, source: Path, target: str, more: Sequence[str], *, dumps: bool = True, compiler: Compiler | None = None
     ) -> Run:
@@ -180,11 +195,8 @@ class Compilation:
             if self._left:
                 raise _Left
             phases = self._folder / f"phases-{target}"
-            run = Run(
-                self._arguments(compiler or self._compiler, source, phases, more, dumps=dumps),
-                self._folder / target,
-                phases,
-            )
+            arguments = self._arguments(compiler or self._compiler, source, phases, more, dumps=dumps)
+            run = Run(arguments, self._folder / target, phases)
             self._runs.append(run)
             return run
 
@@ -323,7 +335,7 @@ class Compilation:
         self._thread.join()
         if self._trouble is not None:
             raise self._trouble
-        runs = [run for run in (self._first, self._second) if run is not None]
+        runs = [run for run in (self._first, self._second, self._dumping) if run is not None]
         for run in runs:
             if run.status != 0:
                 raise ModelInvalid(failure(run.status, run.said))

@@ -63,6 +63,21 @@ def _cut(line: str) -> str:
     return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 1] + "…"
 
 
+def warnings_in(said: str) -> tuple[str, ...]:
+    """What iree-compile warned of though it ended well, a line each; the explanations behind them are left out."""
+    lines = said.splitlines()
+    found = []
+    for number, line in enumerate(lines):
+        if (warning := _WARNING.match(line)) is not None:
+            text = warning["text"].rstrip()
+            more = lines[number + 1].strip() if text.endswith(":") and number + 1 < len(lines) else ""
+            found.append(_cut(f"{text} {more}".strip()))
+    return tuple(dict.fromkeys(found))
+
+
+_WARNING = re.compile(r"(?:\S.*?:\d+:\d+: )?(?:warning|WARNING): (?P<text>.*)")
+
+
 def not_loaded(said: str) -> str:
     """A sentence on the library of transforms that iree-compile went on without, as it ends well then; "": on none."""
     found = _NOT_LOADED.search(said)
