@@ -261,3 +261,36 @@ def test_what_the_host_counts_for_a_place_is_host_work(tmp_path: Path) -> None:
     graph = built_graph(BACKWARDS, tmp_path)
     assert at_line(graph, 12).fate == Fate.HOST
     assert at_line(graph, 13).fate == Fate.DISPATCHED
+
+
+BEFORE_A_RESHAPE = """\
+func.func @main(%x: tensor<1x64x8x8xf32>, %w: tensor<64x8xf32>) -> (tensor<1x64x8x8xf32>, tensor<64x8xf32>) {
+  %zero = arith.constant 0.0 : f32
+  %like = tensor.empty() : tensor<1x64x8x8xf32>
+  %positive = linalg.generic {indexing_maps = [affine_map<(a, b, c, d) -> (a, b, c, d)>, affine_map<(a, b, c, d) -> (a, b, c, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} ins(%x : tensor<1x64x8x8xf32>) outs(%like : tensor<1x64x8x8xf32>) {
+  ^bb0(%element: f32, %unused: f32):
+    %most = arith.maximumf %element, %zero : f32
+    linalg.yield %most : f32
+  } -> tensor<1x64x8x8xf32>
+  %flat = tensor.collapse_shape %positive [[0, 1], [2, 3]] : tensor<1x64x8x8xf32> into tensor<64x64xf32>
+  %into = tensor.empty() : tensor<64x64xf32>
+  %turned = linalg.transpose ins(%flat : tensor<64x64xf32>) outs(%into : tensor<64x64xf32>) permutation = [1, 0]
+  %sums = tensor.empty() : tensor<64x8xf32>
+  %none = linalg.fill ins(%zero : f32) outs(%sums : tensor<64x8xf32>) -> tensor<64x8xf32>
+  %product = linalg.generic {indexing_maps = [affine_map<(i, j, k) -> (i, k)>, affine_map<(i, j, k) -> (k, j)>, affine_map<(i, j, k) -> (i, j)>], iterator_types = ["parallel", "parallel", "reduction"]} ins(%turned, %w : tensor<64x64xf32>, tensor<64x8xf32>) outs(%none : tensor<64x8xf32>) {
+  ^bb0(%left: f32, %right: f32, %sum: f32):
+    %part = arith.mulf %left, %right : f32
+    %more = arith.addf %sum, %part : f32
+    linalg.yield %more : f32
+  } -> tensor<64x8xf32>
+  return %positive, %product : tensor<1x64x8x8xf32>, tensor<64x8xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_a_transpose_that_is_moved_in_front_of_a_reshape_keeps_its_kernel(tmp_path: Path) -> None:
+    """The kernel is located at what is transposed, which has one of its own."""
+    graph = built_graph(BEFORE_A_RESHAPE, tmp_path)
+    positive, turned, product = (at_line(graph, line).id for line in (4, 11, 14))
+    assert [[member.op for member in site.members] for site in graph.sites] == [[positive], [turned], [product]]
+    assert "_transpose_" in graph.sites[1].kernel

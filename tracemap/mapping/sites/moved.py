@@ -3,6 +3,8 @@
 The compiler moves elementwise work to where there is less of it: the logarithm of a broadcast is taken before the
 broadcast. What is left behind it, a kernel that writes each element that it reads to other places, then carries the
 location of the logarithm, which has a kernel of its own. In the model the op that moved the elements stands before.
+Transposes are moved the other way, too, in front of reshapes, and then carry the location of what they move: there the
+op stands behind.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def _given(site: Site, body: Sequence[BodyOp], placed: Set[int], facts: ModelFac
         return site
     elements = stored.pop()
     for member in site.members:
-        for move in _moves_before(facts.operations[member.op.number], elements, facts):
+        operation = facts.operations[member.op.number]
+        for move in (*_moves_before(operation, elements, facts), *_moves_behind(operation, elements, facts)):
             if move.index not in placed and _type_before(move, facts).elements in loaded:
                 return structs.replace(site, members=(_sole_member(move, site, facts),))
     return site
@@ -66,12 +69,30 @@ def _moves_before(operation: SourceOperation, elements: Integer, facts: ModelFac
     """The ops that move elements from which an op is made by work on each element of so many alone, nearest first."""
 
     def makes_as_many(index: int) -> bool:
-        return any(shape_of(result).elements == elements for result in facts.operations[index].results)
+        return _makes(facts.operations[index], elements)
 
     for index in facts.dataflow.behind(operation.index, makes_as_many, _MOST_STEPS):
         before = facts.operations[index]
         if index in facts.moves and _rearranges(before, facts):
             yield before
+
+
+def _moves_behind(operation: SourceOperation, elements: Integer, facts: ModelFacts) -> Iterator[SourceOperation]:
+    """The ops that move elements which are made of an op by work on each element of so many alone, nearest first."""
+    waiting = [operation.index]
+    for each in waiting:  # which grows meanwhile
+        for user in facts.dataflow.users(each):
+            if not isinstance(user, int) or user in waiting or len(waiting) == _MOST_STEPS:
+                continue
+            behind = facts.operations[user]
+            if _makes(behind, elements):
+                waiting.append(user)
+                if user in facts.moves and _rearranges(behind, facts):
+                    yield behind
+
+
+def _makes(operation: SourceOperation, elements: Integer) -> bool:
+    return any(shape_of(result).elements == elements for result in operation.results)
 
 
 def _rearranges(operation: SourceOperation, facts: ModelFacts) -> bool:
