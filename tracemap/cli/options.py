@@ -141,4 +141,5 @@ def _click_type(declared: DeclaredOption) -> click.ParamType[Any]:
     if item is float:
         least_or_above = option.at_least if option.above is None else option.above
         return click.FloatRange(least_or_above, option.at_most, min_open=option.above is not None)
-    return click.STRING if declared.many and not option.split else NAME
+    # Empty, an option that a variable stands for says that there is none: it takes the variable's place.
+    return click.STRING if option.variable or (declared.many and not option.split) else NAME
