@@ -84,7 +84,6 @@ def _resolved(
     import numpy as np
 
     taken = samples.taken
-    numbers: dict[str, int] = {}
     kernels: dict[str, tuple[str, ...]] = {}
     kernel = np.full(len(taken), -1, dtype=np.int64)
     step = np.zeros(len(taken), dtype=np.int64)
@@ -95,11 +94,12 @@ def _resolved(
         if image is None or not len(chosen):
             continue
         spots = spots_at(image, taken["address"][chosen].astype(np.int64))
-        own = np.array([numbers.setdefault(f.name, len(numbers)) for f in spots.functions], dtype=np.int64)
         for function in spots.functions:  # what several executables are linked with may run for kernels of each
             kernels[function.name] = tuple(
                 dict.fromkeys((*kernels.get(function.name, ()), *spots.kernels_of(function)))
             )
+        numbers = {name: number for number, name in enumerate(kernels)}
+        own = np.array([numbers[function.name] for function in spots.functions], dtype=np.int64)
         inside = spots.numbers >= 0
         kernel[chosen[inside]] = own[spots.numbers[inside]]
         step[chosen[inside]] = spots.lines[inside]

@@ -15,14 +15,15 @@ from tracemap.errors import BundleInvalid, ToolFailed
 from tracemap.experiments.job import EXECUTE
 from tracemap.ir.dispatches import Dispatch
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute
-from tracemap.mapping.compiler.compiling import CONFIGURED
+from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED
 from tracemap.mapping.compiler.messages import failure
+from tracemap.mapping.compiler.repeated import REPEAT
 from tracemap.toolchain import find_tool, run_tool
 
 _NOT_OURS = (
-    *("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-"),
+    *BESIDES,
     *("--iree-hal-substitute-executable-source", "--iree-hal-substitute-executable-configuration"),
-    *("--iree-codegen-tuning-spec-path=", "--iree-hal-benchmark-dispatch-repeat-count"),
+    *("--iree-codegen-tuning-spec-path=", REPEAT),
 )
 """Flags that write something besides, change what was changed already, or run each dispatch several times."""
 

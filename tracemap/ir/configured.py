@@ -8,18 +8,16 @@ operations came from is read before.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
-from tracemap.ir.parsing import SYMBOL, MlirParser, Module, Operation, is_file_place, nested, string_attribute
+from tracemap.ir.parsing import MlirParser, Module, Operation, is_file_place, nested, string_attribute, symbols_in
 from tracemap.ir.positions import served
-from tracemap.locations import Location, unescape
+from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
 
-_NAMED = re.compile(SYMBOL)
 _LONGEST_CONSTANT = 16
 """Elements of a constant up to which a kernel's text shows them all."""
 
@@ -124,8 +122,7 @@ def _named_in(text: str, inner: Operation, known: set[str]) -> Iterator[str]:
 
     Without them its text is not valid. `known`: the names of those that are there already, to which these are added.
     """
-    found = [*dict.fromkeys(plain or unescape(quoted) for quoted, plain in _NAMED.findall(text))]
-    wanted = {name for name in found if name not in known}
+    wanted = set(symbols_in(text)) - known
     known |= wanted
     for other in nested(inner) if wanted else ():
         if string_attribute(other, "sym_name") in wanted:

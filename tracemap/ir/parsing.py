@@ -262,7 +262,12 @@ _SYMBOL = re.compile(SYMBOL)
 
 def symbol_path(attribute: Attribute) -> tuple[str, ...]:
     """The names of a symbol reference: `@a::@b` is `("a", "b")`."""
-    return tuple(plain or unescape(quoted) for quoted, plain in _SYMBOL.findall(str(attribute)))
+    return symbols_in(str(attribute))
+
+
+def symbols_in(text: str, where: re.Pattern[str] = _SYMBOL) -> tuple[str, ...]:
+    """The names of the symbols in a text, in order; `where`: a pattern around `SYMBOL`, for those in such places."""
+    return tuple(plain or unescape(quoted) for quoted, plain in where.findall(text))
 
 
 _SCALAR = re.compile(r"tensor<[su]?(i\d+|index)>|index|[su]?i\d+|!torch\.(int|bool|vtensor<\[\],[su]?i\d+>)")

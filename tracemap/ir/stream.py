@@ -14,16 +14,14 @@ from dataclasses import replace
 from tracemap.ir.bodies import BodyOp, read_body
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
 from tracemap.ir.host import walk_hosts
-from tracemap.ir.parsing import SYMBOL, MlirParser, Module, nested, string_attribute, symbol_path, walk
-from tracemap.locations import unescape
+from tracemap.ir.parsing import SYMBOL, MlirParser, Module, nested, string_attribute, symbol_path, symbols_in, walk
 
 _EXPORT = re.compile(rf"\bstream\.executable\.export (?:public |private )?{SYMBOL}")
 
 
 def added_kernels(text: str, known: Collection[str]) -> tuple[str, ...]:
     """The kernels of a stream phase's text that are not among those known, in order."""
-    names = (plain or unescape(quoted) for quoted, plain in _EXPORT.findall(text))
-    return tuple(dict.fromkeys(name for name in names if name not in known))
+    return tuple(dict.fromkeys(name for name in symbols_in(text, _EXPORT) if name not in known))
 
 
 _FUNCTION = re.compile(rf"^ *util\.func (?:public |private )?{SYMBOL}", re.MULTILINE)
@@ -31,7 +29,7 @@ _FUNCTION = re.compile(rf"^ *util\.func (?:public |private )?{SYMBOL}", re.MULTI
 
 def functions_of(text: str) -> frozenset[str]:
     """The functions of the host program that a phase's text has; none where it is printed in the generic form."""
-    return frozenset(plain or unescape(quoted) for quoted, plain in _FUNCTION.findall(text))
+    return frozenset(symbols_in(text, _FUNCTION))
 
 
 def read_added(

@@ -7,6 +7,8 @@ place, be it an empty table at the end of another section: only the place that f
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracemap.errors import ModuleInvalid
@@ -27,10 +29,8 @@ def symbol_places(image: Image) -> dict[str, int]:
     Raises:
         ModuleInvalid: the table of symbols is damaged.
     """
-    try:
+    with _damage_named("symbols"):
         found = set(_symbols(_elf(image)))
-    except Exception as error:  # what damage does to the library's assumptions ends in any kind of error
-        raise ModuleInvalid(f"the table of symbols of its code is damaged ({error!r})") from error
     places: dict[str, int] = {}
     several = {name for name, place in found if places.setdefault(name, place) != place}
     return {name: place for name, place in places.items() if name not in several}
@@ -42,13 +42,10 @@ def function_symbols(image: Image) -> list[CodeFunction]:
     Raises:
         ModuleInvalid: the table is damaged.
     """
-    try:
-        table: Any = _elf(image).get_section_by_name(".symtab")
-        symbols = list(table.iter_symbols()) if table is not None else []
+    with _damage_named("symbols"):
+        symbols = _table_of_symbols(_elf(image))
         found = [each for each in symbols if each["st_info"]["type"] == "STT_FUNC" and each["st_shndx"] != "SHN_UNDEF"]
         ends = [(each.name, int(each["st_value"]), int(each["st_value"]) + int(each["st_size"])) for each in found]
-    except Exception as error:  # as above
-        raise ModuleInvalid(f"the table of symbols of its code is damaged ({error!r})") from error
     return [CodeFunction(name, low, high) for name, low, high in ends if high < _MOST]
 
 
@@ -64,7 +61,7 @@ def stub_targets(image: Image) -> dict[int, int]:
     Raises:
         ModuleInvalid: the tables are damaged.
     """
-    try:
+    with _damage_named("calls"):
         elf = _elf(image)
         table, stubs = elf.get_section_by_name(".rela.plt"), elf.get_section_by_name(".plt")
         if table is None or stubs is None:
@@ -72,9 +69,7 @@ def stub_targets(image: Image) -> dict[int, int]:
         named = elf.get_section(table["sh_link"])
         values = [int(named.get_symbol(each["r_info_sym"])["st_value"]) for each in table.iter_relocations()]
         first = int(stubs["sh_addr"]) + int(stubs["sh_size"]) - _STUB_BYTES * len(values)
-        return {first + _STUB_BYTES * number: value for number, value in enumerate(values) if value}
-    except Exception as error:  # as above
-        raise ModuleInvalid(f"the table of calls of its code is damaged ({error!r})") from error
+    return {first + _STUB_BYTES * number: value for number, value in enumerate(values) if value}
 
 
 _STUB_BYTES = 16
@@ -106,10 +101,22 @@ def _elf(image: Image) -> ELFFile:
     return ELFFile(io.BytesIO(image.data))
 
 
-def _symbols(elf: ELFFile) -> list[tuple[str, int]]:
+@contextmanager
+def _damage_named(table: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # what damage does to the library's assumptions ends in any kind of error
+        raise ModuleInvalid(f"the table of {table} of its code is damaged ({error!r})") from error
+
+
+def _table_of_symbols(elf: ELFFile) -> Iterator[Any]:
     table: Any = elf.get_section_by_name(".symtab")
+    return table.iter_symbols() if table is not None else iter(())
+
+
+def _symbols(elf: ELFFile) -> list[tuple[str, int]]:
     found = []
-    for symbol in table.iter_symbols() if table is not None else ():
+    for symbol in _table_of_symbols(elf):
         number = symbol["st_shndx"]
         if isinstance(number, int) and symbol.name:
             section = elf.get_section(number)

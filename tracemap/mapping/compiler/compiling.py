@@ -26,7 +26,8 @@ _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
 
 CONFIGURED = "executable-configurations"
 """The phase after which kernels are final but for the generation of their code."""
-BESIDES = ("--iree-hal-dump-", "--dump-", "--mlir-print-", "--print-")
+_EXECUTABLE_DUMPS = "--iree-hal-dump-"
+BESIDES = (_EXECUTABLE_DUMPS, "--dump-", "--mlir-print-", "--print-")
 """Beginnings of flags that say what is written besides the module."""
 _RELOCATING = tuple(f"--iree-hal-dump-executable-{kind}-to" for kind in ("sources", "configurations", "files"))
 """Flags with which operations get the places of the dumps for their locations, and nothing tells their ops any more."""
@@ -37,11 +38,8 @@ _LAST_OF_FIRST = _NUMBER_OF["stream"]
 
 _OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
 _TUNING_SPEC = "--iree-codegen-tuning-spec-path"
-_PRINTING = (
-    "--mlir-print-debuginfo",
-    "--mlir-elide-elementsattrs-if-larger=16",
-    "--mlir-elide-resource-strings-if-larger=16",
-)
+_LOCATED = "--mlir-print-debuginfo"
+_PRINTING = (_LOCATED, "--mlir-elide-elementsattrs-if-larger=16", "--mlir-elide-resource-strings-if-larger=16")
 _POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 
 
@@ -81,14 +79,17 @@ class Compiler:
     def for_remarks(self) -> Compiler:
         """With remarks, and without the user's flags for what is written besides the module."""
         own = tuple(flag for flag in self.flags if not flag.startswith(BESIDES))
-        wanted = (*REMARK_FLAGS, IN_ORDER)
-        return Compiler(self.program, (*own, *(flag for flag in wanted if not named(own, flag.split("=", 1)[0]))))
+        return Compiler(self.program, (*own, *self.lacking(*REMARK_FLAGS, IN_ORDER)))
+
+    def lacking(self, *wanted: str) -> tuple[str, ...]:
+        """Those of some flags that are not given already, be it with other values."""
+        return tuple(flag for flag in wanted if not named(self.flags, flag.split("=", 1)[0]))
 
     def for_tracing(self) -> Compiler:
         """Without the dumps of executables, where they would take the locations away."""
         if not named(self.flags, *_RELOCATING):
             return self
-        return Compiler(self.program, tuple(flag for flag in self.flags if not flag.startswith("--iree-hal-dump-")))
+        return Compiler(self.program, tuple(flag for flag in self.flags if not flag.startswith(_EXECUTABLE_DUMPS)))
 
     @property
     def flags_to_run(self) -> tuple[str, ...]:
@@ -102,8 +103,7 @@ class Compiler:
 
     def with_printing(self) -> tuple[str, ...]:
         """The flags to run it with, and those that make dumps complete and small, unless they are given already."""
-        own = [flag for flag in _PRINTING if not named(self.flags, flag.split("=", 1)[0])]
-        return (*self.flags_to_run, *own)
+        return (*self.flags_to_run, *self.lacking(*_PRINTING))
 
 
 class Phases(Protocol):
@@ -127,7 +127,7 @@ class Phases(Protocol):
 _CONFIGURE = (f"--compile-to={CONFIGURED}",)
 _GENERATE = (f"--compile-from={CONFIGURED}",)
 _BYTECODE = ("--emit-mlir-bytecode",)
-_TEXT = ("--mlir-print-debuginfo", "--mlir-print-op-generic")
+_GENERIC = "--mlir-print-op-generic"
 _CONSTANT = b"dense_resource<"
 """In bytecode only where a constant is held as text, be it that its data was taken out or is kept elsewhere."""
 
@@ -178,13 +178,11 @@ class Compilation:
         self._thread.start()
 
     def _with_constants(self) -> Run:
-        more = (*_CONFIGURE, *(flag for flag in _TEXT if not named(self._compiler.flags, flag)))
+        more = (*_CONFIGURE, *self._compiler.lacking(_LOCATED, _GENERIC))
         return self._run(self._bytecode, "configured.mlir", more, dumps=False)
 
     def _dumped(self, compiler: Compiler) -> Run:
-        more = [
-            flag for flag in _PRINTING[:1] if not named(compiler.flags, flag)
-        ]  # ops are known when a dump comes back
+        more = compiler.lacking(_LOCATED)  # so that the ops are known when a dump comes back
         return self._run(self._bytecode, "dumped.vmfb", more, dumps=False, compiler=compiler)
 
     def _run(

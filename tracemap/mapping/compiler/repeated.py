@@ -15,7 +15,7 @@ from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS
 from tracemap.mapping.compiler.messages import failure
 from tracemap.toolchain import find_tool, run_tool
 
-_REPEAT: Final = "--iree-hal-benchmark-dispatch-repeat-count"
+REPEAT: Final = "--iree-hal-benchmark-dispatch-repeat-count"
 
 
 def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count: int) -> Path:
@@ -33,8 +33,8 @@ def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count:
     """
     source, target = folder / "configured.mlir", folder / "repeated.vmfb"
     source.write_bytes(configured)
-    own = [flag for flag in flags if not flag.startswith((*BESIDES, *LINKERS, _REPEAT))]
-    ours = [f"--compile-from={CONFIGURED}", f"{_REPEAT}={count}", "-o", str(target)]
+    own = [flag for flag in flags if not flag.startswith((*BESIDES, *LINKERS, REPEAT))]
+    ours = [f"--compile-from={CONFIGURED}", f"{REPEAT}={count}", "-o", str(target)]
     done = run_tool([find_tool("iree-compile"), source, *own, *ours])
     if done.returncode != 0:
         raise ToolFailed(f"the kernels cannot be compiled again: {failure(done.returncode, done.stderr)}")

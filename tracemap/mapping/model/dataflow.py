@@ -62,12 +62,11 @@ class Dataflow:
 
     def behind(self, index: int, through: Callable[[int], bool], most: int) -> Iterator[int]:
         """The ops from which an op is made through ops of one kind alone, nearest first; less than `most` of them."""
-        waiting = [index]
-        for each in waiting:  # which grows meanwhile
-            for maker in self.makers(each):
-                if maker not in waiting and len(waiting) < most and through(maker):
-                    waiting.append(maker)
-                    yield maker
+        return _nearest_first(index, self.makers, through, most)
+
+    def ahead(self, index: int, through: Callable[[int], bool], most: int) -> Iterator[int]:
+        """The ops that are made of an op in the same way."""
+        return _nearest_first(index, self.users, through, most)
 
     def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
         """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
@@ -171,6 +170,17 @@ class Dataflow:
         if operation.name.endswith(HANDS_BACK):
             return False
         return not operation.results and not is_call(operation)
+
+
+def _nearest_first(
+    index: int, next_to: Callable[[int], Iterable[Node]], through: Callable[[int], bool], most: int
+) -> Iterator[int]:
+    waiting = [index]
+    for each in waiting:  # which grows meanwhile
+        for node in next_to(each):
+            if isinstance(node, int) and node not in waiting and len(waiting) < most and through(node):
+                waiting.append(node)
+                yield node
 
 
 def _order(node: Node) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from tracemap.mapping.sites.paths import path_to
 from tracemap.units import UNKNOWN, Integer
 
 _MOST_STEPS = 32
-"""How many ops before a member are looked at for the one that moves."""
+"""How many ops before or behind a member are looked at for the one that moves."""
 
 
 def give_to_moves(
@@ -58,41 +58,26 @@ def _given(site: Site, body: Sequence[BodyOp], placed: Set[int], facts: ModelFac
         return site
     elements = stored.pop()
     for member in site.members:
-        operation = facts.operations[member.op.number]
-        for move in (*_moves_before(operation, elements, facts), *_moves_behind(operation, elements, facts)):
+        for move in _moves_around(facts.operations[member.op.number], elements, facts):
             if move.index not in placed and _type_before(move, facts).elements in loaded:
                 return structs.replace(site, members=(_sole_member(move, site, facts),))
     return site
 
 
-def _moves_before(operation: SourceOperation, elements: Integer, facts: ModelFacts) -> Iterator[SourceOperation]:
-    """The ops that move elements from which an op is made by work on each element of so many alone, nearest first."""
+def _moves_around(operation: SourceOperation, elements: Integer, facts: ModelFacts) -> Iterator[SourceOperation]:
+    """The ops that move elements between which and an op there is work on each element of so many alone.
+
+    Those before it, nearest first, then those behind it.
+    """
 
     def makes_as_many(index: int) -> bool:
-        return _makes(facts.operations[index], elements)
+        return any(shape_of(result).elements == elements for result in facts.operations[index].results)
 
-    for index in facts.dataflow.behind(operation.index, makes_as_many, _MOST_STEPS):
-        before = facts.operations[index]
-        if index in facts.moves and _rearranges(before, facts):
-            yield before
-
-
-def _moves_behind(operation: SourceOperation, elements: Integer, facts: ModelFacts) -> Iterator[SourceOperation]:
-    """The ops that move elements which are made of an op by work on each element of so many alone, nearest first."""
-    waiting = [operation.index]
-    for each in waiting:  # which grows meanwhile
-        for user in facts.dataflow.users(each):
-            if not isinstance(user, int) or user in waiting or len(waiting) == _MOST_STEPS:
-                continue
-            behind = facts.operations[user]
-            if _makes(behind, elements):
-                waiting.append(user)
-                if user in facts.moves and _rearranges(behind, facts):
-                    yield behind
-
-
-def _makes(operation: SourceOperation, elements: Integer) -> bool:
-    return any(shape_of(result).elements == elements for result in operation.results)
+    for along in (facts.dataflow.behind, facts.dataflow.ahead):
+        for index in along(operation.index, makes_as_many, _MOST_STEPS):
+            found = facts.operations[index]
+            if index in facts.moves and _rearranges(found, facts):
+                yield found
 
 
 def _rearranges(operation: SourceOperation, facts: ModelFacts) -> bool:
