@@ -44,6 +44,7 @@ REPORT = "dispatches.jsonl"
 REPORTED_EVENTS = "events.jsonl"
 SAMPLES_OF_PERF = ("perf-script.txt", "perf-script-callers.txt")
 ZONES = ("tracy-zones.csv", "tracy-each-zone.csv")
+LAUNCHES = ("ncu-output.csv", "ncu-raw.csv", "nsys-trace.csv")
 STOPS = "stops"
 STORE = "store"
 STORED = ("night20.parquet", "night21.parquet")
@@ -165,7 +166,7 @@ def _make_texts(folder: Path) -> None:
     row = {"name": "f", "run_type": "iteration", "iterations": 7, "real_time": 1.5, "time_unit": "us"}
     report = {"context": {"date": "now"}, "benchmarks": [row, {"run_type": "aggregate", "real_time": 2}]}
     (folder / BENCHMARK).write_text(json.dumps(report), encoding="utf-8")
-    for name in (*ZONES, *SAMPLES_OF_PERF):
+    for name in (*ZONES, *LAUNCHES, *SAMPLES_OF_PERF):
         shutil.copy(ROOT / "tests" / "programs" / "foreign" / name, folder / name)
     (folder / STOPS).write_bytes(struct.pack("<16q", *range(100, 1300, 100), 0, 0, 0, 0))
 

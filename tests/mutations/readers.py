@@ -422,7 +422,7 @@ READERS: dict[str, Reader] = {
         Reader("hook-csv-run", ((inputs.HOOK_CSV, changed_csv),), _read_calls_of_kernel),
         *(
             Reader(name.removesuffix(".csv"), ((name, changed_csv), (name, changed_lines)), partial(_read_run, name))
-            for name in inputs.ZONES
+            for name in (*inputs.ZONES, *inputs.LAUNCHES)
         ),
         *(
             Reader(name.removesuffix(".txt"), ((name, changed_lines), (name, changed_words)), partial(_read_run, name))

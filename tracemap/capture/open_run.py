@@ -15,6 +15,9 @@ from tracemap.errors import RunEmpty, RunInvalid, ToolFailed, TracemapError, Usa
 from tracemap.inputs import copy_given, is_file, said_of
 from tracemap.measurements.foreign.google_benchmark import read_google_benchmark
 from tracemap.measurements.foreign.hook_csv import read_hook_csv
+from tracemap.measurements.foreign.nsight import NsightTable
+from tracemap.measurements.foreign.nsight_compute import read_nsight_compute
+from tracemap.measurements.foreign.nsight_systems import read_nsight_sums, read_nsight_trace
 from tracemap.measurements.foreign.perf_script import read_perf_script
 from tracemap.measurements.foreign.profile_reports import read_report
 from tracemap.measurements.foreign.recognising import Form, form_of
@@ -139,6 +142,10 @@ def _reader(form: Form, dispatch: str) -> _Reader:
         Form.TRACY_OF_GPU: partial(read_tracy, zones=Zones.OF_GPU),
         Form.PERF_SCRIPT: read_perf_script,
         Form.GOOGLE_BENCHMARK: read_google_benchmark,
+        Form.NSIGHT_TRACE: read_nsight_trace,
+        Form.NSIGHT_SUMS: read_nsight_sums,
+        Form.NSIGHT_DETAILS: partial(read_nsight_compute, page=NsightTable.DETAILS),
+        Form.NSIGHT_RAW: partial(read_nsight_compute, page=NsightTable.RAW),
     }
     return readers[form]
 

@@ -5,6 +5,8 @@ What one record names is in the same graph: `graph.references` refuses a map in 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Final, Literal
@@ -91,6 +93,17 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
     def kernel_by_name(self) -> Mapping[str, Kernel]:
         """Kernels by name."""
         return {kernel.name: kernel for kernel in self.kernels}
+
+    @cached_property
+    def kernel_of_entry(self) -> Mapping[str, str]:
+        """The names of kernels by those that their code has: PTX knows no `$`, say, and has `_` in its place.
+
+        A name that is no other kernel's own and that two would have tells neither.
+        """
+        plain = [re.sub("[^A-Za-z0-9_]", "_", kernel.name) for kernel in self.kernels]
+        count = Counter(plain)
+        found = {entry: kernel.name for entry, kernel in zip(plain, self.kernels, strict=True) if count[entry] == 1}
+        return found | {kernel.name: kernel.name for kernel in self.kernels}
 
     @cached_property
     def sites_of_op(self) -> Mapping[OpId, tuple[str, ...]]:

@@ -35,6 +35,9 @@ _NUMBERS_OF_CALLS = ("tid", "node", "workgroup_x", "workgroup_y", "workgroup_z")
 CODE_OFFSET: Final = "code_offset"
 """Of a row of a step whose place in the bundle is still to be found: bytes behind the beginning of its kernel."""
 
+LAUNCH: Final = "launch_order"
+"""Of a dispatch whose site is still to be found: the place of its launch among those of the run, on one queue."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
@@ -121,7 +124,7 @@ def _column(index: int, name: str, found_type: str, kernel: str, durations: str)
         return FileColumn(index, name, means, "BIGINT", _NANOSECONDS[unit])
     if plain in COLUMNS:
         return FileColumn(index, name, plain, COLUMNS[plain], 1)
-    if not plain or plain in (*_NUMBERS_OF_CALLS, CODE_OFFSET):
+    if not plain or plain in (*_NUMBERS_OF_CALLS, CODE_OFFSET, LAUNCH):
         return None
     if found_type in _INTEGER_TYPES:
         return FileColumn(index, name, name, "BIGINT", 1)

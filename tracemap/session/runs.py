@@ -109,7 +109,7 @@ def joined_open(
         of_runs = bundle or load(find_bundle(found[0], runs[0]))
         progress("joining events to sites")
         images = cache(partial(read_images, of_runs.module_path))
-        with placed_runs(found, images) as opened:
+        with placed_runs(found, of_runs.graph, images) as opened:
             request = request_of(of_runs, opened, options, images, series=series)
             yield Attributed(of_runs, attribute(request)), opened
 
@@ -176,16 +176,22 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "")
 
 
 @contextmanager
-def placed_runs(opened: Sequence[Run], images: Callable[[], Sequence[Image]]) -> Iterator[list[Run]]:
-    """Opened runs whose samples, where they name a symbol only, have their places in a bundle's machine code.
+def placed_runs(opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]) -> Iterator[list[Run]]:
+    """Opened runs whose rows have their places in a bundle, where others told less.
+
+    Samples that name a symbol have theirs in its machine code, launches of which the order is known their sites.
 
     Raises:
         ModuleInvalid: that cannot be read.
     """
     from tracemap.capture.placing import placed
+    from tracemap.session.launched import with_sites
 
     with temporary_folder() as folder:
-        yield [placed(run, images, folder / str(number)) for number, run in enumerate(opened)]
+        yield [
+            with_sites(placed(run, images, folder / str(number)), graph, folder / f"{number}-launched")
+            for number, run in enumerate(opened)
+        ]
 
 
 def check_named_once(paths: Sequence[Path]) -> None:

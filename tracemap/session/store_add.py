@@ -63,7 +63,7 @@ def store_add(
             progress(f"adding {path}")
             machine = _machine(opened, options, recorded_ns)
             images = cache(partial(read_images, of_run.module_path))
-            with placed_runs([opened], images) as (run,):
+            with placed_runs([opened], of_run.graph, images) as (run,):
                 number = number_of(of_run.map_sha256, run.header, path if path.is_file() else run.table)
                 model = storable(options.model or of_run.path.resolve().stem)
                 said = Said(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())

@@ -68,7 +68,8 @@ class Join:
     `group_of_buffer`: recorded buffer id -> group of what it may be; `by_command`: (group, index in the buffer, kernel)
     -> target of a dispatch whose buffer and index are known; `by_position`: group -> target of the k-th dispatch of a
     submission, for drivers that report no index; `by_transfer`: group -> target of a transfer; `by_kernel`: of events
-    that only name a kernel; `by_site`: of those that name their site. Groups are added as submissions are told apart.
+    that only name a kernel, or its code; `by_site`: of those that name their site. Groups are added as submissions are
+    told apart.
     """
 
     graph: TraceGraph
@@ -220,7 +221,8 @@ class Join:
             called = [site for site in per_call if site in running] or per_call
             if called:
                 targets[kernel.name] = Target(tuple(called))
-        return targets
+        entries = self.graph.kernel_of_entry.items()
+        return targets | {entry: targets[kernel] for entry, kernel in entries if kernel in targets}
 
 
 def _schedule(graph: TraceGraph, function: Text) -> Schedule | None:

@@ -51,10 +51,7 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
 def _of_clocks(scan: Scan) -> Iterator[Diagnostic]:
     """Which clock tells of kernels, where it is not the host's."""
     if any(metric.clock is Clock.DEVICE for metric in scan.metrics):
-        text = (
-            "kernels were timed by the device, on a clock of its own, in ticks that the profile's records of both "
-            "clocks bring to nanoseconds; the elapsed time is the host's"
-        )
+        text = "kernels were timed by the device, on a clock of its own; the elapsed time is the host's"
         yield Diagnostic("device-clock", text)
 
 

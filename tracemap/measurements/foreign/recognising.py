@@ -11,6 +11,7 @@ from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
 from tracemap.measurements.columns import kernel_name
 from tracemap.measurements.foreign.hook_csv import FIXED
+from tracemap.measurements.foreign.nsight import NsightTable, nsight_table_of
 from tracemap.measurements.foreign.perf_script import HEAD
 from tracemap.measurements.foreign.tracy import Zones, zones_of
 
@@ -39,12 +40,25 @@ class Form(enum.Enum):
     """Samples, as perf prints them."""
     GOOGLE_BENCHMARK = enum.auto()
     """JSON of Google Benchmark."""
+    NSIGHT_TRACE = enum.auto()
+    """Kernels and copies, by Nsight Systems."""
+    NSIGHT_SUMS = enum.auto()
+    """Kernels, by Nsight Systems, added up."""
+    NSIGHT_DETAILS = enum.auto()
+    """Metrics of kernels by Nsight Compute, one in a row."""
+    NSIGHT_RAW = enum.auto()
+    """Metrics of kernels by Nsight Compute, those of a kernel in a row."""
 
 
 _MARKS: Final = {b"IRPF": Form.PROFILE}
 _REFUSED: Final = {
     b"PERFILE2": "is a recording of perf: print it first, with `perf script`",
     b"tr\xfdP": "is a capture of Tracy: print it first, with `tracy-csvexport`",
+    b"NVR\0": "is a report of Nsight Compute: print it first, with `ncu --import FILE --csv --page raw`",
+    b"SQLite format 3\0": (
+        "is a database; if Nsight Systems wrote it, print it first, with `nsys stats --report cuda_gpu_trace "
+        "--format csv FILE`"
+    ),
 }
 """What others begin with that is read only after a tool of theirs has printed it."""
 
@@ -81,13 +95,22 @@ def _form_of_lines(path: Path, text: str) -> Form:
             "`perf script -F +dso`"
         )
     zones = zones_of(names)
-    return Form.TABLE if zones is None else _ZONES[zones]
+    if zones is not None:
+        return _ZONES[zones]
+    return next((_NSIGHT[table] for table in map(nsight_table_of, text.split("\n")) if table is not None), Form.TABLE)
 
 
 _ZONES: Final = {
     Zones.SUMS: Form.TRACY_SUMS,
     Zones.EACH: Form.TRACY_EACH,
     Zones.OF_GPU: Form.TRACY_OF_GPU,
+}
+
+_NSIGHT: Final = {
+    NsightTable.TRACE: Form.NSIGHT_TRACE,
+    NsightTable.SUMS: Form.NSIGHT_SUMS,
+    NsightTable.DETAILS: Form.NSIGHT_DETAILS,
+    NsightTable.RAW: Form.NSIGHT_RAW,
 }
 
 

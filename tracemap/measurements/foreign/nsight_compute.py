@@ -1,0 +1,183 @@
+"""What `ncu --csv` prints: the metrics of each kernel that Nsight Compute measured, by itself, as often as it took.
+
+Of the metrics only sums (`….sum`) add up over kernels, as those of a run must; what a share, a maximum or a mean of
+two ops together is, nothing tells. The time of a kernel is `gpu__time_duration`, on the page of details also
+`Duration`.
+Source: the sections «Metrics Structure» and «Metrics Decoder» of Nsight Compute's Profiling Guide.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import RunEmpty, RunInvalid, start_of
+from tracemap.inert import for_terminal
+from tracemap.measurements.columns import check_width
+from tracemap.measurements.foreign.launches import fill_launches, select_launches
+from tracemap.measurements.foreign.nsight import NANOSECONDS, NsightTable, Table, number_of, table_of
+from tracemap.measurements.foreign.run import ForeignRun
+from tracemap.measurements.model import COLUMNS, UNTOLD_HEADER, Clock
+from tracemap.units import plural
+
+if TYPE_CHECKING:
+    import duckdb
+
+_WHOSE: Final = "Nsight Compute"
+_DURATIONS: Final = (
+    "gpu__time_duration.sum",
+    "gpu__time_duration.avg",
+    "gpu__time_duration.max",
+    "gpu__time_duration.min",
+    "Duration",
+)
+"""The time of a kernel, by all names under which it may stand: of one kernel they are the same."""
+_SUM: Final = ".sum"
+_ROLLED_UP: Final = re.compile(r"\w+__\w+\.\w[\w.]*")
+"""A metric of the hardware, as against what is told of the kernel, the launch and the device."""
+_MULTIPLES: Final = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_GRID: Final = re.compile(r"\((\d{1,18}), *(\d{1,18}), *(\d{1,18})\)")
+_QUEUE: Final = ("process id", "device", "context", "stream")
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A kernel that was measured: what every page says of it, and the cells of its metrics with their units."""
+
+    kernel: str
+    queue: str
+    grid: tuple[int | None, ...]
+    cells: Mapping[str, tuple[str, str]]
+
+    @property
+    def duration_ns(self) -> int | None:
+        """How long it ran; None: it was not measured."""
+        told = (self.value(name) for name in _DURATIONS if name in self.cells)
+        return next((round(value) for value in told if value is not None and value >= 0), None)
+
+    def value(self, name: str) -> int | float | None:
+        """A metric in its plain unit, of times nanoseconds; None: it could not be measured."""
+        cell, unit = self.cells.get(name, ("", ""))
+        return number_of(cell, _factor(unit))
+
+
+def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page: NsightTable) -> ForeignRun:
+    """Read such a page; the table of launches in the connection is overwritten.
+
+    Raises:
+        RunEmpty: no kernel was measured.
+        RunInvalid: a row is not what its columns say.
+    """
+    names: dict[str, None] = {}
+    fractions: set[str] = set()
+    with table_of(path, page) as table:
+        for launch in _launches(table, page):
+            names.update(dict.fromkeys(launch.cells))
+            fractions.update(name for name in launch.cells if isinstance(launch.value(name), float))
+    sums = [name for name in names if name.endswith(_SUM) and name not in (*_DURATIONS, *COLUMNS)]
+    check_width(path, len(sums))
+    with table_of(path, page) as table:
+        rows = (_row(launch, sums) for launch in _launches(table, page))
+        count = fill_launches(connection, {name: "DOUBLE" if name in fractions else "BIGINT" for name in sums}, rows)
+    if not count:
+        raise RunEmpty(f"{path}: no kernel was measured")
+    events, told = select_launches(connection)
+    header = structs.replace(
+        UNTOLD_HEADER,
+        clock=Clock.DEVICE,
+        tools=(_WHOSE,),
+        diagnostics=(*told, Diagnostic("kernels-alone", _ALONE), *_left_out(names, sums)),
+    )
+    return ForeignRun(header, events)
+
+
+_ALONE: Final = (
+    "Nsight Compute runs each kernel by itself, again for each group of metrics, with emptied caches and a fixed clock "
+    "unless it is told otherwise (--cache-control none --clock-control none)"
+)
+
+
+def _left_out(names: Mapping[str, None], sums: Sequence[str]) -> Iterator[Diagnostic]:
+    """What is to be known of metrics that are no sums, and have none beside them."""
+    told = {name.removesuffix(_SUM) for name in (*sums, *_DURATIONS)}
+    left = [name for name in names if _ROLLED_UP.fullmatch(name) and name.partition(".")[0] not in told]
+    if left:
+        text = (
+            f"{plural(len(left), 'metric')} of Nsight Compute's {'is' if len(left) == 1 else 'are'} left out "
+            f"({_first(left)}): only sums ({_SUM}) add up over kernels"
+        )
+        yield Diagnostic("metrics-left-out", text)
+
+
+def _first(names: Sequence[str]) -> str:
+    shown = ", ".join(for_terminal(start_of(name, 80)) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} …"
+
+
+def _row(launch: _Launch, metrics: Sequence[str]) -> tuple[Any, ...]:
+    return (
+        "dispatch",
+        launch.kernel,
+        launch.queue,
+        None,
+        launch.duration_ns,
+        *launch.grid,
+        *(launch.value(name) for name in metrics),
+    )
+
+
+def _factor(unit: str) -> int:
+    """To the plain unit, of times to nanoseconds."""
+    if unit in NANOSECONDS:
+        return NANOSECONDS[unit]
+    return _MULTIPLES.get(unit[:1], 1) if unit[1:].isalpha() and unit[1:].islower() else 1
+
+
+def _launches(table: Table, page: NsightTable) -> Iterator[_Launch]:
+    return _of_details(table) if page is NsightTable.DETAILS else _of_raw(table)
+
+
+def _of_details(table: Table) -> Iterator[_Launch]:
+    """A row for each metric: those of one kernel stand together."""
+    places = [table.place(name) for name in ("metric name", "metric unit", "metric value")]
+    keys = [index for index, name in enumerate(table.names) if name in ("id", "process id", "kernel name")]
+    for _, group in itertools.groupby(table.rows, lambda row: [row[1][index] for index in keys]):
+        rows = list(group)
+        told = ([cells[index] for index in places] for _, cells in rows)
+        yield _launch(table, *rows[0], {name: (value, unit) for name, unit, value in told if name})
+
+
+def _of_raw(table: Table) -> Iterator[_Launch]:
+    """A row for each kernel, below one of units."""
+    first = next(table.rows, None)
+    if first is None:
+        return
+    units = first[1]
+    fixed = {index for index, name in enumerate(table.names) if name in _FIXED}
+    if any(units[index] for index in fixed):
+        raise RunInvalid(f"{table.path}, line {first[0]}: has no units, which Nsight Compute writes below the head")
+    for number, cells in table.rows:
+        metrics = {
+            table.names[index]: (cell, units[index]) for index, cell in enumerate(cells) if index not in fixed and cell
+        }
+        yield _launch(table, number, cells, metrics)
+
+
+_FIXED: Final = ("id", "process id", "process name", "host name", "kernel name", "context", "stream", "device", "cc")
+
+
+def _launch(table: Table, number: int, cells: Sequence[str], metrics: Mapping[str, tuple[str, str]]) -> _Launch:
+    kernel = cells[table.place("kernel name")]
+    if not kernel:
+        raise RunInvalid(f"{table.path}, line {number}: names no kernel")
+    grid = _GRID.fullmatch(cells[table.names.index("grid size")].strip()) if "grid size" in table.names else None
+    queue = "/".join(cells[table.names.index(name)] for name in _QUEUE if name in table.names)
+    return _Launch(kernel, queue, tuple(map(int, grid.groups())) if grid else (None, None, None), metrics)
