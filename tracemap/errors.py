@@ -210,6 +210,15 @@ class EventUnavailable(TracemapError):
     remedy = "choose among those that `tracemap events` lists; it says what would help with the others"
 
 
+class DeviceUnprofiled(TracemapError):
+    """IREE's runtime cannot tell what kernels take on the device that the program runs on."""
+
+    remedy = (
+        "measure with the tools of the device's maker, whose tables `tracemap attribute` reads: `nsys stats "
+        "--report cuda_gpu_trace --format csv`, `ncu --csv`"
+    )
+
+
 class UsageInvalid(TracemapError):
     """Options that do not go together, or a value that an option does not take."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from tracemap.capture.open_run import load_profile
 from tracemap.capture.plan import Plan
 from tracemap.capture.watching import WATCH_S, Cut, Watcher
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
+from tracemap.errors import DeviceUnprofiled, ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
 from tracemap.hook import HookSettings, HookUnavailable, environment, stops_environment
 from tracemap.measurements.elapsed import Stops
@@ -134,6 +135,7 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
 
     Raises:
         ProgramFailed: it failed before anything was recorded.
+        DeviceUnprofiled: the runtime does not profile the device.
         RunInvalid: its profile cannot be read.
     """
     measure = _counted if launch.goal is None else _until_enough
@@ -255,10 +257,30 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     done = Execution(ran.command, attempt.more, calls, warmup, ending, profile, ran.samples, ran.watcher, stops)
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
+        check_profiled(plan.entry.name, ending.said)
         error = ProgramFailed(f"{done.failure(plan.entry)}; nothing was recorded")
         error.interrupted = ending.interrupted
         raise error
     return done
+
+
+_UNPROFILED: Final = re.compile(r"(\w+) HAL-native profiling is not implemented")
+
+
+def check_profiled(name: str, said: str) -> None:
+    """Refuse a device that the runtime does not profile, by what it said.
+
+    Source: `profiling_begin` in runtime/src/iree/hal/drivers/cuda/cuda_device.c, and hip/hip_device.c, of IREE.
+
+    Raises:
+        DeviceUnprofiled: it is one.
+    """
+    found = _UNPROFILED.search(said)
+    if found:
+        raise DeviceUnprofiled(
+            f"{name} ran on a device whose kernels IREE's runtime does not profile ({found[0]}); `tracemap attribute` "
+            "reads what the tools of its maker print instead, as ncu and nsys of NVIDIA's"
+        )
 
 
 def _run(plan: Plan, attempt: _Attempt, progress: Progress) -> _Ran:
