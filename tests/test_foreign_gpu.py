@@ -274,6 +274,18 @@ def test_metrics_that_do_not_add_up_are_named(on_gpu: OnGpu, tmp_path: Path) -> 
     assert [metric["name"] for metric in result["metrics"]] == ["duration_ns"]
 
 
+def test_a_metric_that_no_kernel_has_is_named(on_gpu: OnGpu, tmp_path: Path) -> None:
+    """One that the chip does not have."""
+    file = changed(
+        tmp_path,
+        "ncu-details.csv",
+        lambda text: re.sub(f'"{MISSES}","sector","[^"]*"', '"no__such.sum","","n/a"', text),
+    )
+    result = attributed(file, on_gpu("hand_repeat12"))
+    assert "could not measure no__such.sum of any kernel" in json.dumps(result["diagnostics"])
+    assert [metric["name"] for metric in result["metrics"]] == ["duration_ns"]
+
+
 def test_what_could_not_be_measured_is_unknown(on_gpu: OnGpu, tmp_path: Path) -> None:
     """Of one launch: the others' misses stay."""
     file = changed(tmp_path, "ncu-output.csv", lambda text: text.replace('"ns","102,208"', '"","n/a"'))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +40,8 @@ _DURATIONS: Final = (
 )
 """The time of a kernel, by all names under which it may stand: of one kernel they are the same."""
 _SUM: Final = ".sum"
+_TAKEN: Final = frozenset({*_DURATIONS, *COLUMNS})
+"""Names that mean something else in a run."""
 _ROLLED_UP: Final = re.compile(r"\w+__\w+\.\w[\w.]*")
 """A metric of the hardware, as against what is told of the kernel, the launch and the device."""
 _MULTIPLES: Final = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -76,17 +78,15 @@ def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page:
         RunEmpty: no kernel was measured.
         RunInvalid: a row is not what its columns say.
     """
-    names: dict[str, None] = {}
-    fractions: set[str] = set()
+    types: dict[str, str] = {}
     with table_of(path, page) as table:
         for launch in _launches(table, page):
-            names.update(dict.fromkeys(launch.cells))
-            fractions.update(name for name in launch.cells if isinstance(launch.value(name), float))
-    sums = [name for name in names if name.endswith(_SUM) and name not in (*_DURATIONS, *COLUMNS)]
-    check_width(path, len(sums))
+            for name in launch.cells:
+                types[name] = _wider(types.get(name, ""), launch.value(name))
+    metrics = {name: kind for name, kind in types.items() if kind and name.endswith(_SUM) and name not in _TAKEN}
+    check_width(path, len(metrics))
     with table_of(path, page) as table:
-        rows = (_row(launch, sums) for launch in _launches(table, page))
-        count = fill_launches(connection, {name: "DOUBLE" if name in fractions else "BIGINT" for name in sums}, rows)
+        count = fill_launches(connection, metrics, (_row(launch, metrics) for launch in _launches(table, page)))
     if not count:
         raise RunEmpty(f"{path}: no kernel was measured")
     events, told = select_launches(connection)
@@ -94,7 +94,7 @@ def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page:
         UNTOLD_HEADER,
         clock=Clock.DEVICE,
         tools=(_WHOSE,),
-        diagnostics=(*told, Diagnostic("kernels-alone", _ALONE), *_left_out(names, sums)),
+        diagnostics=(*told, Diagnostic("kernels-alone", _ALONE), *_left_out(types, metrics)),
     )
     return ForeignRun(header, events)
 
@@ -105,10 +105,20 @@ _ALONE: Final = (
 )
 
 
-def _left_out(names: Mapping[str, None], sums: Sequence[str]) -> Iterator[Diagnostic]:
-    """What is to be known of metrics that are no sums, and have none beside them."""
-    told = {name.removesuffix(_SUM) for name in (*sums, *_DURATIONS)}
-    left = [name for name in names if _ROLLED_UP.fullmatch(name) and name.partition(".")[0] not in told]
+def _wider(kind: str, value: float | None) -> str:
+    """The SQL type of values of a type and one more; none where none could be measured."""
+    if value is None:
+        return kind
+    return "DOUBLE" if isinstance(value, float) or kind == "DOUBLE" else "BIGINT"
+
+
+def _left_out(types: Mapping[str, str], metrics: Iterable[str]) -> Iterator[Diagnostic]:
+    """What is to be known of metrics that could not be measured, or that are no sums and have none beside them."""
+    never = [name for name, kind in types.items() if not kind and name.endswith(_SUM)]
+    if never:
+        yield Diagnostic("metrics-not-measured", f"Nsight Compute could not measure {_first(never)} of any kernel")
+    told = {name.removesuffix(_SUM) for name in (*metrics, *never, *_DURATIONS)}
+    left = [name for name in types if _ROLLED_UP.fullmatch(name) and name.partition(".")[0] not in told]
     if left:
         text = (
             f"{plural(len(left), 'metric')} of Nsight Compute's {'is' if len(left) == 1 else 'are'} left out "
@@ -122,7 +132,7 @@ def _first(names: Sequence[str]) -> str:
     return shown if len(names) <= _SHOWN else f"{shown} …"
 
 
-def _row(launch: _Launch, metrics: Sequence[str]) -> tuple[Any, ...]:
+def _row(launch: _Launch, metrics: Iterable[str]) -> tuple[Any, ...]:
     return (
         "dispatch",
         launch.kernel,
