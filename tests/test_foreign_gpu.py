@@ -62,7 +62,7 @@ def table(name: str, first: str) -> Rows:
 
 def launches_of(name: str) -> list[tuple[str, int, int]]:
     """Kernel, duration and misses of each launch of a file, in order."""
-    if name == "nsys-trace.csv":
+    if name.startswith("nsys"):
         rows = [row for row in table(name, "Start") if not row["Name"].startswith("[")]
         return [(row["Name"], int(row["Duration (ns)"]), 0) for row in rows]
     rows = table(name, '"ID"')
@@ -106,6 +106,8 @@ STRAIGHT = {
     "ncu-output.csv": "hand_mlp",
     "ncu-sections.csv": "hand_mlp",
     "ncu-raw.csv": "torch_resnet18_small",
+    "ncu-raw-mlp.csv": "hand_mlp",
+    "nsys-mlp.csv": "hand_mlp",
     "nsys-trace.csv": "jax_gpt2_4l",
 }
 

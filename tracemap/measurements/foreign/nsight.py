@@ -112,12 +112,12 @@ def table_of(path: Path, kind: NsightTable) -> Iterator[Table]:
             raise RunInvalid(f"{path}: has no table of Nsight's")
         number, line = head
         names = _names(line)
-        needed = 1 + max(names.index(name) for name in kind.value)
-        yield Table(path, names, _rows(path, csv.reader(lines, strict=True), number, range(needed, len(names) + 1)))
+        least = 1 + max(map(names.index, kind.value)) if kind is NsightTable.DETAILS else len(names)
+        yield Table(path, names, _rows(path, csv.reader(lines, strict=True), number, range(least, len(names) + 1)))
 
 
 def _rows(path: Path, reader: _csv.Reader, above: int, widths: range) -> Iterator[tuple[int, list[str]]]:
-    """The rows; Nsight Compute leaves out the last cells of those that have nothing in them."""
+    """The rows, all as wide as the head: on its page of details Nsight Compute leaves out last cells that are empty."""
     try:
         for cells in reader:
             if not any(cells):
@@ -127,7 +127,7 @@ def _rows(path: Path, reader: _csv.Reader, above: int, widths: range) -> Iterato
                     f"{path}, line {above + reader.line_num}: has {plural(len(cells), 'cell')} where the table has "
                     f"{plural(widths[-1], 'column')}: it was cut, or is damaged"
                 )
-            yield above + reader.line_num, cells
+            yield above + reader.line_num, cells + [""] * (widths[-1] - len(cells))
     except csv.Error as error:
         raise RunInvalid(f"{path}, line {above + reader.line_num}: cannot be read as a table: {error}") from error
 
