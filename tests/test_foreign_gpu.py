@@ -406,18 +406,15 @@ def whole_runs(made: TraceGraph, length: int) -> Iterator[tuple[Launched, ...]]:
 
 @settings(max_examples=200, deadline=None)
 @given(made=programs(), data=st.data())
-def test_launches_are_told_as_trying_all_ways_tells_them(made: TraceGraph, data: st.DataObject) -> None:
+def test_whole_calls_are_told_as_trying_all_ways_tells_them(made: TraceGraph, data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 4))
     kernels = data.draw(st.lists(st.sampled_from(KERNELS), min_size=length, max_size=length))
-    order = ordered(made, kernels)
     expected = sites_by_trying(made, kernels)
-    if not expected and (order is None or order.filtered):
-        expected = sites_by_trying(only(made, set(kernels)), kernels)
     if not expected:
-        assert order is None or not order.whole
-    elif order is None or order.whole:  # else a part of a run has all kernels
-        assert order is not None
-        assert [{str(s.site) for s in order.kinds[n].states} for n in order.numbers] == expected
+        return
+    order = ordered(made, kernels)
+    assert order.whole
+    assert [set(order.kinds[number].sites) for number in order.numbers] == expected
 
 
 def sites_by_trying(made: TraceGraph, kernels: Sequence[str]) -> list[set[str]]:
@@ -426,15 +423,92 @@ def sites_by_trying(made: TraceGraph, kernels: Sequence[str]) -> list[set[str]]:
     return [{site for _, site in launches} for launches in zip(*runs, strict=True)]
 
 
-def only(made: TraceGraph, kernels: set[str]) -> TraceGraph:
-    """The same without dispatches of other kernels."""
-    return structs.replace(
-        made,
-        command_buffers=tuple(
-            structs.replace(buffer, commands=tuple(each for each in buffer.commands if each.kernel in kernels))
-            for buffer in made.command_buffers
-        ),
+@settings(max_examples=300, deadline=None)
+@given(made=programs(), data=st.data())
+def test_the_truth_is_among_what_is_told(made: TraceGraph, data: st.DataObject) -> None:
+    """Of whole runs, of parts of them, and of those without a kernel."""
+    runs = sorted(run for length in range(1, 6) for run in whole_runs(made, length))
+    if not runs:
+        return
+    run = data.draw(st.sampled_from(runs))
+    begin = data.draw(st.integers(0, len(run) - 1))
+    parts: dict[str, Sequence[Launched]] = {
+        "whole": run,
+        "part": run[begin : begin + data.draw(st.integers(1, len(run)))],
+        "filtered": [each for each in run if each[0] == run[0][0]],
+    }
+    some = parts[data.draw(st.sampled_from(list(parts)))]
+    order = ordered(made, [kernel for kernel, _ in some])
+    if order.whole and len(some) < len(run):
+        return  # what may be whole calls is taken for these
+    for number, (_, site) in zip(order.numbers, some, strict=True):
+        assert site in order.kinds[number].sites
+
+
+def test_a_part_has_no_cut_calls(on_gpu: OnGpu, tmp_path: Path) -> None:
+    """Without its first launch: calls that are whole have numbers, the first has none."""
+    file = changed(
+        tmp_path,
+        "nsys-mlp.csv",
+        lambda text: "".join(text.splitlines(keepends=True)[:1] + text.splitlines(keepends=True)[2:]),
     )
+    result = attributed(file, on_gpu("hand_mlp"))
+    assert result["run"]["iterations"] is None
+    launched = launches_of("nsys-mlp.csv")
+    truth = sorted(time for kernel, time, _ in launched[4:] if "dispatch_0" in kernel)
+    site = result["sites"][0]["metrics"]["duration_ns"]
+    assert (site["total"] + site["disturbance"], result["sites"][0]["calls"]) == (sum(truth), len(truth))
+
+
+def test_copies_before_the_first_call_are_no_cost_of_calls(on_gpu: OnGpu, tmp_path: Path) -> None:
+    """Parameters are copied once, at load; what each call begins with is its own."""
+    copy = "{},500,1,,,,,,,,,,,,,,NVIDIA H100 80GB HBM3 (0),1,,13,[CUDA memcpy Host-to-Device]"
+
+    def with_copies(text: str) -> str:
+        head, *rows = text.split("\n\n", maxsplit=1)[0].splitlines()
+        begins = [int(row.split(",")[0]) for row in rows if "dispatch_0" in row]
+        own = [copy.format(begin - 5) for begin in begins]
+        return "\n".join([head, copy.format(1), copy.format(2), *rows, *own]) + "\n"
+
+    result = attributed(changed(tmp_path, "nsys-mlp.csv", with_copies), on_gpu("hand_mlp"))
+    (row,) = [row for row in result["residual"] if "transfer" in row["reason"]]
+    assert row["metrics"]["duration_ns"] == 500 * result["run"]["iterations"] == 1500
+
+
+def test_a_window_is_refused(on_gpu: OnGpu) -> None:
+    assert "no window of it can be cut" in refusal(FILES / "nsys-mlp.csv", on_gpu("hand_mlp"), "--from", "0.1")
+
+
+def test_a_column_of_users_is_theirs(on_gpu: OnGpu, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("kernel,duration_ns,launch_on_queue,launch_order\nmlp_dispatch_0_matmul_32x256x784_f32,5,x,7\n")
+    result = attributed(file, on_gpu("hand_mlp"))
+    assert sums_by_site(result) == {"site0": 5}
+    assert sums_by_site(result, "launch_order") == {"site0": 7}
+
+
+def test_what_may_be_of_several_sites_is_split_over_these(on_gpu: OnGpu, tmp_path: Path) -> None:
+    """Two launches of a part: four layers have them in this order, and other sites of their kernels have nothing."""
+    bundle = on_gpu("jax_gpt2_4l")
+    order = [load(bundle).graph.site_by_id[site].kernel for site in sites_in_order(bundle)]
+    pairs = Counter(itertools.pairwise(order))
+    pair = next(pair for pair, count in pairs.items() if count == 4 and order.count(pair[0]) > 4)
+    rows = (FILES / "nsys-trace.csv").read_text(encoding="utf-8").splitlines()
+    head = next(row for row in rows if row.startswith("Start"))
+    two = [next(row for row in rows if row.endswith(f",{kernel}")) for kernel in pair]
+    two[1] = re.sub(r"^\d+", str(int(two[0].split(",")[0]) + 10**6), two[1])
+    file = tmp_path / "two.csv"
+    file.write_text("\n".join([head, *two]) + "\n", encoding="utf-8")
+    result = attributed(file, bundle)
+    found = {site["site"] for site in result["sites"] if site["metrics"]["duration_ns"]["total"]}
+    sites = sites_in_order(bundle)
+    expected = {
+        sites[place + shift]
+        for place in range(len(sites) - 1)
+        for shift in (0, 1)
+        if (order[place], order[place + 1]) == pair
+    }
+    assert found == expected
 
 
 def test_the_names_that_device_code_has_are_known(on_gpu: OnGpu) -> None:

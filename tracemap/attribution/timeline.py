@@ -98,7 +98,7 @@ def timeline(
         RunInvalid: a cell is not what its column says.
     """
     with open_tables([run], memory_mb) as tables:
-        source = Source(run, Join(graph, run.header), tables, Targets())
+        source = Source(run, Join(graph, run.header, run.site_choices), tables, Targets())
         calls = _calls(source)
         if not calls:
             raise UsageInvalid(f"{run.file}: its rows do not say when they began (start_ns, duration_ns)")
@@ -116,7 +116,7 @@ def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excer
         RunInvalid: a cell is not what its column says.
     """
     with open_tables([run], memory_mb) as tables:
-        source = Source(run, Join(graph, run.header), tables, Targets())
+        source = Source(run, Join(graph, run.header, run.site_choices), tables, Targets())
         of_events, _ = lookups(source, submission_lookups(source))
         calls, of_sites = _calls(source), lengths(source, of_events)
         measures = together(source, of_events, of_sites)

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from tracemap.errors import RunEmpty, RunInvalid, ToolFailed, TracemapError, UsageInvalid
 from tracemap.inputs import copy_given, is_file, said_of
+from tracemap.measurements.columns import LAUNCH
 from tracemap.measurements.foreign.google_benchmark import read_google_benchmark
 from tracemap.measurements.foreign.hook_csv import read_hook_csv
 from tracemap.measurements.foreign.nsight import NsightTable
@@ -78,7 +79,8 @@ def _opened(path: Path, folder: Path, dispatch: str) -> Run:
     with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
         read = _reader(form, dispatch)(path, connection)
         write_run(read.header, read.events, table, force=True)
-    return replace(read_run(table), has_header=False, given=named)
+    run = read_run(table)
+    return replace(run, has_header=False, given=named, tells_order=LAUNCH in run.columns)
 
 
 def _refuse_folder(path: Path) -> None:

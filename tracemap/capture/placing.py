@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +14,7 @@ from tracemap.machine.linked import spots_at
 from tracemap.machine.symbols import NOWHERE, addresses_at, symbol_places
 from tracemap.measurements.columns import CODE_OFFSET
 from tracemap.measurements.model import SAMPLES, Run
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.measurements.runfile import with_events
 from tracemap.measurements.sql import open_database, table_of
 from tracemap.units import plural
 
@@ -58,8 +57,6 @@ def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run
     """
     if CODE_OFFSET not in run.columns or run.format != "parquet":
         return run
-    folder.mkdir()
-    table = folder / run.table.name
     rows = table_of("read_parquet", run.table)
     with open_database() as connection:
         _find_spots(connection, rows, images())
@@ -71,8 +68,7 @@ def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run
                 "compiled otherwise"
             )
             header = structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic("samples-astray", text)))
-        write_run(header, connection.sql(_PLACED.format(rows=rows)), table, force=True)
-    return replace(read_run(table), has_header=run.has_header, given=run.file)
+        return with_events(run, header, connection.sql(_PLACED.format(rows=rows)), folder)
 
 
 def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequence[Image]) -> None:

@@ -44,6 +44,11 @@ LIBRARY = ("*site-packages/*", "*dist-packages/*", "*/lib/python3*", "<*")
 """File name patterns (as of a shell) of frames in libraries and generated code, where nothing else was asked for."""
 
 
+def entry_name(kernel: str) -> str:
+    """The name that a kernel's code has on a device: PTX knows no `$`, say, and IREE writes `_` for each such byte."""
+    return re.sub(rb"[^A-Za-z0-9_]", b"_", kernel.encode()).decode()
+
+
 ROWS_VERSION: Final = 3
 """The last version of `map.json` that was a record for each op and site; it is read as well."""
 
@@ -96,11 +101,11 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def kernel_of_entry(self) -> Mapping[str, str]:
-        """The names of kernels by those that their code has: PTX knows no `$`, say, and has `_` in its place.
+        """The names of kernels by those that their code has, and by their own.
 
-        A name that is no other kernel's own and that two would have tells neither.
+        A name that is no kernel's own and that the code of two would have tells neither.
         """
-        plain = [re.sub("[^A-Za-z0-9_]", "_", kernel.name) for kernel in self.kernels]
+        plain = [entry_name(kernel.name) for kernel in self.kernels]
         count = Counter(plain)
         found = {entry: kernel.name for entry, kernel in zip(plain, self.kernels, strict=True) if count[entry] == 1}
         return found | {kernel.name: kernel.name for kernel in self.kernels}

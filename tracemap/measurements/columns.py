@@ -35,7 +35,7 @@ _NUMBERS_OF_CALLS = ("tid", "node", "workgroup_x", "workgroup_y", "workgroup_z")
 CODE_OFFSET: Final = "code_offset"
 """Of a row of a step whose place in the bundle is still to be found: bytes behind the beginning of its kernel."""
 
-LAUNCH: Final = "launch_order"
+LAUNCH: Final = "launch_on_queue"
 """Of a dispatch whose site is still to be found: the place of its launch among those of the run, on one queue."""
 
 

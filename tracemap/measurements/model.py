@@ -302,7 +302,8 @@ class Run:
     `columns` are the names as they stand in the file, in order; `metrics` those among them that are measured,
     under their canonical names (`duration_us` is the metric `duration_ns`).
     `has_header` is False for a bare CSV: nothing then says which module it belongs to. `given`: what the user named,
-    where the table is one that was made of it.
+    where the table is one that was made of it. `tells_order`: its column `columns.LAUNCH` has the order of launches, by
+    which sites are found. `site_choices`: names in the column `site` that stand for several sites; a row is of one.
     """
 
     header: RunHeader
@@ -312,6 +313,8 @@ class Run:
     metrics: tuple[Metric, ...]
     has_header: bool
     given: Text = UNKNOWN
+    tells_order: bool = False
+    site_choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def file(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -132,6 +133,21 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
     with copied(events, target, CSV), replaced(header_path(target)) as beside:
         beside.write_text(text, encoding="utf-8")
         end_of_links(target).unlink(missing_ok=True)  # the header comes first, and never beside an old table
+
+
+def with_events(run: Run, header: RunHeader, events: duckdb.DuckDBPyRelation, folder: Path) -> Run:
+    """A run with other events in place of its own, and what is to be said of them.
+
+    Args:
+        run: the run.
+        header: that of the new one.
+        events: its table.
+        folder: where it is put; it is made, and must stay as long as the run.
+    """
+    folder.mkdir()
+    table = folder / run.table.name
+    write_run(header, events, table, force=True)
+    return replace(read_run(table), has_header=run.has_header, given=run.file)
 
 
 # ---- reading

@@ -59,6 +59,11 @@ def cut(run: Run, window: Window, folder: Path) -> Run:
     """
     if window == ALL:
         return run
+    if run.tells_order:
+        raise UsageInvalid(
+            f"{run.file}: says of no launch which call it is of before all of them are joined, so no window of it can "
+            "be cut; let the tool record a part (nsys --delay and --duration, ncu --launch-skip)"
+        )
     if "start_ns" not in {column.means for column in columns_of(run)}:
         raise UsageInvalid(
             f"{run.file}: has no start_ns, so nothing tells when its calls began; no window of it can be cut"

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.measurements.columns import LAUNCH
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.measurements.runfile import with_events
 from tracemap.measurements.sql import fill, open_database, table_of
-from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
-    from tracemap.attribution.join.launches import Order
+    from collections.abc import Sequence
+
+    import duckdb
+    import numpy.typing as npt
+
+    from tracemap.attribution.join.launches import Launch, Order
     from tracemap.graph.model import TraceGraph
     from tracemap.measurements.model import Run, RunHeader
 
+_UNTOLD: Final = -1
+"""Stands in a table for a number of a call that is not known."""
 _KERNELS: Final = f"SELECT kernel FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
 _SITED: Final = f"""
-SELECT event.* EXCLUDE ({LAUNCH}), launch.site, launch.invocation, coalesce(launch.loading, {{before}}) AS warmup
-FROM {{rows}} AS event LEFT JOIN launches AS launch ON launch.number = event.{LAUNCH} ORDER BY {{order}}
+SELECT event.* EXCLUDE ({LAUNCH}), kind_of.site, nullif(launch.invocation, {_UNTOLD}) AS invocation,
+    coalesce(kind_of.loading, event.start_ns < {{loaded_ns}}, false) AS warmup
+FROM {{rows}} AS event LEFT JOIN launches AS launch ON launch.number = event.{LAUNCH}
+    LEFT JOIN launch_kinds AS kind_of ON kind_of.number = launch.kind
+ORDER BY event.start_ns, event.{LAUNCH}
 """
-# What ran before the first launch of a call, as copies of its inputs do, belongs to the program's loading.
-_BEFORE: Final = """coalesce(event.start_ns < (
-    SELECT min(start_ns) FROM {rows} AS first JOIN launches ON launches.number = first.{launch} WHERE NOT loading
-), false)"""
+_UNSITED: Final = f"SELECT * EXCLUDE ({LAUNCH}) FROM {{rows}} ORDER BY start_ns, {LAUNCH}"
 
 
 def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
@@ -38,53 +44,85 @@ def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
         graph: the map of the program that ran.
         folder: where the table is put; it is made, and must stay as long as the run.
     """
-    from tracemap.attribution.join.launches import ordered
+    from tracemap.attribution.join.launches import OrderUntold, ordered
 
-    if LAUNCH not in run.columns or run.format != "parquet":
+    if not run.tells_order:
         return run
-    folder.mkdir()
-    table = folder / run.table.name
     rows = table_of("read_parquet", run.table)
-    timed = "start_ns" in run.columns
     with open_database() as connection:
         kernels = connection.execute(_KERNELS.format(rows=rows)).fetchnumpy()["kernel"].tolist()
-        order = ordered(graph, kernels)
-        fill(connection, "launches", _COLUMNS, [] if order is None else _rows(order))
-        query = _SITED.format(
-            rows=rows,
-            before=_BEFORE.format(rows=rows, launch=LAUNCH) if timed else "false",
-            order="event.start_ns" if timed else f"event.{LAUNCH}",
-        )
-        write_run(_header(run.header, order), connection.sql(query), table, force=True)
-    return replace(read_run(table), has_header=run.has_header, given=run.file)
+        try:
+            order = ordered(graph, kernels)
+        except OrderUntold as why:
+            text = f"{why}: which site of a shared kernel a launch was of is not known"
+            return with_events(
+                run, _saying(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
+            )
+        names = _names(order.kinds)
+        _fill(connection, order, names)
+        sited = connection.sql(_SITED.format(rows=rows, loaded_ns=_loaded_ns(connection, rows, order)))
+        found = with_events(run, _header(run.header, order), sited, folder)
+    choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
+    return replace(found, site_choices=tuple(choices.items()))
 
 
-_COLUMNS: Final = {"number": "BIGINT", "site": "VARCHAR", "invocation": "BIGINT", "loading": "BOOLEAN"}
-_Row = tuple[int, str | None, int | None, bool]
+def _names(kinds: Sequence[Launch]) -> list[str]:
+    """What the column of sites has for each kind: the site, or a name for all that it may be."""
+    return ["|".join(kind.sites) for kind in kinds]
 
 
-def _rows(order: Order) -> list[_Row]:
-    sites = [None if kind.site is UNKNOWN else str(kind.site) for kind in order.kinds]
+def _fill(connection: duckdb.DuckDBPyConnection, order: Order, names: Sequence[str]) -> None:
+    """Make the tables of what launches were."""
+    import numpy as np
+
+    kinds = [(number, name or None, order.kinds[number].loading) for number, name in enumerate(names)]
+    fill(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
+    invocations = [_UNTOLD if each is None else each for each in order.invocations()]
+    columns = {"number": np.arange(len(invocations)), "kind": np.array(order.numbers), "invocation": invocations}
+    connection.register("launches", {name: np.asarray(column) for name, column in columns.items()})
+
+
+_STARTS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+_TRANSFERS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NULL AND start_ns IS NOT NULL ORDER BY start_ns"
+
+
+def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: Order) -> int:
+    """When the first call began: copies and fills before, as of parameters, are of the program's loading.
+
+    A call may begin with some of its own: no more than any other call has between the last launch before it and its
+    first. Of one call alone nothing tells, and none is taken for its own but those behind what runs at load.
+    """
+    import numpy as np
+
+    starts = connection.execute(_STARTS.format(rows=rows)).fetchnumpy()["start_ns"]
+    transfers = connection.execute(_TRANSFERS.format(rows=rows)).fetchnumpy()["start_ns"]
+    if not len(transfers):
+        return 0
+    begins = [] if order.begun is None else np.flatnonzero(np.diff(order.begun, prepend=0)).tolist()
+    if not order.whole or not begins:
+        return _since_loading(order, starts)
+    before = np.searchsorted(transfers, starts)
+    own = min((int(before[begin] - before[begin - 1]) for begin in begins[1:]), default=0)
+    first = int(before[begins[0]])
+    return int(transfers[first - own]) if 0 < own <= first else int(starts[begins[0]])
+
+
+def _since_loading(order: Order, starts: npt.NDArray[Any]) -> int:
+    """When the last launch before all calls began; before everything where there is none."""
     loading = [kind.loading for kind in order.kinds]
-    numbered = enumerate(zip(order.numbers, order.invocations, strict=True))
-    return [(launch, sites[kind], invocation, loading[kind]) for launch, (kind, invocation) in numbered]
+    loaded = [place for place, number in enumerate(order.numbers) if loading[number]]
+    return int(starts[loaded[-1]]) if loaded else -(2**62)
 
 
-def _header(header: RunHeader, order: Order | None) -> RunHeader:
+def _saying(header: RunHeader, slug: str, text: str) -> RunHeader:
+    return structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic(slug, text)))
+
+
+def _header(header: RunHeader, order: Order) -> RunHeader:
     """The header, with what was found."""
-    if order is None:
-        text = (
-            "the kernels were not launched in an order that the program has: which site of a shared kernel a launch "
-            "was of is not known"
-        )
-        return structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic("launches-astray", text)))
     text = "which site a kernel was launched from is inferred from the order of the launches"
-    calls = 1 + max((number for number in order.invocations if number is not None), default=-1)
     if not order.whole:
         text += "; they do not begin with a call or do not end with one, so they are taken for a part of the run's"
     if order.filtered:
         text += "; kernels of which there is no launch at all are taken for left out"
-    told = Diagnostic("sites-by-order", text)
-    return structs.replace(
-        header, iterations=calls if calls and order.whole else UNKNOWN, diagnostics=(*header.diagnostics, told)
-    )
+    return structs.replace(_saying(header, "sites-by-order", text), iterations=order.calls)

@@ -4,6 +4,8 @@ A program launches kernels one after the other, in an order that its schedule al
 that the automaton of all its dispatches accepts. Its states are the dispatches that the host program can hand in; what
 is left of them for a launch, between those before and behind it, are the sites that it may be of. Sets of states are
 numbered, and what follows on each is looked up, as runs repeat one call thousands of times.
+
+Kernels go by the names that their code has on a device (`entry_name`).
 """
 
 from __future__ import annotations
@@ -13,75 +15,158 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tracemap.attribution.join.entries import Entries
 from tracemap.attribution.join.ways import merged
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Command, Schedule
-from tracemap.units import UNKNOWN, Text
+from tracemap.graph.model import TraceGraph, entry_name
+from tracemap.graph.program import Command
+from tracemap.units import UNKNOWN, Integer
 
 States = frozenset[int]
+
+MOST_STATES = 4_000_000
+"""Of all sets together that are looked at: some hundred megabytes; where launches tell little there are the most."""
+
+
+class OrderUntold(Exception):
+    """The order of launches does not tell their sites; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """A dispatch that the program can hand in.
 
-    `site` is unknown where the compiler made one command of several sites; `begins`: it is the first of a call;
-    `loading`: it runs while the program is loaded, before all calls.
+    `sites`: several where the compiler made one command of them; `begins`: it is the first of a call; `function`: the
+    number of the entry point; -1: it runs while the program is loaded, before all calls.
     """
 
     kernel: str
-    site: Text
+    sites: tuple[str, ...]
     begins: bool
-    loading: bool
+    function: int
+
+
+LOADING = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launch was: `states` that it may have been in, all of one kernel; none: no kernel of the program."""
+    """What a launch may have been: the sites (none: no kernel of the program), and of which functions it was.
 
-    states: tuple[State, ...]
+    `beginning`: whether it is the first of a call; None: that is not known.
+    """
 
-    @property
-    def site(self) -> Text:
-        """Where it was launched from, if that is known."""
-        sites = {state.site for state in self.states}
-        return sites.pop() if len(sites) == 1 else UNKNOWN
+    sites: tuple[str, ...]
+    functions: frozenset[int]
+    beginning: bool | None
 
     @property
     def loading(self) -> bool:
         """Whether it surely ran while the program was loaded."""
-        return bool(self.states) and all(state.loading for state in self.states)
-
-    @property
-    def beginning(self) -> bool | None:
-        """Whether it is the first of a call; None: that is not known."""
-        begins = {state.begins for state in self.states}
-        return None if len(begins) > 1 else True in begins
+        return self.functions == {LOADING}
 
 
 @dataclass(frozen=True)
 class Order:
     """The launches of a run: what each was, by its number in `kinds`.
 
-    `whole`: they are those of whole calls; `filtered`: but for those of some kernels, of which there is none.
+    `whole`: they are those of whole calls, else the first or the last call may be cut; `filtered`: but for those of
+    some kernels, of which there is none; `all_seen`: each call launches something.
     """
 
     kinds: tuple[Launch, ...]
     numbers: Sequence[int]
     whole: bool
     filtered: bool
+    all_seen: bool
 
     @cached_property
-    def invocations(self) -> Sequence[int | None]:
-        """For each launch the number of its call, from 0; None for all where it is not known which begin one.
+    def begun(self) -> Sequence[int] | None:
+        """For each launch how many calls have begun with it or before; None: it is not known which begin one."""
+        begin = [kind.beginning for kind in self.kinds]
+        if None in begin:
+            return None
+        return list(itertools.accumulate(begin[number] is True for number in self.numbers))
+
+    @property
+    def calls(self) -> Integer:
+        """How many calls there were; unknown where some may be cut, launch nothing, or be of another function."""
+        functions = frozenset[int]().union(*(kind.functions for kind in self.kinds)) - {LOADING}
+        known = self.whole and self.all_seen and self.begun and len(functions) <= 1
+        return self.begun[-1] if known and self.begun else UNKNOWN
+
+    def invocations(self) -> list[int | None]:
+        """For each launch the number of its call, from 0; None: not known, or the call is cut.
 
         What runs at load counts to the first call, as it does in profiles.
         """
-        begin = [kind.beginning for kind in self.kinds]
-        if None in begin:
+        if self.begun is None:
             return [None] * len(self.numbers)
-        begun = itertools.accumulate(begin[number] is True for number in self.numbers)
-        return [max(count - 1, 0) for count in begun]
+        cut = 0 if self.whole else self.begun[-1]
+        loading = [kind.loading for kind in self.kinds]
+        return [
+            count - 1 if 0 < count != cut else 0 if loading[number] else None
+            for count, number in zip(self.begun, self.numbers, strict=True)
+        ]
+
+
+def ordered(graph: TraceGraph, kernels: Sequence[str]) -> Order:
+    """What launches were, given the names of their code in order.
+
+    Launches of kernels that are none of the program's are passed over, as those of other modules. Where they are not
+    those of whole calls, they are a part of a run, or tools have left out some kernels; what fits both may be either.
+
+    Raises:
+        OrderUntold: no way through the program has these, or it is not known which ways there are, or too many are.
+    """
+    own = {entry_name(kernel.name) for kernel in graph.kernels}
+    ours = [kernel for kernel in kernels if kernel in own]
+    if not ours:
+        raise OrderUntold("no kernel of the program was launched")
+    every = automaton_of(graph)
+    found = _Ways(every).fit(ours, whole=True) or _otherwise(graph, every, ours)
+    if found is None:
+        raise OrderUntold("the kernels were not launched in an order that the program has")
+    return _with_others(found, [kernel in own for kernel in kernels])
+
+
+def _otherwise(graph: TraceGraph, every: Automaton, kernels: Sequence[str]) -> Order | None:
+    """What launches were that are not those of whole calls."""
+    part = _Ways(every).fit(kernels, whole=False)
+    seen = frozenset(kernels)
+    if seen == every.kernels:
+        return part
+    some = automaton_of(graph, seen)
+    filtered = _Ways(some).fit(kernels, whole=True)
+    if part is None:
+        found = filtered or _Ways(some).fit(kernels, whole=False)
+        return None if found is None else replace(found, filtered=True)
+    return part if filtered is None else _either(part, filtered)
+
+
+def _either(one: Order, other: Order) -> Order:
+    """What is left where two readings fit."""
+    pairs = list(zip(one.numbers, other.numbers, strict=True))
+    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    kinds = (_both(one.kinds[first], other.kinds[second]) for first, second in numbers)
+    return Order(tuple(kinds), [numbers[pair] for pair in pairs], whole=False, filtered=True, all_seen=False)
+
+
+def _both(one: Launch, other: Launch) -> Launch:
+    sites = tuple(dict.fromkeys((*one.sites, *other.sites)))
+    beginning = one.beginning if one.beginning is other.beginning else None
+    return Launch(sites, one.functions | other.functions, beginning)
+
+
+def _with_others(found: Order, is_ours: Sequence[bool]) -> Order:
+    """The order with the launches of other modules in it."""
+    if all(is_ours):
+        return found
+    numbers = iter(found.numbers)
+    every = [next(numbers) if ours else len(found.kinds) for ours in is_ours]
+    return replace(found, kinds=(*found.kinds, Launch((), frozenset(), beginning=False)), numbers=every)
+
+
+# ---- the automaton
 
 
 @dataclass
@@ -92,6 +177,7 @@ class Automaton:
     following: list[States] = field(default_factory=list)
     first: States = frozenset()
     last: States = frozenset()
+    all_seen: bool = True
 
     @cached_property
     def kernels(self) -> frozenset[str]:
@@ -99,79 +185,71 @@ class Automaton:
         return frozenset(state.kernel for state in self.states)
 
 
-def ordered(graph: TraceGraph, kernels: Sequence[str]) -> Order | None:
-    """What launches were, given their kernels in order; None: no way through the program has these.
-
-    Launches of kernels that are none of the program's are passed over, as those of other modules; and where tools have
-    left out some kernels, the order of the others is looked at. What begins or ends amid a call is taken for a part.
-    """
-    named = [graph.kernel_of_entry.get(kernel) for kernel in kernels]
-    ours = [kernel for kernel in named if kernel is not None]
-    for seen in (None, frozenset(ours)):
-        automaton, found = automaton_of(graph, seen), None
-        if automaton is not None and automaton.kernels.issuperset(ours):
-            ways = _Ways(automaton)
-            found = ways.fit(ours, whole=True) or ways.fit(ours, whole=False)
-        if found is not None:
-            return _with_others(replace(found, filtered=seen is not None), named)
-    return None
-
-
-def _with_others(found: Order, named: Sequence[str | None]) -> Order:
-    """The order with those of other modules in it."""
-    if len(found.numbers) == len(named):
-        return found
-    numbers = iter(found.numbers)
-    other = len(found.kinds)
-    every = [other if kernel is None else next(numbers) for kernel in named]
-    return replace(found, kinds=(*found.kinds, Launch(())), numbers=every)
-
-
-# ---- the automaton
-
-
-def automaton_of(graph: TraceGraph, seen: frozenset[str] | None = None) -> Automaton | None:
+def automaton_of(graph: TraceGraph, seen: frozenset[str] | None = None) -> Automaton:
     """The dispatches of a program and their order; of the kernels in `seen` alone, where it is given.
 
-    None: the order in which functions hand in their work is not known.
+    Raises:
+        OrderUntold: the order in which functions hand in their work is not known, or there is too much to choose from.
     """
     if not graph.schedules or len(graph.schedules) != len(graph.functions):
-        return None
+        raise OrderUntold("the map does not tell in which order the program launches kernels")
     made = _Making(graph, seen)
-    made.add_calls(merged(graph.schedules))
+    made.add_calls()
     made.add_loading()
+    if sum(map(len, made.automaton.following)) > MOST_STATES:
+        raise OrderUntold("too much may follow on the launches of the program")
     return made.automaton
 
 
 @dataclass
 class _Making:
-    """Makes the automaton: states of the first dispatches of calls stand beside those of the same ones within."""
-
     graph: TraceGraph
     seen: frozenset[str] | None
     automaton: Automaton = field(default_factory=Automaton)
 
-    def add_calls(self, schedule: Schedule) -> None:
+    def add_calls(self) -> None:
         """Add what calls hand in."""
         made = self.automaton
-        chains = [self._chains_of(submission.buffers) for submission in schedule.submissions]
-        runs = {begins: [[self._added(chain, begins=begins) for chain in each] for each in chains] for begins in _BOTH}
-        entries = _Entries(schedule, runs[False])
-        made.first = _Entries(schedule, runs[True]).of(schedule.first).states
-        for every in runs.values():
-            for submission, chains_here in zip(schedule.submissions, every, strict=True):
-                after = entries.of(submission.next)
-                ends = submission.last or after.ends
-                for chain in filter(None, chains_here):
-                    made.following[chain[-1]] = after.states | (made.first if ends else frozenset())
-                    made.last |= {chain[-1]} if ends else frozenset()
+        schedule = merged(self.graph.schedules)
+        counts = (len(each.submissions) for each in self.graph.schedules)
+        functions = [number for number, count in enumerate(counts) for _ in range(count)]
+        chains = [
+            [self._added(chain, function) for chain in self._chains_of(submission.buffers)]
+            for submission, function in zip(schedule.submissions, functions, strict=True)
+        ]
+        entries = Entries(schedule, chains)
+        first = entries.of(schedule.first)
+        ending = []
+        for submission, chains_here in zip(schedule.submissions, chains, strict=True):
+            after = entries.of(submission.next)
+            for chain in filter(None, chains_here):
+                made.following[chain[-1]] = after.states
+                if submission.last or after.ends:
+                    ending.append(chain[-1])
+        made.all_seen = not first.ends
+        self._begin(first.states, frozenset(ending))
+
+    def _begin(self, first: States, ending: States) -> None:
+        """Let calls begin: states of their first dispatches stand beside those of the same ones within."""
+        made = self.automaton
+        begins = {}
+        for state in sorted(first):
+            begins[state] = len(made.states)
+            made.states.append(replace(made.states[state], begins=True))
+            made.following.append(made.following[state])
+        made.first = frozenset(begins.values())
+        made.last = ending | {copy for state, copy in begins.items() if state in ending}
+        together: dict[States, States] = {}
+        for state in made.last:
+            after = made.following[state]
+            made.following[state] = together.setdefault(after, after | made.first)
 
     def add_loading(self) -> None:
         """Add what runs before all calls; a run may have been recorded from after it on."""
         made = self.automaton
         buffers = [buffer for buffer in self.graph.command_buffers if buffer.initializer]
         commands = [command for buffer in buffers for command in buffer.commands]
-        chain = self._added([*filter(self._is_seen, commands)], begins=False, loading=True)
+        chain = self._added([*filter(self._is_seen, commands)], LOADING)
         if chain:
             made.following[chain[-1]] = made.first
             made.last |= {chain[-1]}
@@ -182,53 +260,20 @@ class _Making:
         return [[*filter(self._is_seen, buffer.commands)] for buffer in buffers] or [[]]
 
     def _is_seen(self, command: Command) -> bool:
-        return command.kind == "dispatch" and (self.seen is None or command.kernel in self.seen)
+        return command.kind == "dispatch" and (self.seen is None or entry_name(str(command.kernel)) in self.seen)
 
-    def _added(self, commands: Sequence[Command], *, begins: bool, loading: bool = False) -> list[int]:
+    def _added(self, commands: Sequence[Command], function: int) -> list[int]:
         """Add dispatches that follow on one another; the numbers of their states."""
+        made = self.automaton
         numbers = []
-        for place, command in enumerate(commands):
-            site = UNKNOWN if command.merged else command.site
-            numbers.append(len(self.automaton.states))
-            self.automaton.states.append(State(str(command.kernel), site, begins and place == 0, loading))
-            self.automaton.following.append(frozenset({numbers[-1] + 1}) if place + 1 < len(commands) else frozenset())
+        for command in commands:
+            numbers.append(len(made.states))
+            sites = tuple(str(site) for site in (command.site, *command.merged) if site is not UNKNOWN)
+            made.states.append(State(entry_name(str(command.kernel)), sites, begins=False, function=function))
+            made.following.append(frozenset({numbers[-1] + 1}))
+        if numbers:
+            made.following[numbers[-1]] = frozenset()
         return numbers
-
-
-_BOTH = (False, True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """The states that may come next, and whether the call may end without any."""
-
-    states: States
-    ends: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """Where submissions are entered: what hands in no dispatch, such as a transfer, is passed through."""
-
-    schedule: Schedule
-    chains: Sequence[Sequence[Sequence[int]]]
-
-    def of(self, submissions: Iterable[int]) -> _Entry:
-        """The states in which any of these submissions is entered, or one behind it."""
-        states: set[int] = set()
-        ends = False
-        passed: set[int] = set()
-        waiting = list(submissions)
-        while waiting:
-            number = waiting.pop()
-            if number in passed:
-                continue
-            passed.add(number)
-            states.update(chain[0] for chain in self.chains[number] if chain)
-            if not all(self.chains[number]):
-                waiting += self.schedule.submissions[number].next
-                ends = ends or self.schedule.submissions[number].last
-        return _Entry(frozenset(states), ends)
 
 
 # ---- the ways through it
@@ -243,18 +288,26 @@ class _Ways:
     listed: list[States] = field(default_factory=list)
     after: dict[tuple[int, str], int] = field(default_factory=dict)
     before: dict[tuple[int, int], int] = field(default_factory=dict)
+    size: int = 0
 
     def fit(self, kernels: Sequence[str], *, whole: bool) -> Order | None:
-        """What each launch may be; `whole`: the first is the first of the program or of a call, the last ends one."""
+        """What each launch may be; `whole`: the first is the first of the program or of a call, the last ends one.
+
+        None: there is no way.
+
+        Raises:
+            OrderUntold: there are too many.
+        """
         reached = self._forward(kernels, self.automaton.first if whole else self._everywhere)
-        if reached is None or not reached:
+        if reached is None:
             return None
         ending = self.listed[reached[-1]] & self.automaton.last if whole else self.listed[reached[-1]]
         if not ending:
             return None
         kept = self._backward(reached, self._number(ending))
         kinds = {number: place for place, number in enumerate(dict.fromkeys(kept))}
-        return Order(tuple(map(self._launch, kinds)), [kinds[number] for number in kept], whole, filtered=False)
+        launches = tuple(map(self._launch, kinds))
+        return Order(launches, [kinds[number] for number in kept], whole, False, self.automaton.all_seen)
 
     @cached_property
     def _everywhere(self) -> States:
@@ -268,27 +321,33 @@ class _Ways:
         return frozenset(found)
 
     def _launch(self, number: int) -> Launch:
-        return Launch(tuple(self.automaton.states[state] for state in sorted(self.listed[number])))
+        states = [self.automaton.states[state] for state in sorted(self.listed[number])]
+        begins = {state.begins for state in states}
+        return Launch(
+            tuple(dict.fromkeys(site for state in states for site in state.sites)),
+            frozenset(state.function for state in states),
+            begins.pop() if len(begins) == 1 else None,
+        )
 
     def _number(self, states: States) -> int:
         if states not in self.sets:
+            self.size += len(states)
+            if self.size > MOST_STATES:
+                raise OrderUntold("too many ways through the program launch kernels in this order")
             self.sets[states] = len(self.listed)
             self.listed.append(states)
         return self.sets[states]
 
     def _forward(self, kernels: Sequence[str], first: States) -> list[int] | None:
         """For each launch the number of the states in which a way reaches it; None: there is no way."""
-        reached: list[int] = []
-        for kernel in kernels:
-            if not reached:
-                reached.append(self._number(self._of_kernel(first, kernel)))
-            else:
-                key = (reached[-1], kernel)
-                if key not in self.after:
-                    self.after[key] = self._number(self._of_kernel(self._following(self.listed[key[0]]), kernel))
-                reached.append(self.after[key])
+        reached = [self._number(self._of_kernel(first, kernels[0]))]
+        for kernel in kernels[1:]:
             if not self.listed[reached[-1]]:
                 return None
+            key = (reached[-1], kernel)
+            if key not in self.after:
+                self.after[key] = self._number(self._of_kernel(self._following(self.listed[key[0]]), kernel))
+            reached.append(self.after[key])
         return reached
 
     def _of_kernel(self, states: States, kernel: str) -> States:
@@ -303,10 +362,8 @@ class _Ways:
         for here in reversed(reached[:-1]):
             key = (here, kept[-1])
             if key not in self.before:
-                behind = self.listed[kept[-1]]
-                leading = (
-                    state for state in self.listed[here] if not behind.isdisjoint(self.automaton.following[state])
-                )
+                behind, following = self.listed[kept[-1]], self.automaton.following
+                leading = (state for state in self.listed[here] if not behind.isdisjoint(following[state]))
                 self.before[key] = self._number(frozenset(leading))
             kept.append(self.before[key])
         return kept[::-1]

@@ -74,6 +74,7 @@ class Join:
 
     graph: TraceGraph
     header: RunHeader
+    site_choices: Sequence[tuple[str, tuple[str, ...]]] = ()
     by_kernel: Mapping[str, Target] = field(init=False)
     by_site: Mapping[str, Target] = field(init=False)
     group_of_buffer: dict[int, int] = field(default_factory=dict)
@@ -89,7 +90,8 @@ class Join:
         self._schedule = _schedule(self.graph, self.header.function)
         self._runnable = _runnable(self.graph, self.header.function, self._schedule)
         self.by_kernel = self._kernel_targets()
-        self.by_site = {site.id: Target((site.id,)) for site in self.graph.sites}
+        choices = {name: Target(sites) for name, sites in self.site_choices}
+        self.by_site = {**choices, **{site.id: Target((site.id,)) for site in self.graph.sites}}
         for buffer, ordinals in aligned(self.graph.command_buffers, self._runnable, self.header):
             self.group_of_buffer[buffer.id] = self._group(frozenset(ordinals), indexed=True)
 

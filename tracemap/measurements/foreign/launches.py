@@ -31,8 +31,8 @@ EVENT_COLUMNS: Final = {
     "workgroups_y": "BIGINT",
     "workgroups_z": "BIGINT",
 }
-_PART: Final = 100_000
-"""Rows that are handed over at once."""
+_PART: Final = 1_000_000
+"""Cells that are handed over at once."""
 _QUEUES: Final = f"SELECT count(DISTINCT {QUEUE}) FROM {TABLE} WHERE kind = 'dispatch'"
 _NUMBERED: Final = f"""
 SELECT * EXCLUDE number, CASE WHEN kind = 'dispatch' THEN
@@ -50,7 +50,9 @@ def fill_launches(
     fill(connection, TABLE, columns, ())
     count = 0
     iterator = iter(rows)
-    while part := [(number, *row) for number, row in enumerate(itertools.islice(iterator, _PART), count)]:
+    while part := [
+        (number, *row) for number, row in enumerate(itertools.islice(iterator, 1 + _PART // len(columns)), count)
+    ]:
         fill(connection, f"{TABLE}_part", columns, part)
         connection.execute(f"INSERT INTO {TABLE} SELECT * FROM {TABLE}_part")
         count += len(part)
@@ -62,7 +64,7 @@ def select_launches(
 ) -> tuple[duckdb.DuckDBPyRelation, tuple[Diagnostic, ...]]:
     """The events of the table, in order, and what is to be said of them."""
     ((queues,),) = connection.execute(_QUEUES).fetchall()
-    if queues == 1:
+    if queues <= 1:
         return connection.sql(_NUMBERED), ()
     text = (
         f"kernels ran on {queues} queues (processes, devices or streams), which tell no order: which site of a shared "

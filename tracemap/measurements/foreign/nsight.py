@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class NsightTable(enum.Enum):
     """Which table it is: by columns that no other of theirs has together."""
 
-    TRACE = ("corrid", "grdx", "strm", "name")
+    TRACE = ("corrid", "grdx", "grdy", "grdz", "strm", "name")
     SUMS = ("instances", "name")
     DETAILS = ("id", "kernel name", "metric name", "metric unit", "metric value")
     RAW = ("id", "kernel name", "block size", "grid size")
@@ -58,32 +58,45 @@ NANOSECONDS: Final = {
 
 def nsight_table_of(line: str) -> NsightTable | None:
     """The table that a line is the head of; None: of none."""
-    names = _names(line)
+    names = [name.lower() for name in _names(line)]
     for table in NsightTable:
         times = all(any(name.startswith(f"{time} (") for name in names) for time in _TIMES.get(table, ()))
         if times and set(table.value).issubset(names):
-            return table
+            return table  # in this order: what has details has the columns of raw values, too
     return None
 
 
 def _names(line: str) -> list[str]:
     try:
-        return [cell.strip().lower() for cell in next(csv.reader([line]), ())]
+        return [cell.strip() for cell in next(csv.reader([line]), ())]
     except csv.Error:
         return []
 
 
+_QUEUE: Final = ("process id", "device", "context", "ctx", "stream", "strm")
+_SAID: Final = "=="
+"""What lines begin with that Nsight Compute says besides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a file: `names` are its columns, in small letters; `rows` have their line's number and the cells."""
+    """A table of a file: `names` are its columns; `rows` have their line's number and the cells."""
 
     path: Path
     names: list[str]
     rows: Iterator[tuple[int, list[str]]]
 
     def place(self, name: str) -> int:
-        """The place of a column that the table is known by."""
-        return self.names.index(name)
+        """The place of a column that the table is known by, in small letters."""
+        return self.places(name)[0]
+
+    def places(self, *names: str) -> list[int]:
+        """The places of those of these columns that it has, in small letters."""
+        return [index for index, found in enumerate(self.names) if found.lower() in names]
+
+    def queue(self, cells: list[str]) -> str:
+        """What a row ran on: the process, the device, its context and the stream."""
+        return "/".join(cells[index] for index in self.places(*_QUEUE))
 
     def time(self, name: str) -> tuple[int, int]:
         """The place of a column of times, and its unit in nanoseconds.
@@ -91,8 +104,8 @@ class Table:
         Raises:
             RunInvalid: the unit is unknown.
         """
-        place = next(index for index, found in enumerate(self.names) if found.startswith(f"{name} ("))
-        unit = self.names[place].removeprefix(f"{name} (").rstrip(")")
+        place = next(index for index, found in enumerate(self.names) if found.lower().startswith(f"{name} ("))
+        unit = self.names[place].lower().removeprefix(f"{name} (").rstrip(")")
         if unit not in NANOSECONDS:
             raise RunInvalid(f"{self.path}: has times in {for_terminal(start_of(unit, 20))!r}, which is unknown")
         return place, NANOSECONDS[unit]
@@ -112,7 +125,10 @@ def table_of(path: Path, kind: NsightTable) -> Iterator[Table]:
             raise RunInvalid(f"{path}: has no table of Nsight's")
         number, line = head
         names = _names(line)
-        least = 1 + max(map(names.index, kind.value)) if kind is NsightTable.DETAILS else len(names)
+        if len({name.lower() for name in names}) < len(names):
+            raise RunInvalid(f"{path}, line {number}: has several columns of one name; keep one of each")
+        lowered = [name.lower() for name in names]
+        least = 1 + max(map(lowered.index, kind.value)) if kind is NsightTable.DETAILS else len(names)
         yield Table(path, names, _rows(path, csv.reader(lines, strict=True), number, range(least, len(names) + 1)))
 
 
@@ -120,8 +136,10 @@ def _rows(path: Path, reader: _csv.Reader, above: int, widths: range) -> Iterato
     """The rows, all as wide as the head: on its page of details Nsight Compute leaves out last cells that are empty."""
     try:
         for cells in reader:
-            if not any(cells):
+            if not cells:
                 return
+            if cells[0].startswith(_SAID):
+                continue
             if len(cells) not in widths:
                 raise RunInvalid(
                     f"{path}, line {above + reader.line_num}: has {plural(len(cells), 'cell')} where the table has "
@@ -151,3 +169,9 @@ def number_of(text: str, factor: int = 1) -> int | float | None:
 
 
 _MOST_DIGITS: Final = 30
+
+
+def whole_of(text: str, factor: int = 1) -> int | None:
+    """The whole number next to what a cell says, times a factor; None: there is none, or it is below 0."""
+    value = number_of(text, factor)
+    return None if value is None or not 0 <= (rounded := round(value)) <= INTEGER_LIMIT else rounded

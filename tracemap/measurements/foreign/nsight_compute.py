@@ -20,11 +20,11 @@ from msgspec import structs
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, start_of
 from tracemap.inert import for_terminal
-from tracemap.measurements.columns import check_width
-from tracemap.measurements.foreign.launches import fill_launches, select_launches
-from tracemap.measurements.foreign.nsight import NANOSECONDS, NsightTable, Table, number_of, table_of
+from tracemap.measurements.columns import MOST_COLUMNS, check_width
+from tracemap.measurements.foreign.launches import EVENT_COLUMNS, fill_launches, select_launches
+from tracemap.measurements.foreign.nsight import NANOSECONDS, NsightTable, Table, number_of, table_of, whole_of
 from tracemap.measurements.foreign.run import ForeignRun
-from tracemap.measurements.model import COLUMNS, UNTOLD_HEADER, Clock
+from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.units import plural
 
 if TYPE_CHECKING:
@@ -40,13 +40,10 @@ _DURATIONS: Final = (
 )
 """The time of a kernel, by all names under which it may stand: of one kernel they are the same."""
 _SUM: Final = ".sum"
-_TAKEN: Final = frozenset({*_DURATIONS, *COLUMNS})
-"""Names that mean something else in a run."""
 _ROLLED_UP: Final = re.compile(r"\w+__\w+\.\w[\w.]*")
 """A metric of the hardware, as against what is told of the kernel, the launch and the device."""
 _MULTIPLES: Final = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_GRID: Final = re.compile(r"\((\d{1,18}), *(\d{1,18}), *(\d{1,18})\)")
-_QUEUE: Final = ("process id", "device", "context", "stream")
+_GRID: Final = re.compile(r"\(([0-9]{1,18}), *([0-9]{1,18}), *([0-9]{1,18})\)")
 _SHOWN: Final = 3
 
 
@@ -62,8 +59,8 @@ class _Launch:
     @property
     def duration_ns(self) -> int | None:
         """How long it ran; None: it was not measured."""
-        told = (self.value(name) for name in _DURATIONS if name in self.cells)
-        return next((round(value) for value in told if value is not None and value >= 0), None)
+        told = (self.cells[name] for name in _DURATIONS if name in self.cells)
+        return next((value for cell, unit in told if (value := whole_of(cell, _factor(unit))) is not None), None)
 
     def value(self, name: str) -> int | float | None:
         """A metric in its plain unit, of times nanoseconds; None: it could not be measured."""
@@ -83,8 +80,9 @@ def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page:
         for launch in _launches(table, page):
             for name in launch.cells:
                 types[name] = _wider(types.get(name, ""), launch.value(name))
-    metrics = {name: kind for name, kind in types.items() if kind and name.endswith(_SUM) and name not in _TAKEN}
-    check_width(path, len(metrics))
+    metrics = {name: kind for name, kind in types.items() if kind and name.endswith(_SUM) and name not in _DURATIONS}
+    check_width(path, len(EVENT_COLUMNS) + len(metrics), MOST_COLUMNS - _ADDED)
+    _check_names(path, metrics)
     with table_of(path, page) as table:
         count = fill_launches(connection, metrics, (_row(launch, metrics) for launch in _launches(table, page)))
     if not count:
@@ -103,6 +101,20 @@ _ALONE: Final = (
     "Nsight Compute runs each kernel by itself, again for each group of metrics, with emptied caches and a fixed clock "
     "unless it is told otherwise (--cache-control none --clock-control none)"
 )
+
+
+_ADDED: Final = 4
+"""Columns that a run gets once its sites are found."""
+
+
+def _check_names(path: Path, metrics: Iterable[str]) -> None:
+    """Refuse metrics whose names differ in nothing but case, which are one column to the database."""
+    seen: dict[str, str] = {}
+    for name in metrics:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            shown = " and ".join(repr(for_terminal(start_of(each, 80))) for each in (other, name))
+            raise RunInvalid(f"{path}: the metrics {shown} are one but for their case; keep one of them")
 
 
 def _wider(kind: str, value: float | None) -> str:
@@ -158,11 +170,16 @@ def _launches(table: Table, page: NsightTable) -> Iterator[_Launch]:
 def _of_details(table: Table) -> Iterator[_Launch]:
     """A row for each metric: those of one kernel stand together."""
     places = [table.place(name) for name in ("metric name", "metric unit", "metric value")]
-    keys = [index for index, name in enumerate(table.names) if name in ("id", "process id", "kernel name")]
+    keys = table.places("id", "process id", "kernel name")
     for _, group in itertools.groupby(table.rows, lambda row: [row[1][index] for index in keys]):
         rows = list(group)
-        told = ([cells[index] for index in places] for _, cells in rows)
-        yield _launch(table, *rows[0], {name: (value, unit) for name, unit, value in told if name})
+        metrics: dict[str, tuple[str, str]] = {}
+        for number, cells in rows:
+            name, unit, value = (cells[index] for index in places)
+            if name and metrics.setdefault(name, (value, unit)) != (value, unit):
+                shown = for_terminal(start_of(name, 80))
+                raise RunInvalid(f"{table.path}, line {number}: has another {shown} of the same kernel than above")
+        yield _launch(table, *rows[0], metrics)
 
 
 def _of_raw(table: Table) -> Iterator[_Launch]:
@@ -171,7 +188,7 @@ def _of_raw(table: Table) -> Iterator[_Launch]:
     if first is None:
         return
     units = first[1]
-    fixed = {index for index, name in enumerate(table.names) if name in _FIXED}
+    fixed = set(table.places(*_FIXED))
     if any(units[index] for index in fixed):
         raise RunInvalid(f"{table.path}, line {first[0]}: has no units, which Nsight Compute writes below the head")
     for number, cells in table.rows:
@@ -188,6 +205,7 @@ def _launch(table: Table, number: int, cells: Sequence[str], metrics: Mapping[st
     kernel = cells[table.place("kernel name")]
     if not kernel:
         raise RunInvalid(f"{table.path}, line {number}: names no kernel")
-    grid = _GRID.fullmatch(cells[table.names.index("grid size")].strip()) if "grid size" in table.names else None
-    queue = "/".join(cells[table.names.index(name)] for name in _QUEUE if name in table.names)
-    return _Launch(kernel, queue, tuple(map(int, grid.groups())) if grid else (None, None, None), metrics)
+    grid = next((_GRID.fullmatch(cells[index].strip()) for index in table.places("grid size")), None)
+    return _Launch(
+        kernel, table.queue(list(cells)), tuple(map(int, grid.groups())) if grid else (None, None, None), metrics
+    )

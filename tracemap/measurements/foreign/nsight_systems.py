@@ -11,7 +11,7 @@ from msgspec import structs
 from tracemap.errors import RunEmpty, RunInvalid, start_of
 from tracemap.inert import for_terminal
 from tracemap.measurements.foreign.launches import fill_launches, select_launches
-from tracemap.measurements.foreign.nsight import NsightTable, Table, number_of, table_of
+from tracemap.measurements.foreign.nsight import NsightTable, Table, number_of, table_of, whole_of
 from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.foreign.totals import Total, fill_totals, means_only, rows_of_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
@@ -61,15 +61,16 @@ def read_nsight_trace(path: Path, connection: duckdb.DuckDBPyConnection) -> Fore
 def _events(table: Table) -> Iterator[tuple[Any, ...]]:
     name, (start, unit), (duration, factor) = table.place("name"), table.time("start"), table.time("duration")
     grid = [table.place(f"grd{axis}") for axis in "xyz"]
-    queue = [index for index, column in enumerate(table.names) if column in ("device", "ctx", "strm")]
     for number, cells in table.rows:
         kind = _kind(cells[name])
         if not kind:
             continue
+        if not cells[name]:
+            raise RunInvalid(f"{table.path}, line {number}: names no kernel")
         yield (
             kind,
             cells[name] if kind == "dispatch" else None,
-            "/".join(cells[index] for index in queue),
+            table.queue(cells),
             _whole(table, number, cells[start], unit),
             _whole(table, number, cells[duration], factor),
             *(_whole(table, number, cells[index]) if kind == "dispatch" else None for index in grid),
@@ -83,8 +84,8 @@ def _kind(name: str) -> str:
 
 
 def _whole(table: Table, number: int, cell: str, factor: int = 1) -> int:
-    value = number_of(cell, factor)
-    if value is None or value < 0:
+    value = whole_of(cell, factor)
+    if value is None or (factor == 1 and not isinstance(number_of(cell), int)):
         shown = for_terminal(start_of(cell, 40))
         raise RunInvalid(f"{table.path}, line {number}: {shown!r} is no number of kernels or time that there can be")
-    return round(value)
+    return value

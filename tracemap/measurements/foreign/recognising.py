@@ -97,7 +97,9 @@ def _form_of_lines(path: Path, text: str) -> Form:
     zones = zones_of(names)
     if zones is not None:
         return _ZONES[zones]
-    return next((_NSIGHT[table] for table in map(nsight_table_of, text.split("\n")) if table is not None), Form.TABLE)
+    lines = text.split("\n")
+    whole = lines[:-1] if len(text) >= _HEAD_BYTES // 4 else lines  # the last one may be cut
+    return next((_NSIGHT[table] for table in map(nsight_table_of, whole) if table is not None), Form.TABLE)
 
 
 _ZONES: Final = {
