@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.gpu import OnGpu
 from tests.support import ROOT, SAMPLES, Corpus, check_cli, made_once
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,6 +62,21 @@ def several(made: Path) -> Path:
         if missing:
             check_cli("build", ROOT / "tests" / "programs" / "several.mlir", "-o", bundle)
     return bundle
+
+
+@pytest.fixture(scope="session")
+def on_gpu(made: Path) -> OnGpu:
+    """Makes, once, the bundle of a sample model for CUDA."""
+
+    def build(model: str) -> Path:
+        bundle = made / f"{model}-cuda.tracemap"
+        with made_once(bundle) as missing:
+            if missing:
+                source = SAMPLES / "models" / f"{model}.mlir"
+                check_cli("build", source, "--device", "cuda", "-o", bundle, "--", "--iree-cuda-target=sm_80")
+        return bundle
+
+    return build
 
 
 FIXED = ("--iree-llvmcpu-target-triple=x86_64-unknown-linux-gnu", "--iree-llvmcpu-target-cpu=x86-64-v3")

@@ -44,7 +44,8 @@ def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
         graph: the map of the program that ran.
         folder: where the table is put; it is made, and must stay as long as the run.
     """
-    from tracemap.attribution.join.launches import OrderUntold, ordered
+    from tracemap.attribution.join.entries import OrderUntold
+    from tracemap.attribution.join.launches import ordered
 
     if not run.tells_order:
         return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import networkx as nx
 
@@ -19,6 +20,14 @@ class Entry:
     ends: bool
 
 
+MOST_STATES: Final = 4_000_000
+"""Of all sets together that are looked at: some hundred megabytes; where launches tell little there are the most."""
+
+
+class OrderUntold(Exception):
+    """The order of launches does not tell their sites; the message says why."""
+
+
 _NOTHING = Entry(frozenset(), ends=False)
 
 
@@ -30,21 +39,33 @@ class Entries:
     chains: Sequence[Sequence[Sequence[int]]]
 
     def of(self, submissions: Iterable[int]) -> Entry:
-        """What comes where any of these submissions is entered."""
+        """What comes where any of these submissions is entered.
+
+        Raises:
+            OrderUntold: see `_by_submission`.
+        """
         return _united([self._by_submission[number] for number in submissions])
 
     @cached_property
     def _by_submission(self) -> dict[int, Entry]:
-        """Each once, those behind first: of submissions in a circle that are passed through all have the same."""
+        """Each once, those behind first: of submissions in a circle that are passed through all have the same.
+
+        Raises:
+            OrderUntold: too much may come next, as behind thousands of submissions that each may be passed.
+        """
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(len(self.chains)))
         graph.add_edges_from((number, after) for number in graph for after in self._passed_to(number))
         circles: nx.DiGraph[int] = nx.condensation(graph)
         found: dict[int, Entry] = {}
+        size = 0
         for circle in reversed(list(nx.topological_sort(circles))):
             members = sorted(circles.nodes[circle]["members"])
             behind = [found[after] for number in members for after in self._passed_to(number) if after in found]
             entry = _united([*map(self._own, members), *behind])
+            size += len(entry.states)
+            if size > MOST_STATES:
+                raise OrderUntold("too much may follow on the launches of the program")
             found.update(dict.fromkeys(members, entry))
         return found
 
