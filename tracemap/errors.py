@@ -214,8 +214,8 @@ class DeviceUnprofiled(TracemapError):
     """IREE's runtime cannot tell what kernels take on the device that the program runs on."""
 
     remedy = (
-        "measure with the tools of the device's maker, whose tables `tracemap attribute` reads: `nsys stats "
-        "--report cuda_gpu_trace --format csv`, `ncu --csv`"
+        "build for Vulkan, where the device has it, or measure with the tools of the device's maker, whose tables "
+        "`tracemap attribute` reads: `nsys stats --report cuda_gpu_trace --format csv`, `ncu --csv`"
     )
 
 

@@ -278,8 +278,8 @@ def check_profiled(name: str, said: str) -> None:
     found = _UNPROFILED.search(said)
     if found:
         raise DeviceUnprofiled(
-            f"{name} ran on a device whose kernels IREE's runtime does not profile ({found[0]}); `tracemap attribute` "
-            "reads what the tools of its maker print instead, as ncu and nsys of NVIDIA's"
+            f"{name} ran on a device whose kernels IREE's runtime does not profile ({found[0]}); build for Vulkan, "
+            "or hand what its maker's tools print, as ncu and nsys of NVIDIA's, to `tracemap attribute`"
         )
 
 
