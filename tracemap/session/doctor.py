@@ -24,8 +24,8 @@ _DRIVERS: Final = {
     "local-sync": ("processors, one thread", ""),
     "local-task": ("processors, several threads", ""),
     "vulkan": ("GPUs through Vulkan", "install Vulkan's loader and a driver (Debian: libvulkan1 mesa-vulkan-drivers)"),
-    "cuda": ("NVIDIA's GPUs", "install NVIDIA's driver where there is such a GPU"),
-    "hip": ("AMD's GPUs", "install ROCm's HIP runtime where there is such a GPU"),
+    "cuda": ("NVIDIA's GPUs: run, benchmark, not record", "install NVIDIA's driver where there is such a GPU"),
+    "hip": ("AMD's GPUs: run, benchmark, not record", "install ROCm's HIP runtime where there is such a GPU"),
 }
 """Of each of the runtime's drivers what it is for, and what its devices need."""
 _MODULES: Final = {
