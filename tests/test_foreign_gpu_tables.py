@@ -106,3 +106,11 @@ def test_a_column_of_users_is_theirs(on_gpu: OnGpu, tmp_path: Path) -> None:
     result = attributed(file, on_gpu("hand_mlp"))
     assert sums_by_site(result) == {"site0": 5}
     assert sums_by_site(result, "launch_order") == {"site0": 7}
+
+
+def test_a_table_of_a_metric_with_a_long_name_has_room_for_its_figures(on_gpu: OnGpu) -> None:
+    """Its name stands in the title and above its own column; the columns of its spread do without."""
+    table = check_cli("attribute", FILES / "ncu-details.csv", "--map", on_gpu("hand_repeat12"), "--metric", MISSES)
+    head = next(line for line in table.splitlines() if line.startswith("op "))
+    assert head.count(MISSES) == 1
+    assert re.search(r"share % +median +p10 +p90 +inclusive +low +high", head)

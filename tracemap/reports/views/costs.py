@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Final
 
 from tracemap.attribution.model import MetricTotal
 from tracemap.errors import UsageInvalid
@@ -53,6 +54,17 @@ def _lateness(metric: MetricTotal) -> int:
     if metric.name in CLOCKS:
         return 1 + len(_LEADING)
     return 2 + len(_LEADING) if metric.name in STEP_METRICS else 0
+
+
+_LONGEST_NAME: Final = 24
+
+
+def _beside(word: str, name: str, alone: str = "") -> str:
+    """What stands above a column of the metric that is ranked by, which the title names: its name only if it is short.
+
+    Those of Nsight Compute have up to a hundred letters; `alone` is what stands there without the name.
+    """
+    return f"{word} {name}" if len(name) <= _LONGEST_NAME else alone or word
 
 
 @dataclass(frozen=True)
@@ -103,12 +115,12 @@ class Costs:
 
     def of_first(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
         """A column of other sums of the metric that is ranked by."""
-        return self.column(key, f"{word} {self.name(self.first)}", self.first, leave, usual=usual)
+        return self.column(key, _beside(word, self.name(self.first)), self.first, leave, usual=usual)
 
     def of_invocations(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
         """A column of what single invocations took of the metric that is ranked by, beside sums too."""
         unit, scale = shown_unit(self.first)
-        name, per = f"{word} {_plain(self.first)}", "/invocation" if self._are_sums else ""
+        name, per = _beside(word, _plain(self.first)), "/invocation" if self._are_sums else ""
         return Column(key, name, unit, per, scale, leave, usual=usual)
 
     @property
@@ -118,7 +130,7 @@ class Costs:
     def of_calls(self, key: str, word: str, leave: int) -> Column:
         """A column of what single calls took of the metric that is ranked by."""
         unit, scale = shown_unit(self.first)
-        return Column(key, f"{word} {_plain(self.first)}", unit, "/call", scale, leave)
+        return Column(key, _beside(word, _plain(self.first)), unit, "/call", scale, leave)
 
     def calls(self, leave: int) -> Column:
         """A column of how often something ran, in the invocations of what is measured of whole dispatches."""
@@ -131,7 +143,7 @@ class Costs:
     def _columns(self) -> Iterator[Column]:
         rest = [metric for metric in self.all_metrics if metric not in self.shown]
         yield self.column(self.first.name, self.name(self.first), self.first, NEVER)
-        yield Column(SHARE, f"of {_plain(self.first)}", PERCENT)
+        yield Column(SHARE, _beside("of", _plain(self.first), "share"), PERCENT)
         for place, metric in enumerate([*self.shown[1:], *rest]):
             leave, usual = LEAVE_METRIC + place, metric in self.shown
             yield self.column(metric.name, self.name(metric), metric, leave, usual=usual)
