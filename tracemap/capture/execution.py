@@ -264,7 +264,7 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     return done
 
 
-_UNPROFILED: Final = re.compile(r"(\w+) HAL-native profiling is not implemented")
+_UNPROFILED: Final = re.compile(r"\w+ HAL-native profiling is not implemented")
 
 
 def check_profiled(name: str, said: str) -> None:

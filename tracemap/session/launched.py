@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
 
-    from tracemap.attribution.join.launches import Launch, Order
+    from tracemap.attribution.join.launches import Order
     from tracemap.graph.model import TraceGraph
     from tracemap.measurements.model import Run, RunHeader
 
@@ -59,17 +59,12 @@ def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
             return with_events(
                 run, _saying(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
             )
-        names = _names(order.kinds)
+        names = ["|".join(kind.sites) for kind in order.kinds]  # what the column of sites has for each
         _fill(connection, order, names)
         sited = connection.sql(_SITED.format(rows=rows, loaded_ns=_loaded_ns(connection, rows, order)))
         found = with_events(run, _header(run.header, order), sited, folder)
     choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
     return replace(found, site_choices=tuple(choices.items()))
-
-
-def _names(kinds: Sequence[Launch]) -> list[str]:
-    """What the column of sites has for each kind: the site, or a name for all that it may be."""
-    return ["|".join(kind.sites) for kind in kinds]
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, order: Order, names: Sequence[str]) -> None:
@@ -79,8 +74,9 @@ def _fill(connection: duckdb.DuckDBPyConnection, order: Order, names: Sequence[s
     kinds = [(number, name or None, order.kinds[number].loading) for number, name in enumerate(names)]
     fill(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
     invocations = [_UNTOLD if each is None else each for each in order.invocations()]
-    columns = {"number": np.arange(len(invocations)), "kind": np.array(order.numbers), "invocation": invocations}
-    connection.register("launches", {name: np.asarray(column) for name, column in columns.items()})
+    numbers = np.arange(len(invocations))
+    columns = {"number": numbers, "kind": np.array(order.numbers), "invocation": np.array(invocations)}
+    connection.register("launches", columns)
 
 
 _STARTS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"

@@ -62,8 +62,9 @@ class Order:
     def calls(self) -> Integer:
         """How many calls there were; unknown where some may be cut, launch nothing, or be of another function."""
         functions = frozenset[int]().union(*(kind.functions for kind in self.kinds)) - {LOADING}
-        known = self.whole and self.all_seen and self.begun and len(functions) <= 1
-        return self.begun[-1] if known and self.begun else UNKNOWN
+        if not (self.whole and self.all_seen and self.begun) or len(functions) > 1:
+            return UNKNOWN
+        return self.begun[-1]
 
     def invocations(self) -> list[int | None]:
         """For each launch the number of its call, from 0; None: not known, or the call is cut.

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +59,8 @@ NANOSECONDS: Final = {
 
 def nsight_table_of(line: str) -> NsightTable | None:
     """The table that a line is the head of; None: of none."""
+    if "name" not in line.lower():  # as all of their heads have: lines of other tables are looked at no closer
+        return None
     names = [name.lower() for name in _names(line)]
     for table in NsightTable:
         times = all(any(name.startswith(f"{time} (") for name in names) for time in _TIMES.get(table, ()))
@@ -78,7 +81,7 @@ _SAID: Final = "=="
 """What lines begin with that Nsight Compute says besides."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """A table of a file: `names` are its columns; `rows` have their line's number and the cells."""
 
@@ -88,15 +91,25 @@ class Table:
 
     def place(self, name: str) -> int:
         """The place of a column that the table is known by, in small letters."""
-        return self.places(name)[0]
+        return self._places[name]
 
     def places(self, *names: str) -> list[int]:
         """The places of those of these columns that it has, in small letters."""
-        return [index for index, found in enumerate(self.names) if found.lower() in names]
+        return sorted(self._places[name] for name in names if name in self._places)
+
+    # Rows ask for these: what holds for all of them is found once.
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name.lower(): index for index, name in enumerate(self.names)}
+
+    @cached_property
+    def _queue_places(self) -> list[int]:
+        return self.places(*_QUEUE)
 
     def queue(self, cells: list[str]) -> str:
         """What a row ran on: the process, the device, its context and the stream."""
-        return "/".join(cells[index] for index in self.places(*_QUEUE))
+        return "/".join(cells[index] for index in self._queue_places)
 
     def time(self, name: str) -> tuple[int, int]:
         """The place of a column of times, and its unit in nanoseconds.

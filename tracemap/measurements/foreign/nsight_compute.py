@@ -79,8 +79,8 @@ def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page:
     with table_of(path, page) as table:
         for launch in _launches(table, page):
             for name in launch.cells:
-                types[name] = _wider(types.get(name, ""), launch.value(name))
-    metrics = {name: kind for name, kind in types.items() if kind and name.endswith(_SUM) and name not in _DURATIONS}
+                types[name] = _wider(types.get(name, ""), launch.value(name)) if name.endswith(_SUM) else ""
+    metrics = {name: kind for name, kind in types.items() if kind and name not in _DURATIONS}
     check_width(path, len(EVENT_COLUMNS) + len(metrics), MOST_COLUMNS - _ADDED)
     _check_names(path, metrics)
     with table_of(path, page) as table:

@@ -84,8 +84,8 @@ def _kind(name: str) -> str:
 
 
 def _whole(table: Table, number: int, cell: str, factor: int = 1) -> int:
-    value = whole_of(cell, factor)
-    if value is None or (factor == 1 and not isinstance(number_of(cell), int)):
+    value = number_of(cell) if factor == 1 else whole_of(cell, factor)
+    if not isinstance(value, int) or value < 0:
         shown = for_terminal(start_of(cell, 40))
         raise RunInvalid(f"{table.path}, line {number}: {shown!r} is no number of kernels or time that there can be")
     return value
