@@ -16,6 +16,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from tests.conftest import Built, Recorded
 from tests.support import ROOT
 
 PACKAGE = ROOT / "tracemap"
@@ -368,6 +369,20 @@ def test_importing_the_api_imports_nothing_heavy() -> None:
     code = f"import sys, tracemap; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("page", [(), ("--html", "page.html")], ids=["table", "page"])
+def test_what_only_some_runs_need_is_not_imported_for_all(
+    built: Built, recorded: Recorded, tmp_path: Path, page: Sequence[str]
+) -> None:
+    """Only runs that tell no sites need graphs of networkx: to import it takes as long as to attribute a small run."""
+    words = ["attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), *page]
+    code = (
+        "import sys; from tracemap.cli.main import group; group.main(sys.argv[1:], standalone_mode=False); "
+        "sys.exit('networkx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_checker_sees_function_level_and_relative_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,11 +44,11 @@ def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
         graph: the map of the program that ran.
         folder: where the table is put; it is made, and must stay as long as the run.
     """
+    if not run.tells_order:
+        return run
     from tracemap.attribution.join.entries import OrderUntold
     from tracemap.attribution.join.launches import ordered
 
-    if not run.tells_order:
-        return run
     rows = table_of("read_parquet", run.table)
     with open_database() as connection:
         kernels = connection.execute(_KERNELS.format(rows=rows)).fetchnumpy()["kernel"].tolist()
