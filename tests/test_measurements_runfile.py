@@ -190,10 +190,13 @@ def test_a_forked_child_reads_runs_as_its_parent_did(tmp_path: Path) -> None:
     assert read_run(path).format == "parquet"
 
 
-def test_a_bare_parquet_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "duration", ["2500000 AS duration_ns", "2500 AS duration_us", "2.5 AS Duration_ms", "0.0025 AS duration_s"]
+)
+def test_a_bare_parquet_is_read_whatever_its_unit_of_time(tmp_path: Path, duration: str) -> None:
     path = tmp_path / "foreign.parquet"
     with duckdb.connect() as connection:
-        connection.execute(f"COPY (SELECT 'k' AS name, 2.5 AS duration_ms, 7::UTINYINT AS m) TO '{path}'")
+        connection.execute(f"COPY (SELECT 'k' AS name, {duration}, 7::UTINYINT AS m) TO '{path}'")
     run = read_run(path)
     assert not run.has_header
     row = dict(zip([*COLUMNS, "m"], rows_of(path)[0], strict=True))

@@ -127,6 +127,8 @@ def rounded(numerator: int, denominator: int) -> int:
     return below + (2 * rest + (below & 1) > denominator)
 
 
+NS_OF_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+"""Nanoseconds in the units of time that tables of tools have, as they write them."""
 _TIME_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _COUNT_STEPS = ((10**12, "T"), (10**9, "G"), (10**6, "M"))

@@ -22,7 +22,7 @@ from tracemap.owned.children import Child, end, ended_within, path_word, start
 from tracemap.owned.ending import Ended, answer, interruptible, undisturbed
 from tracemap.owned.pausing import pausing_with_us
 from tracemap.toolchain import check_tool, find_tool, run_tool
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import NS_OF_UNIT, UNKNOWN, Integer
 
 BENCHMARK_TOOL: Final = "iree-benchmark-module"
 SERIAL_FLAG: Final = "--task_topology_max_group_count=1"
@@ -35,7 +35,6 @@ HOST_DEVICES: Final = ("local-task", "local-sync")
 _HOST_DATA = "queue-events,host-execution,executable-metadata"
 _DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-metadata"
 _PROFILE_FLAG = "--device_profiling_output"
-NS_OF_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
 _BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
 _HOOK = "tracemap hook: "

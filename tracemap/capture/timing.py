@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tracemap.capture.benchmark import BENCHMARK_TOOL, NS_OF_UNIT, run_program
+from tracemap.capture.benchmark import BENCHMARK_TOOL, run_program
 from tracemap.capture.calling import Call
 from tracemap.capture.flags import check_undecided
 from tracemap.errors import ProgramFailed
 from tracemap.functions import Function
 from tracemap.options.benchmark import BenchmarkOptions
-from tracemap.units import Unknown
+from tracemap.units import NS_OF_UNIT, Unknown
 
 _PRINTED: Final = "see --format, and send standard output to a file"
 _DECIDED: Final = {

@@ -21,12 +21,12 @@ from tracemap.errors import RunInvalid
 from tracemap.inert import IS_PREFIXED
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
 from tracemap.measurements.sql import literal, quoted, table_of
+from tracemap.units import NS_OF_UNIT
 
 if TYPE_CHECKING:
     import _csv
 
 _KERNEL_NAMES = ("kernel", "dispatch", "name")
-_NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 _INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _REAL_TYPES = ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT", "DECIMAL")
 _NUMBERS_OF_CALLS = ("tid", "node", "workgroup_x", "workgroup_y", "workgroup_z")
@@ -109,7 +109,7 @@ def calls_of_workgroups(whose: str) -> Diagnostic:
 def _what_durations_mean(names: Sequence[str]) -> str:
     """How long a workgroup took is time of its worker, which adds up; of a dispatch it is wall time."""
     plain = {name.strip().lower() for name in names}
-    tells_both = any(f"cpu_{unit}" in plain for unit in _NANOSECONDS)
+    tells_both = any(f"cpu_{unit}" in plain for unit in NS_OF_UNIT)
     return "cpu_ns" if of_workgroups(names) and not tells_both else "duration_ns"
 
 
@@ -119,9 +119,9 @@ def _column(index: int, name: str, found_type: str, kernel: str, durations: str)
     if plain in _KERNEL_NAMES:
         return FileColumn(index, name, "kernel", "VARCHAR", 1) if plain == kernel else None
     base, _, unit = plain.rpartition("_")
-    if f"{base}_ns" in TIME_METRICS and unit in _NANOSECONDS:
+    if f"{base}_ns" in TIME_METRICS and unit in NS_OF_UNIT:
         means = durations if base == "duration" else f"{base}_ns"
-        return FileColumn(index, name, means, "BIGINT", _NANOSECONDS[unit])
+        return FileColumn(index, name, means, "BIGINT", NS_OF_UNIT[unit])
     if plain in COLUMNS:
         return FileColumn(index, name, plain, COLUMNS[plain], 1)
     if not plain or plain in (*_NUMBERS_OF_CALLS, CODE_OFFSET, LAUNCH):

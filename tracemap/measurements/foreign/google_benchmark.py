@@ -23,14 +23,13 @@ from tracemap.measurements.circumstances import Machine
 from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.foreign.totals import Total, fill_totals, means_only, rows_of_totals
 from tracemap.measurements.model import UNTOLD_HEADER, RunHeader
-from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer
+from tracemap.units import INTEGER_LIMIT, NS_OF_UNIT, UNKNOWN, Integer
 
 if TYPE_CHECKING:
     import duckdb
 
 _MOST_BYTES: Final = 64 << 20
 """Of a file; one of a thousand kernels has half a megabyte."""
-_NANOSECONDS: Final = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 _ITERATION: Final = "iteration"
 
 
@@ -116,9 +115,9 @@ def _total(path: Path, row: _Row) -> Total:
 
 def _whole_ns(path: Path, row: _Row, time: float) -> int:
     """A time of one iteration, over all of them."""
-    if row.time_unit not in _NANOSECONDS:
+    if row.time_unit not in NS_OF_UNIT:
         raise RunInvalid(f"{path}: the row {row.name!r} has an unknown time_unit {row.time_unit[:20]!r}")
-    return _whole(path, row, time * _NANOSECONDS[row.time_unit] * row.iterations)
+    return _whole(path, row, time * NS_OF_UNIT[row.time_unit] * row.iterations)
 
 
 def _whole(path: Path, row: _Row, value: float) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import RunInvalid, start_of
 from tracemap.inert import for_terminal
 from tracemap.inputs import opened
-from tracemap.units import INTEGER_LIMIT, plural
+from tracemap.units import INTEGER_LIMIT, NS_OF_UNIT, plural
 
 if TYPE_CHECKING:
     import _csv
@@ -40,21 +40,8 @@ class NsightTable(enum.Enum):
 _TIMES: Final = {NsightTable.TRACE: ("start", "duration"), NsightTable.SUMS: ("total time",)}
 """Columns that have a unit of time behind their name: `Start (ns)`."""
 
-NANOSECONDS: Final = {
-    "ns": 1,
-    "nsecond": 1,
-    "nsec": 1,
-    "us": 1_000,
-    "usec": 1_000,
-    "usecond": 1_000,
-    "ms": 1_000_000,
-    "msec": 1_000_000,
-    "msecond": 1_000_000,
-    "s": 1_000_000_000,
-    "sec": 1_000_000_000,
-    "second": 1_000_000_000,
-}
-"""Units of time, as versions of both tools have called them."""
+NANOSECONDS: Final = {f"{unit}{rest}": factor for unit, factor in NS_OF_UNIT.items() for rest in ("", "ec", "econd")}
+"""Units of time, as versions of both tools have called them: `ns`, `nsec`, `nsecond`."""
 
 
 def nsight_table_of(line: str) -> NsightTable | None:
