@@ -93,7 +93,7 @@ def _read_compiled(folder: Path, dice: random.Random) -> None:
 
 
 _WITH_COMMAND = 0.1
-"""The part of the tries of a run that a command reads: what comes after the reading takes up to ten times as long."""
+"""The part of the tries that a command reads, where what comes after the reading takes up to ten times as long."""
 
 
 def _read_run(name: str, folder: Path, dice: random.Random) -> None:
@@ -358,7 +358,23 @@ def _add_to_store(folder: Path, dice: random.Random) -> None:
     # The damaged file alone is put back after each try.
     with tempfile.TemporaryDirectory() as work:
         store = shutil.copytree(folder / inputs.STORE, Path(work) / "store")
+        if dice.random() >= _WITH_COMMAND:
+            _match_with_store(store, folder / inputs.OTHER, model)
+            return
         run_command("store", "add", folder / run, "--map", folder / bundle, "--store", store, "--model", model)
+
+
+def _match_with_store(root: Path, bundle: Path, model: str) -> None:
+    """What `store add` does before it writes a run: that is attributed as ever, whatever the store has."""
+    from tracemap.graph.bundle import load
+    from tracemap.measurements.circumstances import UNKNOWN_MACHINE
+    from tracemap.session.store_add import keep_bundle
+    from tracemap.store.adding import Said
+    from tracemap.store.layout import store_at
+    from tracemap.toolchain import no_progress
+
+    said = Said(number=1, model=model, machine=UNKNOWN_MACHINE, added_ns=1)
+    keep_bundle(store_at(root), load(bundle), said, no_progress)
 
 
 READERS: dict[str, Reader] = {

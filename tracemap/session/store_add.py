@@ -81,10 +81,10 @@ def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: P
     name = run_name(said.number)
     if is_there(store, said):
         check_runs(request.graph, request.runs, allow_mismatch=request.allow_mismatch)
-        _keep_map(store, bundle, said, progress)  # which may have been lost
+        keep_bundle(store, bundle, said, progress)  # which may have been lost
         return name, True
     with joined(request) as made:
-        _keep_map(store, bundle, said, progress)
+        keep_bundle(store, bundle, said, progress)
         added = add_run(store, bundle.graph, made, said)
     return added.name, added.was_there
 
@@ -101,8 +101,14 @@ def _model_there(store: Store, said: Said) -> str:
     return next((row["model"] for row in rows if row["run"] == run_name(said.number)), said.model)
 
 
-def _keep_map(store: Store, bundle: Bundle, said: Said, progress: Progress) -> None:
-    """Keep a bundle's map where it is not yet, its ops matched with those of the newest map of the same model."""
+def keep_bundle(store: Store, bundle: Bundle, said: Said, progress: Progress) -> None:
+    """Keep a bundle's map where it is not yet, its ops matched with those of the newest map of the same model.
+
+    Raises:
+        StoreInvalid: what is kept of that map is lost or damaged.
+        UsageInvalid: its ops cannot be matched, as the text of one of the models is not kept.
+        TargetUnwritable: the store cannot be written.
+    """
     from tracemap.store.layout import MAPS, OPS
     from tracemap.store.lineage import keep_map, keep_ops
 
