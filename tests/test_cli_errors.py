@@ -19,9 +19,12 @@ from tests.conftest import Built, Recorded
 from tests.support import ROOT, SAMPLES, run_cli
 from tracemap.capture.inputs import made_inputs
 from tracemap.codec import encode
-from tracemap.errors import InputInvalid
+from tracemap.errors import BundleInvalid, InputInvalid
 from tracemap.functions import Argument, Function
+from tracemap.graph.bundle import load
 from tracemap.measurements.model import UNTOLD_HEADER
+from tracemap.options.record import RecordOptions
+from tracemap.session.record import record
 from tracemap.toolchain import find_tool
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
@@ -163,6 +166,31 @@ def test_bundle_of_which_the_compiled_module_is_damaged(
     assert said.endswith("build the bundle again"), said
 
 
+@pytest.mark.parametrize("command", [("record", "-o", "r.csv"), ("run",), ("benchmark",)])
+def test_a_module_that_runs_as_well_and_is_another_is_refused(
+    command: tuple[str, ...], mlp: Path, tmp_path: Path
+) -> None:
+    """What it costs is nothing that the map's ops cost, though its functions and kernels are called alike."""
+    with (mlp / "module.vmfb").open("ab") as module:
+        module.write(b"more")
+    name, *options = command
+    said = refused("bundle-invalid", name, mlp.name, *options, cwd=tmp_path)
+    assert said.startswith("hand_mlp.tracemap/module.vmfb: another module, or damaged: "), said
+    assert not (tmp_path / "r.csv").exists()
+
+
+def test_a_module_that_is_replaced_while_it_is_recorded_is_no_run(mlp: Path, tmp_path: Path) -> None:
+    def replaced(phase: str) -> None:
+        if phase == "measuring the machine":  # after the last call
+            shutil.copy(mlp / "module.vmfb", mlp / "new.vmfb")
+            (mlp / "new.vmfb").replace(mlp / "module.vmfb")
+
+    options = RecordOptions(iterations=2, output=tmp_path / "r.csv", flagfile=MLP_FLAGS)
+    with pytest.raises(BundleInvalid, match=r"module\.vmfb: was changed or replaced while it ran; do it again"):
+        record(load(mlp), options, replaced)
+    assert not (tmp_path / "r.csv").exists()
+
+
 def test_a_compiled_module_of_holes_is_refused_at_once(mlp: Path, tmp_path: Path) -> None:
     """It says that it has a terabyte, which takes minutes to look through."""
     os.truncate(mlp / "module.vmfb", 1 << 40)
@@ -177,7 +205,7 @@ def test_bundle_of_which_the_compiled_module_is_missing_beside_others(
     (mlp / "module.vmfb").rename(tmp_path / "other.vmfb")
     flags = [f"--module={name}.vmfb" for name in modules]
     said = refused("bundle-invalid", "record", mlp.name, "-o", "r.csv", "--", *flags, cwd=tmp_path)
-    assert said == "hand_mlp.tracemap/module.vmfb: cannot be read: No such file or directory", said
+    assert said == "hand_mlp.tracemap/module.vmfb: is not there; build the bundle again", said
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -50,6 +50,8 @@ class RecordRequest:
     """Inputs as Python has them, in place of those of the options; none: the options decide."""
     kept: Kept = NOTHING_KEPT
     """What the module's bundle keeps to call it with, where the options name no inputs."""
+    check: Callable[[], None] = lambda: None
+    """Raises an error where the module is not any more what it was, and the run is not to be written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         about += besides.diagnostics
         progress("measuring the machine")
         header = structs.replace(_header(plan, launches, found, about), devices=devices)
+        plan.request.check()
         progress("writing the run")
         write_run(header, launches.joined.events.in_order(), output, force=plan.options.force)
     kept = plan.options.keep_profile and plan.profile.stat().st_size > 0

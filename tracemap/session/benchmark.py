@@ -9,7 +9,7 @@ from tracemap.inert import lines_for_terminal
 from tracemap.options.benchmark import BenchmarkOptions
 from tracemap.outputs import show_as
 from tracemap.owned.home import temporary_folder
-from tracemap.session.damage import damage_named, program_damage_named
+from tracemap.session.damage import damage_named, whole_program
 from tracemap.session.programs import program_of
 from tracemap.toolchain import Progress, no_progress
 
@@ -49,7 +49,7 @@ def benchmark(
                 module = build_repeated(bundle.configured(), flags, folder, options.dispatch_repeat)
             calls = [call.with_module(bundle.module_path, module) for call in calls]
         progress(f"timing {', '.join(call.entry.name for call in calls)}")
-        with program_damage_named(bundle):
+        with whole_program(bundle):
             return timed(calls, options, folder)
 
 

@@ -12,7 +12,7 @@ from tracemap.experiments.model import ComparedFunction, ComparedOutput
 from tracemap.options.call import call_of
 from tracemap.options.run import RunOptions
 from tracemap.options.swap import SwapOptions
-from tracemap.session.damage import program_damage_named
+from tracemap.session.damage import whole_program
 from tracemap.session.programs import program_of
 from tracemap.toolchain import Progress
 
@@ -53,7 +53,7 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
     for made in make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder):
         call, asked = asked_of(made, run_options)
         progress(f"calling {call.entry.name} of the original")
-        with program_damage_named(bundle):
+        with whole_program(bundle):
             found.append(Reference(call, asked.tolerance, called_for_arrays(call, folder)))
     return found
 

@@ -1,12 +1,12 @@
-"""Modules that a bundle keeps and that are damaged: called so, by the file's name, where work with them fails."""
+"""Modules that a bundle keeps and that are damaged or others: called so, by the file's name."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tracemap.errors import BundleInvalid, ModelInvalid, ProgramFailed, ToolFailed
 from tracemap.inputs import opened
@@ -15,7 +15,8 @@ from tracemap.memory import free_memory
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
 
-_CHUNK: Final = 1 << 20
+
+_CHUNK = 1 << 20
 
 
 @contextmanager
@@ -36,36 +37,60 @@ def damage_named(*bundles: Bundle) -> Iterator[None]:
 
 
 @contextmanager
-def program_damage_named(bundle: Bundle) -> Iterator[None]:
-    """Where a program with a bundle's compiled module fails, look whether that is for a module that is damaged.
+def whole_program(bundle: Bundle) -> Iterator[Callable[[], None]]:
+    """Work with a bundle's compiled module, which has to be what the build wrote: what another one does is not its.
 
-    Only then: of what runs well nothing is read again.
+    Yields what looks whether it still is, for those who keep what they saw; at the end that is looked at anyway.
 
     Raises:
-        BundleInvalid: it is.
+        BundleInvalid: it is another, or damaged, or was changed or replaced meanwhile.
     """
+    _check_program(bundle)
+    begun = _state_of(bundle)
+
+    def check() -> None:
+        if _state_of(bundle) != begun:
+            raise BundleInvalid(f"{bundle.module_path}: was changed or replaced while it ran; do it again")
+
     try:
-        yield
+        yield check
     except ProgramFailed as error:
         if not (error.interrupted or error.keeps_run):
-            _check_program(bundle, error)
+            _check_size(bundle, error)
+            check()
         raise
+    check()
 
 
-def _check_program(bundle: Bundle, cause: Exception) -> None:
+def _state_of(bundle: Bundle) -> tuple[int, ...]:
+    """What changes where a file is replaced or written to; nothing where it is not there."""
+    try:
+        about = bundle.module_path.stat()
+    except OSError:
+        return ()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _check_program(bundle: Bundle) -> None:
     path = bundle.module_path
     if not path.exists():
-        raise BundleInvalid(f"{path}: is not there; build the bundle again") from cause
+        raise BundleInvalid(f"{path}: is not there; build the bundle again")
     with opened(path, BundleInvalid) as file:
-        if os.fstat(file.fileno()).st_size > free_memory():  # which takes as long to look through as it is large
-            raise BundleInvalid(f"{path}: is larger than the free memory; build the bundle again") from cause
+        if os.fstat(file.fileno()).st_size > free_memory():  # it may run, and to look through it may take for ever
+            return
         found = hashlib.sha256()
         while chunk := file.read(_CHUNK):
             found.update(chunk)
     if found.hexdigest() != bundle.graph.module.sha256:
         raise BundleInvalid(
-            f"{path}: damaged, its bytes are not those that the build wrote; build the bundle again"
-        ) from cause
+            f"{path}: another module, or damaged: its bytes are not those that the build wrote; build the bundle again"
+        )
+
+
+def _check_size(bundle: Bundle, cause: Exception) -> None:
+    path = bundle.module_path
+    if path.exists() and path.stat().st_size > free_memory():
+        raise BundleInvalid(f"{path}: is larger than the free memory; build the bundle again") from cause
 
 
 def _check_modules(bundle: Bundle, cause: Exception) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracemap.errors import UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.owned.home import temporary_folder
-from tracemap.session.damage import damage_named, program_damage_named
+from tracemap.session.damage import damage_named, whole_program
 from tracemap.session.programs import device_of, kept_of
 from tracemap.toolchain import Progress, no_progress
 
@@ -29,7 +29,7 @@ def record(
 
     Raises:
         UsageInvalid: it is to be recorded repeatedly, which `session.turns.record_repeatedly` does.
-        BundleInvalid: the program failed, and the bundle's module is damaged.
+        BundleInvalid: the bundle's module is not the one that was built, or was replaced meanwhile.
         TracemapError: as `capture.record.record` does.
     """
     if options.repeat > 1 or options.alternate is not None:
@@ -37,7 +37,11 @@ def record(
     from tracemap.capture.plan import RecordRequest
     from tracemap.capture.record import record as record_request
 
-    with _reserved(bundle, options) as reservation, _caches(bundle, options, progress) as caches:
+    with (
+        _reserved(bundle, options) as reservation,
+        whole_program(bundle) as check,
+        _caches(bundle, options, progress) as caches,
+    ):
         request = RecordRequest(
             module=bundle.module_path,
             module_sha256=bundle.graph.module.sha256,
@@ -50,9 +54,9 @@ def record(
             caches=caches,
             values=tuple(values),
             kept=kept_of(bundle),
+            check=check,
         )
-        with program_damage_named(bundle):
-            return record_request(request, progress)
+        return record_request(request, progress)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tracemap.errors import FunctionUnknown, UsageInvalid
 from tracemap.options.run import RunOptions
 from tracemap.owned.home import temporary_folder
-from tracemap.session.damage import program_damage_named
+from tracemap.session.damage import whole_program
 from tracemap.session.programs import program_of
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
@@ -77,7 +77,7 @@ def run(
         _check_tolerance(options, every[0][1])
         for call, asked in every:
             progress(f"calling {call.entry.name}")
-            with program_damage_named(bundle):
+            with whole_program(bundle):
                 ran = _ran(call, asked, options, folder, arrays=arrays or bool(asked.expected))
             yield ran
 
