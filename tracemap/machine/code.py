@@ -83,7 +83,7 @@ def _instruction(decoded: Decoded, line: int, function: CodeFunction, machine: s
     ends = known and (decoded.group(capstone.CS_GRP_RET) or decoded.group(capstone.CS_GRP_INT))
     # Where a jump leads to, as far as it says so itself: its last operand, if that is a number.
     told = [int(last.imm) for last in decoded.operands[-1:] if last.type == capstone.CS_OP_IMM] if is_jump else []
-    values = values_of(decoded) if known else NO_VALUES
+    values = values_of(decoded, machine) if known else NO_VALUES
     return Instruction(
         address=decoded.address,
         size=decoded.size,

@@ -95,11 +95,12 @@ def widest(register: str) -> str:
     return register
 
 
-def values_of(decoded: Decoded) -> Values:
-    """What a decoded instruction does."""
+def values_of(decoded: Decoded, machine: str) -> Values:
+    """What a decoded instruction does; `machine` is the architecture's name as ELF has it."""
     import capstone
 
-    read, written = (_named(decoded, registers) for registers in decoded.regs_access())
+    registers = _registers_of_x86(decoded) if machine == "EM_X86_64" else decoded.regs_access()
+    read, written = (_named(decoded, each) for each in registers)
     if decoded.mnemonic in _CALLS:
         given, changed = _CALLS[decoded.mnemonic]
         read, written = read | given, written | changed
@@ -122,6 +123,30 @@ def values_of(decoded: Decoded) -> Values:
         loaded=frozenset(_place(decoded, each) for each in memory if loads),
         step=_step(decoded),
     )
+
+
+def _registers_of_x86(decoded: Decoded) -> tuple[list[int], list[int]]:
+    """The registers that are read, and those that are written; operands of which that is not told are made to say so.
+
+    The library (Capstone 5.0.9, X86Mapping.c: X86_get_op_access) tells it of the first operands, then there is a 0,
+    and whatever stood in memory for those behind it. What it says of registers itself is made of that too.
+    """
+    import capstone
+
+    read, written = list(decoded.regs_read), list(decoded.regs_write)
+    is_told = True
+    for place, each in enumerate(decoded.operands):
+        is_told = is_told and each.access != 0
+        if not is_told:
+            each.access = 0
+        if each.type == capstone.CS_OP_MEM:
+            read += [each.mem.segment, each.mem.base, each.mem.index]
+        elif each.type == capstone.CS_OP_REG:
+            if each.access & capstone.CS_AC_READ or (place and not is_told):  # what is no result is taken
+                read.append(each.reg)
+            if each.access & capstone.CS_AC_WRITE:
+                written.append(each.reg)
+    return read, written
 
 
 def _untold_result(decoded: Decoded, written: frozenset[str]) -> Decoded | None:
