@@ -83,6 +83,25 @@ def test_what_an_encoding_lacks_is_written_as_an_escape(built: Built, tmp_path: 
     assert listed.returncode == 0, listed.stderr
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict", "latin-1", "cp1252"])
+def test_data_is_utf_8_whatever_people_read(encoding: str, tmp_path: Path) -> None:
+    """The same bytes as those that a file gets; escapes of an encoding are none of JSON's."""
+    shutil.copy(SAMPLES / "models" / "hand_mlp.mlir", tmp_path / "größe_µ.mlir")
+    of_shell('"$@"', "build", "größe_µ.mlir", "-o", "m.tracemap", cwd=tmp_path)
+    show = ("show", "m.tracemap", "--format", "json")
+    odd, plain = (of_shell('"$@"', *show, cwd=tmp_path, PYTHONIOENCODING=each) for each in (encoding, "utf-8"))
+    assert "größe_µ" in plain.stdout
+    assert odd.stdout == plain.stdout
+
+
+@pytest.mark.parametrize("columns", ["0", "00", ""])
+def test_a_width_of_nothing_is_none(columns: str, built: Built, tmp_path: Path) -> None:
+    """Some shells say so in pipes, where they do not know it."""
+    show = ("show", built("hand_mlp"))
+    odd, plain = (of_shell('"$@"', *show, cwd=tmp_path, COLUMNS=each).stdout for each in (columns, "100"))
+    assert odd == plain != ""
+
+
 def test_a_path_is_printed_byte_for_byte(tmp_path: Path) -> None:
     name = os.fsdecode(b"m\x1b\xff.tracemap")
     command = command_line("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", name)

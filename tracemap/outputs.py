@@ -241,11 +241,19 @@ def write_text(text: str, target: Path) -> None:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
 
 
+def as_programs_read(out: TextIO) -> None:
+    """Have a stream take UTF-8, as files of data are, whatever people read where it comes from; not a terminal."""
+    if isinstance(out, io.TextIOWrapper) and not out.isatty():
+        out.reconfigure(encoding="utf-8")
+
+
 def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Callable[[], object]) -> None:
     """Write a result to a stream in a format: `json`, for which `value` makes it, or else what `text` writes.
 
     The stream is flushed: a reader that has gone away is noticed while somebody can still handle it.
     """
+    if form != "text":
+        as_programs_read(out)
     if form == "json":
         out.write(pretty(value()))
     else:

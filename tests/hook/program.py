@@ -1,6 +1,7 @@
 """A program of a user: loads a module with iree.runtime, calls it, prints what came out. Started by the tests.
 
-Arguments: module, driver, times to load it, times to call it each time, and `attach=FOLDER=LIBRARY` to attach the hook.
+Arguments: module, driver, times to load it, times to call it each time, `attach=FOLDER=LIBRARY` to attach the hook, and
+`keep` to have all that was loaded until the end.
 """
 
 import hashlib
@@ -17,8 +18,10 @@ INPUTS = (
 
 
 def main(module: str, driver: str, loads: int, calls: int, *options: str) -> None:
+    kept: list[object] = []
     for option in options:
-        attach(*map(Path, option.removeprefix("attach=").split("=")))
+        if option != "keep":
+            attach(*map(Path, option.removeprefix("attach=").split("=")))
     arrays = [np.full(shape, value, dtype=np.float32) for shape, value in INPUTS]
     digest = hashlib.sha256()
     flatbuffer = Path(module).read_bytes()
@@ -30,6 +33,8 @@ def main(module: str, driver: str, loads: int, calls: int, *options: str) -> Non
         function = context.modules[vm_module.name]["mlp"]
         for _ in range(calls):
             digest.update(function(*arrays).to_host().tobytes())
+        if "keep" in options:
+            kept.append(context)
         del function, vm_module, context, config
     sys.stdout.write(digest.hexdigest() + "\n")
 

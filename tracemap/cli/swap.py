@@ -12,6 +12,7 @@ from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import tell
 from tracemap.errors import UsageInvalid
 from tracemap.options.swap import SwapOptions
+from tracemap.outputs import as_programs_read
 
 
 @options_command("swap", SwapOptions)
@@ -38,6 +39,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
             raise UsageInvalid("--dump writes one kernel: name it, without a file")
         text = dump(load(bundle), kernels[0], options)
         if options.output is None:
+            as_programs_read(sys.stdout)
             sys.stdout.write(text)
         return
     original = load(bundle)

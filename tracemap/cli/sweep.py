@@ -12,6 +12,7 @@ from tracemap.cli.warnings import warn
 from tracemap.diagnostics import Diagnostic
 from tracemap.experiments.operations import KINDS
 from tracemap.options.sweep import SweepOptions
+from tracemap.outputs import as_programs_read
 
 
 @options_command("sweep", SweepOptions)
@@ -35,6 +36,7 @@ def command(operation: str, options: SweepOptions) -> None:
     with phases_shown("sweep") as progress:
         made = sweep(operation, options, progress)
     if options.output is None:
+        as_programs_read(sys.stdout)
         sys.stdout.write(made.table)
     if made.obstacles:
         warn([Diagnostic("not-compiled", made.not_compiled)])

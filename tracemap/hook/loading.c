@@ -159,7 +159,8 @@ int hooked_dlclose(void *handle) {
 
 /* ---- by IREE's own loader */
 
-#define RESERVATIONS 1024u
+#define OTHERS 1024u /* reservations that hold no executable, or none yet */
+#define RESERVATIONS (SLOTS + OTHERS)
 
 struct reservation {
   const char *base;
@@ -168,8 +169,10 @@ struct reservation {
   uint32_t executable;
 };
 
-static struct reservation reservations[RESERVATIONS];
-static unsigned reservation_oldest; /* what gives way when there are too many */
+static struct reservation reservations[RESERVATIONS]; /* pages that are not written to take no memory */
+static unsigned reservation_end;                      /* from here on all are free */
+static unsigned reservation_oldest;                   /* what gives way when there are too many */
+static unsigned reserved_executables;
 
 /* How many are in use; written under the lock, read without it to pass quickly. It lies among data that were touched at
  * the start: a page fault here would be counted as one of the kernel that is the first to call munmap. */
@@ -184,20 +187,28 @@ static void forget(struct reservation *reservation) {
   uint32_t executable = reservation->executable;
   *reservation = (struct reservation){NULL, 0, false, NO_EXECUTABLE};
   __atomic_sub_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
-  if (executable != NO_EXECUTABLE) release(executable);
+  if (executable == NO_EXECUTABLE) return;
+  reserved_executables--;
+  release(executable);
 }
 
-/* A free place, or that of the oldest reservation that holds no executable; NULL if all do. */
-static struct reservation *free_reservation(void) {
-  for (unsigned place = 0; place < RESERVATIONS; place++)
-    if (!reservations[place].base) return &reservations[place];
-  for (unsigned tries = 0; tries < RESERVATIONS; tries++) {
-    struct reservation *oldest = &reservations[reservation_oldest++ % RESERVATIONS];
+/* That of the oldest reservation that holds no executable; NULL if all do. */
+static struct reservation *emptied_reservation(void) {
+  for (unsigned tries = 0; tries < reservation_end; tries++) {
+    struct reservation *oldest = &reservations[reservation_oldest++ % reservation_end];
     if (oldest->executable != NO_EXECUTABLE) continue;
     forget(oldest);
     return oldest;
   }
   return NULL;
+}
+
+/* Programs reserve memory for other ends too, and keep it: executables, of which each has a slot, find a place anyway. */
+static struct reservation *free_reservation(void) {
+  if (reservation_count - reserved_executables >= OTHERS) return emptied_reservation();
+  for (unsigned place = 0; place < reservation_end; place++)
+    if (!reservations[place].base) return &reservations[place];
+  return reservation_end < RESERVATIONS ? &reservations[reservation_end++] : emptied_reservation();
 }
 
 static void remember(const void *base, size_t size) {
@@ -211,7 +222,7 @@ static void remember(const void *base, size_t size) {
 }
 
 static struct reservation *reservation_of(const char *address) {
-  for (unsigned place = 0; place < RESERVATIONS; place++) {
+  for (unsigned place = 0; place < reservation_end; place++) {
     struct reservation *found = &reservations[place];
     if (found->base && address >= found->base && address < found->base + found->size) return found;
   }
@@ -222,6 +233,7 @@ static void look_at_reserved(struct reservation *reservation, const char *code, 
   const struct library *library = embedded_library(reservation->base, reservation->size, code, code_size);
   struct memory memory = {reservation->base, reservation->size};
   if (library) reservation->executable = patch_table(library, EMBEDDED_ELF, memory);
+  if (reservation->executable != NO_EXECUTABLE) reserved_executables++;
 }
 
 /* This one and the next leave errno as it is, as the program's calls do that succeed. */
@@ -241,7 +253,7 @@ static void protection_changed(const char *address, size_t size, int protection)
 static void unmapped(const char *address, size_t size) {
   int error = errno;
   pthread_mutex_lock(&reservations_lock);
-  for (unsigned place = 0; place < RESERVATIONS; place++) {
+  for (unsigned place = 0; place < reservation_end; place++) {
     struct reservation *found = &reservations[place];
     if (found->base && found->base >= address && found->base < address + size) forget(found);
   }

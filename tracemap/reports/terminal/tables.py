@@ -68,8 +68,12 @@ def console(out: TextIO) -> Console:
     from rich.console import Console
 
     styled = out.isatty() and not os.environ.get("NO_COLOR")
+    environment = dict(os.environ)
+    if not environment.get("COLUMNS", "").strip("0"):  # some shells say so where they do not know; lines would be empty
+        environment.pop("COLUMNS", None)
     return Console(
         file=out,
+        _environ=environment,
         color_system="auto" if styled else None,
         highlight=False,
         markup=False,
