@@ -241,6 +241,7 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
         line_bytes=line_bytes(geometry(()).caches),
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
         machine=this_machine(),
+        events=launches.joined.events.measured,
     )
 
 

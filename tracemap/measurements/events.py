@@ -85,6 +85,13 @@ class EventTable:
         ((count,),) = self.connection.execute(f"SELECT count(*) FROM {self.name}").fetchall()
         return int(count)
 
+    @property
+    def measured(self) -> int:
+        """How many rows are of measured calls, and of events, not of steps inside of them."""
+        text = f"SELECT count(*) FROM {self.name} WHERE NOT warmup AND kind <> 'step'"
+        ((count,),) = self.connection.execute(text).fetchall()
+        return int(count)
+
     def add_counts(self, query: str, names: Sequence[str]) -> int:
         """Add columns of counts to the dispatches; other rows have none.
 

@@ -144,6 +144,9 @@ class RunHeader(Document, frozen=True, kw_only=True):
     ] = UNKNOWN
     devices: Annotated[tuple[DeviceTime, ...], msgspec.Meta(description="What --compare-devices measured.")] = ()
     machine: Annotated[Machine, msgspec.Meta(description="Where and when it was recorded.")] = UNKNOWN_MACHINE
+    events: Annotated[Integer, msgspec.Meta(description="Rows of the table without those of warm-up and of steps.")] = (
+        UNKNOWN
+    )
 
 
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")

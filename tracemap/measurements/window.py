@@ -94,6 +94,7 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
         elapsed_ns=UNKNOWN,
         elapsed=UNKNOWN_PARTS,
         invocation=UNTIMED,
+        events=UNKNOWN,
         diagnostics=(*run.header.diagnostics, Diagnostic(WINDOW, text)),
     )
     began = _within("start_ns", first, window)

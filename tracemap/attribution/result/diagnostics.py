@@ -44,8 +44,21 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
             "next (median, p10, p90) is unknown"
         )
         yield Diagnostic("invocations-unknown", text)
+    yield from _of_rows(scan)
     if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
+
+
+def _of_rows(scan: Scan) -> Iterator[Diagnostic]:
+    """Tables that have other rows than were recorded: somebody took some away, or has them twice."""
+    found = sum(each.events for each in scan.by_target.values())
+    if scan.recorded is UNKNOWN or found == scan.recorded:
+        return
+    text = f"{plural(scan.recorded, 'event')} were recorded, and the table has {format_count(found)}: "
+    if found < scan.recorded:
+        yield Diagnostic("rows-missing", f"{text}rows are missing, and so are their costs")
+    else:
+        yield Diagnostic("rows-added", f"{text}rows are there twice, or are of another run, and so are their costs")
 
 
 def _of_clocks(scan: Scan) -> Iterator[Diagnostic]:

@@ -22,7 +22,7 @@ from tracemap.diagnostics import DISTURBED, MEANS_ONLY, tells
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Command
 from tracemap.measurements.model import Metric, Run
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, Integer, sum_of
 
 _WORTH_A_THREAD = 1_000_000
 """Rows of which single invocations are added up for long enough."""
@@ -50,6 +50,8 @@ class Scan:
     invocations: Invocations
     slowest: Mapping[int, tuple[SlowCall, ...]]
     """By target the slowest of its calls."""
+    recorded: Integer
+    """How many events the runs say that they have; unknown where one does not say it."""
     same_group: str
     """Whether an `event` of the table `resolved` belongs to a row of the table `groups`, in SQL."""
 
@@ -106,6 +108,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         untimed=tuple(command for _, command in sorted(untimed.items())),
         invocations=of_all,
         slowest=slowest_calls(resolved),
+        recorded=sum_of(run.header.events for run in runs),
         same_group=resolved.same_group,
     )
 

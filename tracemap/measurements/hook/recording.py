@@ -237,12 +237,29 @@ def _about(path: Path, head: FileHead) -> dict[str, Any]:
     return {**parsed, "event_names": events}
 
 
-def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
+def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
+    """Those that did not come to their end: that may be meant, unless they were in the middle of a kernel."""
+    quiet = []
     for process in processes:
-        if not process.ended:
-            running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
-            where = f"; it was running {', '.join(running)}" if running else ""
-            yield Diagnostic("program-killed", f"process {process.pid} did not come to its end{where}")
+        running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
+        if running and not process.ended:
+            text = f"process {process.pid} did not come to its end; it was running {', '.join(running)}"
+            yield Diagnostic("program-killed", text)
+        elif not process.ended:
+            quiet.append(process.pid)
+    if quiet:
+        first = (
+            f"process {quiet[0]}"
+            if len(quiet) == 1
+            else f"{plural(len(quiet), 'process', 'processes')} (the first is {quiet[0]})"
+        )
+        why = "killed, or left by _exit or exec as workers of multiprocessing are, or still running"
+        yield Diagnostic("program-killed", f"{first} did not come to an end: {why}")
+
+
+def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
+    yield from _unended(processes)
+    for process in processes:
         lost = sum(thread.lost for thread in process.threads)
         if lost:
             text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a file or the disk was full"
