@@ -12,6 +12,7 @@ import tracemap
 from tests.support import check_cli, run_cli
 from tracemap.capture.inputs import check_spec
 from tracemap.errors import InputInvalid
+from tracemap.functions import Argument, Function
 from tracemap.graph.bundle import Bundle, load
 from tracemap.toolchain import find_tool
 
@@ -41,11 +42,19 @@ _GOOD = (
 _TAKEN = {
     0: (
         *("2x3xf32", "2x3xf32=", "2x3xf32=1 2 3 4 5 6", "2x3xf32=[1 2 3][4 5 6]", "2x3xf32=1,2,3,4,5,6", " 2x3xf32=1"),
-        *("2x3xf32=nan", "2x3xf32=-inf", "2x3xf32=-1e3", "2x3xf32=0x1p3", "2x3xf32=1.", "2x3xf32=1e400", "2x3xf32= 1 "),
+        *(
+            "2x3xf32=nan",
+            "2x3xf32=-inf",
+            "2x3xf32=-1e3",
+            "2x3xf32=0x1p3",
+            "2x3xf32=1.",
+            "2x3xf32=3.4028235e38",
+            "2x3xf32= 1 ",
+        ),
     ),
-    1: ("4xsi32=1", "4xui32=1", "4xi32=0x10", "4xi32=-1", "4xi32=1.5"),
+    1: ("4xsi32=1", "4xui32=1", "4xi32=0x10", "4xi32=-1", "4xi32=1.0"),
     2: ("-1", "0x10", " 1"),
-    3: ("f16=1", "f16=1e9"),
+    3: ("f16=1", "f16=65519", "f16=inf"),
     4: ("0xi8", "1xi8=1", "3xi8=1 2 3", "3xui8=1", "1xi8=-128", "1xi8=255", "1xsi8=-128", "1xui8=0xff"),
     5: ("1", "1e5", "nan", "0x1p3", "0x0p-9", "1e-45"),
     6: ("5xi16=-32768", "5xi16=65535", "5xui16=65535", "5xsi16=32767"),
@@ -76,9 +85,18 @@ _REFUSED = {
 }
 # The tool takes these and calls the function with something else than what was written.
 _REFUSED_BY_US = {
-    0: ("2x3xf32=1_0",),
-    1: ("4xi32=1e5", "4xi32=09", "4xi32=5000000000", "4xsi32=4294967295", "4xui32=-1", "4xi32=-3000000000"),
+    0: ("2x3xf32=1_0", "2x3xf32=1e400", "2x3xf32=3.4028236e38"),
+    1: (
+        "4xi32=1.5",
+        "4xi32=1e5",
+        "4xi32=09",
+        "4xi32=5000000000",
+        "4xsi32=4294967295",
+        "4xui32=-1",
+        "4xi32=-3000000000",
+    ),
     2: ("1xi32=1", "4xi32=1", "5000000000"),
+    3: ("f16=1e9", "f16=-65520"),
     4: ("1xi8=4294967297", "1xsi8=-129"),
     5: ("1.5.5",),
     7: ("2xui64=-1",),
@@ -185,3 +203,10 @@ def test_a_number_that_its_type_does_not_hold_is_named(
         f"--input={right} [input-invalid]\n"
     )
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize(("written", "advised"), [("i1=0", "i8=0"), ("i1=1", "i8=1"), ("i1=true", "i8=1")])
+def test_advice_keeps_the_truth_that_is_meant(written: str, advised: str) -> None:
+    entry = Function("f", (Argument("c", "tensor<i1>", loop_bound=False),))
+    with pytest.raises(InputInvalid, match=rf"write it as --input={advised}$"):
+        check_spec(entry, entry.arguments[0], written)

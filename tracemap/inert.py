@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-_REORDERING: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_REORDERING: Final = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 _CONTROLS: Final = re.compile(f"[\x00-\x1f\x7f-\x9f{_REORDERING}]")
 _CONTROLS_OF_JSON: Final = re.compile(f"[\x7f-\x9f{_REORDERING}]")
 

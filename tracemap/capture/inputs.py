@@ -243,7 +243,9 @@ def _example_of(shaped: Shaped, meant: str = "") -> str:
     """A value of a type as IREE's tools take it: the number that is meant, where it is only to be written otherwise."""
     value = 1 if INTEGER.fullmatch(shaped.element) else 0.5
     if shaped.sizes is not None:
-        return f"{_written(shaped)}={value}"
+        kind, _, given = meant.partition("=")
+        fits = kind.endswith("i1") and shaped.element == "i1" and given in ("0", "1")
+        return f"{_written(shaped)}={given if fits else value}"
     with suppress(ValueError):
         value = float(meant) if shaped.element in HALVES else value
     return passed_number(value, shaped.element)

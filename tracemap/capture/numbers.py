@@ -6,6 +6,7 @@ where nothing keeps it from that. Types without a sign take numbers of either re
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -16,8 +17,8 @@ _SMALL_REAL: Final = frozenset({"f8E5M2", "f8E4M3FN", "f8E5M2FNUZ", "f8E4M3FNUZ"
 _OF_A_BYTE: Final = (1, 2, 4)
 """Widths of elements that are read as the two hexadecimal digits of their byte."""
 _TWO_DIGITS = re.compile(r"[0-9a-fA-F]{2}")
-_WHOLE = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))(?:\.[0-9]*)?")
-"""As C reads it: by 16, 8 or 10; a fraction is cut off."""
+_WHOLE = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))(?:\.0*)?")
+"""As C reads it: by 16, 8 or 10; it would cut a fraction off."""
 _WIDTHS: Final = (8, 16, 32, 64)
 """Of whole numbers that are written as such."""
 _DIGITS_OF_WIDTH: Final = 4
@@ -26,6 +27,8 @@ _WORD_BITS: Final = 32
 _MOST_OF_WORD: Final = 15
 _MOST: Final = 31
 """Characters that the runtime has room for, of whole numbers of up to 32 bits and of all others."""
+_INFINITE_FROM: Final = {"f16": 65520.0, "bf16": 2.0**128 - 2.0**119, "f32": 2.0**128 - 2.0**103}
+"""The least number that is rounded to infinity; what is infinite in f64 is so in Python."""
 _HALF_THE_LEAST: Final = 2.0**-150
 """What C makes 0 of as it reads an f32, by which all floats but f64 are read."""
 _LONGEST_SAID: Final = 60
@@ -105,6 +108,8 @@ def _real_fault(text: str, said: str, element: str) -> str:
     least = 0.0 if element == "f64" else _HALF_THE_LEAST
     if abs(_real(text)) <= least and _is_not_zero(text):
         return f"{said} is too small for {element}; write 0"
+    if abs(_real(text)) >= _INFINITE_FROM.get(element, math.inf) and "inf" not in text.lower():
+        return f"{said} is too large for {element}; write inf"
     return ""
 
 

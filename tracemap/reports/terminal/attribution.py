@@ -28,7 +28,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import UNKNOWN, Scale, format_ns, plural
+from tracemap.units import UNKNOWN, Integer, Scale, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def print_costs(costed: CostedMap, attribution: Attribution, out: TextIO, option
     diagnostics = costed.graph.diagnostics + attribution.diagnostics
     print_diagnostics(to, foremost(diagnostics))
     _print_run(to, costed, attribution, totals=options.totals)
-    _print_view(to, chosen, costs)
+    _print_view(to, chosen, costs, attribution.run.workers)
     if options.by == "site":
         _print_slowest(to, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
     _print_balance(to, attribution, costs)
@@ -104,16 +104,17 @@ def _rule_said(attribution: Attribution) -> str:
 _OPEN_BY_SAMPLES = "samples leave half of the cost or more open (95 % interval); record longer"
 _OPEN_BY_WAITS = (
     "half of the cost or more is open: the run was disturbed, and invocations lie far apart (p10 to p90); record on a "
-    "quieter machine, or with --serial"
+    "quieter machine{}"
 )
 
 
-def _print_view(to: Console, chosen: Chosen, costs: Costs) -> None:
+def _print_view(to: Console, chosen: Chosen, costs: Costs, workers: Integer) -> None:
     view = chosen.view
     title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
     _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False, advice="; --columns chooses")
     marked = [row for row in chosen.rows if row.get(UNCERTAIN.key)] if UNCERTAIN in chosen.columns else []
-    for legend in dict.fromkeys(_OPEN_BY_SAMPLES if "sampled_low" in row else _OPEN_BY_WAITS for row in marked):
+    by_waits = _OPEN_BY_WAITS.format("" if workers == 1 else ", or with --serial")
+    for legend in dict.fromkeys(_OPEN_BY_SAMPLES if "sampled_low" in row else by_waits for row in marked):
         say(to, f"{UNCERTAIN_MARK} {legend}")
     for count, words, share in (
         (chosen.hidden, f"more {view.noun}", chosen.hidden_share),
