@@ -160,10 +160,17 @@ def test_selections(what: str, ops: list[str], sites: list[str], kernels: list[s
     assert [each.name for each in found.kernels] == kernels
 
 
-@pytest.mark.parametrize("what", ["op99", "model.mlir:99", "nothing", "h0/at", ":3", "", "/"])
+@pytest.mark.parametrize("what", ["op99", "other.mlir:99", "nothing", "h0/at", ":3", "", "/"])
 def test_what_is_not_there_is_said(what: str) -> None:
     with pytest.raises(QueryInvalid, match="FILE:LINE"):
         select(example(), what)
+
+
+def test_a_line_inside_of_an_op_leads_to_it() -> None:
+    """Operations of a region are no ops of the map."""
+    _, last = max((op.line, op.id) for op in example().ops if op.file == "model.mlir" and isinstance(op.line, int))
+    with pytest.raises(QueryInvalid, match=rf"no op of the map begins on this line; the last .* is {last} \("):
+        select(example(), "model.mlir:99")
 
 
 def test_files_match_by_whole_components() -> None:

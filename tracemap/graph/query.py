@@ -74,10 +74,31 @@ def named(graph: TraceGraph, what: str) -> list[str]:
     names = ops_in_scope(graph, tuple(component for component in what.split("/") if component))
     if names:
         return names
+    if place is not None:
+        _check_line(graph, place["file"], int(place["line"]))
     raise QueryInvalid(
         f"{start_of(what, _LONGEST_SAID)}: no op, site, kernel, line or scope of the map is called so; "
         "ask for FILE:LINE, op12, site3, a kernel's name or a scope"
     )
+
+
+def _check_line(graph: TraceGraph, file: str, line: int) -> None:
+    """Refuse a line on which no op begins, by the op above it: it may be one of a region of this op's.
+
+    Raises:
+        QueryInvalid: there is such an op.
+    """
+    above = [
+        (op.line, op)
+        for op in graph.ops
+        if isinstance(op.line, int) and op.line < line and isinstance(op.file, str) and same_file(op.file, file)
+    ]
+    if above:
+        _, last = max(above, key=lambda each: each[0])
+        raise QueryInvalid(
+            f"{start_of(f'{file}:{line}', _LONGEST_SAID)}: no op of the map begins on this line; the last one above it "
+            f"is {last.id} ({start_of(last.name, _LONGEST_SAID)}) on line {last.line}: ask for that"
+        )
 
 
 def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
