@@ -171,7 +171,8 @@ def _fitted(headings: Sequence[Heading], natural: dict[int, int], width: int | N
         if _excess(shrunk, width) > 0 and headings[leave].leave:
             del kept[leave]
         elif _excess(shrunk, width) > 0:
-            return _shrunk(kept, dict.fromkeys(kept, _NARROWEST), width)
+            # A part of a number would be another one: rather has the line no room.
+            return _shrunk(kept, {at: _NARROWEST for at in kept if not headings[at].right}, width)
         else:
             return shrunk
     return kept
