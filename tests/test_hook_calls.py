@@ -138,9 +138,10 @@ def test_executables_can_be_loaded_and_unloaded_without_end(library: Path, made:
         assert text.count('"kind":"unload"') == 1000
 
 
-def test_executables_that_stay_are_all_seen(library: Path, made: Path, output: Path) -> None:
+@pytest.mark.parametrize("options", [("keep",), ("reserve",), ("keep", "reserve")], ids="-".join)
+def test_executables_that_stay_are_all_seen(options: tuple[str, ...], library: Path, made: Path, output: Path) -> None:
     """Each of IREE's own loader is told by the memory that it reserves; there is a place for each that has a slot."""
-    command = support.python_command(support.module(made, "embedded"), "local-sync", "keep", loads=1100, calls=1)
+    command = support.python_command(support.module(made, "embedded"), "local-sync", *options, loads=1100, calls=1)
     support.run(command, support.hooked(library, output))
     assert read_recording(output).call_count == 36 * 1100
 

@@ -1,10 +1,11 @@
 """A program of a user: loads a module with iree.runtime, calls it, prints what came out. Started by the tests.
 
-Arguments: module, driver, times to load it, times to call it each time, `attach=FOLDER=LIBRARY` to attach the hook, and
-`keep` to have all that was loaded until the end.
+Arguments: module, driver, times to load it, times to call it each time, `attach=FOLDER=LIBRARY` to attach the hook,
+`keep` to have all that was loaded until the end, and `reserve` to reserve memory as IREE's loader does, for nothing.
 """
 
 import hashlib
+import mmap
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ INPUTS = (
 def main(module: str, driver: str, loads: int, calls: int, *options: str) -> None:
     kept: list[object] = []
     for option in options:
-        if option != "keep":
+        if option.startswith("attach="):
             attach(*map(Path, option.removeprefix("attach=").split("=")))
     arrays = [np.full(shape, value, dtype=np.float32) for shape, value in INPUTS]
     digest = hashlib.sha256()
@@ -35,6 +36,10 @@ def main(module: str, driver: str, loads: int, calls: int, *options: str) -> Non
             digest.update(function(*arrays).to_host().tobytes())
         if "keep" in options:
             kept.append(context)
+        if "reserve" in options:
+            kept += [
+                mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0) for _ in range(3)
+            ]
         del function, vm_module, context, config
     sys.stdout.write(digest.hexdigest() + "\n")
 

@@ -192,11 +192,11 @@ static void forget(struct reservation *reservation) {
   release(executable);
 }
 
-/* That of the oldest reservation that holds no executable; NULL if all do. */
+/* The place of the oldest reservation that holds no executable; NULL if all do. */
 static struct reservation *emptied_reservation(void) {
   for (unsigned tries = 0; tries < reservation_end; tries++) {
     struct reservation *oldest = &reservations[reservation_oldest++ % reservation_end];
-    if (oldest->executable != NO_EXECUTABLE) continue;
+    if (!oldest->base || oldest->executable != NO_EXECUTABLE) continue;
     forget(oldest);
     return oldest;
   }
