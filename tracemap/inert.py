@@ -10,9 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-_REORDERING: Final = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-_CONTROLS: Final = re.compile(f"[\x00-\x1f\x7f-\x9f{_REORDERING}]")
-_CONTROLS_OF_JSON: Final = re.compile(f"[\x7f-\x9f{_REORDERING}]")
+REORDERING: Final = "".join(map(chr, (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))))
+"""Characters that nobody sees and that reorder text, or begin a line in it."""
+_CONTROLS: Final = re.compile(f"[\x00-\x1f\x7f-\x9f{REORDERING}]")
+_CONTROLS_OF_JSON: Final = re.compile(f"[\x7f-\x9f{REORDERING}]")
 
 _APART: Final = re.compile(r'[",;\t\r\n]')
 _BEGINS: Final = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"

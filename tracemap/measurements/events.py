@@ -82,14 +82,15 @@ class EventTable:
     @property
     def count(self) -> int:
         """How many rows there are."""
-        ((count,),) = self.connection.execute(f"SELECT count(*) FROM {self.name}").fetchall()
-        return int(count)
+        return self._rows("true")
 
     @property
     def measured(self) -> int:
         """How many rows are of measured calls, and of events, not of steps inside of them."""
-        text = f"SELECT count(*) FROM {self.name} WHERE NOT warmup AND kind <> 'step'"
-        ((count,),) = self.connection.execute(text).fetchall()
+        return self._rows("NOT warmup AND kind <> 'step'")
+
+    def _rows(self, which: str) -> int:
+        ((count,),) = self.connection.execute(f"SELECT count(*) FROM {self.name} WHERE {which}").fetchall()
         return int(count)
 
     def add_counts(self, query: str, names: Sequence[str]) -> int:

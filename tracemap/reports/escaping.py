@@ -12,12 +12,11 @@ from base64 import b64encode
 from collections.abc import Mapping
 
 from tracemap.codec import encode
+from tracemap.inert import REORDERING
 
 # A carriage return would be a line end for browsers, and NUL is not allowed in HTML. Invisible characters that reorder
 # text are shown by name: what stands on a line must be what one sees there.
-_SHOWN = {"\r": "", "\0": "\ufffd"} | {
-    chr(code): f"⟨U+{code:04X}⟩" for code in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-}
+_SHOWN = {"\r": "", "\0": "\ufffd"} | {char: f"⟨U+{ord(char):04X}⟩" for char in REORDERING}
 _MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 

@@ -50,10 +50,11 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
 
     run_options = _run_options(options)
     found = []
-    for made in make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder):
-        call, asked = asked_of(made, run_options)
-        progress(f"calling {call.entry.name} of the original")
-        with whole_program(bundle):
+    calls = make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder)
+    with whole_program(bundle):
+        for made in calls:
+            call, asked = asked_of(made, run_options)
+            progress(f"calling {call.entry.name} of the original")
             found.append(Reference(call, asked.tolerance, called_for_arrays(call, folder)))
     return found
 

@@ -75,11 +75,10 @@ def run(
             names = ", ".join(function.name for function in bundle.graph.functions)
             raise FunctionUnknown(f"outputs are those of one function; name it with --function: {names}")
         _check_tolerance(options, every[0][1])
-        for call, asked in every:
-            progress(f"calling {call.entry.name}")
-            with whole_program(bundle):
-                ran = _ran(call, asked, options, folder, arrays=arrays or bool(asked.expected))
-            yield ran
+        with whole_program(bundle):
+            for call, asked in every:
+                progress(f"calling {call.entry.name}")
+                yield _ran(call, asked, options, folder, arrays=arrays or bool(asked.expected))
 
 
 def _check_tolerance(options: RunOptions, asked: Asked) -> None:
