@@ -175,7 +175,8 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"window"}),
     ),
     "reports": (
-        frozenset({"basis", "escaping", "labels"}),
+        frozenset({"basis", "deflating", "labels"}),
+        frozenset({"escaping"}),
         frozenset({"advice", "costed", "highlight", "html", "kernels"}),
         frozenset({"tracks"}),
         frozenset({"remarks"}),

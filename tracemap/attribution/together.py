@@ -6,7 +6,6 @@ many calls as are enough for shares in percent; which these are depends on nothi
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -33,8 +32,11 @@ LEAST_CALLS: Final = 4 * QUANTILES
 """Of a site: with fewer a quantile has no share to speak of."""
 
 _CALLS: Final = """
-SELECT CAST({dispatch} AS INTEGER) AS target, {values}
-FROM (SELECT * FROM {events} WHERE NOT warmup AND kind = 'dispatch'{chosen}) AS event {joins}
+SELECT * FROM (
+    SELECT CAST({dispatch} AS INTEGER) AS target, {values}
+    FROM (SELECT * FROM {events} WHERE NOT warmup AND kind = 'dispatch'{chosen}) AS event {joins})
+WHERE target >= 0 AND {measured}
+QUALIFY count(*) OVER (PARTITION BY target) >= {least}
 ORDER BY ALL
 """
 
@@ -79,7 +81,11 @@ def together(source: Source, of_events: Sequence[Lookup], lengths: Lengths) -> T
         return NOTHING
     query = _CALLS.format(
         dispatch=first_of((lookup.of_dispatch for lookup in of_events), UNMATCHED),
-        values=", ".join(f"{value_of(each, source.run)} AS {value_column(n)}" for n, each in enumerate(metrics)),
+        values=", ".join(
+            f"CAST({value_of(each, source.run)} AS DOUBLE) AS {value_column(n)}" for n, each in enumerate(metrics)
+        ),
+        measured=" AND ".join(f"{value_column(n)} IS NOT NULL" for n in range(len(metrics))),
+        least=LEAST_CALLS,
         events=source.events,
         chosen=f" AND invocation % {one_of} = 0" if one_of > 1 else "",
         joins=joined(of_events),
@@ -93,15 +99,14 @@ def _by_site(source: Source, query: str) -> Mapping[str, _Values]:
     """Of each site with enough calls a row for each, a column for each metric."""
     import numpy as np
 
-    rows: dict[int, list[tuple[int, ...]]] = defaultdict(list)
-    for target, *values in source.tables.query(query):
-        if target >= 0 and None not in values:
-            rows[target].append(tuple(values))
+    columns = source.tables.columns(query)
+    values = np.column_stack([columns[value_column(number)] for number in range(len(columns) - 1)])
+    numbers, first, calls = np.unique(columns["target"], return_index=True, return_counts=True)
     targets = list(source.targets)
     return {
-        targets[target].places[0]: np.array(values, dtype=np.float64)
-        for target, values in rows.items()
-        if len(values) >= LEAST_CALLS and len(targets[target].places) == 1
+        targets[number].places[0]: values[begin : begin + count]
+        for number, begin, count in zip(numbers.tolist(), first, calls, strict=True)
+        if len(targets[number].places) == 1
     }
 
 

@@ -7,12 +7,12 @@ what was made here or by `html/blocks.py`.
 
 from __future__ import annotations
 
-import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 
 from tracemap.codec import encode
 from tracemap.inert import REORDERING
+from tracemap.reports.deflating import deflated
 
 # A carriage return would be a line end for browsers, and NUL is not allowed in HTML. Invisible characters that reorder
 # text are shown by name: what stands on a line must be what one sees there.
@@ -38,8 +38,7 @@ def _replaced(text: str, by_char: Mapping[str, str]) -> str:
 
 def for_script(value: object) -> str:
     """The JSON of a value as it stands in a `script` element: compressed, as letters and digits that mean nothing."""
-    # zlib of a level gives the same bytes for the same value; more than this level takes much longer for little.
-    return b64encode(zlib.compress(encode(value), 6)).decode()
+    return b64encode(deflated(encode(value))).decode()
 
 
 def for_hook_text(name: str) -> str:

@@ -6,9 +6,9 @@ metric. What is too narrow to be seen stands together in one leaf of its parent,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from operator import add
 from typing import Final
 
@@ -29,8 +29,14 @@ _NO_OP: Final = "no op"
 
 Step = tuple[str, str, str]
 """Of a way from the root: the kind of a node, its label, and what it leads to."""
-Way = Callable[[Reached], list[Step]]
-"""How an op is reached, from the root on, without the op."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """How ops are reached, from the root on, without the op; those for which `alike` gives the same, in one way."""
+
+    steps: Callable[[Reached], list[Step]]
+    alike: Callable[[Reached], Hashable]
 
 
 @dataclass(slots=True)
@@ -70,22 +76,33 @@ def trees_of(costed: CostedMap, families: Mapping[OpId, Family]) -> tuple[Tree, 
     """The trees of a page with a run: by scope where ops have scopes, and by source; none without a run."""
     if not costed.metrics:
         return ()
-    ways: dict[str, Way] = {"source": partial(_source_way, costed)}
+    ways = {"source": _Ways(partial(_source_way, costed), lambda each: (each.frames, each.op.file, each.op.function))}
     if any(each.scope for each in costed.reached):
-        ways = {"scope": _scope_way, **ways}
-    return tuple(_tree(costed, name, way, families) for name, way in ways.items())
+        ways = {"scope": _Ways(_scope_way, lambda each: each.scope), **ways}
+    leaves = [
+        (each, _leaf(each), amounts(each.attributed, costed.metrics))
+        for each in costed.reached
+        if any(each.attributed.values())
+    ]
+    return tuple(_tree(costed, name, way, leaves, families) for name, way in ways.items())
 
 
-def _tree(costed: CostedMap, name: str, way: Way, families: Mapping[OpId, Family]) -> Tree:
+def _tree(
+    costed: CostedMap,
+    name: str,
+    ways: _Ways,
+    leaves: Sequence[tuple[Reached, Step, tuple[int, ...]]],
+    families: Mapping[OpId, Family],
+) -> Tree:
     root = _Branch()
-    for each in costed.reached:
-        if any(each.attributed.values()):
-            branch = root
-            for step in way(each):
-                branch = branch.child(step)
-            branch.child(_leaf(each)).add(amounts(each.attributed, costed.metrics))
-    for step, values in _of_no_op(costed):
-        root.child(("no-op", _NO_OP, "")).child(step).add(amounts(values, costed.metrics))
+    ends: dict[Hashable, _Branch] = {}
+    for each, leaf, values in leaves:
+        way = ways.alike(each)
+        if way not in ends:
+            ends[way] = reduce(_Branch.child, ways.steps(each), root)
+        ends[way].child(leaf).add(values)
+    for step, metrics in _of_no_op(costed):
+        root.child(("no-op", _NO_OP, "")).child(step).add(amounts(metrics, costed.metrics))
     root.sum_up()
     nothing = amounts(NOTHING, costed.metrics)
     drawing = _Drawing(families, root.whole or nothing, nothing)

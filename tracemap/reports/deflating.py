@@ -1,0 +1,40 @@
+"""zlib's format (RFC 1950), made by all processors: a tenth of the time that a large page takes is its script's data.
+
+Blocks are compressed apart, each with what stands before it as its dictionary, so that hardly anything is lost; the
+bytes do not depend on how many processors there are.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Final
+
+_BLOCK: Final = 1 << 20
+_WINDOW: Final = 1 << 15
+"""How far back a match may lie (RFC 1951, 2)."""
+_LEVEL: Final = 6
+"""A higher one takes much longer for little."""
+_HEADER: Final = b"\x78\x9c"
+"""A window of that size, and the level that is nobody's special wish."""
+
+
+def deflated(data: bytes) -> bytes:
+    """The bytes compressed, which any zlib reads; the same bytes for the same data."""
+    if len(data) <= _BLOCK:
+        return zlib.compress(data, _LEVEL)
+    from concurrent.futures import ThreadPoolExecutor
+
+    # zlib lets other threads run while it compresses.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        blocks = pool.map(lambda begin: _block(memoryview(data), begin), range(0, len(data), _BLOCK))
+        return b"".join((_HEADER, *blocks, zlib.adler32(data).to_bytes(4, "big")))
+
+
+def _block(data: memoryview, begin: int) -> bytes:
+    """The block that begins there, which ends at a whole byte; the last one says that it is the last."""
+    before, end = data[max(0, begin - _WINDOW) : begin], begin + _BLOCK
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=bytes(before))
+    return compressor.compress(data[begin:end]) + compressor.flush(
+        zlib.Z_FINISH if end >= len(data) else zlib.Z_SYNC_FLUSH
+    )
