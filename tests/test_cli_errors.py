@@ -86,6 +86,15 @@ def test_build_shows_the_compilers_own_message(tmp_path: Path) -> None:
     assert "broken.mlir:5:" in said
 
 
+@pytest.mark.parametrize(
+    "text", ["module {\n}\n", "func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }"]
+)
+def test_build_says_that_nothing_can_be_called(text: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.mlir").write_text(text, encoding="utf-8")
+    said = refused("model-invalid", "build", "empty.mlir", cwd=tmp_path)
+    assert "no function of the model can be called from outside; make one public." in said
+
+
 def test_build_says_in_a_sentence_that_the_compiler_has_crashed(tmp_path: Path) -> None:
     """IREE divides by zero on a product of which one extent is 0."""
     (tmp_path / "zero.mlir").write_text(

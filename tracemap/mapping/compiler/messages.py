@@ -18,6 +18,8 @@ _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
 _OPERATION = re.compile(r"\S.*: note: see current operation:")
 _NEXT = re.compile(r"\S.*?: (?:error|warning|note|remark): ")
 _DIAGNOSTIC = re.compile(r"\S.*?: (?:error|warning): |LLVM ERROR: |.*: Assertion `")
+_NOTHING_TO_CALL: Final = "outer module does not contain a vm.module op"
+"""What is said of a model of which nothing is left, since nothing in it can be called from outside."""
 _BY_OTHERS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _BY_LIMITS: Final = frozenset({signal.SIGXFSZ, signal.SIGXCPU})
 _MOST_DIAGNOSTICS = 3
@@ -33,7 +35,8 @@ def failure(status: int, said: str) -> str:
     if len(shown) < len(lines):
         shown.append(f"… {plural(len(lines) - len(shown), 'line')} more")
     words = "\n".join(shown).strip()
-    return f"iree-compile failed (status {status}):\n{words or 'it printed nothing'}"
+    why = " no function of the model can be called from outside; make one public." if _NOTHING_TO_CALL in said else ""
+    return f"iree-compile failed (status {status}):{why}\n{words or 'it printed nothing'}"
 
 
 def _without_operations(lines: Iterable[str]) -> Iterator[str]:
