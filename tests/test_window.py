@@ -109,6 +109,19 @@ def test_two_windows_have_what_the_run_has(recorded: Recorded, built: Built) -> 
     assert said.startswith(f"note [window]: these are the 1 of {len(began)} calls that began from 0 s to {at:g} s\n")
 
 
+@pytest.mark.parametrize(
+    ("head", "cells"), [("start_ns,duration_ns", "100"), ("start_ns,cpu_ns", "100"), ("start_ns,joules,site", "1.5,")]
+)
+def test_a_window_has_the_metrics_that_the_run_has(head: str, cells: str, tmp_path: Path) -> None:
+    table = tmp_path / "run.csv"
+    table.write_text(f"kernel,{head}\nk,1000,{cells}\nk,{2 * SECOND},{cells}\n", encoding="utf-8")
+    whole = read_run(table)
+    part = cut(whole, Window(1.0, math.inf), tmp_path)
+    assert [metric.name for metric in part.metrics] == [metric.name for metric in whole.metrics]
+    assert set(part.columns) == set(whole.columns)
+    assert len(events(part.table)) == 1
+
+
 def sums(table: Path) -> Counter[str]:
     """What is counted in all measured rows of steps, by metric; `outside`: the samples that lie in no kernel."""
     found = Counter[str]()

@@ -41,7 +41,7 @@ GROUP BY invocation, CASE WHEN invocation IS NULL THEN start_ns END
 _EXTENT: Final = "SELECT min(began_ns), max(began_ns), count(invocation) FROM calls"
 _FOUND: Final = "SELECT count(*), count(invocation) FROM calls WHERE {began}"
 _CHOSEN: Final = """
-SELECT * FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN {simulated} THEN true
+SELECT {columns} FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN {simulated} THEN true
 WHEN invocation IS NULL THEN {began} ELSE invocation IN (SELECT invocation FROM calls WHERE {call_began}) END
 """
 
@@ -99,8 +99,12 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
     )
     began = _within("start_ns", first, window)
     simulated = _simulated(run)
-    rows = connection.sql(_CHOSEN.format(events=events, simulated=simulated, began=began, call_began=call_began))
-    write_run(header, rows, table, force=True)
+    # A column that the run lacks would be one that was measured, of nothing.
+    columns = ", ".join(quoted(column.means) for column in columns_of(run))
+    chosen_rows = _CHOSEN.format(
+        columns=columns, events=events, simulated=simulated, began=began, call_began=call_began
+    )
+    write_run(header, connection.sql(chosen_rows), table, force=True)
 
 
 def _begins(run: Run) -> str:
