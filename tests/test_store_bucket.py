@@ -149,9 +149,9 @@ def test_writers_do_not_disturb_one_another(bundle: Path, runs: list[Path], serv
 def test_what_is_there_is_never_replaced(store: str, server: Server) -> None:
     """Whoever is second keeps what the first one wrote, though nobody asks whether it is there."""
     before = server.files()
-    with store_at(store).map_file("ops", "0" * 64).published() as path:
+    with store_at(store).map_file("0" * 64).published() as path:
         path.write_bytes(b"first")
-    with store_at(store).map_file("ops", "0" * 64).published() as path:
+    with store_at(store).map_file("0" * 64).published() as path:
         path.write_bytes(b"second")
     (name,) = server.files().keys() - before.keys()
     assert server.ask("GET", "/" + quote(name)) == b"first"

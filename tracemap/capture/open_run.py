@@ -55,7 +55,7 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
     _refuse_folder(path)
     copy, named = _copied(path, folder), said_of(str(path))
     with _called(named, copy):
-        return replace(_opened(copy, folder, dispatch), given=named)
+        return replace(_opened(copy, folder, dispatch), given=named, copy=copy)
 
 
 @contextmanager

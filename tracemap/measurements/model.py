@@ -307,6 +307,7 @@ class Run:
     `has_header` is False for a bare CSV: nothing then says which module it belongs to. `given`: what the user named,
     where the table is one that was made of it. `tells_order`: its column `columns.LAUNCH` has the order of launches, by
     which sites are found. `site_choices`: names in the column `site` that stand for several sites; a row is of one.
+    `copy`: what came through a pipe, byte by byte.
     """
 
     header: RunHeader
@@ -318,6 +319,7 @@ class Run:
     given: Text = UNKNOWN
     tells_order: bool = False
     site_choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    copy: Path | Unknown = UNKNOWN
 
     @property
     def file(self) -> str:

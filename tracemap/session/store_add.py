@@ -18,14 +18,14 @@ from tracemap.options.store import StoreAddOptions
 from tracemap.outputs import show_as
 from tracemap.session.runs import check_named_once, find_bundle, opened_runs, placed_runs, request_of
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, Unknown
 
 if TYPE_CHECKING:
     from tracemap.attribution.attribute import Request
     from tracemap.graph.bundle import Bundle
     from tracemap.measurements.circumstances import Machine
     from tracemap.measurements.model import Run
-    from tracemap.store.adding import Said
+    from tracemap.store.adding import Added, Said
     from tracemap.store.headers import Header
     from tracemap.store.layout import Listing, Store
     from tracemap.store.lineage import Keys
@@ -64,29 +64,29 @@ def store_add(
             machine = _machine(opened, options, recorded_ns)
             images = cache(partial(read_images, of_run.module_path))
             with placed_runs([opened], of_run.graph, images) as (run,):
-                number = number_of(of_run.map_sha256, run.header, path if path.is_file() else run.table)
+                given = path if isinstance(opened.copy, Unknown) else opened.copy
+                number = number_of(of_run.map_sha256, run.header, given)
                 model = storable(options.model or of_run.path.resolve().stem)
                 said = Said(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
-                name, was_there = _add(store, of_run, request_of(of_run, [run], options, images), said, progress)
-            found.append(AddedRun(str(path), name, _model_there(store, said) if was_there else model, not was_there))
+                model, added = _add(store, of_run, request_of(of_run, [run], options, images), said, progress)
+            found.append(AddedRun(str(path), added.name, model, not added.was_there))
     return FleetAdded(runs=tuple(found))
 
 
-def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: Progress) -> tuple[str, bool]:
-    """Put one run into a store; returns its name there, and whether it was there before: then nothing is joined."""
+def _add(store: Store, bundle: Bundle, request: Request, said: Said, progress: Progress) -> tuple[str, Added]:
+    """Put one run into a store, where nothing is joined for one that is there; returns the model that it is of."""
     from tracemap.attribution.attribute import check_runs, joined
-    from tracemap.store.adding import add_run, is_there
+    from tracemap.store.adding import Added, add_run, is_there
     from tracemap.store.layout import run_name
 
-    name = run_name(said.number)
     if is_there(store, said):
         check_runs(request.graph, request.runs, allow_mismatch=request.allow_mismatch)
-        keep_bundle(store, bundle, said, progress)  # which may have been lost
-        return name, True
+        model = _model_there(store, said)
+        keep_bundle(store, bundle, replace(said, model=model), progress)  # which may have been lost
+        return model, Added(run_name(said.number), was_there=True)
     with joined(request) as made:
         keep_bundle(store, bundle, said, progress)
-        added = add_run(store, bundle.graph, made, said)
-    return added.name, added.was_there
+        return said.model, add_run(store, bundle.graph, made, said)
 
 
 def _model_there(store: Store, said: Said) -> str:
@@ -109,17 +109,17 @@ def keep_bundle(store: Store, bundle: Bundle, said: Said, progress: Progress) ->
         UsageInvalid: its ops cannot be matched, as the text of one of the models is not kept.
         TargetUnwritable: the store cannot be written.
     """
-    from tracemap.store.layout import MAPS, OPS
     from tracemap.store.lineage import keep_map, keep_ops
 
-    has_map, has_ops = (store.map_file(table, bundle.map_sha256).exists() for table in (MAPS, OPS))
+    has_map = store.map_file(bundle.map_sha256).exists()
+    has_ops = store.ops_file(said.model, bundle.map_sha256).exists()
     if not has_ops:
         progress("matching its ops with those of earlier maps")
     keys = {} if has_ops else _keys(store, bundle, said.model)
     if not has_map:
         keep_map(store, bundle)
     if not has_ops:
-        keep_ops(store, bundle, keys)
+        keep_ops(store, bundle, said.model, keys)
 
 
 def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
@@ -131,7 +131,7 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
     """
     from tracemap.session.diff import matched_models
     from tracemap.store.headers import check_readable
-    from tracemap.store.layout import MAPS, OPS
+    from tracemap.store.layout import MAPS, OPS, ops_name
     from tracemap.store.lineage import SAME, first_keys, kept_bundle, read_ops
 
     if not store.has_runs():
@@ -142,13 +142,13 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
         check_readable(replace(listing, bad=bad), "take such files away, and add their runs again first")
         return first_keys(bundle.graph)
     newest = max(rows, key=lambda row: (row["added_ns"], row["run"]))["map"]
-    for table in (OPS, MAPS):
-        if newest not in listing.files[table]:
+    for table, name in ((OPS, ops_name(model, newest)), (MAPS, newest)):
+        if name not in listing.files[table]:
             raise StoreInvalid(
-                f"ops of {model} cannot be matched with those before: {table}/{newest}.parquet of the store is lost or "
+                f"ops of {model} cannot be matched with those before: {table}/{name}.parquet of the store is lost or "
                 "damaged; take it away if it is there, and add one of its runs again first"
             )
-    key_of = {row["op"]: row["key"] for row in read_ops(listing, newest)}
+    key_of = {row["op"]: row["key"] for row in read_ops(listing, model, newest)}
     with kept_bundle(listing, newest) as before:
         if not (before.model() and bundle.model()):
             return _keys_of_likes(before, bundle, model, key_of)

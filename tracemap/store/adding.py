@@ -15,13 +15,13 @@ from typing import Final
 
 from tracemap.attribution.attribute import Joined
 from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
-from tracemap.attribution.model import PlaceResult, ResidualReason
+from tracemap.attribution.model import MetricTotal, PlaceResult, ResidualReason
 from tracemap.attribution.scan.metrics import value_column
 from tracemap.codec import encode
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.circumstances import Machine
-from tracemap.measurements.model import Metric, RunHeader
+from tracemap.measurements.model import RunHeader
 from tracemap.measurements.sql import quoted
 from tracemap.store.layout import ASIDE, CALLS, COSTS, OF_RUNS, RUNS, SPREADS, TARGETS, Store, run_name, run_number
 from tracemap.store.tables import COLUMNS, Row, known, write_query, write_rows
@@ -37,6 +37,8 @@ REASON_OF: Final = {
 """What is said of events without a place, by the number that stands for their target."""
 COVERED: Final = "counted-in-dispatches"
 """What is set aside of submissions: their dispatches have rows of their own."""
+IN_MILLIONTHS: Final = "_millionths"
+"""Behind the name of a metric whose values are not whole numbers."""
 _OWN_COLUMNS: Final = frozenset({"run", "target", "invocation", "start_ns"})
 _NANOSECONDS: Final = 1_000_000_000
 _PART: Final = 1 << 20
@@ -68,11 +70,11 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     """Write the files of a run; its header comes last, and only then it is there.
 
     Raises:
-        RunInvalid: a metric is called as a column of the store's.
+        RunInvalid: a metric is called as a column of the store's, or as another one is there.
         TargetUnwritable: a file cannot be written.
     """
     result = joined.result
-    metrics = _checked(joined)
+    names = stored_names(result.metrics)
     number = said.number
     name = run_name(number)
     if is_there(store, said):
@@ -81,11 +83,15 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     header = store.run_file(RUNS, name, partition)
     files = {table: store.run_file(table, name, partition) for table in OF_RUNS}
     connection = joined.tables.connection  # opening one takes longer than all that is written
-    write_query(connection, _events(number, metrics, joined), files[CALLS])
+    write_query(connection, _events(number, names, joined), files[CALLS])
     write_rows(connection, TARGETS, [*_targets(number, graph, joined)], files[TARGETS])
-    write_rows(connection, ASIDE, [*_aside(number, joined)], files[ASIDE])
-    write_rows(connection, COSTS, [*_costs(number, graph, joined)], files[COSTS])
-    write_rows(connection, SPREADS, [*_spreads(number, joined)], files[SPREADS])
+    of_metrics = {
+        ASIDE: _aside(number, joined),
+        COSTS: _costs(number, graph, joined),
+        SPREADS: _spreads(number, joined),
+    }
+    for table, rows in of_metrics.items():
+        write_rows(connection, table, [*_renamed(table, rows, names)], files[table])
     calls = sum(each.events for each in joined.places.scan.by_target.values())
     row = _header_row(number, graph, result.run, said) | {
         "map": result.map_sha256,
@@ -112,14 +118,28 @@ def _partition(said: Said) -> Mapping[str, Text]:
     return {"model": said.model, "host": said.machine.host, "date": date_of(said.machine.recorded_ns)}
 
 
-def _checked(joined: Joined) -> tuple[Metric, ...]:
-    metrics = joined.places.scan.metrics
-    for metric in metrics:
-        if metric.name.lower() in _OWN_COLUMNS:
-            raise RunInvalid(
-                f"the run has a metric {metric.name!r}, as a column of every store is called; rename it in the run"
-            )
-    return metrics
+def stored_names(metrics: Sequence[MetricTotal]) -> Mapping[str, str]:
+    """What metrics are called in a store, where those of many runs are added up: one in millionths says so.
+
+    A metric has fractions in one run and none in another by chance, as the numbers of a table are.
+
+    Raises:
+        RunInvalid: one is called as a column of the store's, or as another one.
+    """
+    names = {each.name: each.name + (IN_MILLIONTHS if each.unit == "millionths" else "") for each in metrics}
+    taken = Counter(name.lower() for name in names.values())
+    for metric, name in names.items():
+        if name.lower() in _OWN_COLUMNS or taken[name.lower()] > 1:
+            other = "a column of every store" if name.lower() in _OWN_COLUMNS else "another one"
+            raise RunInvalid(f"the run has a metric {metric!r}, as {other} is called ({name}); rename it in the run")
+    return names
+
+
+def _renamed(table: str, rows: Iterator[Row], names: Mapping[str, str]) -> Iterator[Row]:
+    """Rows of a table with its own names for metrics."""
+    place = list(COLUMNS[table]).index("metric")
+    for row in rows:
+        yield (*row[:place], names[row[place]], *row[place + 1 :])
 
 
 def number_of(map_sha256: str, header: RunHeader, content: Path) -> int:
@@ -151,10 +171,13 @@ def date_of(recorded_ns: Integer) -> Text:
         return UNKNOWN
 
 
-def _events(number: int, metrics: tuple[Metric, ...], joined: Joined) -> str:
+def _events(number: int, names: Mapping[str, str], joined: Joined) -> str:
     """The rows of the table `calls`, in SQL: in the order of the calls, so that the same run is the same file."""
+    metrics = joined.places.scan.metrics
     start = "start_ns" if _has_starts(joined) else "CAST(NULL AS BIGINT)"
-    values = [f"CAST({value_column(place)} AS BIGINT) AS {quoted(metric.name)}" for place, metric in enumerate(metrics)]
+    values = [
+        f"CAST({value_column(place)} AS BIGINT) AS {quoted(names[metric.name])}" for place, metric in enumerate(metrics)
+    ]
     order = ", ".join(value_column(place) for place in range(len(metrics)))
     return (
         f"SELECT CAST({number} AS BIGINT) AS run, target, invocation, {start} AS start_ns, {', '.join(values)} "

@@ -12,7 +12,7 @@ import duckdb
 
 from tracemap.errors import StoreInvalid
 from tracemap.measurements.sql import damage_of, literal, quoted, reading_errors, table_of
-from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store
+from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store, ops_name
 from tracemap.store.places import Place
 from tracemap.store.selection import INPUTS, Condition, cell_of, sizes_of
 from tracemap.store.tables import ALWAYS, COLUMNS
@@ -37,24 +37,24 @@ class Headers:
         """Those that have none of these files, nor a map whose file is one; the listing names them from now on."""
         listing = replace(self.listing, bad=tuple(dict.fromkeys((*self.listing.bad, *bad))))
         names = {each.stem for each in listing.bad}
-        return Headers([row for row in self.rows if row["run"] not in names and row["map"] not in names], listing)
+        return Headers([row for row in self.rows if names.isdisjoint((row["run"], *_names_of_map(row)))], listing)
 
     def files(self, table: str) -> list[str]:
         """Their files of a table, in their order; of `ops` a file for each of their maps that has one."""
         there = self.listing.files[table]
         if table == OPS:
-            return [there[sha] for sha in self.maps if sha in there]
+            return [there[name] for pair in self.maps_of_models if (name := ops_name(*pair)) in there]
         return [there[row["run"]] for row in self.rows]
-
-    @property
-    def maps(self) -> list[str]:
-        """Their maps, in the order in which runs of them were recorded."""
-        return [*dict.fromkeys(sha for _, sha in self.maps_of_models)]
 
     @property
     def maps_of_models(self) -> list[tuple[str, str]]:
         """Each model with each of its maps, in the order in which runs of them were recorded."""
         return [*dict.fromkeys((row["model"], row["map"]) for row in self.rows)]
+
+
+def _names_of_map(row: Header) -> tuple[str, str]:
+    """What the files of a run's map are called: that of the map, and that of its ops."""
+    return row["map"], ops_name(row["model"], row["map"])
 
 
 def read_headers(store: Store, *, skip_bad: bool) -> Headers:
@@ -121,12 +121,12 @@ def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
 
 def _without_ops(headers: Headers) -> Iterator[BadFile]:
     """Files of the ops of maps that are bad; where such a file is not there, the headers of its runs."""
-    maps = set(headers.maps)
-    bad = [each for each in headers.listing.bad if each.stem in maps]
+    names = {name for row in headers.rows for name in _names_of_map(row)}
+    bad = [each for each in headers.listing.bad if each.stem in names]
     yield from bad
-    lost = maps - headers.listing.files[OPS].keys() - {each.stem for each in bad}
+    there = headers.listing.files[OPS].keys() | {each.stem for each in bad}
     for row in headers.rows:
-        if row["map"] in lost:
+        if there.isdisjoint(_names_of_map(row)):
             path = headers.listing.files[RUNS][row["run"]]
             yield BadFile(path, "has lost the ops of its map, which are there again when a run of it is added again")
 

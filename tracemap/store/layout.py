@@ -6,7 +6,7 @@
     aside/…/RUN.parquet                        what of the sums of targets is no work
     costs/…/RUN.parquet                        what each op has of each place; and what has no op, with its reason
     spreads/…/RUN.parquet                      what each op costs in an invocation
-    ops/MAP.parquet                            the ops of a map
+    ops/MAP-MODEL.parquet                      the ops of a map, with the keys that they have in a model
     maps/MAP.parquet                           what of a bundle is needed to match its ops with another's
 
 A run's name is made of what it holds, so that adding it again, from wherever, finds it there. Files are written under a
@@ -58,6 +58,11 @@ def run_number(content: Iterable[bytes]) -> int:
     return int(digest.hexdigest()[:15], 16)
 
 
+def ops_name(model: str, map_sha256: str) -> str:
+    """What the ops of a map are called as those of a model: one map may be of several, and each has keys of its own."""
+    return f"{map_sha256}-{sha256(model.encode(errors='backslashreplace')).hexdigest()[:12]}"
+
+
 @dataclass(frozen=True, slots=True)
 class BadFile:
     """A file below a store that is none of its tables, and why."""
@@ -96,9 +101,13 @@ class Store:
         parts = (f"{key}={_part(value)}" for key, value in partition.items())
         return StoreFile(self.place, self.place.file(table, *parts, name + SUFFIX))
 
-    def map_file(self, table: str, map_sha256: str) -> StoreFile:
-        """The file of a table that is of a map."""
-        return StoreFile(self.place, self.place.file(table, map_sha256 + SUFFIX))
+    def map_file(self, map_sha256: str) -> StoreFile:
+        """The file of a map."""
+        return StoreFile(self.place, self.place.file(MAPS, map_sha256 + SUFFIX))
+
+    def ops_file(self, model: str, map_sha256: str) -> StoreFile:
+        """The file of the ops of a map, as those of a model."""
+        return StoreFile(self.place, self.place.file(OPS, ops_name(model, map_sha256) + SUFFIX))
 
     def has_run(self, name: str) -> bool:
         """Whether a run is there, whatever model, host and date it was added with."""

@@ -11,19 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 from typing import Any, Final
 
 import duckdb
 
+from tracemap.codec import storable
 from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
 from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load
 from tracemap.graph.literals import LITERALS_FOLDER
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import scope_text
+from tracemap.inputs import stored_bytes
 from tracemap.measurements.sql import damage_of, reading_errors, table_of
 from tracemap.owned.home import temporary_folder
 from tracemap.store.headers import reader
-from tracemap.store.layout import MAPS, OPS, Listing, Store
+from tracemap.store.layout import MAPS, OPS, Listing, Store, ops_name
 from tracemap.store.tables import ALWAYS, COLUMNS, Row, known, told, write_rows
 
 FIRST, SAME, ALIKE, UNMATCHED = "first", "same", "alike", "new"
@@ -62,7 +65,7 @@ def read_names(listing: Listing, maps: Sequence[tuple[str, str]]) -> Names:
     keys: dict[tuple[str, str, str], int] = {}
     ops: list[Mapping[str, Any]] = []
     for model, sha in dict.fromkeys(maps):
-        for row in read_ops(listing, sha):
+        for row in read_ops(listing, model, sha):
             number = numbers.setdefault((model, row["key"]), len(ops))
             if number == len(ops):
                 ops.append(row)
@@ -71,13 +74,13 @@ def read_names(listing: Listing, maps: Sequence[tuple[str, str]]) -> Names:
     return Names(keys, ops)
 
 
-def read_ops(listing: Listing, map_sha256: str) -> list[Mapping[str, Any]]:
-    """The ops of a stored map, each by column.
+def read_ops(listing: Listing, model: str, map_sha256: str) -> list[Mapping[str, Any]]:
+    """The ops of a stored map of a model, each by column.
 
     Raises:
         StoreInvalid: it is not there, or cannot be read.
     """
-    path = listing.files[OPS].get(map_sha256)
+    path = listing.files[OPS].get(ops_name(model, map_sha256))
     if path is None:
         raise StoreInvalid(
             f"the map {map_sha256[:12]}… of stored runs is not in the store: its file in {OPS}/ is lost or damaged; "
@@ -116,21 +119,21 @@ def keep_map(store: Store, bundle: Bundle) -> None:
 
     Raises:
         TargetUnwritable: it cannot be written.
-        BundleInvalid: the model cannot be read.
+        BundleInvalid: the model cannot be read, or lies outside of the bundle.
     """
     with duckdb.connect() as connection:
-        write_rows(connection, MAPS, [*_kept(bundle)], store.map_file(MAPS, bundle.map_sha256))
+        write_rows(connection, MAPS, [*_kept(bundle)], store.map_file(bundle.map_sha256))
 
 
-def keep_ops(store: Store, bundle: Bundle, keys: Keys) -> None:
-    """Write the ops of a bundle's map with their keys; an op without one is like none before it.
+def keep_ops(store: Store, bundle: Bundle, model: str, keys: Keys) -> None:
+    """Write the ops of a bundle's map with the keys that they have in a model; one without is like none before it.
 
     Raises:
         TargetUnwritable: they cannot be written.
     """
     sha = bundle.map_sha256
     with duckdb.connect() as connection:
-        write_rows(connection, OPS, [*_op_rows(sha, bundle.graph, keys)], store.map_file(OPS, sha))
+        write_rows(connection, OPS, [*_op_rows(sha, bundle.graph, keys)], store.ops_file(model, sha))
 
 
 def _op_rows(sha: str, graph: TraceGraph, keys: Keys) -> Iterator[Row]:
@@ -142,17 +145,22 @@ def _op_rows(sha: str, graph: TraceGraph, keys: Keys) -> Iterator[Row]:
 
 
 def _kept(bundle: Bundle) -> Iterator[Row]:
-    """The map and the model's text, as they lie in the bundle."""
+    """The map and the model's text, as they lie in the bundle.
+
+    Raises:
+        BundleInvalid: a file of them lies elsewhere, as a link may name one of this machine.
+    """
     sha = bundle.map_sha256
-    yield sha, MAP_NAME, (bundle.path / MAP_NAME).read_bytes()
+    yield sha, MAP_NAME, stored_bytes(bundle.path / MAP_NAME, BundleInvalid)
     if not bundle.graph.sources:
         return
-    model = bundle.path / SOURCE_FOLDER / bundle.graph.sources[0].path
-    literals = sorted(path for path in (bundle.path / LITERALS_FOLDER).glob("*") if path.is_file())
-    files = [path for path in (model, *literals) if path.is_file()]
-    if sum(path.stat().st_size for path in files) <= _MOST_KEPT:
-        for path in files:
-            yield sha, path.relative_to(bundle.path).as_posix(), path.read_bytes()
+    literals = sorted(path.name for path in (bundle.path / LITERALS_FOLDER).glob("*"))
+    named = [(SOURCE_FOLDER, bundle.graph.sources[0].path), *((LITERALS_FOLDER, name) for name in literals)]
+    there = [(below, name) for below, name in named if (bundle.path / below / storable(name)).is_file()]
+    files = {normpath(f"{below}/{name}"): bundle.kept_file(below, name) for below, name in there}
+    if sum(path.stat().st_size for path in files.values()) <= _MOST_KEPT:
+        for name, path in files.items():
+            yield sha, name, stored_bytes(path, BundleInvalid)
 
 
 @contextmanager
