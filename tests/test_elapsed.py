@@ -314,3 +314,17 @@ def test_the_hook_says_nothing_where_only_stops_are_wanted(made: Path, tmp_path:
     ending = run_benchmark(plain, stops_environment(tmp_path / "stops"))
     ending.check("the benchmark")
     assert ending.of_hook == ""
+
+
+@needs_hook
+def test_settings_of_another_tool_do_not_make_a_timed_program_record(made: Path, tmp_path: Path) -> None:
+    """Those of IREE's own hook make the library print figures of all calls, which takes time of each."""
+    folder = tmp_path / "calls"
+    folder.mkdir()
+    modules, inputs = [sample(made, "hand_multifunc")], ["32x64xf32=1", "64x64xf32=1"]
+    plain = [*call_command(BENCHMARK_TOOL, modules, "encode", inputs, "local-sync", []), *counted(10)]
+    variables = {"IREE_HOOK_OUTPUT_CSV": str(folder), **stops_environment(tmp_path / "stops")}
+    ending = run_benchmark(plain, variables)
+    ending.check("the benchmark")
+    assert (ending.of_hook, [*folder.iterdir()]) == ("", [])
+    assert (tmp_path / "stops").exists()

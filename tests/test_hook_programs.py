@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.hook import support
-from tests.test_hook_host import host, kernels, library, output  # noqa: F401 - fixtures
+from tests.test_hook_host import HERE, compile_c, host, kernels, library, output  # noqa: F401 - fixtures
 from tests.test_hook_samples import ADD_UP
 from tracemap.measurements.hook.recording import read_recording
 from tracemap.measurements.hook.samples import read_samples
@@ -112,3 +113,24 @@ def test_a_folder_is_that_of_the_beginning_wherever_the_program_goes(
     assert not recording.diagnostics
     ran(program, {"LD_PRELOAD": str(library), "IREE_HOOK_OUTPUT_CSV": "tables"})
     assert len(list(Path("tables").iterdir())) == 2
+
+
+@pytest.fixture(scope="module")
+def clocks(made: Path) -> Path:
+    support.need_compiler()
+    return compile_c(made / "clocks", "-O1", HERE / "clocks.c")
+
+
+@pytest.mark.parametrize("noting", [False, True])
+@pytest.mark.parametrize("mode", ["fork", "handler"])
+def test_clocks_are_read_where_no_lock_may_be_waited_for(
+    mode: str, noting: bool, clocks: Path, library: Path, tmp_path: Path
+) -> None:
+    stops = tmp_path / "stops"
+    ran([clocks, mode], {"LD_PRELOAD": str(library)} | ({"TRACEMAP_HOOK_STOPS": str(stops)} if noting else {}))
+    assert stops.exists() == noting
+    if noting:
+        moments = np.fromfile(stops, dtype=np.int64)
+        moments = moments[: np.count_nonzero(moments)]
+        assert len(moments) > 300
+        assert (np.diff(moments) >= 0).all()

@@ -55,12 +55,14 @@ static void after_fork_in_child(void) {
   thread_fork_child();
   process_fork_child();
   samplers_fork_child();
+  stops_fork_child();
   after_fork_in_parent(); /* here too, every lock is the forking thread's */
 }
 
 __attribute__((constructor)) static void begin(void) {
   libc_resolve();
   settings_begin();
+  stops_begin();
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

@@ -110,7 +110,7 @@ static bool ask_for_recording(void) {
   static const char *const asking[] = {
       "TRACEMAP_HOOK_OUTPUT",       "TRACEMAP_HOOK_FILTER",    "TRACEMAP_HOOK_SKIP_MS",
       "TRACEMAP_HOOK_CALLS",        "TRACEMAP_HOOK_EVERY",     "TRACEMAP_HOOK_EVENTS",
-      "TRACEMAP_HOOK_RECORD_CALLS", "TRACEMAP_HOOK_SAMPLE_HZ", "TRACEMAP_HOOK_SAMPLER",
+      "TRACEMAP_HOOK_RECORD_CALLS", "TRACEMAP_HOOK_SAMPLE_HZ", "TRACEMAP_HOOK_SAMPLER",    "TRACEMAP_HOOK_STOPS",
   };
   for (size_t place = 0; place < sizeof asking / sizeof *asking; place++) {
     const char *value = getenv(asking[place]);

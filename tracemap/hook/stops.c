@@ -6,10 +6,13 @@
 
 #include "files.h"
 
+#define VARIABLE "TRACEMAP_HOOK_STOPS"
 #define PART_BYTES (1u << 20) /* so much of the file is on disk and in memory at a time */
 #define PART_TIMES (PART_BYTES / sizeof(uint64_t))
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool wanted;
+/* No mutex: the clock may be read by a signal's handler, and by the child of a fork, which waited for ever for one. */
+static bool busy;
 static struct own_file file = {.descriptor = -1};
 static bool begun;
 static uint64_t *part; /* NULL: nothing more is written */
@@ -31,21 +34,28 @@ static void next_part(void) {
 }
 
 static COLD void begin(void) {
+  const char *path = getenv(VARIABLE);
   begun = true;
-  const char *path = getenv("TRACEMAP_HOOK_STOPS");
-  if (!path || !*path) return;
+  if (!path) return;
   file = file_of(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file_is_open(&file)) next_part();
   else say("%s cannot be made (%s): what the program's clock leaves out is not recorded", path, strerror(errno));
 }
 
+void stops_begin(void) {
+  const char *path = getenv(VARIABLE);
+  wanted = path && *path;
+}
+
+void stops_fork_child(void) { wanted = wanted && !begun; }
+
 void stops_add(void) {
+  if (LIKELY(!wanted) || __atomic_exchange_n(&busy, true, __ATOMIC_ACQUIRE)) return;
   int error = errno;
   uint64_t now = monotonic_ns();
-  pthread_mutex_lock(&lock);
   if (UNLIKELY(!begun)) begin();
   if (UNLIKELY(part && used == PART_TIMES)) next_part();
   if (LIKELY(part)) part[used++] = now;
-  pthread_mutex_unlock(&lock);
   errno = error;
+  __atomic_store_n(&busy, false, __ATOMIC_RELEASE);
 }
