@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.conftest import Built, Recorded
@@ -16,7 +17,9 @@ from tracemap.graph.bundle import load
 from tracemap.measurements.sql import rows_of
 from tracemap.options.store import StoreCompareOptions, StoreQueryOptions, StoreSitesOptions, StoreTrendOptions
 from tracemap.session.store import store_compare, store_query, store_sites, store_trend
+from tracemap.store.layout import ops_name
 from tracemap.store.model import Looked
+from tracemap.store.places import STORE_KEY
 
 MODELS = ("hand_mlp", "hand_oneline")
 CALLS = (20, 21)
@@ -95,7 +98,7 @@ def file_of(store: Path, table: str) -> Path:
     if table != "ops":
         return min(store.glob(f"{table}/**/{header.name}"))
     ((sha,),) = rows_of(f"SELECT map FROM read_parquet('{header}', hive_partitioning = false)")
-    return store / "ops" / f"{sha}.parquet"
+    return store / "ops" / f"{ops_name(MODELS[1], sha)}.parquet"
 
 
 @pytest.mark.parametrize("damage", [cut, flipped])
@@ -113,6 +116,30 @@ def test_a_damaged_file_is_named_and_can_be_left_out(
     looked, runs = ask(store, skip_bad=True)
     assert [skipped.file for skipped in looked.skipped] == [str(broken)]
     assert runs == RUNS - (len(CALLS) if table == "ops" else 1)
+
+
+@pytest.mark.parametrize(
+    ("ask", "table", "cells", "why"),
+    [
+        (query, "costs", "NULL::DECIMAL(38,0) AS amount", "its column amount has lost values"),
+        (query_calls, "costs", "NULL::DECIMAL(38,0) AS amount", "its column amount has lost values"),
+        (sites, "calls", "'nan'::DOUBLE AS cpu_ns", "its column cpu_ns has no whole numbers"),
+    ],
+)
+def test_values_that_are_none_are_damage(store: Path, ask: Ask, table: str, cells: str, why: str) -> None:
+    """A file may be readable to its end, and have lost what it is asked for all the same."""
+    broken = file_of(store, table)
+    for path in store.glob(f"{table}/**/*.parquet"):
+        if path != broken:
+            path.unlink()  # no other run has what a sum could be made of
+            next(store.glob(f"runs/**/{path.name}")).unlink()
+    with duckdb.connect() as connection:
+        rows = f"SELECT * REPLACE ({cells}) FROM read_parquet('{broken}', hive_partitioning = false)"
+        copy = broken.with_suffix(".copy")
+        connection.execute(f"COPY ({rows}) TO '{copy}' (FORMAT parquet, KV_METADATA {{'{STORE_KEY}': '1'}})")
+    copy.replace(broken)
+    with pytest.raises(StoreInvalid, match=why):
+        ask(store, skip_bad=False)
 
 
 @pytest.mark.parametrize("ask", [query, trend, compare])

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracemap.errors import UsageInvalid
+from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.model import calls_counted
 from tracemap.measurements.sql import quoted
 from tracemap.store.engine import Engine, text_literal
@@ -93,6 +93,7 @@ SELECT aside.run, aside.target, aside.metric, aside.reason, aside.amount FROM as
 _KEPT: Final = """
 SELECT costs.run, costs.metric, costs.place, costs.position, costs.op, costs.reason, costs.amount FROM costs
 """
+_LOST: Final = "SELECT count(*) FROM {table} WHERE {table}.amount IS NULL"
 _GROUPED: Final = """
 SELECT chosen.grouping, {table}.metric, keyed.op_key, {table}.reason,
        CAST(sum({table}.amount) AS DECIMAL(38,0)) AS amount, count(DISTINCT {table}.run) AS runs
@@ -133,7 +134,7 @@ def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Questi
     register(engine, headers, names, groups)
     engine.view(COSTS, headers.files(COSTS))
     # They lie in as many files as there are runs, and are asked for several times.
-    engine.keep(KEPT_COSTS, _KEPT)
+    _keep(engine, KEPT_COSTS, _KEPT)
     metrics = _wanted(engine, question)
     table = KEPT_COSTS
     if question.from_calls:
@@ -155,6 +156,18 @@ def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Questi
         groups=tuple(each.answered(names) for each in answers),
         looked=looked(headers),
     )
+
+
+def _keep(engine: Engine, name: str, query: str) -> None:
+    """Keep a table of amounts.
+
+    Raises:
+        StoreInvalid: one is lost, which sums would leave out without a word.
+    """
+    engine.keep(name, query)
+    ((lost,),) = engine.rows(_LOST.format(table=name))
+    if lost:
+        raise StoreInvalid("the store cannot be read: a cost is lost")
 
 
 def _wanted(engine: Engine, question: Question) -> list[str]:
@@ -181,7 +194,7 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
             )
     sums = (_SUM.format(column=quoted(metric), number=number) for number, metric in enumerate(metrics))
     engine.keep("reduced", REDUCE.format(sums="".join(sums)))
-    engine.keep("kept_aside", _KEPT_ASIDE)
+    _keep(engine, "kept_aside", _KEPT_ASIDE)
     parts = (SPLIT.format(number=number, metric=text_literal(metric)) for number, metric in enumerate(metrics))
     return " UNION ALL ".join(f"SELECT * FROM ({part}) AS of_{number}" for number, part in enumerate(parts))
 

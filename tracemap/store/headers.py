@@ -12,7 +12,7 @@ import duckdb
 
 from tracemap.errors import StoreInvalid
 from tracemap.measurements.sql import damage_of, literal, quoted, reading_errors, table_of
-from tracemap.store.layout import OF_RUNS, OPS, RUNS, BadFile, Listing, Store, ops_name
+from tracemap.store.layout import CALLS, OF_RUNS, OPS, RUNS, BadFile, Listing, Store, ops_name
 from tracemap.store.places import Place
 from tracemap.store.selection import INPUTS, Condition, cell_of, sizes_of
 from tracemap.store.tables import ALWAYS, COLUMNS
@@ -151,6 +151,8 @@ def _read_whole(connection: duckdb.DuckDBPyConnection, file: str, table: str) ->
     connection.execute(f"SELECT bit_xor(hash(t)) FROM {file} AS t").fetchall()
     if lost := [column for column, kind in COLUMNS.get(table, {}).items() if there.get(column) != kind]:
         return f"its column {lost[0]} is lost"
+    if table == CALLS and (odd := [column for column, kind in there.items() if kind in {"DOUBLE", "FLOAT"}]):
+        return f"its column {odd[0]} has no whole numbers"
     for column in ALWAYS.get(table, ()):
         if connection.execute(f"SELECT 1 FROM {file} WHERE {column} IS NULL LIMIT 1").fetchall():
             return f"its column {column} has lost values"

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tracemap.errors import UsageInvalid
+from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.sql import quoted
 from tracemap.store.engine import Engine
 from tracemap.store.grouping import group_of, grouped, looked, register
@@ -56,6 +56,7 @@ def fleet_calls(
 
     Raises:
         UsageInvalid: no calls have the metric.
+        StoreInvalid: a file cannot be read.
     """
     groups = grouped(headers.rows, group_by)
     register(engine, headers, names, groups)
@@ -91,7 +92,13 @@ def _exact(engine: Engine, metric: str) -> Mapping[_Place, SiteCalls]:
 
 
 def _whole(value: float) -> int:
-    """Rounded, halves up; engines that interpolate differ in the last digit, which is not to decide."""
+    """Rounded, halves up; engines that interpolate differ in the last digit, which is not to decide.
+
+    Raises:
+        StoreInvalid: it is no number, as no call of a file that is whole has it.
+    """
+    if not math.isfinite(value):
+        raise StoreInvalid(f"the store cannot be read: what a call took is {value}")
     return math.floor(round(value, 3) + 0.5)
 
 
