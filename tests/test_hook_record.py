@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import tracemap
 from tests.conftest import Built
 from tests.hook import support
 from tests.recording import events
-from tests.support import Corpus, check_cli, json_cli, run_cli
+from tests.support import Corpus, check_cli, command_line, json_cli, run_cli
+from tests.test_hook_host import HERE, compile_c
 from tracemap.capture.counters.choosing import events_to_count
 from tracemap.errors import EventUnavailable
-from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.hook import environment
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME, HookUnavailable
+from tracemap.measurements.runfile import read_run
 
 # The first op writes 16 MiB that nobody has touched yet; the second only reads them.
 FIRST_TOUCH = """
@@ -131,3 +138,32 @@ def test_a_pass_holds_at_least_one_event(built: Built, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "--counters-per-pass" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("--counters", "page-faults"), ("--sample", "997")], ids=lambda words: words[0])
+def test_what_is_preloaded_is_preloaded_where_events_are_counted(
+    words: tuple[str, str], built: Built, made: Path, tmp_path: Path
+) -> None:
+    """Counts and samples are joined to times: of another allocator they would be those of another program."""
+    another = compile_c(made / "another.so", "-shared", "-fPIC", HERE / "another.c")
+    log = tmp_path / "log"
+    command = command_line("record", built("hand_mlp"), "--iterations", "3", *words, "-o", tmp_path / "run.csv")
+    variables = {**os.environ, "LD_PRELOAD": str(another), "ANOTHER_LOG": str(log)}
+    subprocess.run(command, env=variables, capture_output=True, check=True)
+    assert "recorded" in log.read_text(encoding="utf-8").split()
+
+
+def test_an_installation_in_a_folder_with_a_blank_is_preloaded(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LD_PRELOAD is cut at blanks and colons."""
+    folder = tmp_path / "a folder: with both"
+    folder.mkdir()
+    shutil.copy(FOLDER / LIBRARY_NAME, folder)
+    monkeypatch.setattr("tracemap.hook.FOLDER", folder)
+    tracemap.record(built("hand_mlp"), tmp_path / "run.csv", iterations=3, counters=("page-faults",))
+    found = read_run(tmp_path / "run.csv")
+    assert "page-faults" in {metric.name for metric in found.metrics}
+    assert "no-counters" not in {each.slug for each in found.header.diagnostics}
+    with pytest.raises(HookUnavailable, match="is cut at blanks and colons"):
+        environment(folder)

@@ -303,7 +303,7 @@ def _sampling(samples: Path, hz: int) -> dict[str, str]:
     if not hz:
         return {}
     samples.mkdir()
-    return environment(samples, HookSettings(record_calls=False, sample_hz=hz))
+    return environment(samples, HookSettings(record_calls=False, sample_hz=hz), os.environ.get("LD_PRELOAD", ""))
 
 
 def _noting_stops(stops: Path, variables: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +74,29 @@ def library_path() -> Path:
     return path
 
 
+def _preloadable(folder: Path) -> str:
+    """The library as `LD_PRELOAD` can name it, which is cut at blanks and colons: by a link in a folder where it must.
+
+    Raises:
+        HookUnavailable: there is no library, or the folder's name has such a character, too.
+    """
+    library = library_path()
+    if not _CUT.search(str(library)):
+        return str(library)
+    link = folder.resolve() / LIBRARY_NAME
+    if _CUT.search(str(link)):
+        raise HookUnavailable(
+            f"neither {library} nor {link} can be preloaded, as LD_PRELOAD is cut at blanks and colons; name a folder "
+            "without them (TMPDIR), or install tracemap in one"
+        )
+    with suppress(FileExistsError):
+        link.symlink_to(library.absolute())
+    return str(link)
+
+
+_CUT = re.compile(r"[\s:]")
+
+
 def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> dict[str, str]:
     """The variables that steer the hook; `output` is a folder that exists."""
     return {
@@ -98,9 +123,9 @@ def environment(output: Path, settings: HookSettings = EVERYTHING, preloaded: st
         preloaded: what `LD_PRELOAD` holds already; it is kept.
 
     Raises:
-        HookUnavailable: there is no library.
+        HookUnavailable: there is no library, or none that can be preloaded.
     """
-    libraries = [str(library_path()), *preloaded.split()]
+    libraries = [_preloadable(output), *preloaded.split()]
     return {"LD_PRELOAD": " ".join(libraries), **settings_environment(output, settings)}
 
 
@@ -112,9 +137,9 @@ def stops_environment(stops: Path, preloaded: str = "") -> dict[str, str]:
         preloaded: what `LD_PRELOAD` holds already; the library is added where it is not there.
 
     Raises:
-        HookUnavailable: there is no library.
+        HookUnavailable: there is no library, or none that can be preloaded.
     """
-    library = str(library_path())
+    library = _preloadable(stops.parent)
     others = [name for name in preloaded.split() if name != library]
     return {"LD_PRELOAD": " ".join([library, *others]), "TRACEMAP_HOOK_STOPS": str(stops.resolve())}
 
