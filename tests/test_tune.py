@@ -7,18 +7,20 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import tracemap
 from tests.support import PLAIN_FLAGS, SAMPLES, Json, check_cli, interruptible, json_cli, run_cli
-from tracemap.experiments import bench, tuning, wrapping
+from tracemap.errors import ToolFailed
+from tracemap.experiments import bench, running, tuning, wrapping
 from tracemap.experiments.candidates import PIPELINES, Candidate, candidates_of, other_pipelines
 from tracemap.experiments.configuring import levels_of, written
 from tracemap.experiments.keeping import flag_parts, key_of, makers
 from tracemap.experiments.model import Tune
+from tracemap.experiments.running import Ended
 from tracemap.experiments.tuning import interval_of
 from tracemap.mapping import build
 from tracemap.mapping.compiler.remarks import IN_ORDER
@@ -244,6 +246,43 @@ def test_a_folder_that_cannot_be_made_is_said(tuned: tuple[Path, Json], tmp_path
     assert (done.returncode, done.stdout) == (2, "")
     assert "choose another with --work" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["spec.mlir.work"]
+
+
+def test_what_cannot_be_timed_is_said_and_not_kept(
+    tuned: tuple[Path, Json], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real processes time modules in a folder whose name is not ASCII; then none of them is given the time to."""
+    work = tmp_path / "ü.work"
+    answers: list[object] = []
+
+    def search(threshold: float) -> Tune:
+        return tracemap.tune(
+            tuned[0] / "bad.tracemap",
+            output=tmp_path / "spec.mlir",
+            work=work,
+            kernel=(KERNEL,),
+            candidates=4,
+            pairs=0,
+            threshold=threshold,
+            force=True,
+        )
+
+    plain: Callable[..., Iterator[object]] = running.run_job
+
+    def noted(*arguments: object) -> Iterator[object]:
+        for answer in plain(*arguments):
+            answers.append(answer)
+            yield answer
+
+    monkeypatch.setattr(tuning, "run_job", noted)
+    assert search(1.0).kernels[0].best is not None
+    assert len(answers) > 30
+    assert not [answer for answer in answers if isinstance(answer, Ended)]
+    before = kept(work)
+    monkeypatch.setattr(tuning, "_LIMIT_S", 0.0)
+    with pytest.raises(ToolFailed, match=f"{KERNEL}: the compiler's own configuration cannot be timed: it did not end"):
+        search(2.0)
+    assert kept(work) == before
 
 
 def test_keys_stand_for_all_that_they_are_made_of(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ class Tuning:
 
         Raises:
             TargetUnwritable: nothing can be kept.
+            ToolFailed: the default cannot be timed; nothing is kept of what that would have told.
             ToolMissing: the compiler or the runtime is not installed.
         """
         how = (str(effort.candidates), str(effort.limit_s), str(effort.threshold))
@@ -258,16 +259,12 @@ class Tuning:
         """Of each module the ratios of its time to the default's next to it, one per turn."""
         call = self._case.call(0)
         ratios: list[list[float]] = [[] for _ in modules]
-        paths = (str(own), *map(str, modules))
         series: list[Call] = []
         for turn in range(turns):
             for number in range(len(modules)):
                 pair = (call, structs.replace(call, module=number + 1))
                 series += pair if turn % 2 == 0 else pair[::-1]
-        job = Job(paths, _DEVICE, tuple(series), "", 3, _LEAST_NS, 0)
-        times: list[float] = []
-        for answer in run_job(job, self._folder, _LIMIT_S, lambda _: None):
-            times.append(math.inf if isinstance(answer, Ended) else min(answer.warm.call_ns))
+        times = self._times((own, *modules), series)
         for place in range(0, len(series), 2):
             one, two = times[place : place + 2]
             first_is_own = series[place].module == 0
@@ -276,6 +273,20 @@ class Tuning:
             # What does not come to its end is no gain, whichever of the two it was.
             ratios[number].append(other_ns / own_ns if math.isfinite(own_ns) else math.inf)
         return ratios
+
+    def _times(self, modules: Sequence[Path], series: Sequence[Call]) -> list[float]:
+        """The time of each call, infinite for one that did not come to its end; the first module is the default's.
+
+        Raises:
+            ToolFailed: none of the default's came to its end, so that nothing can be said of the others.
+        """
+        job = Job(tuple(map(written_path, modules)), _DEVICE, tuple(series), "", 3, _LEAST_NS, 0)
+        answers = list(run_job(job, self._folder, _LIMIT_S, lambda _: None))
+        own = [answer for call, answer in zip(series, answers, strict=True) if call.module == 0]
+        ended = [answer.text for answer in own if isinstance(answer, Ended)]
+        if len(ended) == len(own):
+            raise ToolFailed(f"{self._case.kernel}: the compiler's own configuration cannot be timed: {ended[0]}")
+        return [math.inf if isinstance(answer, Ended) else min(answer.warm.call_ns) for answer in answers]
 
 
 def interval_of(ratios: Sequence[float]) -> Ratio | None:
