@@ -83,6 +83,21 @@ def test_every_call_and_its_warmup(serial: bool, made: Path, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
 
 
+def test_variables_of_the_benchmark_library_make_no_other_calls(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, (name, value) in enumerate(
+        [("MIN_WARMUP_TIME", "0.001"), ("DRY_RUN", "true"), ("FILTER", "nothing"), ("REPORT_AGGREGATES_ONLY", "true")]
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"BENCHMARK_{name}", value)
+            asked = request(sample(made, "hand_mlp"), tmp_path / f"{number}.csv", iterations=3, warmup=1)
+            recorded = record(asked)
+        dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
+        assert Counter(row["invocation"] for row in dispatches) == dict.fromkeys(range(4), 4)
+        assert slugs(recorded) in ([], ["disturbance-unknown"])
+
+
 def test_elapsed_covers_the_measured_calls_only(made: Path, tmp_path: Path) -> None:
     """One call after thousands: the warm-up takes far longer, and on the clock of the rows the end is before now."""
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=1, warmup=3000))

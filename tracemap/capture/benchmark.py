@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import signal
 import tempfile
@@ -37,6 +38,13 @@ _DEVICE_DATA = "queue-events,device-queue-events,dispatch-events,executable-meta
 _PROFILE_FLAG = "--device_profiling_output"
 _GROUPS = re.compile(r"^# topology\[\d+\]: (\d+) worker groups", re.MULTILINE)
 _BANNER_END = re.compile(r"^(?:Load Average:.*|\*\*\*WARNING\*\*\*.*)\n", re.MULTILINE)
+_OTHER_CALLS: Final = {
+    "BENCHMARK_MIN_WARMUP_TIME": "0",
+    "BENCHMARK_FILTER": "",
+    **dict.fromkeys(("BENCHMARK_DRY_RUN", "BENCHMARK_LIST_TESTS"), "false"),
+    **dict.fromkeys(("BENCHMARK_REPORT_AGGREGATES_ONLY", "BENCHMARK_DISPLAY_AGGREGATES_ONLY"), "false"),
+}
+"""Variables by which Google Benchmark makes or reports other calls than it is told to, each with what is usual."""
 _HOOK = "tracemap hook: "
 _WATCH_S = 1.0
 
@@ -174,10 +182,14 @@ def run_benchmark(
 ) -> Ending:
     """As `run_program`, of a benchmark whose report, which tells its times, goes to standard output.
 
+    What the environment says of benchmarks at large is not for it: its flags say which calls it makes.
+
     Raises:
         ToolMissing: it cannot be started.
     """
-    ending = run_program(command, variables, watch, every_s, niceness)
+    # Nothing is added where nothing is said: memory lies where it would lie without us.
+    usual = {name: value for name, value in _OTHER_CALLS.items() if name in os.environ}
+    ending = run_program(command, {**usual, **(variables or {})}, watch, every_s, niceness)
     total_ns, means_ns = _times_ns(ending.printed)
     said = ending.said or _instead_of_report(ending.printed)
     return replace(ending, total_ns=total_ns, means_ns=means_ns, said=said)

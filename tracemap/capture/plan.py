@@ -154,6 +154,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     check_runtime_flags(options)
     program = Program(request.module, request.functions, request.device, request.kept)
     call = make_call(program, options, BENCHMARK_TOOL, folder, request.values)
+    check_calls_made(call)
     if request.caches is not None:
         check_device(call.device)
     hz = options.sample_hz
@@ -164,11 +165,20 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
 
 _HOW_OFTEN: Final = "see --iterations, --seconds and --precision"
 _KEPT: Final = "the run goes to -o, and --keep-profile keeps the profile"
+_OTHER_CALLS: Final = {
+    **dict.fromkeys(("--batch_size", "--batch_concurrency", "--benchmark_dry_run"), _HOW_OFTEN),
+    "--benchmark_min_warmup_time": "see --warmup",
+    "--benchmark_filter": "see --function",
+    "--benchmark_list_tests": "`show` lists the functions",
+    "--benchmark_enable_random_interleaving": "each function is recorded by itself",
+    **dict.fromkeys(("--benchmark_report_aggregates_only", "--benchmark_display_aggregates_only"), _KEPT),
+}
+"""With these the program makes other calls than those that a run tells of, or does not say how long each took."""
 _DECIDED: Final = {
-    **dict.fromkeys(("--benchmark_min_time", "--benchmark_repetitions", "--batch_size"), _HOW_OFTEN),
+    **_OTHER_CALLS,
+    **dict.fromkeys(("--benchmark_min_time", "--benchmark_repetitions"), _HOW_OFTEN),
     **dict.fromkeys(("--benchmark_format", "--benchmark_out", "--benchmark_out_format"), _KEPT),
     **dict.fromkeys(("--device_profiling_mode", "--device_profiling_output"), _KEPT),
-    "--benchmark_list_tests": "`show` lists the functions",
 }
 
 
@@ -179,6 +189,15 @@ def check_runtime_flags(options: CallOptions) -> None:
         UsageInvalid: one stands behind the `--`.
     """
     check_undecided(options.runtime_flags, _DECIDED)
+
+
+def check_calls_made(call: Call) -> None:
+    """Refuse flags, of flag files too, by which other calls are made; ours go before all else that files say.
+
+    Raises:
+        UsageInvalid: there is one.
+    """
+    check_undecided(call.flags, _OTHER_CALLS)
 
 
 def _asked_besides(options: RecordOptions) -> str:

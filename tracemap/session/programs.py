@@ -79,11 +79,11 @@ def check_call(bundle: Bundle, options: CallOptions) -> None:
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.calling import make_call
-    from tracemap.capture.plan import check_runtime_flags
+    from tracemap.capture.plan import check_calls_made, check_runtime_flags
 
     check_runtime_flags(options)
     with temporary_folder() as folder:
-        make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder)
+        check_calls_made(make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder))
 
 
 def asks_for_call(options: FunctionOptions) -> bool:
