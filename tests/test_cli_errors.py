@@ -323,6 +323,19 @@ def test_record_does_not_overwrite(built: Built, csv_run: Path, tmp_path: Path) 
     assert "--force" in refused("target-exists", *command, cwd=tmp_path)
 
 
+def test_runs_that_cannot_be_written_are_found_out_before_any_is_recorded(
+    mlp: Path, built: Built, tmp_path: Path
+) -> None:
+    first = shutil.copytree(built("hand_mlp"), tmp_path / "first.tracemap")
+    shutil.rmtree(mlp / "runs", ignore_errors=True)
+    (mlp / "runs").touch()
+    runs = everything_in(first / "runs")
+    for given in (("record", mlp, "--repeat", "2"), ("record", first, "--repeat", "2", "--alternate", mlp)):
+        said = refused("target-unwritable", *given, "--iterations", "1", cwd=tmp_path)
+        assert f"{mlp / 'runs'}: cannot be written (File exists)" in said
+    assert everything_in(first / "runs") == runs
+
+
 def test_record_into_no_folder(built: Built, tmp_path: Path) -> None:
     command = ("record", built("hand_mlp"), "--flagfile", MLP_FLAGS, "-o", "absent/run.csv")
     assert "absent" in refused("target-unwritable", *command, cwd=tmp_path)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.errors import UsageInvalid
+from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.toolchain import Progress, no_progress
 
@@ -30,6 +30,7 @@ def record_repeatedly(
 
     Raises:
         UsageInvalid: the runs are to go elsewhere; a bundle is named twice.
+        TargetUnwritable: the runs of a bundle cannot be written, which is found out before anything is recorded.
         TracemapError: as `session.record.record` does.
     """
     from tracemap.session.record import record
@@ -43,7 +44,7 @@ def record_repeatedly(
     width = len(str(options.repeat))
     for number, side in turns(options.repeat, len(bundles)):
         progress(f"recording {bundles[side].path.name}, {number + 1} of {options.repeat}")
-        bundles[side].runs_path.mkdir(exist_ok=True)
+        _names_in(bundles[side].runs_path)  # another recording may have removed it, when that was its only one
         run = stems[side].with_name(f"{stems[side].name}-{number + 1:0{width}}.parquet")
         yield record(bundles[side], replace(options, output=run, repeat=1, alternate=None), progress)
 
@@ -52,4 +53,15 @@ def _free(folder: Path) -> Path:
     """The next number in a folder of runs that none begins with."""
     from tracemap.capture.reserving import free_recordings
 
-    return folder / next(free_recordings(path.name for path in (folder.iterdir() if folder.is_dir() else ())))
+    return folder / next(free_recordings(_names_in(folder)))
+
+
+def _names_in(folder: Path) -> list[str]:
+    """What lies in a folder of runs, which is made."""
+    try:
+        folder.mkdir(exist_ok=True)
+        return [path.name for path in folder.iterdir()]
+    except OSError as error:
+        raise TargetUnwritable(
+            f"{folder}: cannot be written ({error.strerror}); repeated runs go there, a single one where -o says"
+        ) from error
