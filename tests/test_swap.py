@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import Built
-from tests.support import Json, check_cli, json_cli, long_where, run_cli
+from tests.support import PLAIN_FLAGS, Json, check_cli, json_cli, long_where, run_cli
 from tracemap.experiments.changing import Costs, Touched, changes
 from tracemap.graph.bundle import load
+from tracemap.mapping.compiler.remarks import IN_ORDER
+from tracemap.toolchain import find_tool
 
 MODEL = """
 func.func @f(%a: tensor<48x40xf32>, %b: tensor<40x64xf32>, %c: tensor<64xf32>) -> tensor<48x64xf32> {
@@ -167,6 +169,23 @@ def test_what_is_dumped_has_the_data_of_its_constants(stage: str, built: Built, 
     options = ("-o", "new.tracemap", "--pairs", "0", "--format", "json")
     made = json.loads(check_cli("swap", original, f"{kernel}=dumped.mlir", *options, cwd=tmp_path))
     assert [kernel["verification"]["status"] for kernel in made["kernels"]] == ["SUCCESS"]
+
+
+def test_the_folder_that_iree_dumps_has_sources_and_configurations(bundle: Path, tmp_path: Path) -> None:
+    dumps = tmp_path / "dumps"
+    # With several threads the compiler may wait for itself for ever (`Compiler.flags_to_run`).
+    flags = (*PLAIN_FLAGS, IN_ORDER, f"--iree-hal-dump-executable-files-to={dumps}", "-o", "m.vmfb")
+    model = bundle.parent / "model.mlir"
+    subprocess.run([find_tool("iree-compile"), model, *flags], check=True, capture_output=True, cwd=tmp_path)
+    names = {each.name for each in dumps.iterdir()}
+    assert {"module_f_dispatch_0.mlir", "configured_module_f_dispatch_0.mlir"} <= names
+    for stage in ("source", "configuration"):
+        options = ("-o", f"{stage}.tracemap", "--pairs", "0", "--format", "json")
+        made = json.loads(check_cli("swap", bundle, f"--{stage}s-from", dumps, *options, cwd=tmp_path))
+        assert [(each["kernels"], each["stage"]) for each in made["replaced"]] == [([KERNEL], stage)]
+    done = run_cli("swap", bundle, "--objects-from", dumps, "-o", "object.tracemap", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{dumps / 'module_f_dispatch_0.mlir'}: is of the stage source, not of object" in done.stderr
 
 
 def test_a_file_that_does_not_compile_is_blamed_for_it(bundle: Path, source: str, tmp_path: Path) -> None:

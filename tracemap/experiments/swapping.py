@@ -103,18 +103,20 @@ class Swapping:
             raise UsageInvalid(f"{file}: is for {', '.join(sorted(other))}, and {original.name} for {wanted}")
         return Swap(original.name, original.exports, file.resolve(), new.stage)
 
-    def folder_swaps(self, folder: Path) -> list[Swap]:
-        """Replacements by files of a folder, each of which is called after its executable.
+    def folder_swaps(self, folder: Path, stage: Stage) -> list[Swap]:
+        """Replacements at a stage by files of a folder, each of which is called after its executable.
 
         Raises:
-            UsageInvalid: the folder has no such file; else as `swap`.
+            UsageInvalid: the folder has no such file, or one of another stage; else as `swap`.
         """
         files = {file.stem: file for file in sorted(folder.glob("*.mlir"))}
-        # IREE's own dumps are called after the module too: module_NAME.mlir, configured_module_NAME.mlir.
-        names = {stem.removeprefix("configured_").removeprefix("module_"): file for stem, file in files.items()}
-        found = [self.swap(name, file) for name, file in names.items() if name in self._executables]
+        named = {name: [files[stem] for stem in _stems(name, stage) if stem in files] for name in self._executables}
+        found = [self.swap(name, its[0]) for name, its in named.items() if its]
         if not found:
             raise UsageInvalid(f"{folder}: holds no file that is called after an executable of the bundle")
+        for each in found:
+            if each.stage != stage:
+                raise UsageInvalid(f"{each.file}: is of the stage {each.stage}, not of {stage}")
         return found
 
     def dumped(self, name: str, stage: Stage, folder: Path) -> str:
@@ -158,6 +160,16 @@ class Swapping:
         file = folder / "configured.mlir"
         file.write_bytes(self._bundle.configured())
         return file
+
+
+def _stems(executable: str, stage: Stage) -> tuple[str, ...]:
+    """What an executable's file may be called at a stage, likeliest first.
+
+    IREE's own dumps are called after the module too, and lie in one folder: module_NAME, configured_module_NAME.
+    """
+    plain = (executable, f"module_{executable}")
+    configured = tuple(f"configured_{stem}" for stem in plain)
+    return (*configured, *plain) if stage == "configuration" else (*plain, *configured)
 
 
 def _object_fault(file: Path, data: bytes, original: Executable, machines: Set[str]) -> str:

@@ -27,7 +27,7 @@ from tracemap.units import UNKNOWN
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
     from tracemap.experiments.changing import Costs
-    from tracemap.experiments.swapping import Swap, Swapping
+    from tracemap.experiments.swapping import Stage, Swap, Swapping
     from tracemap.graph.bundle import Bundle
 
 _METRIC = "cpu_ns"
@@ -132,12 +132,13 @@ def show_swap(made: Swapped, options: SwapOptions, out: TextIO) -> None:
 def _swaps(swapping: Swapping, replacements: Mapping[str, Path], options: SwapOptions) -> list[Swap]:
     """All replacements, each of one executable."""
     found = [swapping.swap(name, file) for name, file in replacements.items()]
-    for stage in ("source", "configuration", "object"):
-        folder: Path | None = getattr(options, f"{stage}s_from")
-        for each in swapping.folder_swaps(folder) if folder is not None else ():
-            if each.stage != stage:
-                raise UsageInvalid(f"{each.file}: is a {each.stage}, not a {stage}")
-            found.append(each)
+    folders: dict[Stage, Path | None] = {
+        "source": options.sources_from,
+        "configuration": options.configurations_from,
+        "object": options.objects_from,
+    }
+    for stage, folder in folders.items():
+        found += swapping.folder_swaps(folder, stage) if folder is not None else ()
     if not found:
         raise UsageInvalid("nothing is replaced: name KERNEL=FILE, or a folder with --sources-from or its like")
     names = [each.executable for each in found]
