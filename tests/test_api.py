@@ -141,6 +141,20 @@ def test_inputs_are_also_arrays_and_numbers(tmp_path: Path) -> None:
     assert np.allclose(np.load(tmp_path / "out.npy"), np.tanh(column), atol=1e-6)
 
 
+def test_truth_values_of_python_and_of_numpy_are_numbers(tmp_path: Path) -> None:
+    model = """func.func @pick(%p: i1, %a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = arith.select %p, %a, %b : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }"""
+    bundle = tracemap.build(model, tmp_path / "pick.tracemap")
+    one, two = np.ones(4, np.float32), np.full(4, 2, np.float32)
+    for truth in (True, False, np.True_, np.False_):
+        (found,) = tracemap.run(bundle, inputs=[truth, one, two])
+        assert np.array_equal(found, one if truth else two)
+        inputs = array_inputs(bundle.graph.functions[0], [truth, one, two], tmp_path)
+        assert (inputs[0].spec, inputs[0].said) == (("1", "1") if truth else ("0", "0"))
+
+
 @pytest.mark.parametrize(
     ("number", "value", "said"),
     [

@@ -153,9 +153,9 @@ def _of_value(entry: Function, index: int, value: object, folder: Path) -> Input
     argument = entry.arguments[index]
     shaped = parsed(argument.type)
     if isinstance(value, (str, int, float)):
-        said = spec = str(int(value) if isinstance(value, bool) else value)
+        said = spec = value if isinstance(value, str) else str(_counted(value))
         if not isinstance(value, str) and shaped is not None and shaped.sizes is None:
-            spec = passed_number(value, shaped.element)
+            spec = passed_number(_counted(value), shaped.element)
         check_spec(entry, argument, spec)
         return Input(spec, said)
 
@@ -166,11 +166,17 @@ def _of_value(entry: Function, index: int, value: object, folder: Path) -> Input
             f"{'x'.join(map(str, values.shape)) or 'no dimensions'}, {values.dtype}"
         )
     if shaped.sizes is None:
-        return Input(passed_number(values.item(), shaped.element), str(values.item()))
+        number = _counted(values.item())
+        return Input(passed_number(number, shaped.element), str(number))
     text = "x".join([*map(str, values.shape), shaped.element])
     if values.size == 0:  # an empty file IREE would not read
         return Input(text, f"{text}: given as an array")
     return Input(_stored(values, text, folder / f"input{index}"), f"{text}: given as an array")
+
+
+def _counted(value: float) -> float:
+    """A number; of a truth value 0 or 1, as IREE's tools do not know it by its name."""
+    return int(value) if isinstance(value, bool) else value
 
 
 def _fits(values: np.ndarray[Any, Any], shaped: Shaped) -> bool:
