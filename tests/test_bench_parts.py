@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import numpy as np
 import pytest
 
 from tracemap.experiments.explaining import Alone, Application, Recorded, SiteCalls, explained, typical_ratio
 from tracemap.experiments.filling import used_bytes, whole_memory
 from tracemap.experiments.job import CANARY, Buffer, Call, Fill
-from tracemap.experiments.model import Status
+from tracemap.experiments.model import Bench, InApplication, KernelBench, Status, Verification
 from tracemap.experiments.reference.elements import from_memory, to_memory
 from tracemap.experiments.reference.kernel import Precision
 from tracemap.experiments.reference.memory import View
 from tracemap.experiments.verifying import first_difference, judged, tolerance
+from tracemap.reports.csv.bench import bench_csv
+from tracemap.units import UNKNOWN
 
 LENGTH = 4 * 6 + 8
 WRITTEN = View.whole(0, 4, (2, 3), "f32")
@@ -186,3 +191,33 @@ def test_a_difference_points_to_what_explains_it(found: str, wanted: str) -> Non
 def test_of_few_kernels_nothing_is_said_to_be_so_of_most() -> None:
     assert typical_ratio([(2.0, 1.0)] * 4) == 1.0
     assert typical_ratio([(2.0, 1.0)] * 4 + [(9.0, 1.0)]) == 2.0
+
+
+def test_texts_in_csv_are_inert_once() -> None:
+    """A kernel's name is anybody's: it steers no terminal, and a formula of it is read back as it was."""
+    right = Verification(Status.SUCCESS, UNKNOWN, 0.0, "")
+    kernel = KernelBench(
+        kernel="=1+1\x1b[2J",
+        sites=("site0",),
+        arguments="-> 4xf32",
+        operation_kind="@kind",
+        operation="\u202eop",
+        configuration="=A1",
+        verification=right,
+        time_ns=None,
+        cold_ns=None,
+        operations=UNKNOWN,
+        bytes=UNKNOWN,
+        operations_per_s=None,
+        bytes_per_s=None,
+        attainable_share=None,
+        same_code=None,
+        stood_in=0,
+        in_application=(InApplication("site0", 1, 5, 1.0, UNKNOWN, "=points"),),
+        not_measured="",
+    )
+    text = bench_csv(Bench(module_sha256="", device="local-sync", processes=1, kernels=(kernel,)))
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert [row["Dispatch"], row["Operation"]] == ["'=1+1\\x1b[2J", "\\u202eop"]
+    assert [row["OpKind"], row["Configuration"], row["Arguments"]] == ["'@kind", "'=A1", "'-> 4xf32"]
+    assert row["points_to"] == "'=points"

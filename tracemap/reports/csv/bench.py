@@ -6,7 +6,7 @@ Its users have scripts for those columns (IREE, experimental/dispatch_profiler, 
 from __future__ import annotations
 
 from tracemap.experiments.model import Bench, KernelBench, Spread, Status
-from tracemap.inert import csv_line, inert_cell
+from tracemap.inert import csv_line, without_controls
 
 COLUMNS = (
     *("Dispatch", "Provider", "OpKind", "Operation", "Configuration", "Arguments", "Verification", "Runtime(ms)"),
@@ -18,15 +18,16 @@ _PROVIDER = "IREE Codegen"
 
 def bench_csv(made: Bench) -> str:
     """A row per kernel and kind of work, with a header line; what is not known is an empty cell."""
-    return "".join([csv_line(COLUMNS), *(csv_line(_cells(kernel)) for kernel in made.kernels)])
+    rows = (csv_line([without_controls(cell) for cell in _cells(kernel)]) for kernel in made.kernels)
+    return "".join([csv_line(COLUMNS), *rows])
 
 
-def _cells(kernel: KernelBench) -> list[int | str]:
+def _cells(kernel: KernelBench) -> list[str]:
     time, first = kernel.time_ns, kernel.in_application[0] if kernel.in_application else None
     words = {Status.NOT_VERIFIED: "Not verified"}
     return [
-        *map(inert_cell, (kernel.kernel, _PROVIDER, kernel.operation_kind, kernel.operation)),
-        *map(inert_cell, (kernel.configuration, kernel.arguments)),
+        *(kernel.kernel, _PROVIDER, kernel.operation_kind, kernel.operation),
+        *(kernel.configuration, kernel.arguments),
         words.get(kernel.verification.status, kernel.verification.status.value),
         _number(None if time is None else time.median / 1e6),
         _number(None if kernel.operations_per_s is None else kernel.operations_per_s / 1e9),
@@ -35,11 +36,7 @@ def _cells(kernel: KernelBench) -> list[int | str]:
         _median(kernel.cold_ns),
         _number(kernel.bytes_per_s),
         _number(kernel.attainable_share),
-        *(
-            ("", "", "")
-            if first is None
-            else (_number(first.median_ns), _number(first.ratio), inert_cell(first.points_to))
-        ),
+        *(("", "", "") if first is None else (_number(first.median_ns), _number(first.ratio), first.points_to)),
     ]
 
 
