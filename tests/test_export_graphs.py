@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import networkx as nx
@@ -134,6 +135,30 @@ def test_hostile_names_stay_in_their_quotes() -> None:
     assert read.nodes["op1"]["name"] == name.replace("\x00", "\\x00").replace("\n", "\\n").replace("\ufffe", "\ufffd")
     assert (read.nodes["op1"]["metric label"], read.nodes["op1"]["metric shape"]) == (10, 7)
     assert quoted('a\\"') == '"a\\\\\\""'
+
+
+def test_metrics_may_be_called_like_any_attribute() -> None:
+    """Whatever stands on nodes and edges of a map with all that there is, a metric of its name stands beside it."""
+    op = builders.op(1, 3, scope=("s",), frames=[("layers.py", 7)])
+    map_ = builders.graph([op], [builders.site(0, 1)])
+
+    def attributes(metrics: Sequence[str]) -> dict[str, dict[str, object]]:
+        costs = {name: {"site0": number} for number, name in enumerate(metrics, start=1)}
+        ledger = ledger_of(map_, builders.attribution(map_, costs), "scope", ())
+        network = network_of(ledger, [("op1", "op1")])
+        assert dot(network, ledger)
+        read = nx.read_graphml(io.BytesIO(graphml(network)))
+        return {**dict(read.nodes.data()), **{f"{tail} {head}": each for tail, head, each in read.edges.data()}}
+
+    plain = attributes(["duration_ns"])
+    assert plain["op1"]["python"] == "layers.py:7"
+    of_runs = {"duration_ns", "kind", "kernel", "name"}  # columns that mean something else
+    names = [*dict.fromkeys(name for each in plain.values() for name in each if name not in of_runs), "metric label"]
+    found = attributes(names)
+    for node, each in plain.items():
+        assert found[node].items() >= {name: each[name] for name in each if name != "duration_ns"}.items()
+    amounts = {int(str(value)) for name, value in found["op1"].items() if name.startswith("metric ")}
+    assert amounts == {*range(1, len(names) + 1)}
 
 
 def test_a_bundle_without_its_model_has_no_data_flow(built: Built, recorded: Recorded, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from ops to the sites that they work in, and from sites to their kernels, as wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tracemap.graph.model import TraceGraph
@@ -26,9 +26,8 @@ CALL: Final = "call"
 """From a site to the kernel that it calls."""
 DATA_FLOW: Final = "data-flow"
 """From an op to one that uses its result."""
-_OWN: Final = frozenset(
-    "kind label name file line column function scope fate calls kernel reason initializer shape style".split()
-)
+_OF_OPS: Final = ("name", "file", "line", "column", "function", "scope", "python", "fate")
+_OWN: Final = frozenset((*_OF_OPS, *"kind label calls kernel reason initializer shape style".split()))
 
 
 def network_of(ledger: Ledger, data_flow: Iterable[tuple[str, str]]) -> networkx.DiGraph[str]:
@@ -61,8 +60,18 @@ def network_of(ledger: Ledger, data_flow: Iterable[tuple[str, str]]) -> networkx
 
 def metric_names(ledger: Ledger) -> list[str]:
     """Names of the metrics as attributes, none of which is that of an attribute of another meaning."""
-    names = [without_controls(metric.name) for metric in ledger.metrics]
-    return [f"metric {name}" if name in _OWN else name for name in names]
+    return told_apart([without_controls(metric.name) for metric in ledger.metrics], _OWN.__contains__)
+
+
+def told_apart(names: Iterable[str], is_taken: Callable[[str], bool]) -> list[str]:
+    """The names, with `metric` before one that is taken or that another one has already."""
+    apart: dict[str, None] = {}
+    for name in names:
+        free = name
+        while is_taken(free) or free in apart:
+            free = f"metric {free}"
+        apart[free] = None
+    return list(apart)
 
 
 def _charged(
@@ -101,18 +110,10 @@ def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
 def about_op(graph: TraceGraph, op: Op) -> Attributes:
     """What is known of an op, as texts that have no effect and numbers."""
     frame = python_frame(graph, op)
-    known = {
-        "name": op.name,
-        "file": op.file,
-        "line": op.line,
-        "column": op.column,
-        "function": op.function,
-        "scope": scope_text(graph, op),
-        "python": f"{frame.file}:{frame.line}" if frame else UNKNOWN,
-        "fate": op.fate.value,
-    }
+    python = f"{frame.file}:{frame.line}" if frame else UNKNOWN
+    known = (op.name, op.file, op.line, op.column, op.function, scope_text(graph, op), python, op.fate.value)
     return {
         key: without_controls(value) if isinstance(value, str) else value
-        for key, value in known.items()
+        for key, value in zip(_OF_OPS, known, strict=True)
         if not isinstance(value, Unknown)
     }
