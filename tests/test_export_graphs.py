@@ -116,8 +116,8 @@ def test_dot_is_read_by_networkx(exported: Exporter, built: Built, recorded: Rec
     for node, attributes in graph.nodes.data():
         plain.add_node(node.strip('"'), **{key.strip('"'): value.strip('"') for key, value in attributes.items()})
     for metric, total in measured(recorded(model)).items():
-        assert costs_of_nodes(plain, metric).total() == total
-        assert costs_of_nodes(plain, metric) == by_op(built, recorded, model, metric)
+        assert costs_of_nodes(plain, f"metric {metric}").total() == total
+        assert costs_of_nodes(plain, f"metric {metric}") == by_op(built, recorded, model, metric)
     again = read(exported(model, "graphml"))
     assert {(tail.strip('"'), head.strip('"')) for tail, head in graph.edges()} == set(again.edges)
 
@@ -159,6 +159,23 @@ def test_metrics_may_be_called_like_any_attribute() -> None:
         assert found[node].items() >= {name: each[name] for name in each if name != "duration_ns"}.items()
     amounts = {int(str(value)) for name, value in found["op1"].items() if name.startswith("metric ")}
     assert amounts == {*range(1, len(names) + 1)}
+
+
+def test_names_of_metrics_are_of_xml_and_mean_nothing_to_graphviz() -> None:
+    """Graphviz acts on names such as `width`; XML lacks some characters, for which all of them get the same sign."""
+    acted_on = ["width", "penwidth", "peripheries", "minlen", "weight", "fontsize", "URL", "head_lp"]
+    names = [*acted_on, "x\ufffe", "x\uffff"]
+    map_ = builders.graph([builders.op(1, 3)], [builders.site(0, 1)])
+    costs = {name: {"site0": number} for number, name in enumerate(names, start=1)}
+    ledger = ledger_of(map_, builders.attribution(map_, costs), "scope", ())
+    network = network_of(ledger, [])
+    written = {*re.findall(r'[\[ ]"([^"]*)"=', dot(network, ledger))}
+    assert written >= {f"metric {name}" for name in names}
+    assert not written & {*names}
+    read = nx.read_graphml(io.BytesIO(graphml(network)))
+    found = {name: value for name, value in read.nodes["op1"].items() if isinstance(value, int)}
+    expected = {name: number for number, name in enumerate([*acted_on, "x\ufffd", "metric x\ufffd"], start=1)}
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_a_bundle_without_its_model_has_no_data_flow(built: Built, recorded: Recorded, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.inert import without_controls
 from tracemap.reports.exports.charges import Ledger
-from tracemap.reports.exports.network import CALL, DATA_FLOW, MEMBERSHIP, Attributes, metric_names
+from tracemap.reports.exports.network import CALL, DATA_FLOW, MEMBERSHIP, Attributes, metric_names, told_apart
 from tracemap.units import format_quantity
 
 if TYPE_CHECKING:
@@ -28,12 +28,23 @@ def dot(network: networkx.DiGraph[str], ledger: Ledger) -> str:
 def _lines(network: networkx.DiGraph[str], ledger: Ledger) -> Iterator[str]:
     yield f"digraph {quoted(without_controls(ledger.graph.module.name))} {{"
     yield '  node [fontname="monospace"];'
+    names = _names_here(ledger)
     for node, attributes in network.nodes.data():
         look = {"label": _label(attributes, ledger), "shape": _SHAPES[str(attributes["kind"])]}
-        yield f"  {quoted(str(node))} [{_listed({**attributes, **look})}];"
+        yield f"  {quoted(str(node))} [{_listed({**attributes, **look}, names)}];"
     for tail, head, attributes in network.edges.data():
-        yield f"  {quoted(tail)} -> {quoted(head)} [{_listed({**attributes, 'style': _STYLES[attributes['kind']]})}];"
+        look = {"style": _STYLES[attributes["kind"]]}
+        yield f"  {quoted(tail)} -> {quoted(head)} [{_listed({**attributes, **look}, names)}];"
     yield "}"
+
+
+def _names_here(ledger: Ledger) -> dict[str, str]:
+    """What metrics are called here, by their names in the network: in a name that Graphviz acts on there is no space.
+
+    It would draw a node as wide as the metric `width` is large.
+    """
+    plain = told_apart((without_controls(metric.name) for metric in ledger.metrics), lambda _: False)
+    return {name: f"metric {here}" for name, here in zip(metric_names(ledger), plain, strict=True)}
 
 
 def _label(attributes: Mapping[str, str | int], ledger: Ledger) -> str:
@@ -46,8 +57,8 @@ def _label(attributes: Mapping[str, str | int], ledger: Ledger) -> str:
     return "\n".join(shown)
 
 
-def _listed(attributes: Attributes) -> str:
-    return ", ".join(f"{quoted(name)}={quoted(str(value))}" for name, value in attributes.items())
+def _listed(attributes: Attributes, names: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(names.get(name, name))}={quoted(str(value))}" for name, value in attributes.items())
 
 
 def quoted(text: str) -> str:

@@ -6,6 +6,8 @@ import io
 import re
 from typing import TYPE_CHECKING, Final
 
+from tracemap.reports.exports.network import told_apart
+
 if TYPE_CHECKING:
     import networkx
 
@@ -16,10 +18,18 @@ def graphml(network: networkx.DiGraph[str]) -> bytes:
     """The document; networkx writes it with the standard library's XML, whatever else is installed."""
     from networkx.readwrite.graphml import write_graphml_xml
 
-    for attributes in (*(of for _, of in network.nodes.data()), *(of for *_, of in network.edges.data())):
-        for name, value in attributes.items():
-            if isinstance(value, str):
-                attributes[name] = _NOT_OF_XML.sub("\ufffd", value)
+    of_all = (*(of for _, of in network.nodes.data()), *(of for *_, of in network.edges.data()))
+    names = list(dict.fromkeys(name for attributes in of_all for name in attributes))
+    written = dict(zip(names, told_apart(map(_of_xml, names), lambda _: False), strict=True))
+    for attributes in of_all:
+        clean = {written[name]: _of_xml(of) if isinstance(of, str) else of for name, of in attributes.items()}
+        attributes.clear()
+        attributes.update(clean)
     out = io.BytesIO()
     write_graphml_xml(network, out, prettyprint=True, named_key_ids=False)
     return out.getvalue()
+
+
+def _of_xml(text: str) -> str:
+    """The text with a sign in the place of what XML does not have."""
+    return _NOT_OF_XML.sub("\ufffd", text)
