@@ -145,6 +145,15 @@ def test_timed_flushes_cut_calls_but_lose_nothing(made: Path, tmp_path: Path) ->
     assert invocations_of(profile) == dict.fromkeys(range(3), profile.event_count // 3)
 
 
+def test_more_calls_than_are_known_of_are_not_divided_into_them(mlp_profile: Path, made: Path, tmp_path: Path) -> None:
+    """Ten calls would be five of twice the work."""
+    path = profiled(sample(made, "hand_mlp"), "mlp", MLP, 10, tmp_path / "ten.ireeprof")
+    for profile, calls in ((read(path, 5, warmup=1), UNKNOWN), (read(mlp_profile, 5, warmup=1), 5)):
+        assert profile.invocations == calls
+        said = [item.slug for item in profile.diagnostics]
+        assert said == (["invocation-unknown"] if calls is UNKNOWN else [])
+
+
 def test_lost_records_are_counted(made: Path, tmp_path: Path) -> None:
     inputs = (*LOOP, "1500")
     profile = read(profiled(sample(made, "hand_loop"), "loop", inputs, 2, tmp_path / "loop.ireeprof"), 2)

@@ -72,6 +72,10 @@ SELECT physical_device_ordinal AS device, queue_ordinal AS queue, submission_id,
 FROM profile_records WHERE record_type = 'queue_event'
 """
 
+_MOST_CHUNKS = """
+SELECT max(chunks) FROM (SELECT count(DISTINCT chunk) AS chunks FROM profile_submissions GROUP BY device, queue)
+"""
+
 _DIFFERING_BLOCKS = """
 WITH texts AS (SELECT {block} AS block, string_agg(op || operation_count, ' ' ORDER BY number) || ' ' AS text
                FROM profile_submissions GROUP BY 1),
@@ -86,7 +90,8 @@ def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls)
     """Make `profile_submissions`: every submission with the invocation it belongs to (NULL: cannot be told).
 
     iree-benchmark-module flushes the profile once after each call, so the chunks of submissions are the invocations,
-    unless flushes on a timer cut them further; then equal repetition tells.
+    unless flushes on a timer cut them further; then equal repetition tells. Of a queue that was flushed more often than
+    calls are known of, others were made too, and nothing tells which are which.
 
     Returns:
         How many invocations could be told apart.
@@ -101,6 +106,9 @@ def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls)
     if are_chunks and not known.timed_flushes:
         connection.execute("UPDATE profile_submissions SET invocation = chunk")
         return chunks
+    most = first_integer(connection, _MOST_CHUNKS)
+    if isinstance(invocations, int) and not known.timed_flushes and most > invocations:
+        return UNKNOWN
     if isinstance(invocations, int) and invocations > 0 and total % invocations == 0:
         block = f"number // {total // invocations}"
         if _repeats(connection, block):
