@@ -27,6 +27,7 @@ from tracemap.comparison.intervals import Spread, ratio_between, student
 from tracemap.comparison.matching import match_flows
 from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Unbalanced
 from tracemap.errors import UsageInvalid
+from tracemap.graph.bundle import load
 from tracemap.mapping.model.flow import Flows
 from tracemap.measurements.order import median_ranks
 from tracemap.reports.terminal.diff import finding_text
@@ -412,6 +413,24 @@ def test_each_of_several_has_a_page_of_its_own(built: Built, tmp_path: Path) -> 
     again = run_cli("diff", "--baseline", bundle, *others, "--html", page)
     assert again.returncode == 2
     assert "diff-O3.html: exists already" in again.stderr
+
+
+def test_whole_numbers_and_fractions_of_a_metric_are_laid_beside_each_other(built: Built, tmp_path: Path) -> None:
+    """A column that happens to be whole in one run is the same metric, and people read both in its own unit."""
+    bundle = built("hand_mlp")
+    kernel = load(bundle).graph.sites[0].kernel
+    for name, joules in (("whole", "2"), ("fraction", "2.5")):
+        for kind, calls in (("one", "0"), ("untold", "")):
+            text = f"kernel,invocation,duration_ns,joules\n{kernel},{calls},100,{joules}\n"
+            (tmp_path / f"{name}-{kind}.csv").write_text(text, encoding="utf-8")
+    maps = ("--map-a", bundle, "--map-b", bundle)
+    for kind in ("one", "untold"):
+        words = ("diff", tmp_path / f"whole-{kind}.csv", tmp_path / f"fraction-{kind}.csv", *maps)
+        (joules,) = (metric for metric in json_cli(*words)["metrics"] if metric["name"] == "joules")
+        assert joules["unit"] == "millionths"
+        assert joules["whole"]["after"] * 4 == joules["whole"]["before"] * 5
+        (whole,) = (row for row in check_cli(*words, "--metric", "joules").splitlines() if "(whole)" in row)
+        assert re.findall(r"[+\d.]+(?: [MGT])?", whole) == ["2", "2.50", "+0.500", "25.0"]
 
 
 # ---- refusals

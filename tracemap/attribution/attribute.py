@@ -20,6 +20,7 @@ from tracemap.attribution.result.mismatch import check_something_matches
 from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import Splitting, bases, op_results, site_results, transfer_results
 from tracemap.attribution.result.totals import Totals, totals
+from tracemap.attribution.scan.metrics import IN_MILLIONTHS
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.diagnostics import Diagnostic
@@ -257,7 +258,7 @@ def _total(
     measured = seen.measured(metric)
     return MetricTotal(
         name=metric.name,
-        unit="millionths" if metric.type == "DOUBLE" else metric.unit,
+        unit=IN_MILLIONTHS if metric.type == "DOUBLE" else metric.unit,
         aggregation=metric.aggregation,
         measured=measured,
         attributed=sum(op.metrics[metric.name].attributed for op in ops),

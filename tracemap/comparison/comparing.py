@@ -111,10 +111,8 @@ class _Comparing:
 
     @cached_property
     def _costs(self) -> tuple[Costs, Costs]:
-        names = [name for name, _ in self.metrics]
-        one, two = (
-            costs(side.attributions, names, per_invocation=self._per_invocation) for side in (self.before, self.after)
-        )
+        sides, per_invocation = (self.before, self.after), self._per_invocation
+        one, two = (costs(side.attributions, self.metrics, per_invocation=per_invocation) for side in sides)
         return one, two
 
     @cached_property

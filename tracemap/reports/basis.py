@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracemap.attribution.model import Attribution, MetricTotal
+from tracemap.attribution.scan.metrics import IN_MILLIONTHS, MILLIONTHS
 from tracemap.diagnostics import WINDOW, tells
 from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_ns, plural
@@ -27,7 +28,7 @@ def shown_unit(metric: MetricTotal) -> tuple[str, int]:
 
 def scaled_unit(unit: str) -> tuple[str, int]:
     """The unit in which amounts of a unit are shown, and how many make one of it."""
-    return ("count", 1_000_000) if unit == "millionths" else (unit, 1)
+    return ("count", MILLIONTHS) if unit == IN_MILLIONTHS else (unit, 1)
 
 
 def basis(metrics: Sequence[MetricTotal], *, totals: bool) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.model import STEP_METRICS, TIME_METRICS, Metric, Run
 from tracemap.measurements.sql import quoted
 
-MILLIONTHS = 1_000_000
+MILLIONTHS: Final = 1_000_000
 """Metrics that are not whole numbers are attributed in millionths, so that they balance exactly too."""
+IN_MILLIONTHS: Final = "millionths"
+"""The unit of what is attributed so."""
 
 RANKED_BY = tuple(reversed(TIME_METRICS))
 """The times by which calls are slow, the first that there is: that on the wall tells when workers waited, too."""

@@ -19,9 +19,10 @@ from tracemap.comparison.model import (
     ways_of,
 )
 from tracemap.options.diff import DiffOptions
+from tracemap.reports.basis import scaled_unit
 from tracemap.reports.labels import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
-from tracemap.units import Integer, Unknown, format_mean, format_ns, format_quantity, format_share, plural
+from tracemap.units import Integer, Unknown, format_mean, format_ns, format_share, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -174,9 +175,10 @@ def _figures(amount: Amount, made: Comparison, metric: MetricDifference) -> list
 
 
 def _text(value: int, invocations: Integer, unit: str) -> str:
+    shown, scale = scaled_unit(unit)
     if isinstance(invocations, Unknown):
-        return format_quantity(value, unit)
-    return format_mean(value, invocations, unit) if value else "0"
+        return format_mean(value, scale, shown)
+    return format_mean(value, invocations * scale, shown) if value else "0"
 
 
 # ---- what else changed
