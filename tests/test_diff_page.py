@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -11,8 +12,9 @@ from msgspec import structs
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.diffs import AFTER_TEXT, BEFORE_TEXT, REMARK, compared, page_of
-from tests.support import page_data
+from tests.support import SAMPLES, check_cli, page_data
 from tracemap.errors import TargetExists
+from tracemap.graph.bundle import load
 from tracemap.options.diff import DiffOptions
 from tracemap.reports.diff.model import DiffPage
 from tracemap.reports.diff.render import render_diff_page
@@ -110,6 +112,36 @@ def test_the_same_comparison_gives_the_same_bytes(page: DiffPage) -> None:
     made, one, two = compared()
     again = page_of(structs.replace(made, remarks=(REMARK,)), one, two)
     assert render_diff_page(again) == render_diff_page(page)
+
+
+def written(run: Path, kernels: Sequence[str], slowness: float, first_ns: int) -> Path:
+    """A run of twenty calls of these kernels on a machine so many times as slow, of which the first costs so much."""
+    random, rows = Random(run.name), ["kernel,invocation,duration_ns"]
+    for call in range(20):
+        for number, kernel in enumerate(kernels):
+            cost = (first_ns if number == 0 else 10_000 * number) * slowness * random.uniform(0.99, 1.01)
+            rows.append(f"{kernel},{call},{round(cost)}")
+    run.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return run
+
+
+def test_rows_have_the_ratios_of_findings(built: Built, tmp_path: Path) -> None:
+    """The machine is slower for one run of each side, in another order: that is no part of any interval."""
+    model, one, two = tmp_path / "edited.mlir", built("hand_mlp"), tmp_path / "edited.tracemap"
+    model.write_text((SAMPLES / "models/hand_mlp.mlir").read_text().replace("maximumf", "minimumf", 1))
+    check_cli("build", model, "-o", two)
+    kernels = [site.kernel for site in load(one).graph.sites]
+    before = [written(tmp_path / f"a{slow}.csv", kernels, slow, 40_000) for slow in (1, 1.5)]
+    after = [written(tmp_path / f"b{slow}.csv", kernels, slow, 48_000) for slow in (1.5, 1)]
+    page = tmp_path / "page.html"
+    made = tracemap.diff(before, after, DiffOptions(map_a=one, map_b=two, html=page))
+    ratios = {op[0]: op[14] for op in page_data(page.read_text(encoding="utf-8"))["ops"] if op[14]}
+    assert made.findings
+    for found in made.findings:
+        assert ratios[found.before] == [found.ratio, found.ratio_low, found.ratio_high]
+    assert len(ratios) > len(made.findings)
+    assert all(high / low < 1.2 for _, low, high in ratios.values())
+    assert ratios == {op.before: [*structs.astuple(op.ratio)] for op in made.ops if op.ratio}
 
 
 def test_pages_of_real_runs_have_the_code_of_both_kernels(built: Built, recorded: Recorded, tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from msgspec import structs
+
 from tracemap.comparison.changes import kernel_differences, regrouped, settings_differ
 from tracemap.comparison.costs import Costs, amount, are_per_invocation, common_metrics, costs
-from tracemap.comparison.findings import NO_DRIFT, Measured, findings, machine_of
+from tracemap.comparison.findings import STEADY, Machine, Measured, findings, machine_of, told
 from tracemap.comparison.model import (
     BASIS,
     Amount,
     Comparison,
-    Drift,
-    Finding,
     Group,
     How,
     Match,
@@ -80,7 +80,7 @@ class _Comparing:
     threshold: float
 
     def comparison(self) -> Comparison:
-        drift, found = self._findings
+        machine, measured = self._measured
         return Comparison(
             before=self.before.said,
             after=self.after.said,
@@ -88,10 +88,10 @@ class _Comparing:
             matched_percent=self._percent(),
             invocations=BASIS if self._per_invocation and self.metrics else UNKNOWN,
             threshold_percent=self.threshold,
-            drift=drift,
-            findings=found,
+            drift=machine.drift,
+            findings=findings(measured, self._time, self.threshold, machine),
             metrics=tuple(self._metric(name, unit) for name, unit in self.metrics),
-            ops=self.differences,
+            ops=tuple(self._with_ratios()),
             scopes=self._groups(lambda pair: self._scope(pair) or "(no scope)"),
             lines=self._groups(self._line),
             residual=tuple(self._residual()),
@@ -230,12 +230,18 @@ class _Comparing:
 
     # ---- what is found
 
-    @cached_property
-    def _findings(self) -> tuple[Drift, tuple[Finding, ...]]:
+    @property
+    def _time(self) -> str:
+        """The metric of which findings are; "": there is no time."""
         names = [name for name, _ in self.metrics]
-        metric = next((name for name in TIME_METRICS if name in names), "")
+        return next((name for name in TIME_METRICS if name in names), "")
+
+    @cached_property
+    def _measured(self) -> tuple[Machine, Sequence[Measured]]:
+        """What the machine was slower in each run, and what each of the differences cost; nothing without a time."""
+        metric = self._time
         if not metric:
-            return NO_DRIFT, ()
+            return STEADY, ()
         # Where runs were made otherwise, code that is the same is no reason to cost the same.
         comparable = not any(settings_differ(self.before, self.after, same_model=self.same_model))
         sides = (self.before, self.after)
@@ -259,7 +265,14 @@ class _Comparing:
         if machine.drift.ops and min(len(side.attributions) for side in (self.before, self.after)) > 1:
             measured = self._steadied(measured, metric)
             machine = machine_of(measured)
-        return machine.drift, findings(measured, metric, self.threshold, machine)
+        return machine, measured
+
+    def _with_ratios(self) -> Iterator[OpDifference]:
+        """The differences, each with the ratio by which it is a finding or none."""
+        machine, measured = self._measured
+        ratios = [machine.ratio_of(op) for op in measured] or [None] * len(self.differences)
+        for each, ratio in zip(self.differences, ratios, strict=True):
+            yield each if ratio is None else structs.replace(each, ratio=told(ratio))
 
     def _steadied(self, measured: Sequence[Measured], metric: str) -> list[Measured]:
         """The same, with what ops cost without what the machine was slower in each invocation."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from tracemap.attribution.model import OpCost
 from tracemap.comparison.intervals import Spread, ratio_between
-from tracemap.comparison.model import Drift, Finding, Kind
+from tracemap.comparison.model import Drift, Finding, Kind, Ratio
 from tracemap.measurements.drift import slower_by
 from tracemap.measurements.order import weighted_quantile
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
@@ -44,6 +44,11 @@ class Measured:
     same_code: bool
     steady: tuple[tuple[Spread, ...], tuple[Spread, ...]] | None = None
 
+    @property
+    def has_ratio(self) -> bool:
+        """Whether it surely costs something in all runs of both sides."""
+        return bool(self.one and self.two) and min(run.low for run in (*self.one, *self.two)) > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -53,8 +58,13 @@ class Machine:
     two: tuple[float, ...]
     drift: Drift
 
-    def ratio_of(self, op: Measured) -> Spread:
-        """How many times as much an op costs after, with the machine's part taken away: by invocation, or by run."""
+    def ratio_of(self, op: Measured) -> Spread | None:
+        """How many times as much an op costs after, with the machine's part taken away: by invocation, or by run.
+
+        None where it has no ratio.
+        """
+        if not op.has_ratio:
+            return None
         if op.steady is not None and all(run.low > 0 for runs in op.steady for run in runs):
             return ratio_between(*op.steady)
         return ratio_between(_corrected(op.one, self.one), _corrected(op.two, self.two))
@@ -83,8 +93,7 @@ def spread_of(cost: OpCost | None) -> Spread | None:
 
 def machine_of(ops: Sequence[Measured]) -> Machine:
     """What ops with unchanged code tell of the machine, and how far they lie from that."""
-    on_both = [op for op in ops if op.one and op.two]
-    unchanged = [op for op in on_both if op.same_code and all(run.low > 0 for run in (*op.one, *op.two))]
+    unchanged = [op for op in ops if op.same_code and op.has_ratio]
     if not unchanged:
         return STEADY
     ones = _factors([op.one for op in unchanged], [op.one for op in ops if op.one], unchanged)
@@ -92,7 +101,11 @@ def machine_of(ops: Sequence[Measured]) -> Machine:
     if not ones or not twos:
         return STEADY
     machine = Machine(ones, twos, NO_DRIFT)
-    apart = [(math.exp(abs(math.log(machine.ratio_of(op).median))), op.one[0].median) for op in unchanged]
+    apart = [
+        (math.exp(abs(math.log(each.median))), op.one[0].median)
+        for op in unchanged
+        if (each := machine.ratio_of(op)) is not None
+    ]
     ratio = math.exp(_mean_log(twos) - _mean_log(ones))
     return Machine(
         ones, twos, Drift(round(ratio, 4), round(weighted_quantile(apart, _MOST_OF_COST), 4), len(unchanged))
@@ -139,18 +152,16 @@ def _finding(op: Measured, metric: str, threshold: float, machine: Machine, leas
         # What costs something on one side only is named where that alone is beyond the threshold of an invocation.
         yield from _alone(op, metric, least / LEAST_SHARE * threshold / 100)
         return
-    if not op.one or not op.two or min(run.low for run in (*op.one, *op.two)) <= 0:
-        return
     ratio, limit = machine.ratio_of(op), 1 + threshold / 100
-    if abs(ratio.median - 1) * _median(op.one) < least:
+    if ratio is None or abs(ratio.median - 1) * _median(op.one) < least:
         return
     if max(ratio.median, 1 / ratio.median) > machine.drift.spread and (ratio.low > limit or ratio.high < 1 / limit):
-        yield _made("slower" if ratio.low > limit else "faster", op, metric, ratio)
+        yield _made("slower" if ratio.low > limit else "faster", op, metric, told(ratio))
 
 
-def ratios(ones: Sequence[Spread], twos: Sequence[Spread], drift: Drift) -> Spread:
-    """How many times as much something costs, without the machine's part."""
-    return ratio_between(ones, twos).times(1 / drift.ratio)
+def told(ratio: Spread) -> Ratio:
+    """A ratio in the digits in which it is told."""
+    return Ratio(*(round(each, 4) for each in (ratio.median, ratio.low, ratio.high)))
 
 
 def _costs_nothing(runs: Sequence[Spread]) -> bool:
@@ -166,10 +177,10 @@ def _alone(op: Measured, metric: str, enough: float) -> Iterator[Finding]:
         yield _made("gone" if gone else "new", op, metric, _NO_RATIO)
 
 
-_NO_RATIO: Final = Spread(0.0, 0.0, 0.0)
+_NO_RATIO: Final = Ratio(0.0, 0.0, 0.0)
 
 
-def _made(kind: Kind, op: Measured, metric: str, ratio: Spread) -> Finding:
+def _made(kind: Kind, op: Measured, metric: str, ratio: Ratio) -> Finding:
     return Finding(
         kind=kind,
         before=op.before,
@@ -179,9 +190,9 @@ def _made(kind: Kind, op: Measured, metric: str, ratio: Spread) -> Finding:
         metric=metric,
         median_before=round(_median(op.one)) if op.one else UNKNOWN,
         median_after=round(_median(op.two)) if op.two else UNKNOWN,
-        ratio=round(ratio.median, 4),
-        ratio_low=round(ratio.low, 4),
-        ratio_high=round(ratio.high, 4),
+        ratio=ratio.ratio,
+        ratio_low=ratio.ratio_low,
+        ratio_high=ratio.ratio_high,
     )
 
 

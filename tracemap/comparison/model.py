@@ -17,8 +17,10 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
 from tracemap.units import UNKNOWN, Integer, Text
 
-COMPARISON_VERSION: Final = 2
-"""Version of the JSON. 1: first. 2: ops have the name before; ops of other dialects are matched, as `approximate`."""
+COMPARISON_VERSION: Final = 3
+"""Version of the JSON. 1: first. 2: ops have the name before; ops of other dialects are matched, as `approximate`.
+
+3: ops have the `ratio` of their medians."""
 BASIS: Final = 1000
 """Amounts are of so many invocations, as whole numbers: small costs of single ones would all be 0."""
 
@@ -79,6 +81,14 @@ class Amount(Record, frozen=True):
     change: int
 
 
+class Ratio(Record, frozen=True):
+    """How many times as much an op costs in an invocation, with its bounds, without what the machine was slower."""
+
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
 class OpDifference(Record, frozen=True):
     """An op before, after, or both; where it stands and what became of it, each unknown where it is not there.
 
@@ -100,6 +110,9 @@ class OpDifference(Record, frozen=True):
     fate_after: Text
     code: Annotated[Text, Meta(description="`same` or `changed`.")]
     amounts: Mapping[str, Amount]
+    ratio: Annotated[
+        Ratio | None, Meta(description="Of the medians of its time; null where not both sides tell these.")
+    ] = None
 
     @property
     def called(self) -> str:
@@ -234,7 +247,7 @@ class Comparison(Document, frozen=True, kw_only=True):
         Unbalanced: the changes of ops and residuals are not that of the whole, for any metric.
     """
 
-    schema_version: Literal[2] = COMPARISON_VERSION
+    schema_version: Literal[3] = COMPARISON_VERSION
     kind: Literal["diff"] = "diff"
     before: ComparedSide
     after: ComparedSide
@@ -273,7 +286,7 @@ class Comparison(Document, frozen=True, kw_only=True):
 class Comparisons(Document, frozen=True, kw_only=True):
     """Several bundles, each compared with the same one."""
 
-    schema_version: Literal[2] = COMPARISON_VERSION
+    schema_version: Literal[3] = COMPARISON_VERSION
     kind: Literal["diffs"] = "diffs"
     comparisons: tuple[Comparison, ...]
 

@@ -38,7 +38,7 @@ class DiffOp(Record, frozen=True, array_like=True):
     """A row of the table of ops: matched ones and new ones in the order of the model after, then those that are gone.
 
     What is not there is "". `how`: the way of its match, or `new` or `gone`. `ratio`: of the medians in an invocation,
-    and its bounds, where both runs tell; `finding`: what is found of it, or "".
+    and its bounds, without the machine's part, where both sides tell; `finding`: what is found of it, or "".
     """
 
     before: str

@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.comparison.findings import ratios
-from tracemap.comparison.intervals import Spread
 from tracemap.comparison.model import Amount, Comparison, OpDifference, total
 from tracemap.comparison.sides import Compared
 from tracemap.graph.ops import Op
-from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.diff.model import BeforeAfter, DiffOp
 from tracemap.reports.labels import file_line
 from tracemap.reports.page.model import LineLink
@@ -79,7 +76,7 @@ class Rows:
             kernels_before=self.before.kernels_of.get(one.id, ()) if one else (),
             kernels_after=self.after.kernels_of.get(two.id, ()) if two else (),
             amounts=self.of_metrics(op.amounts),
-            ratio=self._ratio(one, two),
+            ratio=_ratio(op),
             finding=found,
         )
 
@@ -92,24 +89,6 @@ class Rows:
         is_there = op.file == model and not isinstance(op.line, Unknown)
         return LineLink(file_line(op.file, op.line), f"{shown}0L{op.line}" if is_there else "")
 
-    def _ratio(self, one: Op | None, two: Op | None) -> tuple[float, float, float] | None:
-        """Of the medians of the time in an invocation, and its bounds."""
-        if one is None or two is None or not self._time:
-            return None
-        first, second = (runs.get(op.id, ()) for op, runs in zip((one, two), self._spreads, strict=True))
-        if not first or not second or min(run.low for run in (*first, *second)) <= 0:
-            return None
-        ratio = ratios(first, second, self.made.drift)
-        return round(ratio.median, 4), round(ratio.low, 4), round(ratio.high, 4)
-
-    @cached_property
-    def _time(self) -> str:
-        return next((name for name in TIME_METRICS if name in self.names), "")
-
-    @cached_property
-    def _spreads(self) -> Sequence[Mapping[Text, tuple[Spread, ...]]]:
-        return [side.spreads(self._time) for side in (self.before, self.after)]
-
 
 def anchor_of(op: OpDifference) -> str:
     """The address of an op: that of its id after, of what is gone that before."""
@@ -118,6 +97,10 @@ def anchor_of(op: OpDifference) -> str:
 
 def _op(side: Compared, name: Text) -> Op | None:
     return None if isinstance(name, Unknown) else side.graph.op_by_id[name]
+
+
+def _ratio(op: OpDifference) -> tuple[float, float, float] | None:
+    return None if op.ratio is None else (op.ratio.ratio, op.ratio.ratio_low, op.ratio.ratio_high)
 
 
 def _sum(amounts: Sequence[Amount]) -> BeforeAfter:
