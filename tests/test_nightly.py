@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import ROOT, SAMPLES, check_cli, json_cli, run_cli
+from tracemap.graph.bundle import load
 
 NIGHTLY = ROOT / "samples" / "nightly"
 NIGHTS, SINCE, PROCESSOR = 12, "2026-11-22", "Fictional Beta 8481C"
@@ -58,6 +60,28 @@ def test_the_page_shows_the_nights(store: Path, tmp_path: Path) -> None:
     assert markup.count("<svg ") > 2 * 5
     assert f"since {SINCE}" in markup
     assert "<script>alert" not in markup
+
+
+def test_compilers_are_drawn_in_the_order_in_which_they_came_into_use(built: Built, tmp_path: Path) -> None:
+    """Release 3.9.0 is older than 3.10.0, though its letters come behind."""
+    releases, page = ["3.8.0", "3.9.0", "3.10.0", "3.11.0"], tmp_path / "page.html"
+    for number, release in enumerate(releases):
+        bundle = tmp_path / release / "mlp.tracemap"
+        shutil.copytree(built("hand_mlp"), bundle)
+        stored = (bundle / "map.json").read_text(encoding="utf-8")
+        said = re.sub(r'"iree_compiler": ?"[^"]*"', f'"iree_compiler":"{release}"', stored)
+        (bundle / "map.json").write_text(said, encoding="utf-8")
+        run, kernel = tmp_path / f"{release}.csv", load(bundle).graph.sites[0].kernel
+        run.write_text(f"kernel,invocation,cpu_ns\n{kernel},0,{1000 + number}\n", encoding="utf-8")
+        recording = ("--recorded", f"2026-11-{10 + number}", "--host", "ci-1")
+        check_cli("store", "add", run, "--map", bundle, "--store", tmp_path / "s", *recording)
+    words = ("store", "trend", "--store", tmp_path / "s", "--over", "compiler", "--html", page)
+    (model,) = json_cli(*words)["models"]
+    assert model["in_order"] == releases
+    nights = re.findall(r"<title>([0-9.]+): ", page.read_text(encoding="utf-8"))
+    assert nights[: len(releases)] == releases
+    places = re.findall(r'<circle cx="([0-9.]+)"', page.read_text(encoding="utf-8"))[: len(releases)]
+    assert places == sorted(places, key=float)
 
 
 @pytest.fixture

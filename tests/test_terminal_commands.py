@@ -319,8 +319,8 @@ def test_what_changed_in_a_fleet_looks_as_it_did(
     every = structs.replace(change, op=ALL_OPS, host="ci-7", before=UNKNOWN, after=UNKNOWN, night_low=change.night)
     every = structs.replace(every, night_high=change.night, kind="faster", ratio=0.931)
     odd = FleetHost("ci-3", "AMD EPYC 7313", ALL_OPS, ratio=1.31, z=9.4, hosts=8, chance=1e-6)
-    first = FleetTrend("jax_mlp_train", "main", UNKNOWN, 200, 20, 3, 106, 3, (change, every), (odd,), ())
-    quiet = FleetTrend("hand_mlp", "mlp", UNKNOWN, 7, 20, 3, 24, 0, (), (), ())
+    first = FleetTrend("jax_mlp_train", "main", UNKNOWN, 200, 20, 3, 106, 3, (change, every), (odd,), (), ())
+    quiet = FleetTrend("hand_mlp", "mlp", UNKNOWN, 7, 20, 3, 24, 0, (), (), (), ())
     found = FleetTrends(metric="cpu_ns", over="date", models=(first, quiet), looked=LOOKED)
     check_gold("store-trend", lambda out: print_trends(found, out), monkeypatch, request)
 

@@ -105,6 +105,7 @@ def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
                 changes=tuple(_change(each, seen, names) for each in said.changes),
                 outliers=tuple(_outlier(each, seen, names) for each in outliers(seen.observations)),
                 dearest=tuple(_dearest(seen, names)),
+                in_order=tuple(seen.nights),
             )
         )
     return FleetTrends(metric=metric, over=over, models=tuple(found), looked=looked(headers))

@@ -99,7 +99,8 @@ class FleetTrend(Record, frozen=True):
     `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many processors; `series`: in how many
     series changes were looked for; `untold`: runs left out, as they do not tell when or where they were recorded;
     `changes`: what became slower or faster; `outliers`: hosts that are unlike others; `dearest`: the ops that cost
-    most, night by night, on each processor.
+    most, night by night, on each processor; `in_order`: the dates in their order, or the compilers in that in which
+    they came into use.
     """
 
     model: str
@@ -113,16 +114,17 @@ class FleetTrend(Record, frozen=True):
     changes: tuple[FleetChange, ...]
     outliers: tuple[FleetHost, ...]
     dearest: tuple[FleetSeries, ...]
+    in_order: tuple[str, ...]
 
 
 class FleetTrends(Document, frozen=True, kw_only=True):
     """What changed in a fleet.
 
     `metric`: which costs were looked at; `over`: what grows with time; `models`: the findings of each model.
-    Version 2 tells functions of a model apart, version 3 sizes of inputs.
+    Version 2 tells functions of a model apart, version 3 sizes of inputs, version 4 in which order nights are.
     """
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     kind: Literal["fleet-trends"] = "fleet-trends"
     metric: str
     over: Literal["date", "compiler"]

@@ -102,7 +102,8 @@ def build_fleet_page(found: FleetTrends) -> FleetPage:
 
 
 def _model(trend: FleetTrend, title: str, anchor: str, unit: str) -> ModelPanel:
-    nights = [*dict.fromkeys(sorted(point.night for series in trend.dearest for point in series.points))]
+    there = {point.night for series in trend.dearest for point in series.points}
+    nights = [night for night in trend.in_order if night in there]
     facts = (
         ("nights", str(trend.nights)),
         ("hosts", str(trend.hosts)),
