@@ -482,6 +482,20 @@ def test_percentiles_of_sites_are_those_of_their_calls(store: Path, runs: list[P
         assert (site["calls"], site["most"]) == (len(values), values.max())
 
 
+def test_what_tells_calls_apart_is_no_metric_of_them(store: Path) -> None:
+    """No column of the calls but those that `store query` knows has percentiles."""
+    columns = {name for (name, *_) in rows_of(f"DESCRIBE SELECT * FROM '{calls_of(store)[0]}'")}
+    metrics = {"cpu_ns", "duration_ns"}
+    assert columns > metrics
+    for column in sorted(columns):
+        words = ("store", "sites", "--store", store, "--metric", column)
+        if column in metrics:
+            check_cli(*words)
+        else:
+            assert f"--metric {column}: no calls have it" in failed(*words).stderr
+    assert "no calls have it" in failed("store", "sites", "--store", store, "--metric", "RUN").stderr
+
+
 def test_buckets_tell_percentiles_as_well_as_they_say(store: Path) -> None:
     headers = read_headers(store_at(store), skip_bad=False)
     with duck_engine(0, no_progress) as engine:

@@ -24,6 +24,8 @@ from tracemap.store.tables import told
 
 MOST_EXACT: Final = 20_000_000
 FRACTIONS: Final = (0.1, 0.5, 0.9, 0.99)
+NO_METRICS: Final = frozenset({"run", "target", "invocation", "start_ns"})
+"""Columns of calls that tell which one it is, and when it was: nothing that it takes."""
 GAMMA: Final = 1.01
 """The ratio of the bounds of a bucket."""
 
@@ -62,7 +64,7 @@ def fleet_calls(
     register(engine, headers, names, groups)
     for table in (CALLS, TARGETS):
         engine.view(table, headers.files(table))
-    if metric not in engine.columns(CALLS):
+    if metric.lower() in NO_METRICS or metric not in engine.columns(CALLS):
         raise UsageInvalid(f"--metric {metric}: no calls have it; tracemap store query --metric says what runs have")
     exact = sum(row["calls"] or 0 for row in headers.rows) <= most_exact
     found = _exact(engine, metric) if exact else _sketched(engine, metric)
