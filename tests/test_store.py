@@ -463,6 +463,23 @@ def test_python_answers_as_the_commands_do(bundle: Path, store: Path, runs: list
         tracemap.store_query(store, groupby=["host"])
 
 
+@pytest.mark.parametrize("counts", [(-8, 1), (-7,), (-1,), (7, 6)])
+def test_what_is_negative_is_split_alike_by_either_way(built: Built, tmp_path: Path, counts: tuple[int, ...]) -> None:
+    """Events that may be of any of several sites are split evenly; what cannot be divided is lost by neither way."""
+    bundle, run, store = built("hand_repeat12"), tmp_path / "run.csv", tmp_path / "store"
+    kernels = Counter(site.kernel for site in load(bundle).graph.sites)
+    ((kernel, sites),) = kernels.most_common(1)
+    assert sites > 1
+    rows = (f"{kernel},{100 + number},{count}\n" for number, count in enumerate(counts))
+    run.write_text("".join(["kernel,duration_ns,delta\n", *rows]), encoding="utf-8")
+    add(bundle, store, run)
+    asked = ("--metric", "delta")
+    (summed,), (anew,) = query(store, *asked)["groups"], query(store, *asked, "--calls")["groups"]
+    assert summed["metrics"][0]["measured"] == sum(counts)
+    for key in ("metrics", "ops", "residual"):
+        assert anew[key] == summed[key]
+
+
 # ---- percentiles
 
 

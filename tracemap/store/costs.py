@@ -31,7 +31,8 @@ SELECT run, target{sums} FROM calls GROUP BY run, target
 _SUM: Final = ", CAST(sum({column}) AS DECIMAL(38,0)) AS total_{number}"
 
 # Of one metric. The n-th of the places of a target gets one more where n is less than what cannot be divided; weights
-# are what ops got of the place when the run was added, and where all of them are nothing, all are alike. What is alone
+# are what ops got of the place when the run was added, and where all of them are nothing, all are alike; of
+# negative ones the signs are taken away. What is alone
 # in its place gets all of it; where the sum of calls is what it was when the run was added, so is what each op gets.
 SPLIT: Final = """
 WITH worked AS (
@@ -61,8 +62,8 @@ WITH worked AS (
         ON costs.run = placed.run AND costs.place = placed.place AND costs.metric = {metric}
 ), even AS (
     SELECT run, place, total, position, op, reason,
-           CASE WHEN whole = 0 THEN CAST(1 AS DECIMAL(38,0)) ELSE weight END AS weight,
-           CASE WHEN whole = 0 THEN CAST(members AS DECIMAL(38,0)) ELSE whole END AS whole
+           CASE WHEN whole = 0 THEN CAST(1 AS DECIMAL(38,0)) WHEN whole < 0 THEN -weight ELSE weight END AS weight,
+           CASE WHEN whole = 0 THEN CAST(members AS DECIMAL(38,0)) ELSE abs(whole) END AS whole
     FROM weighed WHERE members > 1 AND total <> whole
 ), shared AS (
     SELECT run, place, total, position, op, reason, quotient(total * weight, whole) AS share,

@@ -2,7 +2,7 @@
 
 The common part of DuckDB's and Spark's SQL is what the texts in `store` keep to (a test says so): sums of whole numbers
 cast to DECIMAL(38,0), windows, `filter`, `percentile_cont … within group`. Whole quotients are written differently in
-both; each engine defines `quotient(a, b)`.
+both; each engine defines `quotient(a, b)`, which rounds down as Python's `//` does, also what is negative.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import duckdb
 
 QUOTIENT: Final = "quotient"
+# `//` and `%` cut off towards 0; the second `%` makes the rest one of rounding down.
+_A, _B = "CAST(a AS HUGEINT)", "CAST(b AS HUGEINT)"
+_QUOTIENT: Final = f"CREATE MACRO {QUOTIENT}(a, b) AS CAST(({_A} - ({_A} % {_B} + {_B}) % {_B}) // {_B} AS {AMOUNT})"
 _EVERY_S: Final = 1.0
 
 
@@ -76,8 +79,7 @@ class DuckEngine:
         connection.execute("SET preserve_insertion_order = false")
         # Thousands of files, each opened by every query; none is ever replaced.
         connection.execute("SET parquet_metadata_cache = true")
-        whole = "CAST(a AS HUGEINT) // CAST(b AS HUGEINT)"
-        connection.execute(f"CREATE MACRO {QUOTIENT}(a, b) AS CAST({whole} AS {AMOUNT})")
+        connection.execute(_QUOTIENT)
 
     def view(self, name: str, files: Sequence[str]) -> None:
         """As `Engine.view`."""

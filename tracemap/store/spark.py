@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 _TYPES: Final = {"VARCHAR": "STRING", "INTEGER": "INT"}
 _PATTERN: Final = re.compile(r"[\\*?{}\[\]]")
-# Spark's `div` gives a BIGINT, whatever it divides; what can be divided without a rest is exact as a decimal.
+# Spark's `div` gives a BIGINT, whatever it divides; what can be divided without a rest is exact as a decimal. `%` cuts
+# off towards 0; the second one makes the rest one of rounding down.
 _QUOTIENT: Final = (
     f"CREATE OR REPLACE TEMPORARY FUNCTION {QUOTIENT}(a {AMOUNT}, b {AMOUNT}) RETURNS {AMOUNT} "
-    f"RETURN CAST((a - a % b) / b AS {AMOUNT})"
+    f"RETURN CAST((a - (a % b + b) % b) / b AS {AMOUNT})"
 )
 _EVERY_S: Final = 1.0
 _MOST_IDLE_S: Final = 60.0
