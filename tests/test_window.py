@@ -181,12 +181,22 @@ def test_what_is_known_of_all_calls_is_not_of_some(recorded: Recorded, tmp_path:
             "a window from 3 s to 2 s has nothing in it; it must end behind where it begins",
         ),
         (("--from", "3600"), "no call began from 3600 s; the last one at "),
+        (("--from", "1e300"), "no call began from 1e+300 s; the last one at "),
+        (("--from", "1e300", "--to", "1e301"), "no call began from 1e+300 s to 1e+301 s; the last one at "),
     ],
 )
 def test_windows_with_nothing_in_them(recorded: Recorded, built: Built, options: tuple[str, ...], message: str) -> None:
     done = run_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), *options)
     assert done.returncode == 2
     assert message in done.stderr
+    assert "[usage-invalid]" in done.stderr
+
+
+def test_events_are_counted_where_no_calls_are_told(tmp_path: Path) -> None:
+    table = tmp_path / "run.csv"
+    table.write_text("kernel,start_ns,cpu_ns\n" + "".join(f"k,{at * SECOND},1\n" for at in (0, 1, 2, 2)))
+    (said,) = cut(read_run(table), Window(2), tmp_path).header.diagnostics
+    assert said.message == "these are the 2 of 4 events that began from 2 s"
 
 
 def test_rows_without_times_have_no_windows(tmp_path: Path) -> None:

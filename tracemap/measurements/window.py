@@ -34,12 +34,13 @@ _NS = 1_000_000_000
 _CALLS: Final = """
 CREATE TEMP TABLE calls AS
 SELECT invocation, min(CASE WHEN invocation IS NULL THEN start_ns ELSE
-                       coalesce(least(submitted_ns, start_ns), start_ns) END) AS began_ns FROM ({events})
+                       coalesce(least(submitted_ns, start_ns), start_ns) END) AS began_ns, count(*) AS events
+FROM ({events})
 WHERE NOT warmup AND start_ns IS NOT NULL AND {begins}
 GROUP BY invocation, CASE WHEN invocation IS NULL THEN start_ns END
 """
-_EXTENT: Final = "SELECT min(began_ns), max(began_ns), count(invocation) FROM calls"
-_FOUND: Final = "SELECT count(*), count(invocation) FROM calls WHERE {began}"
+_EXTENT: Final = "SELECT min(began_ns), max(began_ns), count(invocation), sum(events) FROM calls"
+_FOUND: Final = "SELECT count(*), count(invocation), sum(events) FROM calls WHERE {began}"
 _CHOSEN: Final = """
 SELECT {columns} FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN {simulated} THEN true
 WHEN invocation IS NULL THEN {began} ELSE invocation IN (SELECT invocation FROM calls WHERE {call_began}) END
@@ -81,13 +82,14 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
     """Write the calls of a window, with the header that is theirs."""
     events = events_sql(run)
     connection.execute(_CALLS.format(events=events, begins=_begins(run)))
-    ((first, last, calls),) = connection.execute(_EXTENT).fetchall()
+    ((first, last, calls, events_told),) = connection.execute(_EXTENT).fetchall()
     call_began = "false" if first is None else _within("began_ns", first, window)
-    ((found, chosen),) = connection.execute(_FOUND.format(began=call_began)).fetchall()
+    ((found, chosen, events_chosen),) = connection.execute(_FOUND.format(began=call_began)).fetchall()
     if not found:
         ends = "nothing in it tells when it began" if first is None else f"the last one at {format_ns(last - first)}"
         raise UsageInvalid(f"{run.file}: no call began {window}; {ends}")
-    text = f"these are the {chosen:,} of {plural(calls, 'call')} that began {window}"
+    part, whole = (chosen, plural(calls, "call")) if calls else (events_chosen, plural(events_told, "event"))
+    text = f"these are the {part:,} of {whole} that began {window}"
     header = structs.replace(
         run.header,
         iterations=chosen or UNKNOWN,
@@ -122,8 +124,12 @@ def _simulated(run: Run) -> str:
 
 def _within(column: str, first_ns: int, window: Window) -> str:
     """Whether a time lies in a window, in SQL."""
-    begin = min(first_ns + round(window.begin_s * _NS), INTEGER_LIMIT)
-    after = f"{column} >= {begin}"
+    after = f"{column} >= {_at(first_ns, window.begin_s)}"
     if not math.isfinite(window.end_s):
         return after
-    return f"{after} AND {column} < {min(first_ns + round(window.end_s * _NS), INTEGER_LIMIT)}"
+    return f"{after} AND {column} < {_at(first_ns, window.end_s)}"
+
+
+def _at(first_ns: int, seconds: float) -> int:
+    """So long after the first call, or the end of all times: farther off is what no nanoseconds count."""
+    return min(first_ns + round(min(seconds, INTEGER_LIMIT / _NS) * _NS), INTEGER_LIMIT)
