@@ -7,13 +7,19 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
+from msgspec import structs
 
 from tests.conftest import Built
 from tests.support import ROOT, SAMPLES, check_cli, json_cli, run_cli
+from tracemap.codec import encode
 from tracemap.graph.bundle import load
+from tracemap.measurements.circumstances import UNKNOWN_MACHINE
+from tracemap.measurements.model import UNTOLD_HEADER
 
 NIGHTLY = ROOT / "samples" / "nightly"
 NIGHTS, SINCE, PROCESSOR = 12, "2026-11-22", "Fictional Beta 8481C"
@@ -60,6 +66,40 @@ def test_the_page_shows_the_nights(store: Path, tmp_path: Path) -> None:
     assert markup.count("<svg ") > 2 * 5
     assert f"since {SINCE}" in markup
     assert "<script>alert" not in markup
+
+
+def write_night(run: Path, host: str, night: int, costs: Mapping[str, float]) -> Path:
+    """A run of a few calls, which says on which host and in which night it was recorded; returns its file."""
+    random, recorded_ns = Random(run.name), (20_000 + night) * 86_400 * 10**9
+    rows = [
+        f"{kernel},{call},{round(cost * random.uniform(0.999, 1.001))}\n"
+        for call in range(9)
+        for kernel, cost in costs.items()
+    ]
+    run.write_text("".join(["kernel,invocation,cpu_ns\n", *rows]), encoding="utf-8")
+    machine = structs.replace(UNKNOWN_MACHINE, host=host, cpu_model=PROCESSOR, recorded_ns=recorded_ns)
+    header = structs.replace(UNTOLD_HEADER, machine=machine, iterations=9)
+    run.with_name(f"{run.name}.json").write_bytes(encode(header))
+    return run
+
+
+def test_what_all_ops_cost_is_the_sum_of_those_that_run_in_all_nights(built: Built, tmp_path: Path) -> None:
+    """The machines are slower since the seventh night; in the first three nights one kernel did not run."""
+    bundle, store, page = built("hand_mlp"), tmp_path / "s", tmp_path / "page.html"
+    kernels = [site.kernel for site in load(bundle).graph.sites]
+    runs = []
+    for night in range(NIGHTS):
+        slower = 1.3 if night >= 6 else 1.0
+        costs = {kernel: 10_000 * (number + 1) * slower for number, kernel in enumerate(kernels)}
+        ran = dict(list(costs.items())[: -1 if night < 3 else None])
+        for host in ("b1", "b2", "b3"):
+            runs.append(write_night(tmp_path / f"{night}-{host}.csv", host, night, ran))
+    check_cli("store", "add", *runs, "--map", bundle, "--store", store)
+    (model,) = json_cli("store", "trend", "--store", store, "--html", page)["models"]
+    (change,) = (each for each in model["changes"] if each["op"]["op"] == "all ops")
+    level = 10_000 * sum(range(1, len(kernels)))
+    expected = [level * (1.3 if night >= 6 else 1.0) for night in range(NIGHTS)]
+    assert [point["cost"] for point in change["series"]] == pytest.approx(expected, rel=0.005)
 
 
 def test_compilers_are_drawn_in_the_order_in_which_they_came_into_use(built: Built, tmp_path: Path) -> None:

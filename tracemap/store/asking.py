@@ -36,6 +36,7 @@ from tracemap.store.layout import COSTS, SPREADS
 from tracemap.store.lineage import Names
 from tracemap.store.nightlies import compared
 from tracemap.store.selection import INPUTS
+from tracemap.store.series import Floats, Integers
 from tracemap.store.tables import told
 from tracemap.store.trends import EVERY, Observations, changes
 from tracemap.units import UNKNOWN, Text, Unknown
@@ -277,15 +278,33 @@ def _dearest(seen: Seen, names: Names) -> Iterator[FleetSeries]:
 
 
 def _points(seen: Seen, op: int, cpu_model: int, host: int) -> Iterator[FleetPoint]:
-    """The median of each night, over the hosts that are asked for."""
+    """The median of each night, over the hosts that are asked for; of all ops the sum over those that run in all.
+
+    What a night lacks, as a branch that was not taken, would make a step where nothing became slower.
+    """
     told = seen.observations
-    chosen = np.ones(len(told.op), dtype=bool)
+    chosen = told.cost_ns > 0 if op == EVERY else np.ones(len(told.op), dtype=bool)
     for number, of in ((op, told.op), (cpu_model, told.cpu_model), (host, told.host)):
         if number != EVERY:
             chosen &= of == number
-    night, cost = told.night[chosen], told.cost_ns[chosen]
-    for each in np.unique(night):
-        yield FleetPoint(seen.nights[int(each)], round(float(np.median(cost[night == each]))))
+    of_op, of_night, median = _medians(told.where(chosen))
+    nights = np.unique(of_night)
+    ops, there = np.unique(of_op, return_counts=True)
+    whole = np.isin(of_op, ops[there == len(nights)])
+    if whole.any():
+        costs = np.bincount(np.searchsorted(nights, of_night[whole]), weights=median[whole])
+        for each, cost in zip(nights, costs, strict=True):
+            yield FleetPoint(seen.nights[int(each)], round(float(cost)))
+
+
+def _medians(told: Observations) -> tuple[Integers, Integers, Floats]:
+    """Each op of each night, in order, with the median of its costs."""
+    order = np.lexsort((told.cost_ns, told.night, told.op))
+    op, night, cost = told.op[order], told.night[order], told.cost_ns[order]
+    begins = np.diff(op, prepend=-1).astype(bool) | np.diff(night, prepend=-1).astype(bool)
+    first = np.flatnonzero(begins)
+    count = np.diff(first, append=len(op))
+    return op[first], night[first], (cost[first + (count - 1) // 2] + cost[first + count // 2]) / 2
 
 
 def _outlier(found: OutlierHost, seen: Seen, names: Names) -> FleetHost:

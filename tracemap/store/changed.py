@@ -26,6 +26,8 @@ class FleetName(Record, frozen=True):
 class FleetPoint(Record, frozen=True):
     """A point of a series: what an op costs in an invocation, the median over the hosts of a night.
 
+    Of all ops it is the sum of these medians, over the ops that cost something in all nights of the series.
+
     `night`: the date, or the compiler; `cost`: in the unit of the metric.
     """
 
@@ -43,7 +45,7 @@ class FleetChange(Record, frozen=True):
     of it; `before`: what it cost in an invocation; `after`: what it costs since; `hosts`: how many tell of it;
     `hosts_agree`: how many show it by themselves; `nights_before`: how many nights it rests on before;
     `nights_after`: how many since; `chance`: how often chance makes as much of a change anywhere, corrected for all
-    that was looked at; `series`: its nights.
+    that was looked at; `series`: its nights, none of all ops where no op costs something in all of them.
     """
 
     kind: Literal["slower", "faster"]
@@ -121,7 +123,8 @@ class FleetTrends(Document, frozen=True, kw_only=True):
     """What changed in a fleet.
 
     `metric`: which costs were looked at; `over`: what grows with time; `models`: the findings of each model.
-    Version 2 tells functions of a model apart, version 3 sizes of inputs, version 4 in which order nights are.
+    Version 2 tells functions of a model apart, version 3 sizes of inputs, version 4 in which order nights are;
+    series of all ops are sums in it.
     """
 
     schema_version: Literal[4] = 4

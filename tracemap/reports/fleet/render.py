@@ -22,7 +22,7 @@ _KIND: Final = Kind(
 
 
 class ChangePanel(Record, frozen=True):
-    """A change: what is said of it, and its picture."""
+    """A change: what is said of it, and its picture, where it has a series."""
 
     title: str
     where: str
@@ -30,7 +30,7 @@ class ChangePanel(Record, frozen=True):
     slower: bool
     since: str
     about: str
-    picture: Picture
+    picture: Picture | None
 
 
 class SeriesPanel(Record, frozen=True):
@@ -137,7 +137,7 @@ def _change(change: FleetChange, unit: str) -> ChangePanel:
         slower=change.kind == "slower",
         since=since,
         about=about,
-        picture=picture(change.series, nights, unit, change.night, levels),
+        picture=picture(change.series, nights, unit, change.night, levels) if nights else None,
     )
 
 
