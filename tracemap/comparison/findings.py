@@ -16,7 +16,7 @@ from typing import Final
 
 from tracemap.attribution.model import OpCost
 from tracemap.comparison.intervals import Spread, ratio_between
-from tracemap.comparison.model import Drift, Finding, Kind, Ratio
+from tracemap.comparison.model import Drift, Finding, Kind, OpRatio
 from tracemap.measurements.drift import slower_by
 from tracemap.measurements.order import weighted_quantile
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
@@ -159,9 +159,9 @@ def _finding(op: Measured, metric: str, threshold: float, machine: Machine, leas
         yield _made("slower" if ratio.low > limit else "faster", op, metric, told(ratio))
 
 
-def told(ratio: Spread) -> Ratio:
+def told(ratio: Spread) -> OpRatio:
     """A ratio in the digits in which it is told."""
-    return Ratio(*(round(each, 4) for each in (ratio.median, ratio.low, ratio.high)))
+    return OpRatio(*(round(each, 4) for each in (ratio.median, ratio.low, ratio.high)))
 
 
 def _costs_nothing(runs: Sequence[Spread]) -> bool:
@@ -177,10 +177,10 @@ def _alone(op: Measured, metric: str, enough: float) -> Iterator[Finding]:
         yield _made("gone" if gone else "new", op, metric, _NO_RATIO)
 
 
-_NO_RATIO: Final = Ratio(0.0, 0.0, 0.0)
+_NO_RATIO: Final = OpRatio(0.0, 0.0, 0.0)
 
 
-def _made(kind: Kind, op: Measured, metric: str, ratio: Ratio) -> Finding:
+def _made(kind: Kind, op: Measured, metric: str, ratio: OpRatio) -> Finding:
     return Finding(
         kind=kind,
         before=op.before,

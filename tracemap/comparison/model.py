@@ -81,7 +81,7 @@ class Amount(Record, frozen=True):
     change: int
 
 
-class Ratio(Record, frozen=True):
+class OpRatio(Record, frozen=True):
     """How many times as much an op costs in an invocation, with its bounds, without what the machine was slower."""
 
     ratio: float
@@ -111,7 +111,7 @@ class OpDifference(Record, frozen=True):
     code: Annotated[Text, Meta(description="`same` or `changed`.")]
     amounts: Mapping[str, Amount]
     ratio: Annotated[
-        Ratio | None, Meta(description="Of the medians of its time; null where not both sides tell these.")
+        OpRatio | None, Meta(description="Of the medians of its time; null where not both sides tell these.")
     ] = None
 
     @property
