@@ -16,7 +16,7 @@ from typing import Final
 from tracemap.attribution.attribute import Joined
 from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import MetricTotal, PlaceResult, ResidualReason
-from tracemap.attribution.scan.metrics import value_column
+from tracemap.attribution.scan.metrics import IN_MILLIONTHS, value_column
 from tracemap.codec import encode
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
@@ -24,7 +24,7 @@ from tracemap.measurements.circumstances import Machine
 from tracemap.measurements.model import RunHeader
 from tracemap.measurements.sql import quoted
 from tracemap.store.layout import ASIDE, CALLS, COSTS, OF_RUNS, RUNS, SPREADS, TARGETS, Store, run_name, run_number
-from tracemap.store.tables import COLUMNS, Row, known, write_query, write_rows
+from tracemap.store.tables import COLUMNS, NO_METRICS, Row, known, write_query, write_rows
 from tracemap.units import UNKNOWN, Integer, Text
 
 REASON_OF: Final = {
@@ -37,9 +37,6 @@ REASON_OF: Final = {
 """What is said of events without a place, by the number that stands for their target."""
 COVERED: Final = "counted-in-dispatches"
 """What is set aside of submissions: their dispatches have rows of their own."""
-IN_MILLIONTHS: Final = "_millionths"
-"""Behind the name of a metric whose values are not whole numbers."""
-_OWN_COLUMNS: Final = frozenset({"run", "target", "invocation", "start_ns"})
 _NANOSECONDS: Final = 1_000_000_000
 _PART: Final = 1 << 20
 
@@ -126,11 +123,11 @@ def stored_names(metrics: Sequence[MetricTotal]) -> Mapping[str, str]:
     Raises:
         RunInvalid: one is called as a column of the store's, or as another one.
     """
-    names = {each.name: each.name + (IN_MILLIONTHS if each.unit == "millionths" else "") for each in metrics}
+    names = {each.name: each.name + (f"_{IN_MILLIONTHS}" if each.unit == IN_MILLIONTHS else "") for each in metrics}
     taken = Counter(name.lower() for name in names.values())
     for metric, name in names.items():
-        if name.lower() in _OWN_COLUMNS or taken[name.lower()] > 1:
-            other = "a column of every store" if name.lower() in _OWN_COLUMNS else "another one"
+        if name.lower() in NO_METRICS or taken[name.lower()] > 1:
+            other = "a column of every store" if name.lower() in NO_METRICS else "another one"
             raise RunInvalid(f"the run has a metric {metric!r}, as {other} is called ({name}); rename it in the run")
     return names
 

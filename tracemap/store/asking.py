@@ -44,12 +44,14 @@ from tracemap.units import UNKNOWN, Text, Unknown
 Over = Literal["date", "compiler"]
 
 MEDIANS: Final = """
-SELECT spreads.run, keyed.op_key, CAST(sum(spreads.median) AS DECIMAL(38,0)) AS cost
+SELECT spreads.run, keyed.op_key,
+       CASE WHEN count(*) = count(spreads.median) THEN CAST(sum(spreads.median) AS DECIMAL(38,0)) END AS cost
 FROM spreads JOIN chosen ON chosen.number = spreads.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = spreads.op
 WHERE spreads.metric = {metric} GROUP BY spreads.run, keyed.op_key
 """
 SUMS: Final = """
-SELECT costs.run, keyed.op_key, CAST(sum(costs.amount) AS DECIMAL(38,0)) AS cost
+SELECT costs.run, keyed.op_key,
+       CASE WHEN count(*) = count(costs.amount) THEN CAST(sum(costs.amount) AS DECIMAL(38,0)) END AS cost
 FROM costs JOIN chosen ON chosen.number = costs.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = costs.op
 WHERE costs.metric = {metric} GROUP BY costs.run, keyed.op_key
 """

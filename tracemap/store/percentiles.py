@@ -20,12 +20,10 @@ from tracemap.store.headers import Header, Headers
 from tracemap.store.layout import CALLS, TARGETS
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetCalls, GroupCalls, SiteCalls
-from tracemap.store.tables import told
+from tracemap.store.tables import NO_METRICS, told
 
 MOST_EXACT: Final = 20_000_000
 FRACTIONS: Final = (0.1, 0.5, 0.9, 0.99)
-NO_METRICS: Final = frozenset({"run", "target", "invocation", "start_ns"})
-"""Columns of calls that tell which one it is, and when it was: nothing that it takes."""
 GAMMA: Final = 1.01
 """The ratio of the bounds of a bucket."""
 

@@ -116,6 +116,9 @@ its `place` is the reason. aside: what of a target's sum is no work of a place. 
 ops: `key` is the same for what `diff` matches in maps of one model; `how` it was matched.
 """
 
+NO_METRICS: Final = frozenset({"run", "target", "invocation", "start_ns"})
+"""Columns of calls that tell which one it is, and when it was: nothing that it takes. All others are metrics."""
+
 ALWAYS: Final[Mapping[str, Sequence[str]]] = {
     RUNS: ("run", "number", "model", "map", "added_ns", "tags"),
     TARGETS: ("run", "target", "places"),
