@@ -22,11 +22,14 @@ import pytest
 from tests.checks import sum_of_run
 from tests.conftest import Built
 from tests.support import SAMPLES, Json, command_line, json_cli
+from tracemap.diagnostics import DISTURBED, tells
 from tracemap.measurements.runfile import read_run, write_run
 
 MODEL = "jax_gpt2_4l"
 SERIAL = "--task_topology_max_group_count=1"
 STOP_S, PAUSE_S = 0.05, (0.05, 0.15)
+ATTEMPTS = 3
+"""Of a recording that other programs disturb as well: what they take is in no truth. `tests.oracle.busy` is of them."""
 Stop = tuple[int, int]
 """From when to when a program stood still, in nanoseconds of the host's monotonic clock."""
 
@@ -109,8 +112,13 @@ class Injected:
 @pytest.fixture(scope="module")
 def injected(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Injected:
     bundle, folder = built(MODEL), tmp_path_factory.mktemp("stopped")
-    run, quiet = folder / "stopped.parquet", folder / "quiet.parquet"
-    stood = without_stops(run, recorded_with_stops(bundle, run), quiet)
+    quiet = folder / "quiet.parquet"
+    for attempt in range(ATTEMPTS):
+        run = folder / f"stopped-{attempt}.parquet"
+        stops = recorded_with_stops(bundle, run)
+        if not tells(read_run(run).header.diagnostics, DISTURBED):
+            break
+    stood = without_stops(run, stops, quiet)
     return Injected(
         stopped=json_cli("attribute", run, "--map", bundle),
         kept=json_cli("attribute", run, "--map", bundle, "--keep-disturbed"),
