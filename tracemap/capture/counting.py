@@ -125,8 +125,7 @@ def _count(
     """
     with temporary_folder(_record_folder()) as folder:
         settings = HookSettings(events=tuple(event.setting for event in events))
-        # As what was timed has it: another allocator has other page faults.
-        of_hook = environment(folder, settings, os.environ.get("LD_PRELOAD", ""))
+        of_hook = environment(folder, settings)
         ending = run_benchmark(command(folder / "counted.ireeprof"), of_hook, niceness=niceness)
         ending.check("an execution under the hook, which counts events,")
         try:

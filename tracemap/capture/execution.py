@@ -303,13 +303,13 @@ def _sampling(samples: Path, hz: int) -> dict[str, str]:
     if not hz:
         return {}
     samples.mkdir()
-    return environment(samples, HookSettings(record_calls=False, sample_hz=hz), os.environ.get("LD_PRELOAD", ""))
+    return environment(samples, HookSettings(record_calls=False, sample_hz=hz))
 
 
 def _noting_stops(stops: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """What makes the hook note when the program stops its clock; without a hook nothing does."""
     try:
-        return stops_environment(stops, variables.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", "")))
+        return stops_environment(stops, variables)
     except HookUnavailable:
         return {}
 

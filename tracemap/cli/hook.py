@@ -86,7 +86,7 @@ def env(options: HookEnvOptions) -> None:
         keep=options.keep,
         events=tuple(event.setting for event in events_to_count(options.counters)),
     )
-    variables = environment(options.output, settings, os.environ.get("LD_PRELOAD", ""))
+    variables = environment(options.output, settings)
     if options.export:
         for name, value in variables.items():
             put(f"export {name}={shlex.quote(value)}")

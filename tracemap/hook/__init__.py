@@ -11,6 +11,7 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,9 @@ def library_path() -> Path:
     return path
 
 
+_CUT = re.compile(r"[\s:]")
+
+
 def _preloadable(folder: Path) -> str:
     """The library as `LD_PRELOAD` can name it, which is cut at blanks and colons: by a link in a folder where it must.
 
@@ -94,9 +98,6 @@ def _preloadable(folder: Path) -> str:
     return str(link)
 
 
-_CUT = re.compile(r"[\s:]")
-
-
 def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> dict[str, str]:
     """The variables that steer the hook; `output` is a folder that exists."""
     return {
@@ -114,34 +115,37 @@ def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> d
     }
 
 
-def environment(output: Path, settings: HookSettings = EVERYTHING, preloaded: str = "") -> dict[str, str]:
+def environment(output: Path, settings: HookSettings = EVERYTHING) -> dict[str, str]:
     """The variables with which a program is started to be recorded, `LD_PRELOAD` among them.
 
     Args:
         output: the folder of the record files; it must exist.
         settings: what to record.
-        preloaded: what `LD_PRELOAD` holds already; it is kept.
 
     Raises:
         HookUnavailable: there is no library, or none that can be preloaded.
     """
-    libraries = [_preloadable(output), *preloaded.split()]
-    return {"LD_PRELOAD": " ".join(libraries), **settings_environment(output, settings)}
+    return {"LD_PRELOAD": _preloading(output, os.environ), **settings_environment(output, settings)}
 
 
-def stops_environment(stops: Path, preloaded: str = "") -> dict[str, str]:
+def stops_environment(stops: Path, variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables with which a program is started so that it is noted when it stops its own clock, and nothing else.
 
     Args:
         stops: the file to make.
-        preloaded: what `LD_PRELOAD` holds already; the library is added where it is not there.
+        variables: those with which it is started besides.
 
     Raises:
         HookUnavailable: there is no library, or none that can be preloaded.
     """
-    library = _preloadable(stops.parent)
-    others = [name for name in preloaded.split() if name != library]
-    return {"LD_PRELOAD": " ".join([library, *others]), "TRACEMAP_HOOK_STOPS": str(stops.resolve())}
+    held = {**os.environ, **(variables or {})}
+    return {"LD_PRELOAD": _preloading(stops.parent, held), "TRACEMAP_HOOK_STOPS": str(stops.resolve())}
+
+
+def _preloading(folder: Path, held: Mapping[str, str]) -> str:
+    """What `LD_PRELOAD` holds already, as of another allocator, behind the library."""
+    library = _preloadable(folder)
+    return " ".join([library, *(name for name in held.get("LD_PRELOAD", "").split() if name != library)])
 
 
 def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: Path | None = None) -> None:

@@ -34,7 +34,7 @@ def deflated(data: bytes) -> bytes:
 def _block(data: memoryview, begin: int) -> bytes:
     """The block that begins there, which ends at a whole byte; the last one says that it is the last."""
     before, end = data[max(0, begin - _WINDOW) : begin], begin + _BLOCK
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=bytes(before))
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=before)
     return compressor.compress(data[begin:end]) + compressor.flush(
         zlib.Z_FINISH if end >= len(data) else zlib.Z_SYNC_FLUSH
     )

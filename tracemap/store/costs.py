@@ -31,9 +31,9 @@ SELECT run, target{sums} FROM calls GROUP BY run, target
 _SUM: Final = ", CAST(sum({column}) AS DECIMAL(38,0)) AS total_{number}"
 
 # Of one metric. The n-th of the places of a target gets one more where n is less than what cannot be divided; weights
-# are what ops got of the place when the run was added, and where all of them are nothing, all are alike; of
-# negative ones the signs are taken away. What is alone
-# in its place gets all of it; where the sum of calls is what it was when the run was added, so is what each op gets.
+# are what ops got of the place when the run was added, and where all of them are nothing, all are alike; of negative
+# ones the signs are taken away. What is alone in its place gets all of it; where the sum of calls is what it was when
+# the run was added, so is what each op gets.
 SPLIT: Final = """
 WITH worked AS (
     SELECT reduced.run AS run, reduced.target AS target,

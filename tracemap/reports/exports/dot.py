@@ -43,7 +43,7 @@ def _names_here(ledger: Ledger) -> dict[str, str]:
 
     It would draw a node as wide as the metric `width` is large.
     """
-    plain = told_apart((without_controls(metric.name) for metric in ledger.metrics), lambda _: False)
+    plain = told_apart(without_controls(metric.name) for metric in ledger.metrics)
     return {name: f"metric {here}" for name, here in zip(metric_names(ledger), plain, strict=True)}
 
 

@@ -20,7 +20,7 @@ def graphml(network: networkx.DiGraph[str]) -> bytes:
 
     of_all = (*(of for _, of in network.nodes.data()), *(of for *_, of in network.edges.data()))
     names = list(dict.fromkeys(name for attributes in of_all for name in attributes))
-    written = dict(zip(names, told_apart(map(_of_xml, names), lambda _: False), strict=True))
+    written = dict(zip(names, told_apart(map(_of_xml, names)), strict=True))
     for attributes in of_all:
         clean = {written[name]: _of_xml(of) if isinstance(of, str) else of for name, of in attributes.items()}
         attributes.clear()

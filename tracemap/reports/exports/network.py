@@ -6,7 +6,7 @@ from ops to the sites that they work in, and from sites to their kernels, as wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Final
 
 from tracemap.graph.model import TraceGraph
@@ -60,15 +60,15 @@ def network_of(ledger: Ledger, data_flow: Iterable[tuple[str, str]]) -> networkx
 
 def metric_names(ledger: Ledger) -> list[str]:
     """Names of the metrics as attributes, none of which is that of an attribute of another meaning."""
-    return told_apart([without_controls(metric.name) for metric in ledger.metrics], _OWN.__contains__)
+    return told_apart([without_controls(metric.name) for metric in ledger.metrics], _OWN)
 
 
-def told_apart(names: Iterable[str], is_taken: Callable[[str], bool]) -> list[str]:
+def told_apart(names: Iterable[str], taken: Set[str] = frozenset()) -> list[str]:
     """The names, with `metric` before one that is taken or that another one has already."""
     apart: dict[str, None] = {}
     for name in names:
         free = name
-        while is_taken(free) or free in apart:
+        while free in taken or free in apart:
             free = f"metric {free}"
         apart[free] = None
     return list(apart)
