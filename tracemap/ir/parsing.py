@@ -5,6 +5,7 @@ Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.m
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import re
@@ -19,6 +20,7 @@ from typing import Any
 from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
+from tracemap.ir.apart import check_parses_apart
 from tracemap.ir.nesting import MOST_BRACES, TOO_DEEP, nesting_fault, printed_fault
 from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 
@@ -71,10 +73,15 @@ class MlirParser:
     """Parses modules in one context and reads locations, each distinct one once.
 
     `cut_locations`: how many of them are nested deeper than is read.
+
+    Args:
+        distrusted: whether texts come from somebody who may have changed what IREE printed; each is parsed in a process
+            of its own first, as the parser may crash on it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, distrusted: bool = False) -> None:
         _do_without_dialect_modules()
+        self._distrusted = distrusted
         self.context = ir.Context()
         self.context.allow_unregistered_dialects = True
         self._locations: dict[Any, Location] = {}
@@ -96,6 +103,8 @@ class MlirParser:
         fault_of = printed_fault if printed else nesting_fault
         if not data.startswith(BYTECODE_MAGIC) and (fault := fault_of(data)):
             raise ModelInvalid(fault)
+        if self._distrusted:
+            _check_apart(data)
         try:
             if data.startswith(BYTECODE_MAGIC):
                 return _of_bytecode(data, self.context)
@@ -140,6 +149,26 @@ class MlirParser:
 
 _LARGE_STACK = 1 << 29
 """Bytes of addresses; of memory it takes what is used."""
+
+
+_MOST_S, _MOST_S_PER_BYTE = 8.0, 4e-6
+"""Forty times what the parser takes, as other programs may keep it waiting."""
+_PARSED_APART: set[bytes] = set()
+"""Digests of the texts that parse well; the same dump is asked for more than once."""
+
+
+def _check_apart(data: bytes) -> None:
+    digest = hashlib.sha256(data).digest()
+    if digest not in _PARSED_APART:
+        check_parses_apart(lambda: _parse_by_one_thread(data), _MOST_S + _MOST_S_PER_BYTE * len(data))
+        _PARSED_APART.add(digest)
+
+
+def _parse_by_one_thread(data: bytes) -> None:
+    """All contexts of a process share threads, which a fork of it does not have."""
+    parser = MlirParser()
+    parser.context.enable_multithreading(False)
+    parser.parse(data)
 
 
 def _of_bytecode(data: bytes, context: ir.Context) -> Module:

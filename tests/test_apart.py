@@ -1,0 +1,69 @@
+"""A parser that crashes, or that does not end, does so in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli_errors import refused
+from tests.test_from_dumps import by_hand  # noqa: F401 (a fixture)
+from tracemap.errors import ModelInvalid
+from tracemap.ir.apart import check_parses_apart
+
+
+def refuse() -> None:
+    raise ModelInvalid("line 3: \u2018]\u2019 " + "expected " * 20_000)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def loop() -> None:
+    while True:
+        time.sleep(1)
+
+
+def fail() -> None:
+    raise OSError("nobody is to see this")
+
+
+@pytest.mark.parametrize(
+    ("parse", "message"),
+    [
+        (refuse, "line 3: \u2018]\u2019 expected expected"),
+        (die, r"the parser of IREE's compiler crashes on it \(SIGSEGV\)"),
+        (loop, "the parser of IREE's compiler does not come to an end on it"),
+        (fail, r"the parser of IREE's compiler crashes on it \(status 1\)"),
+    ],
+)
+def test_what_becomes_of_a_parse(parse: Callable[[], object], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ModelInvalid, match=message):
+        check_parses_apart(parse, 1.0)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)  # none is left
+
+
+def test_a_parse_that_ends_well_is_not_seen() -> None:
+    check_parses_apart(lambda: None, 10.0)
+
+
+def test_a_dump_on_which_the_parser_crashes_is_refused(by_hand: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The count region returns twice, once nothing: the verifier compares that with three types."""
+    shutil.copytree(by_hand / "hand_mlp", tmp_path / "by_hand")
+    dump = tmp_path / "by_hand" / "dumps" / "hand_mlp.5.dispatch-creation.mlir"
+    lines = dump.read_text(encoding="utf-8").splitlines()
+    at = next(number for number, line in enumerate(lines) if "flow.return %x, %y, %z" in line)
+    lines.insert(at + 1, "      flow.return")
+    dump.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = ("build", "--from-dumps", dump.parent, "--module", tmp_path / "by_hand" / "m.vmfb")
+    for _ in range(4):  # what lies behind the types differs from process to process
+        error = refused("dumps-invalid", *given, "-o", "b.tracemap", cwd=tmp_path)
+        assert "the dump of the phase dispatch-creation does not parse: " in error

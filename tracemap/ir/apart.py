@@ -1,0 +1,102 @@
+"""Whether the parser survives a text: tried in a process of its own.
+
+The parsers and verifiers of IREE's dialects are written for what IREE prints. On some texts that were edited or cut
+they read what is not theirs: the count region of `flow.dispatch.workgroups`, for one, compares its results with as many
+types as it should have (`zip_equal`, compiler/src/iree/compiler/Dialect/Flow/IR/FlowOps.cpp). That crashes, spoils the
+heap, or never ends, and no exception tells of it. So a text from somebody else is parsed in a forked process first, and
+here only where it was parsed well there.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import select
+import signal
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from tracemap.errors import ModelInvalid
+
+_WELL: Final = b"+"
+
+
+def check_parses_apart(parse: Callable[[], object], most_s: float) -> None:
+    """Try a parse in a process of its own.
+
+    Args:
+        parse: the parse; it must do without threads that exist already, which the other process does not have.
+        most_s: how long it may take.
+
+    Raises:
+        ModelInvalid: the text does not parse, with the parser's message; or the parser crashes, or does not end.
+    """
+    reading, writing = os.pipe()
+    pid = _forked()
+    if pid == 0:
+        _parse_and_exit(parse, writing)
+    os.close(writing)
+    try:
+        told = _told(reading, most_s)
+    finally:
+        os.close(reading)
+        os.kill(pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+        _, status = os.waitpid(pid, 0)
+    if told != _WELL:
+        raise ModelInvalid(told.decode(errors="replace") or _without_a_word(status))
+
+
+def _forked() -> int:
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork beside threads: those of MLIR's contexts are idle, and the child makes its own.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _parse_and_exit(parse: Callable[[], object], writing: int) -> NoReturn:
+    """The child: nothing of it but what it writes is to be seen, whichever way it ends."""
+    told = b""
+    try:
+        gc.disable()  # what it would free are contexts of the parent, which wait for their threads
+        faulthandler.disable()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        parse()
+        told = _WELL
+    except ModelInvalid as error:
+        told = str(error).encode(errors="surrogatepass")
+    finally:
+        with suppress(OSError):
+            _write_all(writing, told)
+        os._exit(not told)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def _told(reading: int, most_s: float) -> bytes:
+    """What the child wrote until it ended; nothing where that takes too long."""
+    parts: list[bytes] = []
+    while select.select([reading], [], [], most_s)[0]:
+        part = os.read(reading, 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    return _TOO_LONG
+
+
+_TOO_LONG: Final = b"the parser of IREE's compiler does not come to an end on it"
+
+
+def _without_a_word(status: int) -> str:
+    number = os.waitstatus_to_exitcode(status)
+    how = signal.Signals(-number).name if number < 0 else f"status {number}"
+    return f"the parser of IREE's compiler crashes on it ({how})"
