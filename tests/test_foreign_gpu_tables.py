@@ -69,6 +69,7 @@ def test_what_could_not_be_measured_is_unknown(on_gpu: OnGpu, tmp_path: Path) ->
         ("nsys-trace.csv", lambda text: text.replace("Start (ns)", "Start (days)"), "times in 'days'"),
         ("nsys-trace.csv", without(r"^\d"), "nothing ran on the GPU"),
         ("ncu-output.csv", without(r'^"\d'), "no kernel was measured"),
+        ("ncu-output.csv", without(r"^[^=]"), "no table: it profiled no kernel; its last words are: ==PROF== "),
         ("ncu-output.csv", lambda text: text.replace("mlp_dispatch_0_matmul_32x256x784_f32", ""), "names no kernel"),
     ],
 )

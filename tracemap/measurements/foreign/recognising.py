@@ -99,7 +99,17 @@ def _form_of_lines(path: Path, text: str) -> Form:
         return _ZONES[zones]
     lines = text.split("\n")
     whole = lines[:-1] if len(text) >= _HEAD_BYTES // 4 else lines  # the last one may be cut
-    return next((_NSIGHT[table] for table in map(nsight_table_of, whole) if table is not None), Form.TABLE)
+    table = next((table for table in map(nsight_table_of, whole) if table is not None), None)
+    if table is None and (said := [line.strip() for line in lines if _SAID_BY_NSIGHT_COMPUTE.match(line)]):
+        raise RunInvalid(
+            f"{path}: has what Nsight Compute says and no table: it profiled no kernel; its last words are: "
+            f"{said[-1][:_MOST_SAID]}"
+        )
+    return Form.TABLE if table is None else _NSIGHT[table]
+
+
+_SAID_BY_NSIGHT_COMPUTE: Final = re.compile("==(?:PROF|WARNING|ERROR)== ")
+_MOST_SAID: Final = 200
 
 
 _ZONES: Final = {
