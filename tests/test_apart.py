@@ -67,3 +67,26 @@ def test_a_dump_on_which_the_parser_crashes_is_refused(by_hand: Path, tmp_path: 
     for _ in range(4):  # what lies behind the types differs from process to process
         error = refused("dumps-invalid", *given, "-o", "b.tracemap", cwd=tmp_path)
         assert "the dump of the phase dispatch-creation does not parse: " in error
+
+
+CRASHING = """
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = flow.dispatch.workgroups(%a) : (tensor<4xf32>) -> tensor<4xf32> = (
+    %x: !iree_tensor_ext.dispatch.tensor<readonly:tensor<4xf32>>,
+    %y: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<4xf32>>
+  ) {
+    flow.return
+  } count() -> (index, index, index) {
+    %c1 = arith.constant 1 : index
+    flow.return %c1, %c1, %c1 : index, index, index
+    flow.return
+  }
+  return %0 : tensor<4xf32>
+}
+"""
+
+
+def test_a_model_on_which_the_parser_crashes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text(CRASHING, encoding="utf-8")
+    for _ in range(4):
+        assert "model.mlir" in refused("model-invalid", "build", "model.mlir", cwd=tmp_path)

@@ -152,7 +152,7 @@ def _compile(trial: Trial, work: Work) -> None:
             configured = _configured(trial, work, folder)
             parser = MlirParser()
             cases = _cases(parser, configured)
-            text = wrapped(parser.parse(configured), [case.dispatch for case in cases])
+            text = wrapped(parser.parse(configured, printed=True), [case.dispatch for case in cases])
             module = compile_wrapped(text, [*trial.flags, *trial.configuration.flags], folder)
         except (ToolFailed, ModelInvalid) as error:
             if not was_killed(error):
@@ -179,7 +179,7 @@ def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
     if done.returncode != 0:
         raise ToolFailed(failure(done.returncode, done.stderr))
     parser = MlirParser()
-    module = parser.parse(target.read_bytes())
+    module = parser.parse(target.read_bytes(), printed=True)
     applied = [apply(trial.configuration, each, parser) for each in executables_of(module).values()]
     if not any(applied):
         raise ToolFailed(f"{trial.configuration.text}: no kernel has tiles to change")
@@ -188,7 +188,7 @@ def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
 
 
 def _cases(parser: MlirParser, configured: bytes) -> list[Case]:
-    module = parser.parse(configured)
+    module = parser.parse(configured, printed=True)
     return dispatched(module, read_dispatches(module, lambda *_: 1), {})
 
 
@@ -209,7 +209,7 @@ def measure(trial: Trial, work: Work, options: SweepOptions) -> TrialResult:
 def _measured(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> TrialResult:
     parser = MlirParser()
     configured = work.configured(trial).read_bytes()
-    module = parser.parse(configured)  # operations of the cases live no longer than their module
+    module = parser.parse(configured, printed=True)  # operations of the cases live no longer than their module
     cases = dispatched(module, read_dispatches(module, lambda *_: 1), {})
     calls = tuple(case.call(number) for number, case in enumerate(cases))
     timed, verify = options.only != "verify", not options.no_verify

@@ -180,7 +180,7 @@ class Tuning:
 
     def _default(self) -> Candidate | None:
         """The configuration that the compiler chose; None where nothing in the kernel has tiles."""
-        module = MlirParser().parse(self._text)
+        module = MlirParser().parse(self._text, printed=True)
         function, root = self._root(module)
         if root is None:
             return None
@@ -194,7 +194,7 @@ class Tuning:
     def _compiled(self, candidate: Candidate) -> Path | None:
         """A module that calls the kernel with a configuration; None where the compiler does not take it."""
         parser = MlirParser()
-        module = parser.parse(self._text)
+        module = parser.parse(self._text, printed=True)
         function, root = self._root(module)
         assert root is not None
         try:

@@ -100,7 +100,7 @@ def _kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
 
 def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str, file: str) -> KernelText:
     text = function.get_asm(use_local_scope=True, enable_debug_info=False, large_elements_limit=_LONGEST_CONSTANT)
-    reread = parser.parse("\n".join((text, *_named_in(text, inner, {kernel}))))
+    reread = parser.parse("\n".join((text, *_named_in(text, inner, {kernel}))), printed=True)
     steps: dict[int, LocatedStep] = {}
     line_of: dict[Operation, int] = {}
     for operation, line, column, parent in _placed(function, nested(reread.operation)[0]):

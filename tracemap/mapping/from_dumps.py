@@ -50,7 +50,7 @@ def build_from_dumps(request: BuildRequest, dumped: Path, compiled: Path, progre
     request.check_parameters()
     dumps = Dumps(dumped, model_given=bool(request.model))
     progress("reading the dumps")
-    parser = MlirParser(distrusted=True)
+    parser = MlirParser()
     data = request.model or dumps.wait_for("input").encode()
     name = request.file_name or dumps.file("input").name
     facts = ModelFacts(describe(parser, _parsed(parser, data, name)))

@@ -154,7 +154,7 @@ def write_numbered(parser: MlirParser, tagged: Path, file_name: str, folder: Pat
 
     Remarks name places only.
     """
-    module = parser.parse(tagged.read_bytes())
+    module = parser.parse(tagged.read_bytes(), printed=True)
     for index, operation in enumerate(walk(module.operation)):
         if index:
             operation.location = ir.Location.file(file_name, index, 1, context=parser.context)

@@ -87,7 +87,7 @@ def build_simulated(configured: bytes, flags: Sequence[str], folder: Path, *, fu
     if not fused and platform.machine() == "x86_64":
         lowered = folder / "lowered.mlir"
         compiler.run(source, lowered, f"--compile-from={begin}", f"--compile-to={_LOWERED}", *_KEEPING[is_text])
-        module = parser.parse(lowered.read_bytes())
+        module = parser.parse(lowered.read_bytes(), printed=True)
         _divide(parser, module)
         source, begin = folder / "divided.mlir", _LOWERED
         _write(module, source, is_text=is_text)

@@ -56,7 +56,7 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
             run = _Run(program, bytecode, folder / f"stage-{number}.mlirbc", pipeline, file_name)
             bytecode = run.to_end()
             progress(f"reading stage {number}")
-            module = parser.parse(bytecode.read_bytes())
+            module = parser.parse(bytecode.read_bytes(), printed=True)
             text = stage_text(module)
             stages.append(reader.stage(pipeline, module, text, lines_in(parser, module, text)))
     return Lowering(file_name, version.VERSION, reader.ops, tuple(stages))
