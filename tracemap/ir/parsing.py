@@ -148,8 +148,8 @@ _LARGE_STACK = 1 << 29
 
 
 _OF_IREE = re.compile(rb"\b(?:flow|stream|hal|vm|vmvx|iree_(?!linalg_ext)\w+)[.\0]")
-"""Names of operations and types that IREE has for itself, in text and in bytecode. Verifiers of what frontends write are
-used to texts that people change: these are MLIR's dialects, StableHLO's, torch's, and `util` and `iree_linalg_ext`.
+"""Names of operations and types that IREE has for itself, in text and in bytecode. Verifiers of what frontends write
+are used to texts that people change: these are MLIR's dialects, StableHLO's, torch's, and `util` and `iree_linalg_ext`.
 """
 _MOST_S, _MOST_S_PER_BYTE = 8.0, 4e-6
 """Forty times what the parser takes, as other programs may keep it waiting."""
