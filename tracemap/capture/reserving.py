@@ -102,9 +102,14 @@ def recording_of(name: str) -> str:
 
 
 def free_recordings(names: Iterable[str]) -> Iterator[str]:
-    """What recordings may be called that no file of these names is of, the lowest numbers first."""
-    taken = {recording_of(name) for name in names}
-    return (name for number in itertools.count(1) if (name := f"run-{number:03}") not in taken)
+    """What recordings may be called behind all that files of these names are of: the last number is the newest."""
+    last = max((_number_of(name) for name in names), default=0)
+    return (f"run-{number:03}" for number in itertools.count(last + 1))
+
+
+def _number_of(name: str) -> int:
+    """The number of the recording that a file in a bundle's folder of runs is of; 0 where it is of none."""
+    return int(recording_of(name).removeprefix("run-") or 0)
 
 
 _RECORDING = re.compile(r"run-\d+(?=[-.]|$)")

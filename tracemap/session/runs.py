@@ -209,8 +209,8 @@ def check_named_once(paths: Sequence[Path]) -> None:
 
 
 def newest_run(bundle: Bundle) -> Path | None:
-    """The run of a bundle that was written last; None for a bundle without any."""
-    return max(_runs_of(bundle), key=lambda path: path.name, default=None)
+    """The run of a bundle that was recorded last; None for a bundle without any."""
+    return max(_runs_of(bundle), key=_order_of, default=None)
 
 
 def newest_runs(bundle: Bundle) -> list[Path]:
@@ -221,7 +221,12 @@ def newest_runs(bundle: Bundle) -> list[Path]:
     if newest is None:
         return []
     same = [path for path in _runs_of(bundle) if recording_of(path.name) == recording_of(newest.name)]
-    return sorted(same, key=lambda path: path.name) if REPEATED.fullmatch(newest.stem) else [newest]
+    return sorted(same, key=_order_of) if REPEATED.fullmatch(newest.stem) else [newest]
+
+
+def _order_of(path: Path) -> tuple[list[int], str]:
+    """By numbers, that of the recording and that in it: names stand in another order from `run-1000` on."""
+    return [int(digits) for digits in re.findall(r"\d+", path.stem)], path.name
 
 
 REPEATED: Final = re.compile(r"run-\d+-\d+")
