@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable
@@ -115,3 +116,17 @@ def test_a_table_of_a_metric_with_a_long_name_has_room_for_its_figures(on_gpu: O
     head = next(line for line in table.splitlines() if line.startswith("op "))
     assert head.count(MISSES) == 1
     assert re.search(r"share % +median +p10 +p90 +inclusive +low +high", head)
+
+
+@pytest.mark.parametrize("name", ["nsys-trace.csv", "ncu-details.csv"])
+def test_cells_may_be_parted_by_tabs(name: str, on_gpu: OnGpu, tmp_path: Path) -> None:
+    """As `nsys stats --format tsv` writes them."""
+
+    def by_tabs(text: str) -> str:
+        return "".join("\t".join(row) + "\n" for row in csv.reader(text.splitlines()))
+
+    bundle = on_gpu("hand_repeat12" if name.startswith("ncu") else "jax_gpt2_4l")
+    plain = attributed(FILES / name, bundle)
+    tabs = attributed(changed(tmp_path, name, by_tabs), bundle)
+    assert sums_by_site(tabs) == sums_by_site(plain)
+    assert tabs["metrics"] == plain["metrics"]

@@ -56,9 +56,14 @@ def nsight_table_of(line: str) -> NsightTable | None:
     return None
 
 
+def _mark(line: str) -> str:
+    """What parts cells: `nsys stats --format tsv` has tabs."""
+    return "\t" if "\t" in line and "," not in line else ","
+
+
 def _names(line: str) -> list[str]:
     try:
-        return [cell.strip() for cell in next(csv.reader([line]), ())]
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=_mark(line)), ())]
     except csv.Error:
         return []
 
@@ -129,7 +134,8 @@ def table_of(path: Path, kind: NsightTable) -> Iterator[Table]:
             raise RunInvalid(f"{path}, line {number}: has several columns of one name; keep one of each")
         lowered = [name.lower() for name in names]
         least = 1 + max(map(lowered.index, kind.value)) if kind is NsightTable.DETAILS else len(names)
-        yield Table(path, names, _rows(path, csv.reader(lines, strict=True), number, range(least, len(names) + 1)))
+        reader = csv.reader(lines, strict=True, delimiter=_mark(line))
+        yield Table(path, names, _rows(path, reader, number, range(least, len(names) + 1)))
 
 
 def _rows(path: Path, reader: _csv.Reader, above: int, widths: range) -> Iterator[tuple[int, list[str]]]:
