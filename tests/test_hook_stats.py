@@ -165,3 +165,13 @@ def test_csv_comes_by_standard_input_and_pipes(tmp_path: Path) -> None:
     assert refused.stderr == (
         "tracemap: error: standard input: is a text in UTF-16 or UTF-32; save it as UTF-8 [run-invalid]\n"
     )
+
+
+def test_counts_are_written_as_they_are(tmp_path: Path) -> None:
+    """Of more than 2²⁴, from where on float32 has no odd numbers."""
+    calls = tmp_path / "calls.csv"
+    lines = ["thread,cpu,node,duration_us,cycles", "w,1,0,12345.7,123456789", "w,1,0,1.23457e+06,16777217"]
+    calls.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    check_cli("stats", calls, "--no-table", "--csv", tmp_path / "out")
+    (written,) = (tmp_path / "out").glob("*.csv")
+    assert written.read_text(encoding="utf-8").splitlines() == lines

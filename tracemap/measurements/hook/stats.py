@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Floats = npt.NDArray[np.float32]
+    Amounts = npt.NDArray[np.float32 | np.float64]
+    """Counts of events are whole numbers up to 2⁵³, which float32 would round from 2²⁴ on."""
 
 DURATION = "duration_us"
 _FIXED = ("thread", "cpu", "node", DURATION)
@@ -53,7 +55,7 @@ class ThreadCalls:
     cpus: npt.NDArray[np.int64]
     nodes: npt.NDArray[np.int64]
     names: tuple[str, ...]
-    series: tuple[Floats, ...]
+    series: tuple[Amounts, ...]
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _thread_calls(process: HookProcess, thread: HookThread, options: StatsOption
         starts = start_ns(process, calls)
         chosen &= starts >= starts[0] + options.skip_ms * 1_000_000
     durations = (duration_ns(process, calls)[chosen] / 1000).astype(np.float32)
-    counts = (thread.events[chosen, index].astype(np.float32) for index in range(len(thread.event_names)))
+    counts = (thread.events[chosen, index].astype(np.float64) for index in range(len(thread.event_names)))
     return ThreadCalls(
         thread.name,
         calls["cpu"][chosen].astype(np.int64),
@@ -186,7 +188,7 @@ def _csv_calls(path: Path, named: str) -> list[ThreadCalls]:
                 raise RunInvalid(f"{named}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")
             numbers = ", ".join(
                 [f"CAST({name} AS BIGINT) AS {name}" for name in ("cpu", "node")]
-                + [f"CAST({quoted(name)} AS FLOAT) AS s{index}" for index, name in enumerate(names[3:])]
+                + [f"CAST({quoted(name)} AS DOUBLE) AS s{index}" for index, name in enumerate(names[3:])]
             )
             columns = connection.execute(f"SELECT thread, {numbers} FROM {table}").fetchnumpy()
     except duckdb.Error as error:
@@ -206,7 +208,7 @@ def _by_thread(named: str, columns: dict[str, Any], names: tuple[str, ...]) -> l
     found = []
     for thread in dict.fromkeys(threads.tolist()):
         rows = threads == thread
-        series = tuple(np.asarray(columns[f"s{index}"], dtype=np.float32)[rows] for index in range(len(names)))
+        series = tuple(np.asarray(columns[f"s{index}"], dtype=np.float64)[rows] for index in range(len(names)))
         if not all(np.isfinite(values).all() for values in series):
             raise RunInvalid(f"{named}: a cell is no finite number")
         cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
@@ -233,7 +235,8 @@ def thread_stats(calls: ThreadCalls, buckets: int, *, tables: bool = True) -> Th
     import numpy as np
 
     cpus, counts = np.unique(calls.cpus, return_counts=True)
-    series, pairs = series_stats(calls.names, calls.series, buckets, tables=tables)
+    singles = [each.astype(np.float32) for each in calls.series]
+    series, pairs = series_stats(calls.names, singles, buckets, tables=tables)
     by_cpu = tuple((int(cpu), int(count)) for cpu, count in zip(cpus, counts, strict=True))
     return ThreadStats(calls.thread, len(calls.cpus), by_cpu, series, pairs)
 
