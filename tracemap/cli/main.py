@@ -191,6 +191,9 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
     if error is not None:  # otherwise something may be writing there just now
         with suppress(OSError, ValueError, TracemapError):
             sys.stdout.flush()
+    from tracemap.cli.progress import give_back_terminal
+
+    give_back_terminal()
     die_of(number)
 
 

@@ -6,11 +6,12 @@ Who wants it verbose gets a line for each phase with its time, and one for each 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tracemap.cli.streams import is_quiet, tell
@@ -28,7 +29,7 @@ def phases_shown(title: str) -> Iterator[Progress]:
     if is_quiet() or not sys.stderr.isatty():
         yield no_progress
         return
-    display = _Display(title)
+    display = _State.display = _Display(title)
     timer = threading.Timer(_DELAY_S, display.start)
     timer.daemon = True
     timer.start()
@@ -41,6 +42,17 @@ def phases_shown(title: str) -> Iterator[Progress]:
 
 class _State:
     verbose = False
+    display: _Display | None = None
+
+
+def give_back_terminal() -> None:
+    """Show the cursor again where a signal ends the program in a phase.
+
+    It takes no lock: whoever has it may be cut short.
+    """
+    if _State.display is not None and _State.display.is_shown:
+        with suppress(OSError):
+            os.write(2, b"\r\x1b[2K\x1b[?25h")
 
 
 class _Told(logging.Handler):
@@ -84,6 +96,7 @@ class _Display:
         self._lock = threading.Lock()
         self._progress: Any = None  # rich.progress.Progress; rich is imported only when something is shown
         self._task: Any = None
+        self._ended = False
 
     def start(self) -> None:
         from rich.console import Console
@@ -91,10 +104,16 @@ class _Display:
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
+            if self._ended:  # while rich was imported
+                return
             columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
             self._progress = RichProgress(*columns, console=Console(stderr=True), transient=True)
             self._task = self._progress.add_task(self._text())
             self._progress.start()
+
+    @property
+    def is_shown(self) -> bool:
+        return self._progress is not None and not self._ended
 
     def show(self, phase: str) -> None:
         with self._lock:
@@ -104,6 +123,7 @@ class _Display:
 
     def stop(self) -> None:
         with self._lock:
+            self._ended = True
             if self._progress is not None:
                 self._progress.stop()
 
