@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import tracemap
 from tests import builders
 from tests.conftest import Built, Recorded
+from tests.support import check_cli
 from tests.test_cli_errors import refused
 from tests.test_export import Exporter, by_op, exported, measured, owner
 from tracemap.attribution.model import ResidualReason
@@ -244,3 +247,28 @@ def test_model_explorer_loads_the_adapter_and_the_data(exported: Exporter, built
     gradient = [data.GradientItem(**each) for each in written["gradient"]]
     again = data.GraphNodeData(results=results, name=written["name"], gradient=gradient)
     assert {**json.loads(again.to_json_string()), **written} == json.loads(again.to_json_string())
+
+
+def test_amounts_with_a_fraction_are_shown_as_such(built: Built, tmp_path: Path) -> None:
+    kernel = tracemap.load(built("hand_mlp")).graph.kernels[0].name
+    run = tmp_path / "run.csv"
+    run.write_text(f"kernel,duration_ns,joules\n{kernel},1000,1.5\n{kernel},1000,2.25\n", encoding="utf-8")
+    result = tracemap.attribute(run, built("hand_mlp"))
+    shown = result._repr_html_()
+    given = ("export", run, "--map", built("hand_mlp"), "--to", "dot", "--metric", "joules")
+    labels = re.findall(r"joules ([^\"]+)", check_cli(*given, "-o", "-"))
+    assert labels
+    assert not [label for label in labels if "M" in label]
+    assert "M of joules" not in shown
+
+
+def test_beside_a_pipe_lie_no_files(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    """A pipe has no name that others could be made of."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        given = ("export", recorded("hand_mlp"), "--map", built("hand_mlp"), "--to", "model-explorer")
+        check_cli(*given, "-o", pipe)
+        text, _ = reader.communicate(timeout=60)
+    assert json.loads(text)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

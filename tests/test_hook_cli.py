@@ -92,3 +92,12 @@ def test_variables_of_irees_hook_stand_for_options(tmp_path: Path, monkeypatch: 
     printed = check_cli("hook", "env", "-o", tmp_path, "--counters", "")
     assert "TRACEMAP_HOOK_FILTER=main_dispatch_0" in printed.splitlines()
     assert "TRACEMAP_HOOK_SKIP_MS=7" in printed.splitlines()
+
+
+def test_variables_of_before_do_not_stay(tmp_path: Path) -> None:
+    """What is not asked for is set to nothing: a shell may have exported more."""
+    exports = check_cli("hook", "env", "-o", tmp_path, "--export")
+    plain = check_cli("hook", "env", "-o", tmp_path)
+    named = [line.removeprefix("export ").partition("=")[0] for line in exports.splitlines()]
+    assert [line.partition("=")[0] for line in plain.splitlines()] == named
+    assert "TRACEMAP_HOOK_FILTER=" in plain.splitlines()

@@ -95,8 +95,7 @@ def env(options: HookEnvOptions) -> None:
         if any(mark.isspace() or mark in "*?[" for mark in value):
             raise UsageInvalid(f"{name} is {value!r}, which a shell would take apart; pass --export and use eval")
     for name, value in variables.items():
-        if value:
-            put(f"{name}={value}")
+        put(f"{name}={value}")  # empty ones too: the shell may have others from before
 
 
 env.short_help = "Print the variables under which a program is recorded."

@@ -214,7 +214,7 @@ def _measured(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> 
     calls = tuple(case.call(number) for number, case in enumerate(cases))
     timed, verify = options.only != "verify", not options.no_verify
     repetitions = options.repetitions if timed else 0
-    least_ns = round(options.min_time * 1e6)
+    least_ns = max(1, round(options.min_time * 1e6))
     module, outputs = written_path(work.module(trial.key)), written_path(folder) if verify else ""
     job = Job((module,), _DEVICE, calls, outputs, repetitions, least_ns, 0)
     times: list[tuple[float, ...]] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import UsageInvalid
 from tracemap.options.export import ExportOptions
 from tracemap.options.option import declared_options
-from tracemap.outputs import check_files, is_standard, replaced, write_text
+from tracemap.outputs import check_files, is_standard, is_stream, replaced, write_text
 from tracemap.session.runs import Attributed, joined_open
 from tracemap.toolchain import Progress, no_progress
 
@@ -119,7 +119,7 @@ def _model_explorer(what: Exported) -> str:
     from tracemap.reports.exports.model_explorer import collection_json, node_data_json
 
     graph = collection_json(what.made.bundle.graph, what.data_flow, {})
-    beside = {} if is_standard(what.options.output) else what.metric_files
+    beside = {} if is_stream(what.options.output) else what.metric_files
     check_files(*beside.values(), force=what.options.force, inputs=what.runs)
     for number, target in beside.items():
         write_text(node_data_json(what.ledger, number), target)
