@@ -172,6 +172,7 @@ def test_counts_are_written_as_they_are(tmp_path: Path) -> None:
     calls = tmp_path / "calls.csv"
     lines = ["thread,cpu,node,duration_us,cycles", "w,1,0,12345.7,123456789", "w,1,0,1.23457e+06,16777217"]
     calls.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "out").mkdir()
     check_cli("stats", calls, "--no-table", "--csv", tmp_path / "out")
     (written,) = (tmp_path / "out").glob("*.csv")
     assert written.read_text(encoding="utf-8").splitlines() == lines
