@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import csv
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -280,6 +281,24 @@ def delimiter(path: Path) -> str:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         first_line = file.readline(_LONGEST_FIRST_LINE)
     return next((mark for mark in ",;\t" if mark in first_line), ",")
+
+
+_SEPARATED: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,.'\u00a0\u202f]\d{3})+(?:[.,]\d+)?|\d+,\d+)")
+"""A number as people write it, with marks between thousands or a decimal comma."""
+
+
+def left_out(names: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Diagnostic]:
+    """What a reader must know of columns of what only people read as numbers; `rows`: the first ones."""
+    for index, (name, found_type) in enumerate(zip(names, types, strict=True)):
+        cells = [cell for row in rows for cell in row[index : index + 1] if cell]
+        odd = [cell for cell in cells if _SEPARATED.fullmatch(cell) and not is_number(cell)]
+        is_metric = name.strip().lower() not in (*_KERNEL_NAMES, *COLUMNS, *_NUMBERS_OF_CALLS)
+        if found_type == "VARCHAR" and is_metric and len(odd) * 2 > len(cells):
+            text = (
+                f"the column {name!r} is no metric, as {odd[0]!r} is no number here; write numbers without marks "
+                "between thousands, and fractions with a point"
+            )
+            yield Diagnostic("column-left-out", text)
 
 
 def sql_type(cells: Sequence[str]) -> str:

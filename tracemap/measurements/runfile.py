@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tracemap.codec import pretty
+from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, check_limits, start_of
 from tracemap.inert import for_terminal, plain_cell
 from tracemap.inputs import opened, stored_bytes
@@ -27,6 +28,7 @@ from tracemap.measurements.columns import (
     csv_sql,
     file_columns,
     kernel_name,
+    left_out,
     metrics_of,
     of_workgroups,
     sql_type,
@@ -201,7 +203,9 @@ def _read_csv_run(path: Path) -> Run:
         raise RunEmpty(f"{path}: the file is empty: no events")
     if header is None and not any(sample) and kernel_name(names):
         raise RunEmpty(f"{path}: the table has a header line and no event")
-    return _run(path, "csv", header, list(zip(names, _csv_types(path, names, sample), strict=True)))
+    types = _csv_types(path, names, sample)
+    told = left_out(names, types, sample) if header is None else ()
+    return _run(path, "csv", header, list(zip(names, types, strict=True)), tuple(told))
 
 
 def _csv_types(path: Path, names: Sequence[str], sample: Sequence[Sequence[str]]) -> list[str]:
@@ -238,8 +242,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(for_terminal(name) for name in [*shown, *more]) or "nothing"
 
 
-def _run(path: Path, file_format: str, header: RunHeader | None, found: list[tuple[str, str]]) -> Run:
-    """The run of a file with the `found` columns (name and SQL type)."""
+def _run(
+    path: Path,
+    file_format: str,
+    header: RunHeader | None,
+    found: list[tuple[str, str]],
+    told: tuple[Diagnostic, ...] = (),
+) -> Run:
+    """The run of a file with the `found` columns (name and SQL type); `told` of a table without a header of ours."""
     columns = file_columns(path, found)
     metrics = metrics_of(columns, Clock.UNKNOWN if header is None else header.clock)
     names = tuple(name for name, _ in found)
@@ -251,7 +261,8 @@ def _run(path: Path, file_format: str, header: RunHeader | None, found: list[tup
             else "column that names the kernel (kernel, dispatch or name)"
         )
         raise RunInvalid(f"{path}: there is no {missing}; its columns are: {_listed(names)}")
-    told = () if header is not None or not of_workgroups(names) else (calls_of_workgroups("the table"),)
+    if header is None and of_workgroups(names):
+        told = (*told, calls_of_workgroups("the table"))
     return Run(
         header or structs.replace(UNTOLD_HEADER, diagnostics=told),
         path,

@@ -224,7 +224,7 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: 
     remarks = loaded.remarks() if loaded.has_remarks else None
     known = remarks, loaded.compile_times()
     return loaded, Compared(
-        loaded.path.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known
+        loaded.path.resolve().name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known
     )
 
 
