@@ -14,6 +14,7 @@ from iree.compiler import ir
 
 from tracemap.errors import ModelInvalid
 from tracemap.ir.blanking import blank_locations
+from tracemap.ir.looping import bounds_loop
 from tracemap.ir.parsing import (
     BYTECODE_MAGIC,
     Attribute,
@@ -21,7 +22,6 @@ from tracemap.ir.parsing import (
     Module,
     Operation,
     Value,
-    is_scalar_like,
     own_name,
     printed_locations,
     string_attribute,
@@ -161,6 +161,7 @@ class _Describer:
         self._index_of: dict[Operation, int] = {}
         self._signatures = Signatures(parser, self._index_of)
         self._blocks = 0
+        self._first_argument: dict[ir.Block, int] = {}
         self.operations: list[SourceOperation] = []
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
         self.private: set[str] = set()
@@ -190,7 +191,11 @@ class _Describer:
             owner = record.index
             self.fixed |= {record.symbol} if _is_fixed(operation) else set()
         for region in operation.regions:
+            before = 0
             for block in region.blocks:
+                # Blocks that branches lead to have arguments of their own, which are none of the region's.
+                self._first_argument[block] = before
+                before += len(block.arguments)
                 self._blocks += 1
                 inside = _Around(record.index, owner, function, self._blocks)
                 for child in block.operations:
@@ -250,7 +255,8 @@ class _Describer:
 
     def _definition(self, operand: Value) -> Definition:
         if hasattr(operand, "arg_number"):  # an argument, whose owner is a block; results are owned by an operation
-            return Definition(self._index_of[operand.owner.owner.operation], operand.arg_number, argument=True)
+            number = self._first_argument.get(operand.owner, 0) + operand.arg_number
+            return Definition(self._index_of[operand.owner.owner.operation], number, argument=True)
         return Definition(self._index_of[operand.owner.operation], operand.result_number, argument=False)
 
 
@@ -300,48 +306,3 @@ def _arguments(function: Operation) -> tuple[SourceArgument, ...]:
         return ()
     values = list(function.regions[0].blocks[0].arguments)
     return tuple(SourceArgument(str(value.type), bounds_loop(value)) for value in values)
-
-
-# ---- which arguments decide how often a loop runs: followed from the value to bounds and conditions
-
-_BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
-"""Of counted loops the operands that are bounds or steps."""
-_CONDITIONS = frozenset({"scf.condition", "torch.prim.Loop.condition"})
-_COUNTED_FIRST = frozenset({"onnx.Loop", "torch.prim.Loop"})
-"""Loops whose first operand is how often they run at most."""
-
-
-def bounds_loop(value: Value) -> bool:
-    """Whether a value is one number that reaches the bounds of a counted loop or the condition of a while loop."""
-    return is_scalar_like(value) and _reaches_loop(value)
-
-
-def _reaches_loop(value: Value) -> bool:
-    seen: set[object] = set()  # a loop's values flow back to where they came from
-    left = [value]  # no recursion: a chain of numbers may be as long as the program
-    while left:
-        current = left.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for use in current.uses:
-            decides, follow = _use_of_number(use.owner.operation, use.operand_number)
-            if decides:
-                return True
-            left += follow
-    return False
-
-
-def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
-    """Whether an operation runs a loop as often as this operand says; and the numbers that come of the operand."""
-    if user.name in _BOUNDS_OF:
-        return number in range(len(user.operands))[_BOUNDS_OF[user.name]], []
-    if user.name in ("scf.while", "stablehlo.while"):
-        return False, [user.regions[0].blocks[0].arguments[number]]
-    if user.name in _CONDITIONS or own_name(user, user.name) in _COUNTED_FIRST:
-        return number == 0, []
-    if user.name == "torch.operator_terminator":
-        return number == 0 and own_name(user.parent.operation, user.parent.operation.name) == "onnx.Loop", []
-    if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
-        return bool(user.block == user.parent.operation.regions[0].blocks[0]), []
-    return False, [result for result in user.results if is_scalar_like(result)]

@@ -37,7 +37,8 @@ TEXT_FILE = "-"
 class Definition:
     """Where a value is defined: as result `number` of the operation `maker`, or as argument `number` of its region.
 
-    Arguments of functions are arguments of the function operation.
+    Arguments of functions are arguments of the function operation. Those of the blocks that branches lead to are
+    counted on from those of the blocks before.
     """
 
     maker: int
@@ -113,3 +114,11 @@ class SourceModel:
     private: frozenset[str]
     fixed: frozenset[str]
     positions_known: bool
+
+    def type_of(self, value: Definition) -> str:
+        """The type of a value as it is printed; "" for an argument of a region, or of a block that branches lead to."""
+        maker = self.operations[value.maker]
+        if not value.argument:
+            return maker.results[value.number]
+        arguments = self.arguments.get(maker.symbol, ()) if maker.name in FUNCTIONS else ()
+        return arguments[value.number].type if value.number < len(arguments) else ""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.graph.ops import OpId
-from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
+from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
 from tracemap.mapping.model.origins import Origins
 from tracemap.units import Integer
@@ -73,13 +73,5 @@ def _converts(operation: SourceOperation, parts: Sequence[SourceOperation]) -> b
 
 
 def _conversion(model: SourceModel, operation: SourceOperation) -> Conversion:
-    before = shape_of(_type_of(model, operation.operands[0])).element_bits
+    before = shape_of(model.type_of(operation.operands[0])).element_bits
     return Conversion(OpId.of(operation.index), before, shape_of(operation.results[0]).element_bits)
-
-
-def _type_of(model: SourceModel, definition: Definition) -> str:
-    """The printed type of a value; empty for arguments of regions."""
-    maker = model.operations[definition.maker]
-    if not definition.argument:
-        return maker.results[definition.number]
-    return model.arguments[maker.symbol][definition.number].type if maker.name in FUNCTIONS else ""

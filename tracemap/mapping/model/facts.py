@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from tracemap.graph.ops import OpId
-from tracemap.ir.source import Definition, SourceModel, SourceOperation
+from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import is_informative
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.conversions import Conversions
@@ -58,14 +58,6 @@ class ModelFacts:
         operation = self.operations[index]
         known = operation.line is not UNKNOWN and operation.column is not UNKNOWN
         return f"{operation.line}:{operation.column}" if known else OpId.of(index)
-
-    def type_of(self, value: Definition) -> str:
-        """The type of a value as the model prints it; "" for an argument of a region, which is a part of one."""
-        maker = self.operations[value.maker]
-        if not value.argument:
-            return maker.results[value.number]
-        arguments = self.model.arguments.get(maker.symbol, ())
-        return arguments[value.number].type if value.number < len(arguments) else ""
 
     @cached_property
     def with_location(self) -> frozenset[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
+from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.mapping.model.kinds import is_repeatable, only_moves, only_renames
 
 _COMMUTATIVE = frozenset(
@@ -63,12 +63,12 @@ class NormalForms:
         if len(operation.results) != 1 or not operands:
             return -1
         if only_renames(operation) and is_repeatable(operation):
-            return 0 if self._type_of(operation.operands[0]) == operation.results[0] else -1
+            return 0 if self._model.type_of(operation.operands[0]) == operation.results[0] else -1
         neutral, places = _NEUTRAL.get(operation.name, (0.0, ()))
         for place in places:
             if self._value(operands[place]) == neutral:
                 other = 1 - place
-                return other if self._type_of(operation.operands[other]) == operation.results[0] else -1
+                return other if self._model.type_of(operation.operands[other]) == operation.results[0] else -1
         return -1
 
     def key(self, operation: SourceOperation, operands: Sequence[int]) -> Hashable:
@@ -107,10 +107,3 @@ class NormalForms:
             return float(text)
         except ValueError:
             return None
-
-    def _type_of(self, value: Definition) -> str:
-        """The printed type of a value; "" for an argument of a region."""
-        maker = self._model.operations[value.maker]
-        if not value.argument:
-            return maker.results[value.number]
-        return self._model.arguments[maker.symbol][value.number].type if maker.name in FUNCTIONS else ""

@@ -117,7 +117,7 @@ def _estimate(operation: SourceOperation, facts: ModelFacts) -> Integer:
     shapes = [shape_of(result).elements for result in operation.results[:1]]
     if not shapes:
         return 0
-    read = [shape_of(facts.type_of(operand)).elements for operand in operation.operands[:1]]
+    read = [shape_of(facts.model.type_of(operand)).elements for operand in operation.operands[:1]]
     sizes = [size for size in (*shapes, *read) if size is not UNKNOWN]
     most = max(sizes) if len(sizes) == len(shapes) + len(read) else UNKNOWN
     return product((most, operations_of_source(operation.name)))

@@ -93,7 +93,7 @@ def _extents(shape: Shape) -> list[str]:
 
 
 def _type_before(operation: SourceOperation, facts: ModelFacts) -> Shape:
-    return shape_of(facts.type_of(operation.operands[0])) if operation.operands else Shape((UNKNOWN,), UNKNOWN)
+    return shape_of(facts.model.type_of(operation.operands[0])) if operation.operands else Shape((UNKNOWN,), UNKNOWN)
 
 
 def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> Membership:

@@ -1,0 +1,65 @@
+"""Models whose functions consist of blocks that branches lead to (`cf`), not of one with loops and branches in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.builders import built_graph
+from tests.test_fates import at_line
+from tracemap.graph.ops import Fate
+
+F32, F16 = "tensor<64x64xf32>", "tensor<64x64xf16>"
+DOT = f"contracting_dims = [1] x [0] : ({F32}, {F32}) -> {F32}"
+
+LOOP = f"""\
+func.func @main(%x: {F32}) -> {F32} {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  cf.br ^head(%c0, %x : index, {F32})
+^head(%i: index, %v: {F32}):
+  %p = arith.cmpi slt, %i, %c4 : index
+  cf.cond_br %p, ^body, ^end
+^body:
+  %e = stablehlo.tanh %v : {F32}
+  %d = stablehlo.dot_general %e, %x, {DOT}
+  %j = arith.addi %i, %c1 : index
+  cf.br ^head(%j, %d : index, {F32})
+^end:
+  %h = stablehlo.convert %v : ({F32}) -> {F16}
+  %w = stablehlo.convert %h : ({F16}) -> {F32}
+  return %w : {F32}
+}}
+"""
+
+
+def test_a_block_may_have_more_arguments_than_its_function(tmp_path: Path) -> None:
+    """The second argument of the loop's block is converted; the function has one."""
+    graph = built_graph(LOOP, tmp_path)
+    assert [at_line(graph, line).fate for line in (10, 11, 15, 16)] == [Fate.DISPATCHED] * 4
+    assert [at_line(graph, line).fate for line in (7, 12)] == [Fate.HOST] * 2
+
+
+JOINED = f"""\
+func.func @main(%x: {F32}, %p: i1) -> ({F32}, {F32}) {{
+  %t = stablehlo.transpose %x, dims = [1, 0] : ({F32}) -> {F32}
+  cf.cond_br %p, ^a, ^b
+^a:
+  %e = stablehlo.exponential %x : {F32}
+  cf.br ^c(%e : {F32})
+^b:
+  %s = stablehlo.sine %x : {F32}
+  cf.br ^c(%s : {F32})
+^c(%o: {F32}):
+  %u = stablehlo.transpose %o, dims = [1, 0] : ({F32}) -> {F32}
+  %d = stablehlo.dot_general %x, %u, {DOT}
+  return %d, %t : {F32}, {F32}
+}}
+"""
+
+
+def test_the_argument_of_a_block_is_another_value_than_that_of_its_function(tmp_path: Path) -> None:
+    """Both are the first ones; what is transposed in the last block is no second transpose of the function's."""
+    folded = at_line(built_graph(JOINED, tmp_path), 11)
+    assert folded.fate == Fate.FOLDED
+    assert folded.reason.text.endswith("of the stablehlo.dot_general at 12:8")
