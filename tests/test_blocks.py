@@ -63,3 +63,51 @@ def test_the_argument_of_a_block_is_another_value_than_that_of_its_function(tmp_
     folded = at_line(built_graph(JOINED, tmp_path), 11)
     assert folded.fate == Fate.FOLDED
     assert folded.reason.text.endswith("of the stablehlo.dot_general at 12:8")
+
+
+APART = f"""\
+func.func @main(%x: {F32}, %p: i1) -> {F32} {{
+  cf.cond_br %p, ^a, ^b
+^a:
+  %t = stablehlo.transpose %x, dims = [1, 0] : ({F32}) -> {F32}
+  cf.br ^c(%t : {F32})
+^b:
+  %u = stablehlo.transpose %x, dims = [1, 0] : ({F32}) -> {F32}
+  %d = stablehlo.dot_general %x, %u, {DOT}
+  cf.br ^c(%d : {F32})
+^c(%o: {F32}):
+  return %o : {F32}
+}}
+"""
+
+
+def test_what_one_of_two_blocks_computes_is_not_there_in_the_other(tmp_path: Path) -> None:
+    """Each has its transpose: that of the first is a kernel, that of the second the way in which a product reads."""
+    graph = built_graph(APART, tmp_path)
+    assert (at_line(graph, 4).fate, at_line(graph, 7).fate) == (Fate.DISPATCHED, Fate.FOLDED)
+    assert at_line(graph, 7).reason.text.endswith("of the stablehlo.dot_general at 8:8")
+
+
+BEFORE_BLOCKS = f"""\
+func.func private @first(%x: {F32}) -> {F32} {{
+  %e = stablehlo.exponential %x : {F32}
+  return %e : {F32}
+}}
+func.func @main(%x: {F32}, %p: i1) -> {F32} {{
+  %f = call @first(%x) : ({F32}) -> {F32}
+  %s = stablehlo.sine %x : {F32}
+  cf.cond_br %p, ^a, ^c(%s : {F32})
+^a:
+  %g = stablehlo.exponential %x : {F32}
+  %h = stablehlo.add %g, %f : {F32}
+  cf.br ^c(%h : {F32})
+^c(%o: {F32}):
+  %r = stablehlo.add %o, %f : {F32}
+  return %r : {F32}
+}}
+"""
+
+
+def test_what_the_first_block_computes_is_there_in_all_others(tmp_path: Path) -> None:
+    """Be it computed in a function that is called there."""
+    assert at_line(built_graph(BEFORE_BLOCKS, tmp_path), 10).reason.text == "removed: same as 2:8"

@@ -81,13 +81,15 @@ class _Numbering:
         }
         results: list[int] = []
         blocks: dict[int, tuple[int, ...]] = {}
-        for operation in self._body.get(function.index, ()):
+        body = self._body.get(function.index, ())
+        first = body[0].block if body else -1
+        for operation in body:
             self._evaluations += 1
             if self._evaluations > _MAX_EVALUATIONS:
                 break
-            # The body of a function, inlined, is part of the block that the call stands in.
-            inner = blocks.get(operation.parent)
-            around = chain if inner is None else (*inner, operation.block)
+            # The first block of a function, inlined, is part of the block that the call stands in.
+            inner = blocks.get(operation.parent, chain)
+            around = chain if operation.block == first else (*inner, operation.block)
             blocks[operation.index] = around
             operands = [self._value(values, definition) for definition in operation.operands]
             if operation.parent == function.index and is_return(operation):
