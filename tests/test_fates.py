@@ -294,3 +294,41 @@ def test_a_transpose_that_is_moved_in_front_of_a_reshape_keeps_its_kernel(tmp_pa
     positive, turned, product = (at_line(graph, line).id for line in (4, 11, 14))
     assert [[member.op for member in site.members] for site in graph.sites] == [[positive], [turned], [product]]
     assert "_transpose_" in graph.sites[1].kernel
+
+
+UNTIL = """\
+func.func @main(%kv: tensor<64x128xf32>, %n: tensor<i32>, %row: tensor<1x128xf32>) -> tensor<64x128xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %c1 = stablehlo.constant dense<1> : tensor<i32>
+  %c8 = stablehlo.constant dense<8> : tensor<i32>
+  %e = stablehlo.exponential %kv : tensor<64x128xf32>
+  %r:2 = stablehlo.while(%i = %c0, %v = %e) : tensor<i32>, tensor<64x128xf32>
+  cond {
+    %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %j = stablehlo.add %i, %c1 : tensor<i32>
+    %t = stablehlo.tanh %row : tensor<1x128xf32>
+    %w = stablehlo.dynamic_update_slice %v, %t, %i, %c0 : (tensor<64x128xf32>, tensor<1x128xf32>, tensor<i32>, tensor<i32>) -> tensor<64x128xf32>
+    stablehlo.return %j, %w : tensor<i32>, tensor<64x128xf32>
+  }
+  %a = stablehlo.sine %kv : tensor<64x128xf32>
+  %b = stablehlo.cosine %kv : tensor<64x128xf32>
+  %both = stablehlo.concatenate %a, %b, dim = 0 : (tensor<64x128xf32>, tensor<64x128xf32>) -> tensor<128x128xf32>
+  %held = util.optimization_barrier %both : tensor<128x128xf32>
+  %d = stablehlo.dot_general %held, %held, contracting_dims = [0] x [0] : (tensor<128x128xf32>, tensor<128x128xf32>) -> tensor<128x128xf32>
+  %f = stablehlo.slice %d [0:64, 0:128] : (tensor<128x128xf32>) -> tensor<64x128xf32>
+  %g = stablehlo.add %f, %r#1 : tensor<64x128xf32>
+  return %g : tensor<64x128xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+@pytest.mark.parametrize("bound", ["%n", "%c8"])
+def test_what_a_loop_is_bounded_by_does_not_decide_what_is_done_in_place(bound: str, tmp_path: Path) -> None:
+    """The host copies a bound that is an input; that copy is of the function, and says nothing of other ops."""
+    graph = built_graph(UNTIL.replace("LT, %i, %n", f"LT, %i, {bound}"), tmp_path)
+    copies = [each for buffer in graph.command_buffers for each in buffer.commands if each.kind == "copy"]
+    assert sorted(each.ops for each in copies) == [()] * (bound == "%n") + [(at_line(graph, 13).id,)]
+    assert (at_line(graph, 13).fate, at_line(graph, 13).reason.slug) == (Fate.TRANSFER, "is-command")
+    assert (at_line(graph, 18).fate, at_line(graph, 18).reason.slug) == (Fate.FOLDED, "in-place")

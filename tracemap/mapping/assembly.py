@@ -40,13 +40,11 @@ from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.products import Misplaced, with_own_products
 from tracemap.mapping.sites.replaced import add_replaced
 from tracemap.mapping.sites.rotated import rotation_in
-from tracemap.mapping.sites.schedules import find_schedules, find_transfers
+from tracemap.mapping.sites.schedules import MOVES, find_schedules, find_transfers, moves_untold
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
 from tracemap.mapping.sites.stand_ins import StandIns, find_stand_ins, replace_stand_ins
 from tracemap.mapping.sites.steps import Untold, add_steps, sites_without_steps
 from tracemap.units import UNKNOWN, Text, plural
-
-_MOVING_COMMANDS = ("copy", "fill", "update")
 
 
 class Assembly:
@@ -91,7 +89,7 @@ class Assembly:
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
-        commands = _commands(placed, transfers)
+        commands = _commands(placed, transfers, has_unknown=moves_untold(hal, self._anyone))
         ops = self._ops(placed.sites, host_names, commands, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
@@ -222,13 +220,13 @@ class Assembly:
         )
 
 
-def _commands(placed: PlacedSites, transfers: Sequence[Transfer]) -> Commands:
+def _commands(placed: PlacedSites, transfers: Sequence[Transfer], *, has_unknown: bool) -> Commands:
     """What of the program became commands."""
-    moving = [command for buffer in placed.buffers for command in buffer.commands if command.kind in _MOVING_COMMANDS]
+    moving = [command for buffer in placed.buffers for command in buffer.commands if command.kind in MOVES]
     owned = [*(command.ops for command in moving), *(transfer.ops for transfer in transfers)]
     return Commands(
         moved=frozenset(op.number for ops in owned for op in ops),
-        has_unknown=not all(owned),
+        has_unknown=has_unknown,
         left_out=placed.left_out,
     )
 

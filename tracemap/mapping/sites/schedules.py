@@ -11,7 +11,8 @@ from tracemap.ir.queues import ENTRY, EXIT, HalFunction, HalPoint
 from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Text
 
-_TRANSFERS = ("copy", "fill", "update")
+MOVES = ("copy", "fill", "update")
+"""The kinds of what moves elements without a kernel: commands of buffers, and what functions submit by themselves."""
 _MOST_POINTS = 50_000
 """Called functions are copied into their callers; beyond this a schedule is given up."""
 
@@ -29,11 +30,22 @@ def find_transfers(
         if function.name in hal.called_by_initializers:
             continue
         for index, point in enumerate(function.points):
-            if point.kind in _TRANSFERS:
+            if point.kind in MOVES:
                 transfer = _transfer(len(transfers), function.name, point, owners, callers)
                 ids[function.name, index] = transfer.id
                 transfers.append(transfer)
     return tuple(transfers), ids
+
+
+def moves_untold(hal: HalProgram, anyone: Owners) -> bool:
+    """Whether a copy, a fill or an update is located at nothing of the model, so that it may be of any op.
+
+    One of an argument is located at its function: the host copies the number by which a loop decides. It is of no op.
+    """
+    in_buffers = (each.location for buffer in hal.buffers for each in buffer.commands if each.kind in MOVES)
+    called = (function for function in hal.functions if function.name not in hal.called_by_initializers)
+    alone = (point.location for function in called for point in function.points if point.kind in MOVES)
+    return not all(anyone.of(location) for location in (*in_buffers, *alone))
 
 
 def _transfer(number: int, function: str, point: HalPoint, owners: Owners, callers: Mapping[str, str]) -> Transfer:
