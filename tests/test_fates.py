@@ -332,3 +332,52 @@ def test_what_a_loop_is_bounded_by_does_not_decide_what_is_done_in_place(bound: 
     assert sorted(each.ops for each in copies) == [()] * (bound == "%n") + [(at_line(graph, 13).id,)]
     assert (at_line(graph, 13).fate, at_line(graph, 13).reason.slug) == (Fate.TRANSFER, "is-command")
     assert (at_line(graph, 18).fate, at_line(graph, 18).reason.slug) == (Fate.FOLDED, "in-place")
+
+
+TWO_CARRIED = """\
+func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>, %k: tensor<i32>) -> tensor<64x64xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %c1 = stablehlo.constant dense<1> : tensor<i32>
+  %r:3 = stablehlo.while(%i = %c0, %v = %x, %u = %y) : tensor<i32>, tensor<64x64xf32>, tensor<64x64xf32>
+  cond {
+    %p = stablehlo.compare LT, %i, %k : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %d = stablehlo.dot_general %v, %x, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %h = stablehlo.tanh %u : tensor<64x64xf32>
+    %t = stablehlo.transpose %h, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32>
+    %j = stablehlo.add %i, %c1 : tensor<i32>
+    stablehlo.return %j, %d, %t : tensor<i32>, tensor<64x64xf32>, tensor<64x64xf32>
+  }
+  return %r#1 : tensor<64x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_what_a_loop_carries_is_folded_into_what_it_is_made_of(tmp_path: Path) -> None:
+    """The product comes first among those that use what the loop carries, but it uses the other value."""
+    graph = built_graph(TWO_CARRIED, tmp_path)
+    assert at_line(graph, 11).reason.text == "folded into the indexing or layout of the stablehlo.tanh at 10:10"
+
+
+CARRIED_IN = """\
+func.func @main(%x: tensor<64x64xf32>, %k: tensor<i32>) -> tensor<64x64xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %c1 = stablehlo.constant dense<1> : tensor<i32>
+  %t = stablehlo.transpose %x, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32>
+  %r:2 = stablehlo.while(%i = %c0, %v = %x) : tensor<i32>, tensor<64x64xf32>
+  cond {
+    %p = stablehlo.compare LT, %i, %k : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %d = stablehlo.dot_general %v, %t, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %j = stablehlo.add %i, %c1 : tensor<i32>
+    stablehlo.return %j, %d : tensor<i32>, tensor<64x64xf32>
+  }
+  return %r#1 : tensor<64x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_what_is_used_in_a_loop_is_folded_into_what_uses_it_there(tmp_path: Path) -> None:
+    assert "stablehlo.dot_general at 10:10" in at_line(built_graph(CARRIED_IN, tmp_path), 4).reason.text

@@ -245,9 +245,9 @@ class Judge:
     def _folded(self, operation: SourceOperation, slug: str) -> Judgement:
         """Folded into the nearest op that does work: one that uses it, else one whose result it passes on."""
         members = self._sites_of.keys()
-        member = self._dataflow.nearest(operation.index, members, downwards=True)
-        if member is None:
-            member = self._dataflow.nearest(operation.index, members, downwards=False)
+        ways = [(down, past) for past in (False, True) for down in (True, False)]
+        found = (self._dataflow.nearest(operation.index, members, downwards=d, past_control=p) for d, p in ways)
+        member = next((each for each in found if each is not None), None)
         if member is None:
             return Fate.FOLDED, reason("simplified-away" if slug == "simplified" else "passed-through")
         return Fate.FOLDED, reason(slug, f"{self._operations[member].name} at {self._facts.place(member)}")

@@ -68,8 +68,11 @@ class Dataflow:
         """The ops that are made of an op in the same way."""
         return _nearest_first(index, self.users, through, most)
 
-    def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
-        """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
+    def nearest(self, start: int, wanted: Set[int], *, downwards: bool, past_control: bool = True) -> int | None:
+        """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached.
+
+        `past_control`: also behind loops and branches, which stand for all of their values, whichever of them it is.
+        """
         steps = self._users if downwards else self._makers
         level: set[Node] = {start}
         seen: set[Node] = {start}
@@ -79,7 +82,12 @@ class Dataflow:
             hits = [node for node in level if isinstance(node, int) and node in wanted]
             if hits:
                 return min(hits)
+            if not past_control:
+                level = {node for node in level if not self._is_control(node)}
         return None
+
+    def _is_control(self, node: Node) -> bool:
+        return isinstance(node, int) and self._operations[node].name in CONTROL_FLOW
 
     @cached_property
     def live(self) -> frozenset[Node]:
