@@ -59,6 +59,8 @@ CASES = [
     Case("dynamic", "looped", (*ROWS, "3"), "E F F F G"),
     Case("dynamic", "looped", (*ROWS, "0"), "E G"),
     Case("dynamic", "alike", ("5x16xf32=0.5", "5x16xf32=0.25", "3"), "H N N N P"),
+    Case("arms", "blocks", (*ROWS, "0"), "F G J"),
+    Case("arms", "blocks", (*ROWS, "1"), "F H I J"),
     Case("transfers", "alone", (), "C"),
     Case("transfers", "copied", ("64x64xf32=1", "1x64xf32=2", "3"), "D"),
     Case("transfers", "cut", ("64x64xf32=1", "3"), "E"),
@@ -252,6 +254,24 @@ def test_arms_that_the_compiler_made_one_are_ambiguous(which: str, bundles: Bund
     found, result = attributed("dynamic", bundle, recorded(case, bundle, tmp_path / "run.parquet", DRIVERS["serial"]))
     assert set(found) == {"C", "D"}
     assert "split-evenly" in slugs(result)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("which", ["0", "1"])
+def test_what_is_around_arms_that_became_one_is_exact(
+    which: str, driver: str, bundles: Bundles, tmp_path: Path
+) -> None:
+    """Only the arms may be meant by their one command, though what stands behind them is of the same kernel."""
+    case = Case("arms", "between", (*ROWS, which), "A C E" if which == "0" else "A D E")
+    bundle = bundles("arms", PLAIN)
+    run = recorded(case, bundle, tmp_path / "run.parquet", DRIVERS[driver])
+    found, result = attributed("arms", bundle, run)
+    true = truth(case, run)
+    assert {label: found[label] for label in "AE"} == {label: true[label] for label in "AE"}
+    assert found["C"][1] + found["D"][1] == sum(true[label][1] for label in "CD" if label in true)
+    costs = {op["op"]: op["metrics"]["duration_ns"] for op in result["ops"]}
+    (last,) = (costs[op] for op, label in labelled("arms", bundle).items() if label == "E" and op in costs)
+    assert last["low"] == last["attributed"] == last["high"]
 
 
 def check_stderr(*arguments: str | Path) -> str:

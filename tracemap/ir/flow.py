@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tracemap.ir.bodies import BodyOp, read_body
-from tracemap.ir.host import CALL, called_by_initializers, callee_of, callees, is_public, walk_hosts
+from tracemap.ir.host import CALL, INITIALIZER, called_by_initializers, callee_of, callees, is_public, walk_hosts
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, symbol_path
 from tracemap.locations import Location
 
@@ -31,23 +31,35 @@ class DispatchRegion:
     brought: bool = False
 
 
+Around = tuple[tuple[int, int], ...]
+"""Numbers of the operations around one, from its function on, each with that of its block that leads to the one."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlowDispatch:
-    """A call site in the flow phase: the kernel that it calls. `function` is empty in initializers."""
+    """A call site in the flow phase: the kernel that it calls. `function` is empty in initializers.
+
+    `around`: what it stands in, calls that are inlined later included; empty where that is not known.
+    """
 
     function: str
     location: Location
     kernel: str
+    around: Around = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call between functions of the host program in the flow phase; `behind`: how many dispatches stand before it."""
+    """A call between functions of the host program in the flow phase; `behind`: how many dispatches stand before it.
+
+    `around`: as of dispatches.
+    """
 
     function: str
     location: Location
     callee: str
     behind: int
+    around: Around = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +143,18 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
     dispatches: list[FlowDispatch] = []
     calls: list[HostCall] = []
     host_ops: list[HostOp] = []
+    numbers: dict[Operation, int] = {}
     for function, operation in walk_hosts(module):
         location = parser.location(operation)
         if operation.name == "flow.dispatch":
             # One reference per variant, all of the same export name.
             kernel = symbol_path(operation.attributes["entry_points"])[-1]
-            dispatches.append(FlowDispatch(function, location, kernel))
+            dispatches.append(FlowDispatch(function, location, kernel, _around(operation, numbers)))
             continue
         host_ops.append(HostOp(function, operation.name, location))
         if operation.name == CALL:
-            calls.append(HostCall(function, location, callee_of(operation), len(dispatches)))
+            around = _around(operation, numbers)
+            calls.append(HostCall(function, location, callee_of(operation), len(dispatches), around))
     functions = [_host_function(op) for op in nested(module.operation) if op.name == "util.func"]
     return FlowProgram(
         kernels=tuple(kernels),
@@ -150,6 +164,14 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
         functions=tuple(functions),
         called_by_initializers=called_by_initializers(module),
     )
+
+
+def _around(operation: Operation, numbers: dict[Operation, int]) -> Around:
+    found: list[tuple[int, int]] = []
+    while operation.name not in ("util.func", INITIALIZER):
+        block, operation = operation.block, operation.parent.operation
+        found.append((numbers.setdefault(operation, len(numbers)), numbers.setdefault(block, len(numbers))))
+    return tuple(reversed(found))
 
 
 _DECLARED_ARGUMENT = re.compile(r"%\w+: ")

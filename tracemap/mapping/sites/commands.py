@@ -10,7 +10,7 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.program import Command, CommandBuffer, Site
-from tracemap.ir.flow import FlowDispatch
+from tracemap.ir.flow import Around, FlowDispatch
 from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
 from tracemap.locations import Location
 from tracemap.mapping.sites.owners import Owners
@@ -80,8 +80,13 @@ class CommandJoin:
         self._by_order(commands)
         taken = set(self._site_of.values())
         lost = [site for site in sites if site.id not in taken]
+        around = {site.id: dispatch.around for site, dispatch in zip(sites, dispatches, strict=True)}
         self.merged: dict[str, tuple[str, ...]] = {
-            site.id: tuple(other.id for other in lost if _could_be_one(site, other))
+            site.id: tuple(
+                other.id
+                for other in lost
+                if _could_be_one(site, other) and _may_exclude(around[site.id], around[other.id])
+            )
             for site in sites
             if site.id in taken
         }
@@ -124,6 +129,21 @@ class CommandJoin:
 
 def _could_be_one(site: Site, lost: Site) -> bool:
     return (site.kernel, site.function, site.initializer) == (lost.kernel, lost.function, lost.initializer)
+
+
+def _may_exclude(one: Around, other: Around) -> bool:
+    """Whether of two call sites one may run without the other: else none is one command for both.
+
+    They do in two blocks of one operation: arms of a branch, or what branches lead to. Of functions nothing is known.
+    """
+    if not one or not other or one[0][0] != other[0][0]:
+        return True
+    (first, _), (second, _) = next((pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]), _APART)
+    return first == second
+
+
+_APART = ((0, 0), (1, 0))
+"""Of call sites in the same block, or one in an operation of the block of the other, no pair is different."""
 
 
 def _static_command(command: HalCommand, join: CommandJoin, owners: Owners) -> Command:

@@ -78,5 +78,5 @@ class _Inliner:
             return replace(body, function=call.function, location=moved(body.location), body=inside)
 
         for dispatch, body in self._of(lambda function: function == call.callee, within):
-            here = FlowDispatch(call.function, moved(dispatch.location), dispatch.kernel)
+            here = FlowDispatch(call.function, moved(dispatch.location), dispatch.kernel, call.around + dispatch.around)
             yield here, None if body is None else body_at(body)
