@@ -11,11 +11,14 @@ from pathlib import Path
 import networkx
 import pytest
 
+from tests.builders import built_graph
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
 from tests.tables import printed_table
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
+from tracemap.graph.query import select
+from tracemap.reports.costed import CostedMap
 
 MODEL = "jax_gpt2_4l"
 """`jnp.var` and `jnp.where` are functions of its own, whose ops have bare names."""
@@ -105,3 +108,30 @@ def test_scopes_of_graphs(run: Path, bundle: Path, scopes: dict[str, str], tmp_p
     (graph,) = json.loads(path.read_text())["graphs"]
     told = {node["id"]: {each["key"]: each["value"] for each in node["attrs"]} for node in graph["nodes"]}
     assert {op: told[op].get("scope", "") for op in scopes} == scopes
+
+
+FUSED = """\
+func.func private @relu(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<64x64xf32>
+  %t = stablehlo.maximum %x, %z : tensor<64x64xf32>
+  return %t : tensor<64x64xf32>
+}
+func.func @main(%x: tensor<64x64xf32>, %w: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %m = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %b = call @relu(%m) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %b : tensor<64x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_a_call_leads_to_its_ops_in_kernels_of_others(tmp_path: Path) -> None:
+    """The root of the kernel is the product, to which no call leads."""
+    graph = built_graph(FUSED, tmp_path)
+    function, product, maximum, call = (next(op for op in graph.ops if op.line == line) for line in (1, 7, 3, 8))
+    (site,) = graph.sites
+    assert (site.path, site.calls) == ((), (call.id,))
+    selected = select(graph, call.id)
+    assert ({*selected.ops}, selected.sites) == ({call, product, maximum}, (site,))
+    assert [kernel.name for kernel in selected.kernels] == [site.kernel]
+    costed = CostedMap(graph, None)
+    assert costed.works_of(call) == costed.works_of(maximum) == costed.works_of(function) == (site.id,)

@@ -53,6 +53,11 @@ class Site(Record, frozen=True):
         """The root membership; None for a site without members (work that the compiler made up)."""
         return next((member for member in self.members if member.root), None)
 
+    @property
+    def calls(self) -> tuple[OpId, ...]:
+        """The call ops that lead to the site or to a member of it: ops of several calls may be in one kernel."""
+        return tuple(dict.fromkeys((*self.path, *(call for member in self.members for call in member.path))))
+
 
 class Step(Record, frozen=True):
     """An op of a kernel's final IR: its line in the kernel's text, its name, and the ops it came from.

@@ -134,7 +134,7 @@ def links(graph: TraceGraph) -> networkx.DiGraph[str]:
     for site in graph.sites:
         found.add_edge(site.id, site.kernel)
         found.add_edges_from((member.op, site.id) for member in site.members)
-        found.add_edges_from((call, site.id) for call in site.path)
+        found.add_edges_from((call, site.id) for call in site.calls)
     return found
 
 

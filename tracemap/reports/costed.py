@@ -168,8 +168,8 @@ class CostedMap:
         function_ops = {op.function: op.id for op in self.graph.ops if op.name.endswith(".func")}
         through: dict[OpId, list[str]] = defaultdict(list)
         for site in self.graph.sites:
-            inside = [*site.path, *(member.op for member in site.members)]
-            for op in dict.fromkeys([*site.path, *self._functions(site.function, inside, function_ops)]):
+            inside = [*site.calls, *(member.op for member in site.members)]
+            for op in dict.fromkeys([*site.calls, *self._functions(site.function, inside, function_ops)]):
                 through[op].append(site.id)
         for transfer in self.graph.transfers:
             for op in dict.fromkeys(self._functions(transfer.function, transfer.ops, function_ops)):

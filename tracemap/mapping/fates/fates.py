@@ -78,7 +78,7 @@ class Judge:
         self._sites_of = sites_of
         self._host_names = host_names
         self._commands = commands
-        self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.path}
+        self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.calls}
         self._repeated = {twin: later for later, twin in facts.twins.items() if later in sites_of}
         """Of ops that others repeat, one of these that is a member of a site."""
         self._found: dict[int, Judgement] = {}
