@@ -351,9 +351,12 @@ def test_whatever_was_seen_it_balances(
     seen = 1 + sum(value for kind, _, _, value, warmup in found if kind == "step" and not warmup)
     (samples,) = (metric for metric in result.metrics if metric.name == "samples")
     assert samples.measured == seen
+    measured = {metric.name: metric.measured for metric in result.metrics}
+    shared = {share.op for site in result.sites if site.split_evenly for share in site.shares}
     for each in result.ops:
-        for cost in each.metrics.values():
-            assert 0 <= cost.low <= cost.attributed <= cost.high <= cost.inclusive
+        for name, cost in each.metrics.items():
+            assert 0 <= cost.low <= cost.attributed <= cost.inclusive <= cost.high <= measured[name]
+            assert cost.high == cost.inclusive or each.op in shared
             if cost.sampled_low is not UNKNOWN and cost.sampled_high is not UNKNOWN:
                 assert cost.sampled_low <= cost.attributed <= cost.sampled_high
 

@@ -210,7 +210,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     # A call of one function says nothing of how a call of another differs from it.
     functions = tuple(dict.fromkeys(run.header.function for run in request.runs))
     shares = shares_of_invocations(tables, of_places, of_works) if len(functions) == 1 else {}
-    ops = op_results(graph, (*sites, *transfers), shares, disturbed=is_disturbed(request.runs))
+    ops = op_results(graph, of_works, of_places, shares, disturbed=is_disturbed(request.runs))
     residual = residual_rows(graph, of_places, sites, names)
     series = series_of(tables, of_places, of_works) if request.series else NO_SERIES
     return Attribution(

@@ -80,6 +80,7 @@ class OpCost(Record, frozen=True):
 
     `inclusive`: the whole of every site it is a member of (never added up over ops); `attributed`: its share by the
     rule (adds up); `low`/`high`: what the evidence alone proves. `per_invocation` is the spread of `attributed`.
+    Events that could be of several sites were split evenly over these, but all of them are in the `high` of each op.
     `sampled_low`/`sampled_high`: the 95 % interval of `attributed` as far as samples decide it, taken as if the errors
     of all sites went the same way; `UNKNOWN` where no samples do. `uncertain`: it spans half of `attributed` or more;
     or the run was disturbed, and p10 and p90 of its invocations lie half of the median apart, or more.

@@ -167,37 +167,69 @@ def _shares(
 
 
 def op_results(
-    graph: TraceGraph, results: Sequence[PlaceResult], per_invocation: PerOp, *, disturbed: bool
+    graph: TraceGraph, results: Mapping[str, PlaceResult], of_places: Totals, per_invocation: PerOp, *, disturbed: bool
 ) -> tuple[OpResult, ...]:
     """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model.
 
+    `results` and `of_places` are of the same sites and transfers, by id.
     `disturbed`: calls of a run have waited so much that what they took may not be told from their work.
     """
     parts: dict[OpId, list[_Part]] = defaultdict(list)
-    for result in results:
+    targets: dict[OpId, set[int]] = defaultdict(set)
+    for place, result in results.items():
         for share in result.shares:
             parts[share.op].append((result, share))
+            targets[share.op] |= of_places.at(place).targets
     return tuple(
-        _op_result(op, parts[op.id], per_invocation.get(op.id, {}), disturbed) for op in graph.ops if op.id in parts
+        _op_result(
+            op,
+            parts[op.id],
+            [of_places.scan.by_target[target].worked for target in targets[op.id]],
+            per_invocation.get(op.id, {}),
+            disturbed,
+        )
+        for op in graph.ops
+        if op.id in parts
     )
 
 
-def _op_result(op: Op, parts: Sequence[_Part], spreads: Mapping[str, PerInvocation], disturbed: bool) -> OpResult:
-    # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
-    proven = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
+def _op_result(
+    op: Op,
+    parts: Sequence[_Part],
+    events: Sequence[Mapping[str, int]],
+    spreads: Mapping[str, PerInvocation],
+    disturbed: bool,
+) -> OpResult:
     costs = {
         name: _op_cost(
-            name, parts, proven, spreads.get(name, UNKNOWN_PER_INVOCATION), disturbed and name in TIME_METRICS
+            name,
+            parts,
+            _proven(name, parts, events),
+            spreads.get(name, UNKNOWN_PER_INVOCATION),
+            disturbed and name in TIME_METRICS,
         )
         for name in parts[0][0].metrics
     }
     return OpResult(op.id, op.name, op.file, op.line, sum_of([result.calls for result, _ in parts]), costs)
 
 
+def _proven(metric: str, parts: Sequence[_Part], events: Sequence[Mapping[str, int]]) -> tuple[int, int]:
+    """What evidence alone proves that an op has: at least, and at most.
+
+    Its own is only what nobody else can have had: no other member, and no other place. It may have had all events that
+    could be of its places, `events`, whatever share of them these got.
+    """
+    alone = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
+    inclusive = sum([result.metrics[metric].total for result, _ in parts])
+    # What is seen inside of kernels is of no event.
+    at_most = max(inclusive, sum([each.get(metric, 0) for each in events]))
+    return sum([result.metrics[metric].total for result in alone]), at_most
+
+
 def _op_cost(
     metric: str,
     parts: Sequence[_Part],
-    proven: Sequence[PlaceResult],
+    proven: tuple[int, int],
     per_invocation: PerInvocation,
     disturbed: bool,
 ) -> OpCost:
@@ -208,8 +240,8 @@ def _op_cost(
     return OpCost(
         inclusive=inclusive,
         attributed=attributed,
-        low=sum([result.metrics[metric].total for result in proven]),
-        high=inclusive,
+        low=proven[0],
+        high=proven[1],
         per_invocation=per_invocation,
         sampled_low=low,
         sampled_high=high,
