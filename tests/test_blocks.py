@@ -111,3 +111,31 @@ func.func @main(%x: {F32}, %p: i1) -> {F32} {{
 def test_what_the_first_block_computes_is_there_in_all_others(tmp_path: Path) -> None:
     """Be it computed in a function that is called there."""
     assert at_line(built_graph(BEFORE_BLOCKS, tmp_path), 10).reason.text == "removed: same as 2:8"
+
+
+LATE = f"""\
+func.func @main(%x: {F32}) -> {F32} {{
+  cf.br ^first(%x : {F32})
+^last:
+  %t = stablehlo.transpose %e, dims = [1, 0] : ({F32}) -> {F32}
+  %s = stablehlo.transpose %e, dims = [1, 0] : ({F32}) -> {F32}
+  %c = stablehlo.convert %v : ({F32}) -> {F16}
+  %b = stablehlo.convert %c : ({F16}) -> {F32}
+  %d = stablehlo.dot_general %t, %b, {DOT}
+  %r = stablehlo.dot_general %d, %s, {DOT}
+  return %r : {F32}
+^first(%v: {F32}):
+  %e = stablehlo.exponential %x : {F32}
+  cf.br ^last
+}}
+"""
+
+
+def test_blocks_may_stand_in_any_order(tmp_path: Path) -> None:
+    """A block that stands first in the text uses what is made in one that runs before it."""
+    graph = built_graph(LATE, tmp_path)
+    assert [at_line(graph, line).fate for line in (8, 9, 12)] == [Fate.DISPATCHED] * 3
+    (members,) = [
+        {m.op for m in site.members} for site in graph.sites if at_line(graph, 12).id in {m.op for m in site.members}
+    ]
+    assert at_line(graph, 8).id not in members

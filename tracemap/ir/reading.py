@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypedDict
 
 from iree.compiler import ir
@@ -21,6 +22,7 @@ from tracemap.ir.parsing import (
     MlirParser,
     Module,
     Operation,
+    Region,
     Value,
     own_name,
     printed_locations,
@@ -151,7 +153,7 @@ class _Computed(TypedDict):
 
 
 class _Describer:
-    """Walks a module once, in pre-order, and records its operations: what is used was recorded before its use."""
+    """Walks a module once, in pre-order, and records its operations."""
 
     def __init__(self, parser: MlirParser, text: str, places: list[FileRange], locations: list[Location]) -> None:
         self._parser = parser
@@ -191,15 +193,19 @@ class _Describer:
             owner = record.index
             self.fixed |= {record.symbol} if _is_fixed(operation) else set()
         for region in operation.regions:
-            before = 0
+            self._count_arguments(region)
             for block in region.blocks:
-                # Blocks that branches lead to have arguments of their own, which are none of the region's.
-                self._first_argument[block] = before
-                before += len(block.arguments)
                 self._blocks += 1
                 inside = _Around(record.index, owner, function, self._blocks)
                 for child in block.operations:
                     self.describe(child.operation, inside)
+
+    def _count_arguments(self, region: Region) -> None:
+        """Blocks that branches lead to have arguments of their own, which are none of the region's."""
+        before = 0
+        for block in region.blocks:
+            self._first_argument[block] = before
+            before += len(block.arguments)
 
     def _record(self, operation: Operation, around: _Around) -> SourceOperation:
         index, name, symbol = len(self.operations), operation.name, _symbol(operation)
@@ -257,7 +263,17 @@ class _Describer:
         if hasattr(operand, "arg_number"):  # an argument, whose owner is a block; results are owned by an operation
             number = self._first_argument.get(operand.owner, 0) + operand.arg_number
             return Definition(self._index_of[operand.owner.owner.operation], number, argument=True)
-        return Definition(self._index_of[operand.owner.operation], operand.result_number, argument=False)
+        return Definition(self._index(operand.owner.operation), operand.result_number, argument=False)
+
+    def _index(self, operation: Operation) -> int:
+        """The place of an operation in pre-order, which may be behind its use: blocks may stand in any order."""
+        known = self._index_of.get(operation)
+        return self._places_in_order[operation] if known is None else known
+
+    @cached_property
+    def _places_in_order(self) -> dict[Operation, int]:
+        root = next(iter(self._index_of))
+        return {operation: index for index, operation in enumerate(walk(root))}
 
 
 class _BareDescriber(_Describer):
