@@ -58,6 +58,16 @@ class Bundle:
     map_sha256: str
 
     @property
+    def name(self) -> str:
+        """What its folder is called, also where it was named `.`.
+
+        Example:
+            >>> tracemap.load("model.tracemap").name
+            'model.tracemap'
+        """
+        return self.path.resolve().name
+
+    @property
     def module_path(self) -> Path:
         """The compiled module.
 

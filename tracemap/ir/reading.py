@@ -261,8 +261,9 @@ class _Describer:
 
     def _definition(self, operand: Value) -> Definition:
         if hasattr(operand, "arg_number"):  # an argument, whose owner is a block; results are owned by an operation
-            number = self._first_argument.get(operand.owner, 0) + operand.arg_number
-            return Definition(self._index_of[operand.owner.owner.operation], number, argument=True)
+            block = operand.owner
+            number = self._first_argument.get(block, 0) + operand.arg_number
+            return Definition(self._index_of[block.owner.operation], number, argument=True)
         return Definition(self._index(operand.owner.operation), operand.result_number, argument=False)
 
     def _index(self, operation: Operation) -> int:

@@ -8,7 +8,7 @@ from tracemap.attribution.model import Attribution, MetricTotal
 from tracemap.attribution.scan.metrics import IN_MILLIONTHS, MILLIONTHS
 from tracemap.diagnostics import WINDOW, tells
 from tracemap.measurements.model import RunHeader
-from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_ns, plural
+from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_mean, format_ns, plural
 
 
 def divisor(metric: MetricTotal, *, totals: bool) -> int:
@@ -24,6 +24,12 @@ def known_invocations(metric: MetricTotal) -> int:
 def shown_unit(metric: MetricTotal) -> tuple[str, int]:
     """The unit that a metric is shown in, and how many of its own make one of it."""
     return scaled_unit(metric.unit)
+
+
+def shown_amount(amount: int, metric: MetricTotal) -> str:
+    """An amount of a metric, in its own unit, for people."""
+    unit, scale = shown_unit(metric)
+    return format_mean(amount, scale, unit)
 
 
 def scaled_unit(unit: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from tracemap.results.bundle import Bundle
 from tracemap.results.pictures import bar, heading, table
 from tracemap.results.showing import shown
 from tracemap.results.tables import AsTable, Columns, Value, known
-from tracemap.units import UNKNOWN, format_mean, format_ns, format_share
+from tracemap.units import UNKNOWN, format_ns, format_share
 
 if TYPE_CHECKING:
     from tracemap.reports.costed import CostedMap, Reached
@@ -183,7 +183,7 @@ class Attribution(model.Attribution, AsTable):
         return columns
 
     def _repr_html_(self) -> str:
-        from tracemap.reports.basis import shown_unit
+        from tracemap.reports.basis import shown_amount
         from tracemap.reports.costed import default_metric
 
         costed = self._costed()
@@ -194,24 +194,22 @@ class Attribution(model.Attribution, AsTable):
             scopes[name] = scopes.get(name, 0) + reached.attributed[metric.name]
         ranked = sorted(scopes.items(), key=lambda item: (-item[1], item[0]))
         run = self.run
-        unit, scale = shown_unit(metric)
-        told = [f"{format_mean(metric.attributed, scale, unit)} of {metric.name} in ops"]
+        told = [f"{shown_amount(metric.attributed, metric)} of {metric.name} in ops"]
         told += [] if run.invocation.median_ns is UNKNOWN else [f"median call {format_ns(run.invocation.median_ns)}"]
         told += [] if run.device is UNKNOWN else [f"device {run.device}"]
         said = f"{costed.graph.module.name}: {', '.join(told)}"
         return heading(said) + bar(ranked, metric.attributed) + self._top(costed, metric)
 
     def _top(self, costed: CostedMap, metric: model.MetricTotal) -> str:
-        from tracemap.reports.basis import shown_unit
+        from tracemap.reports.basis import shown_amount
 
-        unit, scale = shown_unit(metric)
         dearest = sorted(self.ops, key=lambda result: -result.metrics[metric.name].attributed)[:_TOP]
         rows = []
         for result in dearest:
             op, value = costed.graph.op_by_id[result.op], result.metrics[metric.name].attributed
             own = python_frame(costed.graph, op)
             place = f"{Path(own.file).name}:{own.line}" if own else f"{known(op.file)}:{known(op.line)}"
-            amount = format_mean(value, scale, unit), format_share(value, metric.work)
+            amount = shown_amount(value, metric), format_share(value, metric.work)
             rows.append((str(op.id), place, op.name, costed.scope_of(op), *amount))
         more = len(self.ops) - len(rows)
         rest = heading(f"… {more} more") if more > 0 else ""

@@ -102,7 +102,7 @@ class Bundle(stored.Bundle, AsTable):
     def _repr_html_(self) -> str:
         graph = self.graph
         counts = ", ".join([plural(len(graph.ops), "op"), plural(len(graph.sites), "site")])
-        said = f"{self.path.name}: {counts}, {plural(len(graph.kernels), 'kernel')}, {format_bytes(self.module_bytes)}"
+        said = f"{self.name}: {counts}, {plural(len(graph.kernels), 'kernel')}, {format_bytes(self.module_bytes)}"
         fates: dict[str, int] = {}
         for op in graph.ops:
             fates[op.fate.value] = fates.get(op.fate.value, 0) + 1

@@ -223,9 +223,7 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: 
     images = partial(read_images, loaded.module_path)
     remarks = loaded.remarks() if loaded.has_remarks else None
     known = remarks, loaded.compile_times()
-    return loaded, Compared(
-        loaded.path.resolve().name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known
-    )
+    return loaded, Compared(loaded.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known)
 
 
 def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tuple[bool, Sequence[Match]]:

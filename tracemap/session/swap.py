@@ -93,8 +93,8 @@ def _swapped(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOpti
     replaced = {kernel for each in swaps for kernel in each.kernels}
     touched = Touched(replaced, options.threshold, same_kernels(bundle.module_path, new.module_path) - replaced)
     return Swapped(
-        original=bundle.path.name,
-        bundle=new.path.name,
+        original=bundle.name,
+        bundle=new.name,
         replaced=tuple(Replacement(each.executable, each.kernels, str(each.file), each.stage) for each in swaps),
         kernels=kernels,
         functions=functions,

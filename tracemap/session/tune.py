@@ -56,7 +56,7 @@ def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> T
         raise UsageInvalid("name what to tune: --op, --kernel or --top")
     if options.write_for_amdsharktuner is not None:
         return _handed_on(bundle, options.write_for_amdsharktuner, options, progress)
-    spec = options.output or Path(f"{bundle.path.resolve().name.removesuffix('.tracemap')}.spec.mlir")
+    spec = options.output or Path(f"{bundle.name.removesuffix('.tracemap')}.spec.mlir")
     check_files(spec, force=options.force)
     names = chosen_kernels(bundle, _choice(options), progress)
     parser = MlirParser()
@@ -71,7 +71,7 @@ def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> T
     outcomes = [(first[name], _tuned(first[name], bundle, options, kept, progress)) for name in names if name in first]
     kernels, text = _results(outcomes)
     if not text:
-        return Tune(bundle=bundle.path.resolve().name, kernels=kernels, spec="", pairs=0, application=None, ops=())
+        return Tune(bundle=bundle.name, kernels=kernels, spec="", pairs=0, application=None, ops=())
     made = _in_application(bundle, text, kernels, options, kept, progress)
     write_text(text, spec)  # the last: until it is there, the same command goes on where it was
     return structs.replace(made, spec=str(spec))
@@ -113,15 +113,7 @@ def _handed_on(bundle: Bundle, folder: Path, options: TuneOptions, progress: Pro
     if not any(each.folder for each in ranking.kernels):
         raise UsageInvalid(f"{bundle.path}: nothing to tune: {ranking.kernels[0].obstacle}")
     write_folder(folder, ranking, dumps, flags_of(bundle))
-    return Tune(
-        bundle=bundle.path.resolve().name,
-        kernels=(),
-        spec=str(folder),
-        pairs=0,
-        application=None,
-        ops=(),
-        handed_on=ranking,
-    )
+    return Tune(bundle=bundle.name, kernels=(), spec=str(folder), pairs=0, application=None, ops=(), handed_on=ranking)
 
 
 def show_tune(made: Tune, options: TuneOptions, out: TextIO) -> None:
@@ -202,7 +194,7 @@ def _in_application(
     touched = Touched(better, options.threshold, same_kernels(bundle.module_path, new.module_path))
     text = f"the spec does not change {', '.join(missed)} when the application is compiled"
     return Tune(
-        bundle=bundle.path.resolve().name,
+        bundle=bundle.name,
         kernels=kernels,
         spec="",
         pairs=len(before),

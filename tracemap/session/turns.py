@@ -43,7 +43,7 @@ def record_repeatedly(
     stems = [_free(bundle.runs_path) for bundle in bundles]
     width = len(str(options.repeat))
     for number, side in turns(options.repeat, len(bundles)):
-        progress(f"recording {bundles[side].path.name}, {number + 1} of {options.repeat}")
+        progress(f"recording {bundles[side].name}, {number + 1} of {options.repeat}")
         _names_in(bundles[side].runs_path)  # another recording may have removed it, when that was its only one
         run = stems[side].with_name(f"{stems[side].name}-{number + 1:0{width}}.parquet")
         yield record(bundles[side], replace(options, output=run, repeat=1, alternate=None), progress)

@@ -200,36 +200,22 @@ def _op_result(
     spreads: Mapping[str, PerInvocation],
     disturbed: bool,
 ) -> OpResult:
+    # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
+    proven = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
     costs = {
         name: _op_cost(
-            name,
-            parts,
-            _proven(name, parts, events),
-            spreads.get(name, UNKNOWN_PER_INVOCATION),
-            disturbed and name in TIME_METRICS,
+            name, parts, proven, events, spreads.get(name, UNKNOWN_PER_INVOCATION), disturbed and name in TIME_METRICS
         )
         for name in parts[0][0].metrics
     }
     return OpResult(op.id, op.name, op.file, op.line, sum_of([result.calls for result, _ in parts]), costs)
 
 
-def _proven(metric: str, parts: Sequence[_Part], events: Sequence[Mapping[str, int]]) -> tuple[int, int]:
-    """What evidence alone proves that an op has: at least, and at most.
-
-    Its own is only what nobody else can have had: no other member, and no other place. It may have had all events that
-    could be of its places, `events`, whatever share of them these got.
-    """
-    alone = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
-    inclusive = sum([result.metrics[metric].total for result, _ in parts])
-    # What is seen inside of kernels is of no event.
-    at_most = max(inclusive, sum([each.get(metric, 0) for each in events]))
-    return sum([result.metrics[metric].total for result in alone]), at_most
-
-
 def _op_cost(
     metric: str,
     parts: Sequence[_Part],
-    proven: tuple[int, int],
+    proven: Sequence[PlaceResult],
+    events: Sequence[Mapping[str, int]],
     per_invocation: PerInvocation,
     disturbed: bool,
 ) -> OpCost:
@@ -240,8 +226,9 @@ def _op_cost(
     return OpCost(
         inclusive=inclusive,
         attributed=attributed,
-        low=proven[0],
-        high=proven[1],
+        low=sum([result.metrics[metric].total for result in proven]),
+        # All events that could be of its places, whatever part these got; what is seen inside of kernels is of none.
+        high=max(inclusive, sum([each.get(metric, 0) for each in events])),
         per_invocation=per_invocation,
         sampled_low=low,
         sampled_high=high,

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tracemap.errors import RunInvalid
+from tracemap.errors import RunInvalid, start_of
 from tracemap.inputs import opened
 from tracemap.measurements.columns import kernel_name
 from tracemap.measurements.foreign.hook_csv import FIXED
@@ -103,7 +103,7 @@ def _form_of_lines(path: Path, text: str) -> Form:
     if table is None and (said := [line.strip() for line in lines if _SAID_BY_NSIGHT_COMPUTE.match(line)]):
         raise RunInvalid(
             f"{path}: has what Nsight Compute says and no table: it profiled no kernel; its last words are: "
-            f"{said[-1][:_MOST_SAID]}"
+            f"{start_of(said[-1], _MOST_SAID)}"
         )
     return Form.TABLE if table is None else _NSIGHT[table]
 

@@ -57,6 +57,11 @@ class ThreadCalls:
     names: tuple[str, ...]
     series: tuple[Amounts, ...]
 
+    @property
+    def singles(self) -> tuple[Floats, ...]:
+        """The series as IREE's statistics are made of them."""
+        return tuple(each.astype("float32") for each in self.series)
+
 
 @dataclass(frozen=True)
 class CallSet:
@@ -235,8 +240,7 @@ def thread_stats(calls: ThreadCalls, buckets: int, *, tables: bool = True) -> Th
     import numpy as np
 
     cpus, counts = np.unique(calls.cpus, return_counts=True)
-    singles = [each.astype(np.float32) for each in calls.series]
-    series, pairs = series_stats(calls.names, singles, buckets, tables=tables)
+    series, pairs = series_stats(calls.names, calls.singles, buckets, tables=tables)
     by_cpu = tuple((int(cpu), int(count)) for cpu, count in zip(cpus, counts, strict=True))
     return ThreadStats(calls.thread, len(calls.cpus), by_cpu, series, pairs)
 

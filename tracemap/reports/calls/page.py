@@ -126,8 +126,7 @@ def _facts(stats: Sequence[ThreadStats], options: StatsOptions) -> list[tuple[st
 
 def _thread(calls: ThreadCalls, stats: ThreadStats, options: StatsOptions, number: int) -> ThreadPanel:
     anchor = f"T{number}"
-    singles = [values.astype("float32") for values in calls.series]
-    series = tuple(_series(about, values) for about, values in zip(stats.series, singles, strict=True))
+    series = tuple(_series(about, values) for about, values in zip(stats.series, calls.singles, strict=True))
     count = len(series)
     # The statistics have a pair for each series and each one before it, in this order.
     numbers = [(of, given) for given in range(count) for of in range(given)]

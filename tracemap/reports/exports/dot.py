@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tracemap.inert import without_controls
-from tracemap.reports.basis import shown_unit
+from tracemap.reports.basis import shown_amount
 from tracemap.reports.exports.charges import Ledger
 from tracemap.reports.exports.network import CALL, DATA_FLOW, MEMBERSHIP, Attributes, metric_names, told_apart
-from tracemap.units import format_mean
 
 if TYPE_CHECKING:
     import networkx
@@ -51,11 +50,10 @@ def _names_here(ledger: Ledger) -> dict[str, str]:
 def _label(attributes: Mapping[str, str | int], ledger: Ledger) -> str:
     """What is read in a node: what it is, and its cost in the first metric."""
     metric = ledger.metrics[0]
-    unit, scale = shown_unit(metric)
     cost = attributes.get(metric_names(ledger)[0])
     shown = [str(attributes["label"])]
     if isinstance(cost, int) and cost:
-        shown.append(f"{without_controls(metric.name)} {format_mean(cost, scale, unit)}")
+        shown.append(f"{without_controls(metric.name)} {shown_amount(cost, metric)}")
     return "\n".join(shown)
 
 
