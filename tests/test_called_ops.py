@@ -49,11 +49,12 @@ def scopes(bundle: Path) -> dict[str, str]:
 def _reached(graph: TraceGraph) -> Iterator[tuple[str, str]]:
     for site in graph.sites:
         for member in site.members:
-            joined: tuple[str, ...] = ()
-            for op in (*member.path, member.op):
-                own = graph.op_by_id[op].scope
-                joined = own if own[: len(joined)] == joined else joined + own
-            yield member.op, "/".join(joined)
+            for path in member.paths:
+                joined: tuple[str, ...] = ()
+                for op in (*path, member.op):
+                    own = graph.op_by_id[op].scope
+                    joined = own if own[: len(joined)] == joined else joined + own
+                yield member.op, "/".join(joined)
 
 
 @pytest.fixture(scope="module")

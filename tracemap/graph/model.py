@@ -15,7 +15,7 @@ from tracemap.codec import Document, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.functions import Function
 from tracemap.graph.ops import Op, OpId
-from tracemap.graph.program import CommandBuffer, Kernel, Schedule, Site, Transfer
+from tracemap.graph.program import CallPath, CommandBuffer, Kernel, Schedule, Site, Transfer
 from tracemap.units import Text, plural
 
 
@@ -120,18 +120,19 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
         return {op: tuple(ids) for op, ids in sites.items()}
 
     @cached_property
-    def paths_of_op(self) -> Mapping[OpId, tuple[tuple[OpId, ...], ...]]:
+    def paths_of_op(self) -> Mapping[OpId, tuple[CallPath, ...]]:
         """The calls that lead to an op, outermost first: of an op that works in sites each way once, in site order.
 
         An op that works in none is reached as the ops of its function are that do; one that nothing is known of has no
         entry, nor have functions, which stand for themselves.
         """
-        own: dict[OpId, dict[tuple[OpId, ...], None]] = {}
-        around: dict[Text, dict[tuple[OpId, ...], None]] = {}
+        own: dict[OpId, dict[CallPath, None]] = {}
+        around: dict[Text, dict[CallPath, None]] = {}
         for site in self.sites:
             for member in site.members:
-                own.setdefault(member.op, {})[member.path] = None
-                around.setdefault(self.op_by_id[member.op].function, {})[member.path] = None
+                paths = dict.fromkeys(member.paths)
+                own.setdefault(member.op, {}).update(paths)
+                around.setdefault(self.op_by_id[member.op].function, {}).update(paths)
         ops = [op for op in self.ops if not op.name.endswith(".func")]
         reached = {op.id: own.get(op.id) or around.get(op.function, {}) for op in ops}
         return {op: tuple(paths) for op, paths in reached.items() if paths}

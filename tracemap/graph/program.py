@@ -13,13 +13,17 @@ from tracemap.codec import Count, Positive, Record
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.units import UNKNOWN, Integer, Text
 
+CallPath = tuple[OpId, ...]
+"""The call ops that lead to an op or a site, outermost first."""
+
 
 class Membership(Record, frozen=True):
     """An op that does work in a site, and what that work is estimated to be.
 
     `operations` counts scalar arithmetic operations, `bytes` the site's memory traffic that is this op's;
     both are `UNKNOWN` where shapes are dynamic. `root` marks the op that gave the kernel its name and shape.
-    `path` are the call ops that lead to the op in this site, outermost first.
+    `path` are the call ops that lead to the op in this site, outermost first; `other_paths` those of each further call
+    whose work is in this site, too: a function that is called twice in a row may become one kernel.
     """
 
     op: OpId
@@ -27,7 +31,13 @@ class Membership(Record, frozen=True):
     root: bool
     operations: Integer
     bytes: Integer
-    path: tuple[OpId, ...] = ()
+    path: CallPath = ()
+    other_paths: tuple[CallPath, ...] = ()
+
+    @property
+    def paths(self) -> tuple[CallPath, ...]:
+        """All the ways to the op in this site; each does the same work, as it is of the same function."""
+        return (self.path, *self.other_paths)
 
 
 class Site(Record, frozen=True):
@@ -41,7 +51,7 @@ class Site(Record, frozen=True):
     id: str
     ordinal: Count
     function: Text
-    path: tuple[OpId, ...]
+    path: CallPath
     kernel: str
     initializer: bool
     command_buffer: Integer
@@ -56,7 +66,8 @@ class Site(Record, frozen=True):
     @property
     def calls(self) -> tuple[OpId, ...]:
         """The call ops that lead to the site or to a member of it: ops of several calls may be in one kernel."""
-        return tuple(dict.fromkeys((*self.path, *(call for member in self.members for call in member.path))))
+        paths = [self.path, *(path for member in self.members for path in member.paths)]
+        return tuple(dict.fromkeys(call for path in paths for call in path))
 
 
 class Step(Record, frozen=True):

@@ -74,7 +74,10 @@ def _faults_of_site(site: Site, graph: TraceGraph) -> Iterator[str]:
     yield from _missing(site.id, "kernel", [site.kernel], graph.kernel_by_name)
     yield from _missing(site.id, "op", site.path, graph.op_by_id)
     for member in site.members:
-        yield from _missing(site.id, "op", (member.op, *member.path), graph.op_by_id)
+        yield from _missing(
+            site.id, "op", (member.op, *(call for path in member.paths for call in path)), graph.op_by_id
+        )
+        yield from _repeated(f"{site.id}: path to {member.op}", member.paths)
 
 
 def _faults_of_kernels(graph: TraceGraph) -> Iterator[str]:

@@ -13,13 +13,16 @@ from tracemap.graph.model import LIBRARY, ROWS_VERSION, ModuleInfo, SourceFile, 
 from tracemap.graph.ops import Op
 from tracemap.graph.program import CommandBuffer, Kernel, Schedule, Site, Transfer
 
-MAP_VERSION: Final = 4
+MAP_VERSION: Final = 5
 """Version of `map.json`.
 
-1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column.
+1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
+5: an op may be reached in several ways within a site.
 """
 
-READ_VERSIONS: Final = (ROWS_VERSION, MAP_VERSION)
+_ONE_WAY_VERSION: Final = 4
+
+READ_VERSIONS: Final = (ROWS_VERSION, _ONE_WAY_VERSION, MAP_VERSION)
 """The versions that are read."""
 
 
@@ -56,7 +59,7 @@ class TransferTable(Table):
 class StoredMap(Document, frozen=True, kw_only=True):
     """The content of a bundle's `map.json`: what a map has many of stands by column, all else by record."""
 
-    schema_version: Literal[4] = MAP_VERSION
+    schema_version: Literal[5] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]
@@ -69,6 +72,12 @@ class StoredMap(Document, frozen=True, kw_only=True):
     sources: tuple[SourceFile, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
     library: tuple[str, ...] = LIBRARY
+
+
+class _OneWayMap(StoredMap, frozen=True, kw_only=True):
+    """The same of version 4, in which memberships have no further paths."""
+
+    schema_version: Literal[4] = _ONE_WAY_VERSION  # type: ignore[assignment] # the stamp is all that differs
 
 
 def encode(graph: TraceGraph) -> bytes:
@@ -87,9 +96,11 @@ def decode(encoded: bytes) -> TraceGraph:
     try:
         stored = decode_document(encoded, StoredMap)
     except OtherVersion as error:
-        if error.version != ROWS_VERSION:
+        if error.version == ROWS_VERSION:
+            return decode_document(encoded, TraceGraph)
+        if error.version != _ONE_WAY_VERSION:
             raise
-        return decode_document(encoded, TraceGraph)
+        stored = decode_document(encoded, _OneWayMap)
     reader = Reader.of(encoded)
     rows = {name: reader.rows(kind.of, getattr(stored, name), f"$.{name}") for name, kind in _TABLES.items()}
     return view(TraceGraph, stored, schema_version=ROWS_VERSION, **rows)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
+from typing import Final
 
 from iree.compiler import ir
 
@@ -19,6 +20,13 @@ from tracemap.locations import CallSite, FileRange, Fused, Location, Name, parse
 
 _LETTERS = 8
 """Of the model's SHA-256."""
+
+
+Way = tuple[int, tuple[int, ...]]
+"""An operation, and the calls that led to it, outermost first; all as indices in pre-order."""
+
+_MOST_WAYS: Final = 1024
+"""To how many a call site may come whose two sides have several each, as each such site around it has more."""
 
 
 class Provenance(ABC):
@@ -33,8 +41,7 @@ class Provenance(ABC):
         self._calls = calls
         # By identity: parsers hand out one object per distinct location, and hashing a deep one takes longer than
         # walking it. The location is kept beside the answer so that its identity stays its own.
-        self._known: dict[int, tuple[Location, tuple[int, ...]]] = {}
-        self._callers: dict[int, tuple[Location, tuple[int, ...]]] = {}
+        self._known: dict[int, tuple[Location, tuple[Way, ...], tuple[int, ...]]] = {}
 
     @abstractmethod
     def named_by(self, location: Location) -> Sequence[int]:
@@ -42,55 +49,44 @@ class Provenance(ABC):
 
     def of(self, location: Location) -> tuple[int, ...]:
         """The operations that an operation itself came from (callee sides only), in order, each once."""
+        return self._told(location)[2]
+
+    def ways(self, location: Location) -> tuple[Way, ...]:
+        """The same operations with the calls that led to them, in order; one that several calls led to once for each.
+
+        What the compiler has made one of the work of several calls has their locations side by side.
+        """
+        return self._told(location)[1]
+
+    def _told(self, location: Location) -> tuple[Location, tuple[Way, ...], tuple[int, ...]]:
         known = self._known.get(id(location))
         if known is None:
-            found: list[int] = []
-            self._walk(location, found)
-            known = self._known[id(location)] = (location, tuple(dict.fromkeys(found)))
-        return known[1]
+            ways = tuple(self._ways(location))
+            known = self._known[id(location)] = (location, ways, tuple(dict.fromkeys([index for index, _ in ways])))
+        return known
 
-    def callers(self, location: Location) -> tuple[int, ...]:
-        """The operations on the caller sides, outermost call first, each once."""
-        known = self._callers.get(id(location))
-        if known is None:
-            found: list[int] = []
-            self._walk_callers(location, found)
-            known = self._callers[id(location)] = (location, tuple(dict.fromkeys(reversed(found))))
-        return known[1]
-
-    def _walk(self, location: Location, found: list[int]) -> None:
-        named = self.named_by(location)
-        if named:
-            found.extend(named)
-            return
+    def _ways(self, location: Location) -> Sequence[Way]:
+        if named := self.named_by(location):
+            return [(index, ()) for index in named]
         match location:
             case Name(child=within):
-                self._walk(within, found)
+                return self._ways(within)
             case CallSite(callee=callee, caller=caller):
-                before = len(found)
-                self._walk(callee, found)
-                if len(found) == before:
-                    replaced: list[int] = []
-                    self._walk(caller, replaced)
-                    found += (index for index in replaced if index not in self._calls)
+                return self._called(self._ways(callee), self._ways(caller))
             case Fused(locations=parts):
-                for part in parts:
-                    self._walk(part, found)
+                return _each_once(way for part in parts for way in self._ways(part))
+        return []
 
-    def _walk_callers(self, location: Location, found: list[int]) -> None:
-        """Innermost call first. The call stack of a location that names operations lies above the model."""
-        if self.named_by(location):
-            return
-        match location:
-            case Name(child=within):
-                self._walk_callers(within, found)
-            case CallSite(callee=callee, caller=caller):
-                self._walk_callers(callee, found)
-                self._walk(caller, found)
-                self._walk_callers(caller, found)
-            case Fused(locations=parts):
-                for part in parts:
-                    self._walk_callers(part, found)
+    def _called(self, callee: Sequence[Way], caller: Sequence[Way]) -> Sequence[Way]:
+        if not callee:
+            return [way for way in caller if way[0] not in self._calls]
+        around = [(*path, call) for call, path in caller if call in self._calls] or [path for _, path in caller] or [()]
+        most = max(1, _MOST_WAYS // len(callee))
+        return _each_once((index, (*outer, *path)) for index, path in callee for outer in around[:most])
+
+
+def _each_once(ways: Iterable[Way]) -> Sequence[Way]:
+    return list(dict.fromkeys(ways))
 
 
 class Tags(Provenance):

@@ -14,11 +14,11 @@ from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteR
 from tracemap.codec import Record
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId
-from tracemap.graph.program import Site
+from tracemap.graph.program import CallPath, Site
 from tracemap.graph.query import frames_of, scope_of, scope_text, stack_of, users_first
 from tracemap.measurements.model import UNKNOWN_PARTS
 from tracemap.reports.labels import or_dash
-from tracemap.units import Text, Unknown, format_share
+from tracemap.units import Text, Unknown, format_share, split_by_largest_remainder
 
 if TYPE_CHECKING:
     from tracemap.comparison.model import MetricDifference
@@ -88,6 +88,14 @@ def added(sums: Mapping[str, int], values: Mapping[str, int]) -> Mapping[str, in
     return {**sums, **{name: sums.get(name, 0) + value for name, value in values.items()}}
 
 
+def parts_of(costs: Mapping[str, int], count: int) -> Sequence[Mapping[str, int]]:
+    """Costs by metric name, split evenly over so many calls: whole numbers, which add up to them."""
+    if count == 1:
+        return (costs,)
+    split = {name: split_by_largest_remainder(cost, [1] * count) for name, cost in costs.items()}
+    return [{name: parts[place] for name, parts in split.items()} for place in range(count)]
+
+
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 """What sums begin with."""
 
@@ -95,7 +103,9 @@ NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 class Reached(Record, frozen=True):
     """An op in one of its sites or transfers: scope and frames joined across the calls that lead there.
 
-    `work` is the id of the site or transfer; `attributed` is the op's share of its cost, by metric name.
+    `work` is the id of the site or transfer; `attributed` is the op's share of its cost, by metric name. An op that
+    several calls lead to within one site is reached once for each, with an equal part of its share: calls of one
+    function do the same work.
     """
 
     op: Op
@@ -218,15 +228,19 @@ class CostedMap:
     @cached_property
     def reached(self) -> tuple[Reached, ...]:
         """Every op of every site and transfer, with the scope and frames that it has when reached there."""
-        paths = [(site.id, member.op, member.path) for site in self.graph.sites for member in site.members]
+        paths = [(site.id, member.op, member.paths) for site in self.graph.sites for member in site.members]
         # The map knows of no calls that lead to a transfer: the host program submits it by itself.
-        paths += [(transfer.id, op, ()) for transfer in self.graph.transfers for op in transfer.ops]
+        paths += [(transfer.id, op, ((),)) for transfer in self.graph.transfers for op in transfer.ops]
         shares = {
             (work, share.op): share.attributed for work, result in self.results.items() for share in result.shares
         }
-        return tuple(self._reach(work, op, path, shares.get((work, op), {})) for work, op, path in paths)
+        return tuple(
+            self._reach(work, op, path, part)
+            for work, op, several in paths
+            for path, part in zip(several, parts_of(shares.get((work, op), {}), len(several)), strict=True)
+        )
 
-    def _reach(self, work: str, op_id: OpId, path: tuple[OpId, ...], attributed: Mapping[str, int]) -> Reached:
+    def _reach(self, work: str, op_id: OpId, path: CallPath, attributed: Mapping[str, int]) -> Reached:
         graph, op = self.graph, self.graph.op_by_id[op_id]
         frames = users_first(graph, frames_of(graph, op, path))
         return Reached(op, work, scope_of(graph, op, path), frames, attributed)

@@ -97,7 +97,7 @@ class Shares:
         self._graph = graph
         names = [metric.name for metric in attribution.metrics]
         self.metric = DEFAULT_METRIC if DEFAULT_METRIC in names else names[0]
-        self._paths = {(site.id, member.op): member.path for site in graph.sites for member in site.members}
+        self._paths = {(site.id, member.op): member.paths for site in graph.sites for member in site.members}
         self._shares: Mapping[str, Sequence[MemberShare]] = {
             **{site.site: site.shares for site in attribution.sites},
             **{each.transfer: each.shares for each in attribution.transfers},
@@ -114,7 +114,7 @@ class Shares:
 
     def _scope(self, op: OpId, span: Span) -> str:
         at = [(place, op) for place in span.places]
-        paths = list(dict.fromkeys([self._paths[each] for each in at if each in self._paths]))
+        paths = list(dict.fromkeys(path for each in at for path in self._paths.get(each, ())))
         if len(paths) != 1:
             return scope_text(self._graph, self._graph.op_by_id[op])
         return "/".join(scope_of(self._graph, self._graph.op_by_id[op], paths[0]))

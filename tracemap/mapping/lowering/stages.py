@@ -99,5 +99,6 @@ class StageReader:
 
     def _inlined(self, root: StageOp) -> frozenset[OpId]:
         """The calls on the caller sides of locations: what they called stands in their place."""
-        callers = {index for operation in root.walk() for index in self._provenance.callers(operation.location)}
+        ways = (way for operation in root.walk() for way in self._provenance.ways(operation.location))
+        callers = {call for _, path in ways for call in path}
         return frozenset(OpId.of(index) for index in callers & self._facts.call_ops & self._followed)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from tracemap.graph.ops import Evidence, OpId
-from tracemap.graph.program import Membership, Site
+from tracemap.graph.ops import OpId
+from tracemap.graph.program import Site
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of
@@ -21,7 +21,7 @@ from tracemap.mapping.model.kinds import work_of
 from tracemap.mapping.model.raised import RAISED
 from tracemap.mapping.sites.cost import operations_of_source
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.paths import path_to
+from tracemap.mapping.sites.paths import absorbed_member
 from tracemap.units import UNKNOWN, Integer
 
 
@@ -103,8 +103,7 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: Mod
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        path = path_to(operation, site, facts)
-        added.append(Membership(OpId.of(operation.index), Evidence.ABSORBED, False, cost, 0, path))
+        added.append(absorbed_member(operation, site, facts, operations=cost, traffic=0, root=False))
     members = [structs.replace(member, operations=left) if member.root else member for member in site.members]
     return structs.replace(site, members=(*members, *added))
 

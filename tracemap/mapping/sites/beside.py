@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from tracemap.graph.ops import Evidence, OpId, in_order
-from tracemap.graph.program import Membership, Site, Step
+from tracemap.graph.ops import OpId, in_order
+from tracemap.graph.program import Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source import SourceOperation
@@ -20,7 +20,7 @@ from tracemap.ir.types import add, product
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.origins import Origin
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.paths import path_to
+from tracemap.mapping.sites.paths import absorbed_member, paths_to
 from tracemap.mapping.sites.products import MULTIPLIES
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
@@ -109,7 +109,7 @@ def _operands(operation: SourceOperation, site: Site, facts: ModelFacts) -> list
         maker = facts.origins.maker(origin)
         return maker is not None and maker.index in facts.dataflow.constant
 
-    origins = facts.origins.operands(operation, path_to(operation, site, facts))
+    origins = facts.origins.operands(operation, paths_to(operation, site, facts)[0])
     return [object() if is_constant(origin) else origin for origin in origins]
 
 
@@ -130,8 +130,8 @@ def _shared(site: Site, group: Group, facts: ModelFacts) -> Site:
         changed = (add(one, two) for one, two in zip(old, more, strict=True))
         kept.append(structs.replace(member, **dict(zip(("operations", "bytes"), changed, strict=True))))
     added = (
-        Membership(op, Evidence.ABSORBED, False, *cost, path_to(facts.operations[op.number], site, facts))
-        for op, cost in costs.items()
+        absorbed_member(facts.operations[op.number], site, facts, operations=work, traffic=moved, root=False)
+        for op, (work, moved) in costs.items()
     )
     return structs.replace(site, members=(*kept, *added))
 

@@ -63,9 +63,8 @@ def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[O
     that works does, a fill only where nothing else does, and the site's own location only where nothing in it does.
     """
     body = telling(region.body)
-    working = [op.location for op in _working(body, owners)]
     framing = [op.location for op in body if op.name != _FILL]
-    found = _named(working, owners)
+    found = _named([op.location for op in working(body, owners)], owners)
     if found:
         alone = _named(framing, owners)
         moved = {op for op, kind in alone.items() if kind is Evidence.LOCATED and op.number in moves}
@@ -83,8 +82,9 @@ def telling(body: Sequence[BodyOp]) -> list[BodyOp]:
     return sorted(told, key=lambda op: op.name == _FILL)
 
 
-def _working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
-    """The operations that do work."""
+def working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
+    """Of a body the operations that do work."""
+    body = telling(body)
     untold = {op.parent for op in body if _is_work(op) and not owners.of(op.location)}
     holding = {op.parent for op in body if _is_work(op)}
     return [
@@ -96,8 +96,8 @@ def _working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
 
 def only_moves_elements(body: Sequence[BodyOp]) -> bool:
     """Whether all that a body does is to write what it reads to other places."""
-    working = [op for op in body if op.name not in _SILENT and _is_work(op)]
-    return bool(working) and all(op.parent < 0 and op.name in _MOVING for op in working)
+    work = [op for op in body if op.name not in _SILENT and _is_work(op)]
+    return bool(work) and all(op.parent < 0 and op.name in _MOVING for op in work)
 
 
 def _is_work(op: BodyOp) -> bool:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracemap.graph.ops import Evidence, OpId
-from tracemap.graph.program import Membership
+from tracemap.graph.program import CallPath, Membership
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
-from tracemap.locations import Location
 from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.sites.cost import CostModel
-from tracemap.mapping.sites.evidence import find_evidence, telling
+from tracemap.mapping.sites.evidence import find_evidence, telling, working
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.rotated import rotated
 from tracemap.units import UNKNOWN, Integer
@@ -28,18 +27,19 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
     evidence = find_evidence(region, owners, facts.moves)
     if not evidence:
         return ()
-    paths = _paths([*(op.location for op in telling(body)), region.location], owners)
+    paths = _paths(region, owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
     folded = _folded_conversions(body, owners, facts.conversions, evidence)
     untold = {**folded, **rotated(body, owners, facts)}
     for index, op in untold.items():
         evidence.setdefault(op, Evidence.ABSORBED)
-        paths.setdefault(op, owners.path(body[body[index].parent].location))
+        paths.setdefault(op, [owners.path(body[body[index].parent].location)])
     costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, untold), folded)
     root = root_by_location or _costliest(evidence, costs)
     return tuple(
-        Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), paths[op])
+        Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), path, tuple(others))
         for op, kind in evidence.items()
+        for path, *others in [paths[op]]
     )
 
 
@@ -76,14 +76,21 @@ def _converted(
     return next((each for each in made if each is not None and each.op not in evidence), None)
 
 
-def _paths(locations: Sequence[Location], owners: Owners) -> dict[OpId, tuple[OpId, ...]]:
-    """The calls that lead to each op, as the first location that names it tells."""
-    found: dict[OpId, tuple[OpId, ...]] = {}
-    for location in locations:
-        for op in owners.of(location):
-            if op not in found:
-                found[op] = owners.path(location)
-    return found
+def _paths(region: DispatchRegion, owners: Owners) -> dict[OpId, list[CallPath]]:
+    """The calls that lead to each op, one way or several, as those locations tell that say the most.
+
+    These are what works for the op, all of it. What only frames work may be named by a call whose work is elsewhere, so
+    of an op that has nothing else there is but the first way.
+    """
+    found: dict[OpId, dict[CallPath, None]] = {}
+    for op in working(region.body, owners):
+        for owner, path in owners.ways(op.location):
+            found.setdefault(owner, {})[path] = None
+    paths = {owner: list(several) for owner, several in found.items()}
+    for location in [*(op.location for op in telling(region.body)), region.location]:
+        for owner, path in owners.ways(location):
+            paths.setdefault(owner, [path])
+    return paths
 
 
 class _BodyOwners:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence, Set
 
 from msgspec import structs
 
-from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
@@ -23,7 +22,7 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import only_renames
 from tracemap.mapping.sites.cost import LOAD, STORE
 from tracemap.mapping.sites.evidence import only_moves_elements
-from tracemap.mapping.sites.paths import path_to
+from tracemap.mapping.sites.paths import absorbed_member
 from tracemap.units import UNKNOWN, Integer
 
 _MOST_STEPS = 32
@@ -102,5 +101,4 @@ def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> M
     traffic: Integer = 0
     for member in site.members:
         operations, traffic = add(operations, member.operations), add(traffic, member.bytes)
-    path = path_to(operation, site, facts)
-    return Membership(OpId.of(operation.index), Evidence.ABSORBED, True, operations, traffic, path)
+    return absorbed_member(operation, site, facts, operations=operations, traffic=traffic, root=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.graph.ops import OpId
+from tracemap.graph.program import CallPath
 from tracemap.ir.source import SourceOperation
 from tracemap.locations import Location
 from tracemap.mapping.model.facts import ModelFacts
@@ -41,7 +42,15 @@ class Owners:
             known = self._known[id(location)] = (location, tuple(found))
         return known[1]
 
-    def path(self, location: Location) -> tuple[OpId, ...]:
-        """The ids of the call ops that led to what stands at a location, outermost first."""
-        indices = self.provenance.callers(location)
-        return tuple(self.call_of_index[index] for index in indices if index in self.call_of_index)
+    def ways(self, location: Location) -> Iterator[tuple[OpId, CallPath]]:
+        """The same ids with the calls that led to each op: one that several calls led to once for each."""
+        for index, callers in self.provenance.ways(location):
+            if index in self.op_of_index:
+                yield self.op_of_index[index], self._calls(callers)
+
+    def path(self, location: Location) -> CallPath:
+        """The ids of the call ops that led to what stands at a location, to the first of several, outermost first."""
+        return next((self._calls(callers) for _, callers in self.provenance.ways(location)), ())
+
+    def _calls(self, callers: Sequence[int]) -> CallPath:
+        return tuple([self.call_of_index[index] for index in callers if index in self.call_of_index])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from tracemap.graph.ops import Evidence, OpId
-from tracemap.graph.program import Membership, Site
+from tracemap.graph.program import Site
 from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import computes
@@ -51,7 +51,8 @@ def add_replaced(
             return found
 
         parts = [*facts.dataflow.behind(last.op.number, is_part, _MOST)]
-        more = (Membership(OpId.of(part), Evidence.ABSORBED, False, UNKNOWN, UNKNOWN, last.path) for part in parts)
+        plain = structs.replace(last, evidence=Evidence.ABSORBED, root=False, operations=UNKNOWN, bytes=UNKNOWN)
+        more = (structs.replace(plain, op=OpId.of(part)) for part in parts)
         return structs.replace(site, members=(last, *more))
 
     return [added(site, body) for site, body in zip(sites, bodies, strict=True)]

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from msgspec import structs
 
-from tracemap.graph.ops import Evidence, OpId, in_order
-from tracemap.graph.program import Site, Step
+from tracemap.graph.ops import OpId, in_order
+from tracemap.graph.program import Membership, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_call
 from tracemap.mapping.model.words import word_of_name
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.paths import path_to
+from tracemap.mapping.sites.paths import absorbed_member
 
 StandIns = Mapping[OpId, OpId]
 """Ops whose locations stand in for others, at a site, and the ops that they stand in for."""
@@ -131,13 +131,12 @@ def _can_have_lost_its_place(index: int, facts: ModelFacts) -> bool:
 
 
 def _replaced(site: Site, stand_ins: StandIns, facts: ModelFacts) -> Site:
-    def path(op: OpId) -> tuple[OpId, ...]:
-        return path_to(facts.operations[op.number], site, facts)
+    def replaced(member: Membership) -> Membership:
+        if member.op not in stand_ins:
+            return member
+        operation = facts.operations[stand_ins[member.op].number]
+        return absorbed_member(
+            operation, site, facts, operations=member.operations, traffic=member.bytes, root=member.root
+        )
 
-    members = tuple(
-        structs.replace(member, op=stand_ins[member.op], evidence=Evidence.ABSORBED, path=path(stand_ins[member.op]))
-        if member.op in stand_ins
-        else member
-        for member in site.members
-    )
-    return structs.replace(site, members=members)
+    return structs.replace(site, members=tuple(map(replaced, site.members)))

@@ -16,6 +16,7 @@ from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.query import frames_of, scope_of, users_own
 from tracemap.inert import without_controls
 from tracemap.options.export import Callers
+from tracemap.reports.costed import parts_of
 from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
 
 NANOSECONDS = "ns"
@@ -166,9 +167,10 @@ class _Maker:
         kernel = without_controls(site.kernel)
         # A site without members has no shares: what it cost is residual.
         for member, share in zip(site.members if result.shares else (), result.shares, strict=True):
-            place, around = self._places(member.op, member.path, site.function)
-            op, amounts = self.graph.op_by_id[member.op], self._amounts(share.attributed)
-            yield Charge(place, around, op, site.id, kernel, _count(result.calls), amounts)
+            op = self.graph.op_by_id[member.op]
+            for path, part in zip(member.paths, parts_of(share.attributed, len(member.paths)), strict=True):
+                place, around = self._places(member.op, path, site.function)
+                yield Charge(place, around, op, site.id, kernel, _count(result.calls), self._amounts(part))
 
     def _amounts(self, costs: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(costs[name] for name in self.metrics)

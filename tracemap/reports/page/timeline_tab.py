@@ -119,7 +119,8 @@ class _Items:
     def coloured(self, families: Mapping[OpId, Family]) -> tuple[tuple[str, ...], tuple[TimelineItem, ...]]:
         """The scopes that get a colour, and the items with theirs."""
         roots = {key: self._root(key) for key in self.numbers}
-        of_root = {(each.work, each.op.id): each.scope for each in self.costed.reached}
+        # Of an op that several calls lead to within one site the first is shown.
+        of_root = {(each.work, each.op.id): each.scope for each in reversed(self.costed.reached)}
         scopes = {key: of_root.get(root, ()) for key, root in roots.items()}
         times: Counter[Scope] = Counter()
         for key, scope in scopes.items():
