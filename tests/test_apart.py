@@ -8,13 +8,16 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from iree.compiler import ir
 
 from tests.test_cli_errors import refused
 from tests.test_from_dumps import by_hand  # noqa: F401 (a fixture)
 from tracemap.errors import ModelInvalid
 from tracemap.ir.apart import check_parses_apart
+from tracemap.ir.parsing import MlirParser
 
 
 def children() -> set[str]:
@@ -58,6 +61,19 @@ def test_what_becomes_of_a_parse(parse: Callable[[], object], message: str, capf
 
 def test_a_parse_that_ends_well_is_not_seen() -> None:
     check_parses_apart(lambda: None, 10.0)
+
+
+def test_what_does_not_parse_is_parsed_elsewhere_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parse that fails may spoil the heap of its process (a `linalg.generic` with a fault behind its region does)."""
+    here, parse = os.getpid(), ir.Module.parse
+
+    def parsed(*given: object) -> object:
+        assert os.getpid() != here
+        return parse(*given)
+
+    monkeypatch.setattr("tracemap.ir.parsing.ir.Module", SimpleNamespace(parse=parsed))
+    with pytest.raises(ModelInvalid, match="redefinition of block"):
+        MlirParser().parse("func.func @f() { \ncf.br ^bb1\n^bb1:\ncf.br ^bb1\n^bb1:\nreturn }")
 
 
 def test_a_dump_on_which_the_parser_crashes_is_refused(by_hand: Path, tmp_path: Path) -> None:  # noqa: F811

@@ -1,10 +1,12 @@
 """Whether the parser survives a text: tried in a process of its own.
 
-The parsers and verifiers of IREE's dialects are written for what IREE prints. On some texts that were edited or cut
-they read what is not theirs: the count region of `flow.dispatch.workgroups`, for one, compares its results with as many
-types as it should have (`zip_equal`, compiler/src/iree/compiler/Dialect/Flow/IR/FlowOps.cpp). That crashes, spoils the
-heap, or never ends, and no exception tells of it. So a text from somebody else is parsed in a forked process first, and
-here only where it was parsed well there.
+Parsers and verifiers are written for texts that are right. On some that were edited or cut they use what is not theirs:
+the count region of `flow.dispatch.workgroups`, for one, compares its results with as many types as it should have
+(`zip_equal`, compiler/src/iree/compiler/Dialect/Flow/IR/FlowOps.cpp); where the text of a `linalg.generic` fails behind
+its region, that is freed before what around it still points there (`GenericOp::parse`,
+mlir/lib/Dialect/Linalg/IR/LinalgOps.cpp). That crashes, or spoils the heap, so that something else crashes later, or
+never ends, and no exception tells of it. So a text from somebody else is parsed in a forked process first, and here
+only where it was parsed well there.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ def check_parses_apart(parse: Callable[[], object], most_s: float) -> None:
 
 def _forked() -> int:
     with warnings.catch_warnings():
-        # Python 3.12 warns of a fork beside threads: those of MLIR's contexts are idle, and the child makes its own.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Python 3.12 and JAX warn of a fork beside threads: the child uses nothing that these may hold. Those of MLIR's
+        # contexts are idle, and it makes its own.
+        warnings.simplefilter("ignore")
         return os.fork()
 
 

@@ -89,7 +89,7 @@ class MlirParser:
         Args:
             text: of a module.
             printed: whether it is what the compiler, or this program, made of a model that was parsed here before. What
-                is not, and has operations of IREE's own, is parsed in a process apart first.
+                is not is parsed in a process apart first.
 
         Raises:
             ModelInvalid: it does not parse; the message is the parser's first, with line and column. Or it is nested so
@@ -99,7 +99,7 @@ class MlirParser:
         fault_of = printed_fault if printed else nesting_fault
         if not data.startswith(BYTECODE_MAGIC) and (fault := fault_of(data)):
             raise ModelInvalid(fault)
-        if not printed and _OF_IREE.search(data):
+        if not printed:
             _check_apart(data)
         try:
             if data.startswith(BYTECODE_MAGIC):
@@ -147,10 +147,6 @@ _LARGE_STACK = 1 << 29
 """Bytes of addresses; of memory it takes what is used."""
 
 
-_OF_IREE = re.compile(rb"\b(?:flow|stream|hal|vm|vmvx|iree_(?!linalg_ext)\w+)[.\0]")
-"""Names of operations and types that IREE has for itself, in text and in bytecode. Verifiers of what frontends write
-are used to texts that people change: these are MLIR's dialects, StableHLO's, torch's, and `util` and `iree_linalg_ext`.
-"""
 _MOST_S, _MOST_S_PER_BYTE = 8.0, 4e-6
 """Forty times what the parser takes, as other programs may keep it waiting."""
 _PARSED_APART: set[bytes] = set()
@@ -252,7 +248,7 @@ def walk(operation: Operation) -> Iterator[Operation]:
 def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Location]:
     """Where all operations stand in a text of theirs, in pre-order; none where the text shows other operations."""
     try:
-        printed = list(walk(parser.parse(text).operation))
+        printed = list(walk(parser.parse(text, printed=True).operation))
     except ModelInvalid:
         return []
     same = [operation.name for operation in printed] == [operation.name for operation in walk(root)]
