@@ -59,6 +59,49 @@ def test_what_becomes_of_a_parse(parse: Callable[[], object], message: str, capf
     assert children() <= before  # none is left, not even unwaited for
 
 
+def test_a_parse_may_not_go_on_for_longer_than_its_parent() -> None:
+    reading, writing = os.pipe()
+
+    def spin() -> None:
+        os.write(writing, b"%d" % os.getpid())
+        while True:
+            pass
+
+    parent = os.fork()
+    if parent == 0:
+        check_parses_apart(spin, 1.0)
+        os._exit(0)
+    child = int(os.read(reading, 20))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    until = time.monotonic() + 60
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_signals_are_answered_by_whoever_asks_for_the_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes during the fork is the parent's, and only its own handler is called."""
+    seen: list[tuple[int, int]] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append((os.getpid(), number)))
+    fork = os.fork
+
+    def forked() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        pid = fork()
+        if pid == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return pid
+
+    monkeypatch.setattr("os.fork", forked)
+    try:
+        with pytest.raises(ModelInvalid, match="SIGTERM"):
+            check_parses_apart(lambda: None, 10.0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [(os.getpid(), signal.SIGTERM)]
+
+
 def test_a_parse_that_ends_well_is_not_seen() -> None:
     check_parses_apart(lambda: None, 10.0)
 

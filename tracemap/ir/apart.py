@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import math
 import os
+import resource
 import select
 import signal
 import warnings
@@ -24,6 +26,7 @@ from typing import Final, NoReturn
 from tracemap.errors import ModelInvalid
 
 _WELL: Final = b"+"
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def check_parses_apart(parse: Callable[[], object], most_s: float) -> None:
@@ -37,21 +40,31 @@ def check_parses_apart(parse: Callable[[], object], most_s: float) -> None:
         ModelInvalid: the text does not parse, with the parser's message; or the parser crashes, or does not end.
     """
     reading, writing = os.pipe()
-    pid = _forked()
-    if pid == 0:
-        _parse_and_exit(parse, writing)
-    os.close(writing)
+    pid, before = 0, signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
+        try:
+            pid = _forked()
+            if pid == 0:
+                _parse_and_exit(parse, writing, most_s)
+        finally:
+            os.close(writing)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         told = _told(reading, most_s)
     finally:
         os.close(reading)
-        os.kill(pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
-        _, status = os.waitpid(pid, 0)
+        status = _ended(pid) if pid else 0
     if told != _WELL:
         raise ModelInvalid(told.decode(errors="replace") or _without_a_word(status))
 
 
+def _ended(pid: int) -> int:
+    """The status of a child, which may be at work."""
+    os.kill(pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+    return os.waitpid(pid, 0)[1]
+
+
 def _forked() -> int:
+    """Fork with the signals held that this process answers in its own way: the child is not to do so."""
     with warnings.catch_warnings():
         # Python 3.12 and JAX warn of a fork beside threads: the child uses nothing that these may hold. Those of MLIR's
         # contexts are idle, and it makes its own.
@@ -59,14 +72,16 @@ def _forked() -> int:
         return os.fork()
 
 
-def _parse_and_exit(parse: Callable[[], object], writing: int) -> NoReturn:
+def _parse_and_exit(parse: Callable[[], object], writing: int, most_s: float) -> NoReturn:
     """The child: nothing of it but what it writes is to be seen, whichever way it ends."""
     told = b""
     try:
         gc.disable()  # what it would free are contexts of the parent, which wait for their threads
         faulthandler.disable()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        _limit_cpu_time(math.ceil(most_s))
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
@@ -78,6 +93,13 @@ def _parse_and_exit(parse: Callable[[], object], writing: int) -> NoReturn:
         with suppress(OSError):
             _write_all(writing, told)
         os._exit(not told)
+
+
+def _limit_cpu_time(most_s: int) -> None:
+    """Whoever is to end a parse that does not end may itself be ended before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if soft == resource.RLIM_INFINITY or most_s < soft:
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, hard))
 
 
 def _write_all(file: int, data: bytes) -> None:
