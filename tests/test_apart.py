@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +119,19 @@ def test_what_does_not_parse_is_parsed_elsewhere_only(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tracemap.ir.parsing.ir.Module", SimpleNamespace(parse=parsed))
     with pytest.raises(ModelInvalid, match="redefinition of block"):
         MlirParser().parse("func.func @f() { \ncf.br ^bb1\n^bb1:\ncf.br ^bb1\n^bb1:\nreturn }")
+
+
+def test_no_thread_of_the_parser_can_wait_for_the_lock_of_this_one() -> None:
+    """A diagnostic of such a thread takes Python's lock: whoever holds it and waits for the thread waits for ever."""
+    functions = "".join(f"func.func @f{number}() {{ return }}" for number in range(50))
+    program = f"""
+from pathlib import Path
+from tracemap.ir.parsing import MlirParser
+MlirParser().parse({functions!r})
+print(*(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "llvm-worker" not in done.stdout
 
 
 def test_a_dump_on_which_the_parser_crashes_is_refused(by_hand: Path, tmp_path: Path) -> None:  # noqa: F811

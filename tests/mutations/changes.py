@@ -308,3 +308,16 @@ def changed_words(data: bytes, dice: random.Random) -> bytes:
 
 
 _PART = re.compile(rb"\w+|\s+|.", re.DOTALL)
+
+
+def changed_names(data: bytes, dice: random.Random) -> bytes:
+    """Changes to a program that may well leave it one: values, operations, functions and numbers in place of others."""
+    for _ in range(dice.choice((1, 1, 2, 4))):
+        found = list(dice.choice(_NAMES).finditer(data))
+        if found:
+            place, other = dice.choice(found), dice.choice(found)
+            data = data[: place.start()] + other[0] + data[place.end() :]
+    return data
+
+
+_NAMES = tuple(map(re.compile, (rb"%\w+", rb"%\w+", rb"\b[a-z_]\w*\.[\w.]+", rb"@\w+", rb"\b\d+", rb"\b[a-z]+\d+\b")))

@@ -35,6 +35,16 @@ FLAGS = "model.flags"
 EXPECTED = "expected.npy"
 KEPT = "kept/kept.tracemap"
 SOURCE = "model.mlir"
+SOURCES = {
+    "model-stablehlo.mlir": SAMPLES / "models" / "jax_mlp.mlir",
+    "model-torch.mlir": SAMPLES / "models" / "torch_mlp.mlir",
+    "model-onnx.mlir": SAMPLES / "models" / "onnx_mlp_named.mlir",
+    "model-loops.mlir": ROOT / "tests" / "programs" / "loops.mlir",
+    "model-arms.mlir": ROOT / "tests" / "programs" / "arms.mlir",
+    "model-calls.mlir": ROOT / "tests" / "programs" / "calls.mlir",
+    "model-iree.mlir": ROOT / "tests" / "programs" / "own" / "model.mlir",
+}
+"""Models of other dialects, of IREE's own as well."""
 DUMPS = "dumps"
 LOCATIONS = "locations.txt"
 SPECS = "inputs.txt"
@@ -154,6 +164,8 @@ def _make_flags(folder: Path) -> None:
 def _make_dumps(folder: Path) -> None:
     """The phases of a plain compilation, as others hand them on."""
     shutil.copy(_MODEL, folder / SOURCE)
+    for name, source in SOURCES.items():
+        shutil.copy(source, folder / name)
     dumped = ("--mlir-print-debuginfo", f"--dump-compilation-phases-to={folder / DUMPS}")
     command = [str(find_tool("iree-compile")), str(_MODEL), *PLAIN_FLAGS, *dumped, "-o", str(folder / "dumped.vmfb")]
     support.run(command)

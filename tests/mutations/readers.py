@@ -236,14 +236,20 @@ def _read_counts(folder: Path, dice: random.Random) -> None:
     read_callgrind(path, dice.choice((objects, objects & {sorted(objects)[0]} if objects else objects)))
 
 
-def _read_model(folder: Path, _dice: random.Random) -> None:
+def _read_model(name: str, folder: Path, _dice: random.Random) -> None:
+    """A model, and what is found out about it before anything is compiled."""
     from tracemap.ir.parsing import MlirParser
     from tracemap.ir.reading import describe, parse_model
+    from tracemap.mapping.model.facts import ModelFacts
     from tracemap.session.models import read_model
 
-    data, _ = read_model(str(folder / inputs.SOURCE))
+    data, _ = read_model(str(folder / name))
     parser = MlirParser()
-    describe(parser, parse_model(parser, data))
+    facts = ModelFacts(describe(parser, parse_model(parser, data)))
+    facts.work_out()
+    for op in facts.ops:
+        facts.origins.operands(op, ())
+        facts.softmaxes.parts(op.index, ())
 
 
 def _read_dumps(folder: Path, _dice: random.Random) -> None:
@@ -444,7 +450,12 @@ READERS: dict[str, Reader] = {
             Reader(name.removesuffix(".txt"), ((name, changed_lines), (name, changed_words)), partial(_read_run, name))
             for name in inputs.SAMPLES_OF_PERF
         ),
-        Reader("model", ((inputs.SOURCE, changed_lines), (inputs.SOURCE, changed_bytes)), _read_model),
+        *(
+            Reader(
+                name.removesuffix(".mlir"), ((name, changed_lines), (name, changed_bytes)), partial(_read_model, name)
+            )
+            for name in (inputs.SOURCE, *inputs.SOURCES)
+        ),
         Reader("dumps", ((f"{inputs.DUMPS}/*.mlir", changed_lines), ("dumped.vmfb", changed_bytes)), _read_dumps),
         Reader("store", ((f"{inputs.STORE}/**/*.parquet", changed_table),), _read_store),
         Reader(

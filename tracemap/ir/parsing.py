@@ -79,6 +79,9 @@ class MlirParser:
         _do_without_dialect_modules()
         self.context = ir.Context()
         self.context.allow_unregistered_dialects = True
+        # A diagnostic of a thread of MLIR's waits for Python's lock, whose holder may be waiting for that thread; forks
+        # have no threads; and a model of which nearly all is one function is read as fast without.
+        self.context.enable_multithreading(False)
         self._locations: dict[Any, Location] = {}
         self._texts: dict[Any, str] = {}
         self.cut_locations = 0
@@ -156,15 +159,8 @@ _PARSED_APART: set[bytes] = set()
 def _check_apart(data: bytes) -> None:
     digest = hashlib.sha256(data).digest()
     if digest not in _PARSED_APART:
-        check_parses_apart(lambda: _parse_by_one_thread(data), _MOST_S + _MOST_S_PER_BYTE * len(data))
+        check_parses_apart(lambda: MlirParser().parse(data, printed=True), _MOST_S + _MOST_S_PER_BYTE * len(data))
         _PARSED_APART.add(digest)
-
-
-def _parse_by_one_thread(data: bytes) -> None:
-    """All contexts of a process share threads, which a fork of it does not have."""
-    parser = MlirParser()
-    parser.context.enable_multithreading(False)
-    parser.parse(data, printed=True)
 
 
 def _of_bytecode(data: bytes, context: ir.Context) -> Module:
