@@ -311,13 +311,37 @@ _PART = re.compile(rb"\w+|\s+|.", re.DOTALL)
 
 
 def changed_names(data: bytes, dice: random.Random) -> bytes:
-    """Changes to a program that may well leave it one: values, operations, functions and numbers in place of others."""
+    """Changes to a program that may well leave it one: names and numbers in place of others, operations done again."""
     for _ in range(dice.choice((1, 1, 2, 4))):
-        found = list(dice.choice(_NAMES).finditer(data))
-        if found:
-            place, other = dice.choice(found), dice.choice(found)
-            data = data[: place.start()] + other[0] + data[place.end() :]
+        data = dice.choice((_renamed, _done_again, _done_again))(data, dice)
     return data
 
 
-_NAMES = tuple(map(re.compile, (rb"%\w+", rb"%\w+", rb"\b[a-z_]\w*\.[\w.]+", rb"@\w+", rb"\b\d+", rb"\b[a-z]+\d+\b")))
+def _renamed(data: bytes, dice: random.Random) -> bytes:
+    """A value, an operation, a function or a number in place of another."""
+    found = list(dice.choice(_NAMES).finditer(data))
+    if not found:
+        return data
+    place, other = dice.choice(found), dice.choice(found)
+    return data[: place.start()] + other[0] + data[place.end() :]
+
+
+_NAMES = tuple(map(re.compile, (rb"%\w+", rb"\b[a-z_]\w*\.[\w.]+", rb"@\w+", rb"\b\d+", rb"\b[a-z]+\d+\b")))
+
+
+def _done_again(data: bytes, dice: random.Random) -> bytes:
+    """An operation of one line done again, whose result may be used in place of the first one's further down."""
+    found = list(_OPERATION.finditer(data))
+    if not found:
+        return data
+    line = dice.choice(found)
+    name = b"%%again%d" % dice.randrange(10**6)
+    again, rest = line[0].replace(line[1], name, 1), data[line.end() :]
+    uses = list(re.finditer(re.escape(line[1]) + rb"\b", rest))
+    if uses and dice.random() < 0.7:
+        use = dice.choice(uses)
+        rest = rest[: use.start()] + name + rest[use.end() :]
+    return data[: line.end()] + b"\n" + again + rest
+
+
+_OPERATION = re.compile(rb"^ *(%\w+) = [^\n]*[^{\n]$", re.MULTILINE)

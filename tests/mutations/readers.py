@@ -23,6 +23,7 @@ from tests.mutations.changes import (
     changed_json,
     changed_json_lines,
     changed_lines,
+    changed_names,
     changed_words,
 )
 from tests.mutations.parquet import changed_parquet_header, changed_table
@@ -452,7 +453,9 @@ READERS: dict[str, Reader] = {
         ),
         *(
             Reader(
-                name.removesuffix(".mlir"), ((name, changed_lines), (name, changed_bytes)), partial(_read_model, name)
+                name.removesuffix(".mlir"),
+                ((name, changed_names), (name, changed_names), (name, changed_lines), (name, changed_bytes)),
+                partial(_read_model, name),
             )
             for name in (inputs.SOURCE, *inputs.SOURCES)
         ),
