@@ -5,7 +5,7 @@
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 CORPUS ?= samples
-PYTEST_FLAGS ?= -n 2
+PYTEST_FLAGS ?= -n 2 --durations=30 --durations-min=5
 SEEDS ?= 200
 REPRODUCERS ?= tests/programs/reproducers
 MUTATIONS ?= 10000
