@@ -21,7 +21,7 @@ from tracemap.measurements.circumstances import DeviceTime
 from tracemap.measurements.model import BY_STOPS, ElapsedParts, Invocation
 from tracemap.reports.advice import advice, devices_compared
 from tracemap.reports.basis import elapsed_said
-from tracemap.reports.costed import EQUAL_MEMBERS
+from tracemap.reports.costed import ASSUMED_SIZES
 from tracemap.units import UNKNOWN, format_ns
 
 SYNC, TASK = DeviceTime("local-sync", 100_000, 99_000, 101_000, 20, 1), DeviceTime("local-task", 900_000, 1, 2, 20, 1)
@@ -197,5 +197,5 @@ def test_what_is_said_of_a_site_is_said_where_it_was_called(tmp_path: Path) -> N
             cwd=tmp_path,
         )  # fmt: skip
         said[function] = check_cli("attribute", f"{function}.csv", cwd=tmp_path)
-    assert EQUAL_MEMBERS not in " ".join(said["same"].split())
-    assert EQUAL_MEMBERS in " ".join(said["dynamic"].split())
+    assert ASSUMED_SIZES not in " ".join(said["same"].split())
+    assert ASSUMED_SIZES in " ".join(said["dynamic"].split())

@@ -195,10 +195,12 @@ class PlaceResult:
 class SiteResult(PlaceResult):
     """A site, its cost split over the members by the rule.
 
-    `equal_members`: the members' costs were not computable, so the split over members is even.
+    `assumed_sizes`: the members' costs depend on sizes that the program does not know before, and were estimated as if
+    each were 128; `equal_members`: they were not computable, so the split over members is even.
     """
 
     site: str
+    assumed_sizes: bool
     equal_members: bool
     nobody: Mapping[str, int] = field(default_factory=dict)
     """What is of no member, by metric: code in the kernel that is of no op."""

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import assert_never
 
-from tracemap.graph.program import Membership, Site
+from tracemap.graph.program import Site
 from tracemap.measurements.model import Peaks
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
@@ -22,13 +22,15 @@ _Z = 1.959963984540054
 class Weights:
     """The weights of a site's members, in member order, and of nobody after them.
 
-    `seen`: how much was measured that they rest on; `sampled`: that is subject to chance; `equal`: there was nothing to
-    go by, so those of all members are the same.
+    `seen`: how much was measured that they rest on; `sampled`: that is subject to chance; `assumed`: they are those of
+    sizes that the program does not know before; `equal`: there was nothing to go by, so those of all members are the
+    same.
     """
 
     values: tuple[int, ...]
     seen: int = 0
     sampled: bool = False
+    assumed: bool = False
     equal: bool = False
 
     def split(self, total: int) -> list[int]:
@@ -87,22 +89,25 @@ def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:
             assert_never(rule)
 
 
-def _of(members: Sequence[int], *, equal: bool = False) -> Weights:
+def _of(members: Sequence[int], *, assumed: bool = False, equal: bool = False) -> Weights:
     """Rules leave nothing to nobody."""
-    return Weights((*members, 0), equal=equal)
+    return Weights((*members, 0), assumed=assumed, equal=equal)
 
 
 def _roofline(site: Site, peaks: Peaks) -> Weights:
     """Roofline times (Williams, Waterman, Patterson 2009), all multiplied by both peaks to stay whole numbers."""
-    times = [_roofline_time(member, peaks) for member in site.members]
-    known = [time for time in times if time is not UNKNOWN]
-    if len(known) == len(times) and any(known):
-        return _of(known)
+    known = [_roofline_time(member.operations, member.bytes, peaks) for member in site.members]
+    assumed = [_roofline_time(member.assumed_operations, member.assumed_bytes, peaks) for member in site.members]
     # A sole member has all of its site, whatever it costs.
-    return _of([1] * len(times), equal=len(times) > 1)
+    several = len(site.members) > 1
+    for times in (known, assumed):
+        told = [time for time in times if time is not UNKNOWN]
+        if len(told) == len(times) and any(told):
+            return _of(told, assumed=several and times is assumed)
+    return _of([1] * len(site.members), equal=several)
 
 
-def _roofline_time(member: Membership, peaks: Peaks) -> Integer:
-    if member.operations is UNKNOWN or member.bytes is UNKNOWN:
+def _roofline_time(operations: Integer, traffic: Integer, peaks: Peaks) -> Integer:
+    if operations is UNKNOWN or traffic is UNKNOWN:
         return UNKNOWN
-    return max(member.operations * peaks.bytes_per_second, member.bytes * peaks.operations_per_second)
+    return max(operations * peaks.bytes_per_second, traffic * peaks.operations_per_second)

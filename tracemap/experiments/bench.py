@@ -32,7 +32,7 @@ from tracemap.units import UNKNOWN, Integer, Unknown, format_bytes
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
-    from tracemap.ir.dispatches import Extent
+    from tracemap.ir.numbers import Extent
     from tracemap.measurements.model import Peaks
     from tracemap.options.bench import BenchOptions
 

@@ -21,7 +21,9 @@ class Membership(Record, frozen=True):
     """An op that does work in a site, and what that work is estimated to be.
 
     `operations` counts scalar arithmetic operations, `bytes` the site's memory traffic that is this op's;
-    both are `UNKNOWN` where shapes are dynamic. `root` marks the op that gave the kernel its name and shape.
+    both are `UNKNOWN` where shapes are dynamic. `assumed_operations` and `assumed_bytes` are then what they would be if
+    each size that the program does not know before were 128, or `UNKNOWN` as well: they tell how the members of a site
+    compare. `root` marks the op that gave the kernel its name and shape.
     `path` are the call ops that lead to the op in this site, outermost first; `other_paths` those of each further call
     whose work is in this site, too: a function that is called twice in a row may become one kernel.
     """
@@ -33,6 +35,8 @@ class Membership(Record, frozen=True):
     bytes: Integer
     path: CallPath = ()
     other_paths: tuple[CallPath, ...] = ()
+    assumed_operations: Integer = UNKNOWN
+    assumed_bytes: Integer = UNKNOWN
 
     @property
     def paths(self) -> tuple[CallPath, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -67,10 +67,17 @@ def read_body(
     return tuple(reader.found)
 
 
+def has_open_sizes(body: Sequence[BodyOp]) -> bool:
+    """Whether a size of anything in a body is not known before."""
+    shapes = (shape for op in body for shape in (*op.results, *(operand.shape for operand in op.operands)))
+    return any(UNKNOWN in shape.extents for shape in shapes)
+
+
 class _BodyReader:
     def __init__(self, parser: MlirParser, shape: Callable[[Value], Shape] | None) -> None:
         self._parser = parser
-        self._shape = shape or (lambda value: shape_of(parser.text_of(value.type)))
+        self._told = shape is not None
+        self._shape = shape or self._typed
         self._index_of: dict[Operation, int] = {}
         self.found: list[BodyOp] = []
 
@@ -85,7 +92,7 @@ class _BodyReader:
         operands = tuple([self._operand(operand) for operand in operation.operands])
         results = tuple(map(self._shape, operation.results))
         name = operation.name
-        loops, positions = _loops(self._parser, operation, name, [operand.shape for operand in operands])
+        loops, positions = _loops(self._parser, operation, name, self._telling(operation, operands))
         self.found.append(
             BodyOp(
                 index=index,
@@ -104,6 +111,14 @@ class _BodyReader:
         )
         for region in operation.regions:
             self.read_region(region, index)
+
+    def _typed(self, value: Value) -> Shape:
+        return shape_of(self._parser.text_of(value.type))
+
+    def _telling(self, operation: Operation, operands: Sequence[BodyOperand]) -> list[Sequence[Shape]]:
+        """The shapes of operands that tell how long loops are, what types say before what was told beside them."""
+        shapes = [operand.shape for operand in operands]
+        return [[*map(self._typed, operation.operands)], shapes] if self._told else [shapes]
 
     def _operand(self, operand: Value) -> BodyOperand:
         shape = self._shape(operand)
@@ -177,14 +192,18 @@ NO_DIMENSION = -1
 
 
 def _loops(
-    parser: MlirParser, operation: Operation, name: str, shapes: list[Shape]
+    parser: MlirParser, operation: Operation, name: str, told: Sequence[Sequence[Shape]]
 ) -> tuple[tuple[Integer, ...], tuple[tuple[int, ...], ...]]:
-    """The extents of a linalg op's loops, from its indexing maps and operand shapes, and the maps; nothing without."""
+    """The extents of a linalg op's loops, from its indexing maps and operand shapes, and the maps; nothing without.
+
+    `told`: the shapes of all operands, once or more often; the first that knows an extent tells it.
+    """
     maps = _indexing_maps(parser, operation) if name.startswith("linalg.") else None
     if maps is None:
         return (), ()
     extents: dict[int, Integer] = {}
-    for dimensions, shape in zip(maps[1], shapes, strict=False):
+    pairs = (pair for shapes in told for pair in zip(maps[1], shapes, strict=False))
+    for dimensions, shape in pairs:
         for dimension, extent in zip(dimensions, shape.extents, strict=False):
             # A loop that one operand leaves open may be given by another's static shape.
             if dimension != NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:

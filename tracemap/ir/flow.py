@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tracemap.ir.bodies import BodyOp, read_body
+from tracemap.ir.assumed import AssumedShapes
+from tracemap.ir.bodies import BodyOp, has_open_sizes, read_body
 from tracemap.ir.host import CALL, INITIALIZER, called_by_initializers, callee_of, callees, is_public, walk_hosts
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, symbol_path
 from tracemap.locations import Location
@@ -20,6 +21,7 @@ from tracemap.locations import Location
 class DispatchRegion:
     """A call site with its body, in the dispatch-creation phase. `function` is empty in initializers.
 
+    `assumed`: the body again with sizes that are not known before taken as `ASSUMED_SIZE`, where there are any;
     `added`: the compiler made it in a later phase, for one of the ops that its location names; `brought`: it calls a
     kernel that the model itself brings, and has no body of its own.
     """
@@ -27,6 +29,7 @@ class DispatchRegion:
     function: str
     location: Location
     body: tuple[BodyOp, ...]
+    assumed: tuple[BodyOp, ...] = ()
     added: bool = False
     brought: bool = False
 
@@ -102,7 +105,10 @@ def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[Dispatch
     for function, operation in walk_hosts(module):
         if operation.name in _DISPATCHES:
             body, brought = read_body(parser, operation), operation.name == "flow.dispatch"
-            found.append(DispatchRegion(function, parser.location(operation), body, brought=brought))
+            assumed = (
+                read_body(parser, operation, AssumedShapes(parser, operation).shape) if has_open_sizes(body) else ()
+            )
+            found.append(DispatchRegion(function, parser.location(operation), body, assumed, brought=brought))
     return tuple(found)
 
 

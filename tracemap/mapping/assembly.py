@@ -30,6 +30,7 @@ from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.sites.absorbed import add_absorbed, works_of_raised
+from tracemap.mapping.sites.amounts import with_amounts_apart
 from tracemap.mapping.sites.beside import Group, add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
@@ -183,7 +184,8 @@ class Assembly:
         meant = replace_stand_ins(sites, stand_ins, self._facts)
         found = add_absorbed(give_to_moves(meant, bodies, self._facts), bodies, self._workers, self._facts)
         beside = groups_beside(found, bodies, self._workers, self._facts)
-        return add_beside(found, beside, self._facts), beside, stand_ins
+        sites = [with_amounts_apart(site) for site in add_beside(found, beside, self._facts)]
+        return tuple(sites), beside, stand_ins
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""

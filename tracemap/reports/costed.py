@@ -27,7 +27,8 @@ DEFAULT_METRIC = "cpu_ns"
 """The metric shown first where a run has it: summed over workers, so it adds up."""
 
 SPLIT_EVENLY = "the run's events name only the kernel, which has several sites: this is the site's even share"
-EQUAL_MEMBERS = "the members' work is not computable (dynamic shapes): the cost is split evenly over them"
+ASSUMED_SIZES = "the members' work depends on sizes not known before: the cost is split as if each of these were 128"
+EQUAL_MEMBERS = "the members' work is not computable: the cost is split evenly over them"
 AT_LOAD = "runs once, at load: not measured"
 NO_MEMBERS = "the compiler made this work up: no op of the model is a member"
 
@@ -77,6 +78,8 @@ def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
         yield NO_MEMBERS
     if result and result.split_evenly:
         yield SPLIT_EVENLY
+    if result and result.assumed_sizes:
+        yield ASSUMED_SIZES
     if result and result.equal_members:
         yield EQUAL_MEMBERS
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tracemap.capture.sizes import Sizes
     from tracemap.graph.bundle import Bundle
-    from tracemap.ir.dispatches import Extent
+    from tracemap.ir.numbers import Extent
 
 _MADE_UP = 64
 _ASYNCHRONOUS = "$async"

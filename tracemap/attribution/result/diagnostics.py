@@ -30,10 +30,7 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     yield from _of_clocks(scan)
     yield from _of_targets(scan)
     yield from _of_untimed(graph, scan)
-    equal = sum(site.equal_members and _was_called(site) for site in sites)
-    if equal:
-        text = f"the costs of the members of {plural(equal, 'site')} are unknown (dynamic shapes): split evenly"
-        yield Diagnostic("equal-members", text)
+    yield from _of_amounts(sites)
     yield from _of_values(graph, scan)
     yield from _of_steps(by)
     if by.rule is Rule.MEASURED:
@@ -47,6 +44,18 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     yield from _of_rows(scan)
     if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
+
+
+def _of_amounts(sites: Sequence[SiteResult]) -> Iterator[Diagnostic]:
+    """Sites of which it is not known what their members cost."""
+    assumed = sum(site.assumed_sizes and _was_called(site) for site in sites)
+    if assumed:
+        text = f"the costs of the members of {plural(assumed, 'site')} depend on sizes that the program does not know "
+        yield Diagnostic("assumed-sizes", f"{text}before: split as if each of these were 128")
+    equal = sum(site.equal_members and _was_called(site) for site in sites)
+    if equal:
+        text = f"the costs of the members of {plural(equal, 'site')} are unknown: split evenly"
+        yield Diagnostic("equal-members", text)
 
 
 def _of_rows(scan: Scan) -> Iterator[Diagnostic]:

@@ -94,6 +94,7 @@ def _site(site: Site, by: Splitting) -> SiteResult:
         tiles=total.tiles if total.calls else UNKNOWN,
         imbalance_percent=_imbalance(total, by.workers),
         slowest=by.totals.slowest(site.id),
+        assumed_sizes=split.assumed_sizes,
         equal_members=split.equal_members,
         nobody=split.nobody,
     )
@@ -105,10 +106,11 @@ class _Split:
 
     shares: tuple[MemberShare, ...]
     nobody: Mapping[str, int]
+    assumed_sizes: bool
     equal_members: bool
 
 
-_NOT_SPLIT: Final = _Split((), {}, equal_members=False)
+_NOT_SPLIT: Final = _Split((), {}, assumed_sizes=False, equal_members=False)
 
 
 def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split:
@@ -119,7 +121,7 @@ def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split
     of_ops = weights_by_name(tuple((name, own[name].deciding) for name in metrics))
     sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].sampled}
     shares = _shares([member.op for member in site.members], parts, of_ops, sampled)
-    return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.equal)
+    return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.assumed, basis.equal)
 
 
 def _weights_of(metric: str, site: Site, basis: Weights, by: Splitting) -> Weights:

@@ -19,6 +19,7 @@ from tracemap.ir.types import product, shape_of
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import work_of
 from tracemap.mapping.model.raised import RAISED
+from tracemap.mapping.sites.amounts import elements, is_assumed
 from tracemap.mapping.sites.cost import operations_of_source
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.paths import absorbed_member
@@ -98,7 +99,7 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: Mod
     left = root.operations
     added = []
     for operation in operations:
-        estimate = _estimate(operation, facts)
+        estimate = _estimate(operation, facts, assumed=is_assumed(site))
         cost: Integer = UNKNOWN
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
@@ -108,15 +109,16 @@ def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: Mod
     return structs.replace(site, members=(*members, *added))
 
 
-def _estimate(operation: SourceOperation, facts: ModelFacts) -> Integer:
+def _estimate(operation: SourceOperation, facts: ModelFacts, *, assumed: bool) -> Integer:
     """Operations of an op as written: per element of its result, or of its first operand where that has more of them.
 
-    A reduction does its work for each element that it reads.
+    A reduction does its work for each element that it reads. `assumed`: sizes that are not known before are.
     """
-    shapes = [shape_of(result).elements for result in operation.results[:1]]
+    count = elements if assumed else product
+    shapes = [count(shape_of(result).extents) for result in operation.results[:1]]
     if not shapes:
         return 0
-    read = [shape_of(facts.model.type_of(operand)).elements for operand in operation.operands[:1]]
+    read = [count(shape_of(facts.model.type_of(operand)).extents) for operand in operation.operands[:1]]
     sizes = [size for size in (*shapes, *read) if size is not UNKNOWN]
     most = max(sizes) if len(sizes) == len(shapes) + len(read) else UNKNOWN
     return product((most, operations_of_source(operation.name)))

@@ -130,6 +130,11 @@ class CostModel:
         self.bytes: dict[str, Integer] = {}
         self._add_up()
 
+    @property
+    def are_open(self) -> bool:
+        """Whether an amount is unknown, as a size is."""
+        return UNKNOWN in self.operations.values() or UNKNOWN in self.bytes.values()
+
     def _add_up(self) -> None:
         for op in self._body:
             if op.name == LOAD:

@@ -14,6 +14,7 @@ from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
 from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.sites.amounts import assumed
 from tracemap.mapping.sites.cost import CostModel
 from tracemap.mapping.sites.evidence import find_evidence, telling, working
 from tracemap.mapping.sites.owners import Owners
@@ -34,13 +35,17 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
     for index, op in untold.items():
         evidence.setdefault(op, Evidence.ABSORBED)
         paths.setdefault(op, [owners.path(body[body[index].parent].location)])
-    costs = CostModel(body, _BodyOwners(body, owners, evidence, root_by_location, untold), folded)
+    whose = _BodyOwners(body, owners, evidence, root_by_location, untold)
+    costs = CostModel(body, whose, folded)
+    if is_assumed := costs.are_open and bool(region.assumed):
+        costs = CostModel(region.assumed, lambda op: whose(body[op.index]), folded)
     root = root_by_location or _costliest(evidence, costs)
-    return tuple(
+    found = (
         Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), path, tuple(others))
         for op, kind in evidence.items()
         for path, *others in [paths[op]]
     )
+    return tuple(map(assumed, found) if is_assumed else found)
 
 
 def _folded_conversions(

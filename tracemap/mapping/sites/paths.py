@@ -6,6 +6,7 @@ from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import CallPath, Membership, Site
 from tracemap.ir.source import SourceOperation
 from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.sites.amounts import assumed, is_assumed
 from tracemap.units import Integer
 
 
@@ -14,7 +15,8 @@ def absorbed_member(
 ) -> Membership:
     """A member of a site that no location names, with what it is estimated to cost there."""
     path, *others = paths_to(operation, site, facts)
-    return Membership(OpId.of(operation.index), Evidence.ABSORBED, root, operations, traffic, path, tuple(others))
+    member = Membership(OpId.of(operation.index), Evidence.ABSORBED, root, operations, traffic, path, tuple(others))
+    return assumed(member) if is_assumed(site) else member
 
 
 def paths_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple[CallPath, ...]:

@@ -14,6 +14,7 @@ from tracemap.options.attribute import AttributeOptions, Rule
 from tracemap.reports.advice import advice, devices_compared
 from tracemap.reports.basis import counted_in, elapsed_said, invocations_said
 from tracemap.reports.costed import (
+    ASSUMED_SIZES,
     AT_LOAD,
     EQUAL_MEMBERS,
     SPLIT_EVENLY,
@@ -185,6 +186,7 @@ def _print_remarks(to: Console, costed: CostedMap) -> None:
     of_sites = (
         (AT_LOAD, list(costed.unmeasured_sites)),
         (SPLIT_EVENLY, [result.site for result in results if result.split_evenly]),
+        (ASSUMED_SIZES, [result.site for result in results if result.assumed_sizes and result.calls]),
         (EQUAL_MEMBERS, [result.site for result in results if result.equal_members and result.calls]),
     )
     for remark, sites in of_sites:
