@@ -136,3 +136,35 @@ def test_a_cost_is_split_as_that_of_the_program_with_sizes(tmp_path: Path) -> No
     assert len(parts["open"]) > 1
     for op, part in parts["open"].items():
         assert part == pytest.approx(parts["static"][op], rel=0.02)
+
+
+SHIFTED = """
+func.func @f(%x: tensor<?x64xf32>, %s: index) -> tensor<?x64xf32> {
+  %c0 = arith.constant 0 : index
+  %d = tensor.dim %x, %c0 : tensor<?x64xf32>
+  %a = arith.shli %d, %s : index
+  %b = arith.shli %a, %a : index
+  %c = arith.shli %b, %a : index
+  %z = arith.subi %d, %d : index
+  %n = arith.subi %z, %d : index
+  %q = arith.addi %c, %z : index
+  %m = arith.muli %n, %q : index
+  %e = tensor.empty(%m) : tensor<?x64xf32>
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>],
+      iterator_types = ["parallel", "parallel"]} ins(%x : tensor<?x64xf32>) outs(%e : tensor<?x64xf32>) {
+  ^bb0(%p: f32, %o: f32):
+    %t = math.exp %p : f32
+    linalg.yield %t : f32
+  } -> tensor<?x64xf32>
+  return %r : tensor<?x64xf32>
+}
+"""
+
+
+def test_sizes_that_no_tensor_has_take_no_memory(tmp_path: Path) -> None:
+    """Shifted by what was shifted before, a number would have more digits than there is room for."""
+    (site,) = built_as(SHIFTED, tmp_path / "shifted").sites
+    (member,) = site.members
+    assert member.operations is UNKNOWN
+    assert isinstance(member.assumed_operations, int)

@@ -29,6 +29,9 @@ def _unsigned(value: int, bits: int) -> int:
     return value & ((1 << bits) - 1)
 
 
+_WIDEST = 64
+"""Bits of a number: what is shifted farther is 0, and would take all memory."""
+
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "arith.addi": lambda a, b: a + b,
     "arith.subi": lambda a, b: a - b,
@@ -44,13 +47,13 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
     "arith.minsi": min,
     "arith.maxui": max,
     "arith.maxsi": max,
-    "arith.shli": lambda a, b: a << b,
-    "arith.shrui": lambda a, b: a >> b,
-    "arith.shrsi": lambda a, b: a >> b,
+    "arith.shli": lambda a, b: a << b if 0 <= b < _WIDEST else 0,
+    "arith.shrui": lambda a, b: a >> b if 0 <= b < _WIDEST else 0,
+    "arith.shrsi": lambda a, b: a >> b if 0 <= b < _WIDEST else 0,
     "arith.andi": lambda a, b: a & b,
     "arith.ori": lambda a, b: a | b,
     "arith.xori": lambda a, b: a ^ b,
-    "util.align": lambda a, b: -(-a // b) * b,
+    "util.align": lambda a, b: -(-a // b) * b if b else a,
 }
 """On numbers that are not negative, which sizes are; a result is cut to the width of its type."""
 _SAME = {"arith.index_cast", "arith.index_castui", "arith.extui", "arith.extsi", "arith.trunci", "util.assume.int"}
