@@ -178,6 +178,16 @@ def test_other_separators(separator: str, tmp_path: Path) -> None:
     assert rows_of(path)[0][list(COLUMNS).index("cpu_ns")] == 3
 
 
+@pytest.mark.parametrize("row_end", ["\r\n", "\n", "\r"])
+@pytest.mark.parametrize("within", ["\r\n", "\n", "\r", "\n\n"])
+def test_names_of_several_lines(row_end: str, within: str, tmp_path: Path) -> None:
+    """Spreadsheets end rows by two characters and lines within a cell by one: no row was found, and none missed."""
+    rows = (f'kernel,"cache{within}misses"', "k,5", "l,7")
+    path = table(tmp_path, "".join(row + row_end for row in rows))
+    assert [row[-1] for row in rows_of(path)] == [5, 7]
+    assert [metric.name for metric in read_run(path).metrics] == [f"cache{within}misses"]
+
+
 def test_a_forked_child_reads_runs_as_its_parent_did(tmp_path: Path) -> None:
     """A database has threads, which a child does not get."""
     path = tmp_path / "run.parquet"

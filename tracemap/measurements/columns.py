@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -181,7 +182,27 @@ def csv_sql(path: Path, types: Sequence[str]) -> str:
     """The table function that reads a CSV, with columns c0, c1 … of these SQL types."""
     listed = ", ".join(f"c{index}: '{kind}'" for index, kind in enumerate(types))
     form = f"auto_detect=false, header=true, delim={literal(delimiter(path))}, quote='\"', escape='\"'"
-    return table_of("read_csv", path, f"{form}, columns={{{listed}}}")
+    return table_of("read_csv", path, f"{form}{_ends_of_rows(path)}, columns={{{listed}}}")
+
+
+_ENDS: Final = {"\r\n": r"\r\n", "\n": r"\n", "\r": r"\r"}
+"""What ends rows, as DuckDB is told it."""
+
+
+def _ends_of_rows(path: Path) -> str:
+    """The option that says what ends rows, where names in the head have several lines, as spreadsheets allow.
+
+    DuckDB goes by the first line end of all. Where a name has another one than rows have, it would find no row.
+    """
+    with csv_rows(path) as rows:
+        next(rows, None)
+        lines = rows.line_num
+    if lines < 2:
+        return ""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        last = next(itertools.islice(file, lines - 1, None))
+    found = next((told for end, told in _ENDS.items() if last.endswith(end)), "")
+    return found and f", new_line='{found}'"
 
 
 def _csv_type(column: FileColumn) -> str:
