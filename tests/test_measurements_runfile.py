@@ -213,6 +213,26 @@ def test_a_bare_parquet_is_read_whatever_its_unit_of_time(tmp_path: Path, durati
     assert (row["kernel"], row["duration_ns"], row["m"]) == ("k", 2_500_000, 7)
 
 
+@pytest.mark.parametrize(
+    ("duration", "nanoseconds"),
+    [
+        ("3::TINYINT AS duration_s", 3_000_000_000),
+        ("3000::SMALLINT AS duration_ms", 3_000_000_000),
+        ("3000000::INTEGER AS duration_us", 3_000_000_000),
+        ("3::INTEGER AS cpu_s", 3_000_000_000),
+        ("123456.789::FLOAT AS duration_us", 123_456_789),
+        ("123456.789::DECIMAL(38, 9) AS duration_us", 123_456_789),
+    ],
+)
+def test_times_in_small_types_of_parquet(duration: str, nanoseconds: int, tmp_path: Path) -> None:
+    """Nanoseconds are not reckoned in the file's own type, which holds few seconds of them, or few digits."""
+    path = tmp_path / "foreign.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT 'k' AS name, {duration}) TO '{path}'")
+    row = dict(zip(COLUMNS, rows_of(path)[0], strict=True))
+    assert nanoseconds in (row["duration_ns"], row["cpu_ns"])
+
+
 @pytest.mark.parametrize("text", ["", "kernel,duration_ns\n", "kernel,duration_ns"])
 def test_an_empty_foreign_table(text: str, tmp_path: Path) -> None:
     with pytest.raises(RunEmpty, match=r"run\.csv"):

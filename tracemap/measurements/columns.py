@@ -223,7 +223,10 @@ _TEXT = (
 """The inverse of `inert.inert_cell`."""
 _OR_DEFAULT = "coalesce(CAST({cell} AS {type}), {default})"
 _TIME = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST({cell} AS BIGINT) END"
-_TIME_IN_UNITS = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST(round({cell} * {factor}) AS BIGINT) END"
+_TIME_IN_UNITS = (
+    "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST(round(CAST({cell} AS DOUBLE) * {factor}) AS BIGINT) END"
+)
+"""Small types of a file, as whole seconds in 32 bits, do not hold nanoseconds."""
 _FINITE = "CASE WHEN NOT isfinite({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS DOUBLE) END"
 _WHOLE = "CASE WHEN {cell} <> trunc({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS BIGINT) END"
 
