@@ -272,6 +272,8 @@ def test_columns_that_are_missing_or_doubled(text: str, needed: str, there: str,
         ('kernel,m\n"two\nlines",1\nk,2x\nk,3\n', "line 4, column m", "'2x' is not a number"),
         ("kernel,m\nk,1.5\nk,inf\nk,2\n", "line 3, column m", "'inf' is not a number"),
         ("kernel,m\n" + "k,1\n" * 1500 + "k,1.5\n", "line 1502, column m", "'1.5' is not a whole number"),
+        ("kernel,m\nk,1\nk,1\nk,9223372036854775808\n", "line 4, column m", "'9223372036854775808' is too large"),
+        ("kernel,m\nk,1\nk,1\nk,nan\n", "line 4, column m", "'nan' is not a number"),
         ("kernel,m,warmup\nk,1,perhaps\n", "line 2, column warmup", "'perhaps' is neither true nor false"),
         ("kernel,duration_ns\nk,99999999999999999999\n", "line 2, column duration_ns", "too large"),
         ("kernel,duration_ns,cpu_ns\nk,1,2\nk,1\n", "line 3", "2 cells, but the header names 3 columns"),
@@ -289,6 +291,14 @@ def test_bad_cells_are_named(text: str, where: str, said: str, tmp_path: Path) -
 def test_a_column_with_fractions_keeps_them(tmp_path: Path) -> None:
     path = table(tmp_path, 'kernel,m\n"two\nlines",1\nk,2\nk,1.5\n' + "k,3\n" * 2000)
     assert [row[-1] for row in rows_of(path)[:4]] == [1.0, 2.0, 1.5, 3.0]
+
+
+def test_whole_numbers_of_a_csv_are_exact(tmp_path: Path) -> None:
+    """Beyond 2^53 double precision has even numbers only; Parquet has all."""
+    cells = ["9007199254740993", "-9007199254740995", "9223372036854775807", "2.0", "1e3", " 7", "+5", ""]
+    path = table(tmp_path, "kernel,m\n" + "".join(f"k,{cell}\n" for cell in cells))
+    expected = [9007199254740993, -9007199254740995, 9223372036854775807, 2, 1000, 7, 5, None]
+    assert [row[-1] for row in rows_of(path)] == expected
 
 
 def test_a_column_whose_first_values_come_late_is_a_metric(tmp_path: Path) -> None:

@@ -185,10 +185,6 @@ def csv_sql(path: Path, types: Sequence[str]) -> str:
     return table_of("read_csv", path, f"{form}{_ends_of_rows(path)}, columns={{{listed}}}")
 
 
-_ENDS: Final = {"\r\n": r"\r\n", "\n": r"\n", "\r": r"\r"}
-"""What ends rows, as DuckDB is told it."""
-
-
 def _ends_of_rows(path: Path) -> str:
     """The option that says what ends rows, where names in the head have several lines, as spreadsheets allow.
 
@@ -201,14 +197,15 @@ def _ends_of_rows(path: Path) -> str:
         return ""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         last = next(itertools.islice(file, lines - 1, None))
-    found = next((told for end, told in _ENDS.items() if last.endswith(end)), "")
-    return found and f", new_line='{found}'"
+    found = next((end for end in ("\r\n", "\n", "\r") if last.endswith(end)), "")
+    return found and f", new_line={found!a}"  # with backslashes, as DuckDB wants it
 
 
 def _csv_type(column: FileColumn) -> str:
-    """The type that a CSV's cells are read as. DuckDB rounds `1.5` read as BIGINT without a word, hence DOUBLE."""
-    may_be_fraction = column.factor > 1 or column.means not in COLUMNS
-    return "DOUBLE" if may_be_fraction else column.type
+    """The type that a CSV's cells are read as. DuckDB rounds `1.5` read as BIGINT without a word, hence texts."""
+    if column.factor == 1 and column.means in COLUMNS:
+        return column.type
+    return "DOUBLE" if column.factor > 1 or column.type == "DOUBLE" else "VARCHAR"
 
 
 _DEFAULTS: Final = {"kind": "'dispatch'", "warmup": "false"}
@@ -228,7 +225,12 @@ _TIME_IN_UNITS = (
 )
 """Small types of a file, as whole seconds in 32 bits, do not hold nanoseconds."""
 _FINITE = "CASE WHEN NOT isfinite({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS DOUBLE) END"
-_WHOLE = "CASE WHEN {cell} <> trunc({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS BIGINT) END"
+_WHOLE = (
+    "CASE WHEN regexp_full_match({cell}, '[+-]?[0-9]+') THEN CAST({cell} AS BIGINT) "
+    "WHEN CAST({cell} AS DOUBLE) <> trunc(CAST({cell} AS DOUBLE)) THEN error('not a number to count with') "
+    "ELSE CAST(CAST({cell} AS DOUBLE) AS BIGINT) END"
+)
+"""Of a text. Whole numbers in double precision are exact up to 2^53 alone; what is written as `2.0` or `1e9` is one."""
 
 
 def _cell(column: FileColumn, file_format: str) -> str:
