@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -20,6 +21,8 @@ from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_
 from tests.tables import printed_table
 from tracemap.codec import pretty
 from tracemap.graph.bundle import load
+from tracemap.measurements.columns import events_sql
+from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import rows_of
 from tracemap.options.store import StoreAddOptions, StoreSitesOptions
 from tracemap.session.store_add import store_add
@@ -126,6 +129,24 @@ def test_samples_are_added_up_where_runs_have_them(bundle: Path, store: Path, ru
     (result,) = attributed(bundle, runs[-1:])
     assert costs_of(group, "samples") == truth_of([result], "samples")
     assert "leave out --calls" in failed("store", "query", "--store", store, "--metric", "samples", "--calls").stderr
+
+
+def test_a_run_in_which_nothing_was_counted_has_the_metric_all_the_same(
+    bundle: Path, runs: list[Path], tmp_path: Path
+) -> None:
+    """Nights without a page fault were left out of the mean, and a store of such nights did not have the metric."""
+    paths = [tmp_path / "some.parquet", tmp_path / "none.parquet"]
+    for path, faults in zip(paths, (10, 0), strict=True):
+        run = read_run(runs[0])
+        events = f"SELECT *, CAST(CASE kind WHEN 'dispatch' THEN {faults} END AS BIGINT) AS faults"
+        with duckdb.connect() as connection:
+            write_run(run.header, connection.sql(f"{events} FROM ({events_sql(run)})"), path, force=False)
+    for store, own in ((tmp_path / "both", paths), (tmp_path / "silent", paths[1:])):
+        add(bundle, store, *own)
+        for words in ((), ("--calls",)):
+            (group,) = query(store, "--metric", "faults", *words)["groups"]
+            assert group["metrics"][0]["invocations"] == 20 * len(own)
+    assert query(tmp_path / "silent")["groups"][0]["metrics"][0]["name"] == "cpu_ns"
 
 
 def test_the_same_run_is_there_once(bundle: Path, store: Path, runs: list[Path], tmp_path: Path) -> None:

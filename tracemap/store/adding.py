@@ -210,10 +210,15 @@ def _aside(number: int, joined: Joined) -> Iterator[Row]:
 
 
 def _costs(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
-    """What ops have of places, then what is of none: at a place, or by its reason alone."""
+    """What ops have of places, then what is of none: at a place, or by its reason alone.
+
+    A metric that came to nothing has a row that says so: who adds up many runs must know which of them measured it.
+    """
     at_places: Counter[tuple[str, str]] = Counter()
+    silent = {metric.name for metric in joined.result.metrics}
     for metric, place, position, op, reason, amount in _at_places(graph, joined):
         yield number, metric, place, position, op, reason, amount
+        silent.discard(metric)
         if reason is not None:
             at_places[reason, metric] += amount
     for residual in joined.result.residual:
@@ -221,6 +226,9 @@ def _costs(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
         for metric, whole in residual.metrics.items():
             if amount := whole - at_places[reason, metric]:
                 yield number, metric, reason, 0, None, reason, amount
+                silent.discard(metric)
+    nothing = ResidualReason.UNMATCHED.value
+    yield from ((number, metric, nothing, 0, None, nothing, 0) for metric in sorted(silent))
 
 
 def _at_places(graph: TraceGraph, joined: Joined) -> Iterator[Row]:

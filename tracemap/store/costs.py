@@ -104,7 +104,8 @@ WHERE {table}.metric IN ({metrics})
 GROUP BY chosen.grouping, {table}.metric, keyed.op_key, {table}.reason
 """
 _METRICS: Final = """
-SELECT DISTINCT kept_costs.metric FROM kept_costs ORDER BY kept_costs.metric
+SELECT kept_costs.metric, max(abs(kept_costs.amount)) AS most FROM kept_costs
+GROUP BY kept_costs.metric ORDER BY kept_costs.metric
 """
 _OF_RUNS: Final = """
 SELECT DISTINCT chosen.grouping, chosen.number, costs.metric FROM kept_costs AS costs
@@ -172,15 +173,15 @@ def _keep(engine: Engine, name: str, query: str) -> None:
 
 
 def _wanted(engine: Engine, question: Question) -> list[str]:
-    """The metrics that are asked for; without a word the first of the times that runs have."""
-    there = [str(metric) for (metric,) in engine.rows(_METRICS)]
+    """The metrics that are asked for; without a word the first of the times that took any."""
+    there = {str(metric): int(most) for metric, most in engine.rows(_METRICS)}
     for metric in question.metrics:
         if metric not in there:
             raise UsageInvalid(f"--metric {metric}: no run has it; the metrics of these runs are: {', '.join(there)}")
     if question.metrics:
         return list(dict.fromkeys(question.metrics))
-    times: list[str] = [metric for metric in _PREFERRED if metric in there]
-    return times[:1] or there[:1]
+    times: list[str] = [metric for metric in _PREFERRED if there.get(metric)]
+    return times[:1] or list(there)[:1]
 
 
 def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str:

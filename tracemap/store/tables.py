@@ -112,7 +112,8 @@ of `recorded_ns`, which the recording machine's clock told, `added_ns` is by the
 profiler's own work, `disturbance_ns` what calls took beyond their fences, of CPU time; `header` is the run's header as
 JSON.
 targets: the n-th of the `places` that events of a target may be of; a target that is no place of the map has none, and
-its `place` is the reason. aside: what of a target's sum is no work of a place. costs: what is of no op has a reason.
+its `place` is the reason. aside: what of a target's sum is no work of a place. costs: what is of no op has a reason;
+a metric of which there was nothing has a row of 0.
 ops: `key` is the same for what `diff` matches in maps of one model; `how` it was matched.
 """
 
