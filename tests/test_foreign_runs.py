@@ -23,6 +23,7 @@ from tests.tables import printed_table
 from tracemap.machine.images import read_images
 from tracemap.machine.symbols import addresses_at
 from tracemap.toolchain import find_tool
+from tracemap.units import UNKNOWN
 
 FOREIGN = ROOT / "tests" / "programs" / "foreign"
 
@@ -216,6 +217,9 @@ def test_a_benchmark_tells_its_machine(built: Built, tmp_path: Path) -> None:
     assert header.machine.recorded_ns == int(told) * 10**9
     assert (header.function, header.iterations) == ("mlp", 2)
     assert header.tools == (f"Google Benchmark {report['context']['library_version']}",)
+    report["context"]["date"] = "9999-12-31T00:00:00+00:00"  # of a clock that is out of its mind
+    (tmp_path / "benchmark.json").write_text(json.dumps(report), encoding="utf-8")
+    assert open_run(tmp_path / "benchmark.json", tmp_path).header.machine.recorded_ns is UNKNOWN
 
 
 def test_benchmarks_without_dispatches_are_refused(built: Built, tmp_path: Path) -> None:

@@ -360,6 +360,8 @@ def test_a_run_that_is_there_is_named_by_the_model_that_it_has(bundle: Path, sto
         (("--tag", "main"), "is no tag"),
         (("--tag", "a=1", "--tag", "a=2"), "say it once"),
         (("--recorded", "yesterday"), "is no time"),
+        (("--recorded", "1969-12-31T23:59:59Z"), "before 1970 or behind 2262"),
+        (("--recorded", "2300-01-01"), "before 1970 or behind 2262"),
         (("--host", "other"), "tells it itself"),
     ],
 )
@@ -368,6 +370,23 @@ def test_what_is_said_wrongly_is_refused(
 ) -> None:
     assert why in failed("store", "add", runs[0], "--map", bundle, "--store", tmp_path / "s", *words).stderr
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "date"),
+    [
+        ("2026-11-20T23:59:59.7Z", "2026-11-20"),
+        ("2026-11-20T23:59:59.7-02:00", "2026-11-21"),
+        ("2026-11-20T00:30:00+01:00", "2026-11-19"),
+        ("2026-11-20", "2026-11-20"),
+    ],
+)
+def test_a_run_is_of_the_day_on_which_it_was_recorded(said: str, date: str, bundle: Path, tmp_path: Path) -> None:
+    """As UTC has it, to the last fraction of its last second."""
+    kernel = load(bundle).graph.kernels[0].name
+    (tmp_path / "bare.csv").write_text(f"kernel,cpu_ns\n{kernel},5\n")
+    store_add([tmp_path / "bare.csv"], load(bundle), StoreAddOptions(store=tmp_path / "s", recorded=said))
+    assert [row["date"] for row in read_headers(store_at(tmp_path / "s"), skip_bad=False).rows] == [date]
 
 
 def test_clocks_that_are_ahead_are_counted(bundle: Path, runs: list[Path], tmp_path: Path) -> None:

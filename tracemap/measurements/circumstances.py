@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 import msgspec
 
 from tracemap.codec import Count, Record
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
 
 
 class Machine(Record, frozen=True):
@@ -21,6 +22,19 @@ class Machine(Record, frozen=True):
 
 
 UNKNOWN_MACHINE: Final = Machine(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def recorded_at(told: datetime) -> Integer:
+    """Nanoseconds since 1970 of a time that tells its zone; unknown before that, and where 64 bits do not hold them.
+
+    >>> recorded_at(datetime(1970, 1, 1, 0, 0, 1, 700_000, UTC)), recorded_at(datetime(2300, 1, 1, tzinfo=UTC))
+    (1700000000, UNKNOWN)
+    """
+    nanoseconds = (told - _EPOCH) // timedelta(microseconds=1) * 1000
+    return nanoseconds if 0 <= nanoseconds <= INTEGER_LIMIT else UNKNOWN
 
 
 class Disturbance(Record, frozen=True):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from msgspec import structs
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tracemap.store.layout import Listing, Store
     from tracemap.store.lineage import Keys
     from tracemap.store.model import FleetAdded
-
-_NANOSECONDS: Final = 1_000_000_000
 
 
 def store_add(
@@ -199,14 +197,16 @@ def _recorded_ns(text: str | None) -> int | None:
     """A time as it is typed, which is UTC where it does not say otherwise."""
     if text is None:
         return None
+    from tracemap.measurements.circumstances import recorded_at
+
     try:
         told = datetime.fromisoformat(text)
-        seconds = (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise UsageInvalid(f"--recorded {text}: is no time; write 2026-11-20 or 2026-11-20T02:30:00Z") from error
-    if seconds < 0:
-        raise UsageInvalid(f"--recorded {text}: lies before 1970, when nothing was recorded")
-    return round(seconds) * _NANOSECONDS
+    nanoseconds = recorded_at(told if told.tzinfo else told.replace(tzinfo=UTC))
+    if nanoseconds is UNKNOWN:
+        raise UsageInvalid(f"--recorded {text}: lies before 1970 or behind 2262, when nothing was recorded")
+    return nanoseconds
 
 
 def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Machine:

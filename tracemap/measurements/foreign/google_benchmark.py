@@ -19,7 +19,7 @@ from msgspec import structs
 from tracemap.codec import decode
 from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
-from tracemap.measurements.circumstances import Machine
+from tracemap.measurements.circumstances import Machine, recorded_at
 from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.foreign.totals import Total, fill_totals, means_only, rows_of_totals
 from tracemap.measurements.model import UNTOLD_HEADER, RunHeader
@@ -158,4 +158,4 @@ def _recorded_ns(date: str | None) -> Integer:
         told = datetime.fromisoformat(date or "")
     except ValueError:
         return UNKNOWN
-    return UNKNOWN if told.tzinfo is None or told.year < 1970 else round(told.timestamp()) * 1_000_000_000
+    return UNKNOWN if told.tzinfo is None else recorded_at(told)
