@@ -128,6 +128,18 @@ def test_a_run_through_a_pipe_is_the_run_of_the_file(tmp_path: Path, built: Buil
     assert (piped["run"], piped["added"]) == (first[0]["run"], False)
 
 
+def test_calls_of_another_kernel_are_another_run(tmp_path: Path, built: Built) -> None:
+    """Files of IREE's hook do not name their kernel. Added again with the right one, they were "there already"."""
+    bundle, store, calls = built("hand_mlp"), tmp_path / "store", tmp_path / "calls.csv"
+    calls.write_text("thread,cpu,node,duration_us,cycles\nw,0,0,1.5,100\n", encoding="utf-8")
+    kernels = [kernel.name for kernel in load(bundle).graph.kernels[:2]]
+    added = []
+    for kernel in (*kernels, kernels[0]):
+        added += json_cli("store", "add", calls, "--dispatch", kernel, "--map", bundle, "--store", store)["runs"]
+    assert [each["added"] for each in added] == [True, True, False]
+    assert added[0]["run"] == added[2]["run"]
+
+
 @pytest.mark.parametrize("way", ["link", "literal", "map"])
 def test_a_store_takes_nothing_from_outside_of_a_bundle(way: str, tmp_path: Path, bare: Bare) -> None:
     """A bundle of somebody else's may name a file of this machine, and stores are shared."""

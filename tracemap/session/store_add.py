@@ -63,7 +63,7 @@ def store_add(
             images = cache(partial(read_images, of_run.module_path))
             with placed_runs([opened], of_run.graph, images) as (run,):
                 given = path if isinstance(opened.copy, Unknown) else opened.copy
-                number = number_of(of_run.map_sha256, run.header, given)
+                number = number_of(of_run.map_sha256, run.header, given, options.dispatch)
                 model = storable(options.model or of_run.path.resolve().stem)
                 said = Said(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
                 model, added = _add(store, of_run, request_of(of_run, [run], options, images), said, progress)

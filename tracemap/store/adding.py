@@ -139,18 +139,20 @@ def _renamed(table: str, rows: Iterator[Row], names: Mapping[str, str]) -> Itera
         yield (*row[:place], names[row[place]], *row[place + 1 :])
 
 
-def number_of(map_sha256: str, header: RunHeader, content: Path) -> int:
+def number_of(map_sha256: str, header: RunHeader, content: Path, dispatch: str = "") -> int:
     """The number of a run: of its map, its header (which lies beside a CSV) and its file. No event is joined for it.
 
     Args:
         map_sha256: of the bundle's map.
         header: of the run.
         content: the file that the run was given as.
+        dispatch: the kernel that was named of a file that names none: of another kernel it is another run.
     """
 
     def parts() -> Iterator[bytes]:
         yield map_sha256.encode()
         yield encode(header)
+        yield dispatch.encode(errors="surrogateescape")
         with content.open("rb") as file:
             while part := file.read(_PART):
                 yield part
