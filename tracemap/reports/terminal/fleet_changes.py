@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from msgspec import structs
+
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.reports.labels import file_line_if_known
 from tracemap.reports.terminal.fleet import say_looked
@@ -58,6 +60,7 @@ def _print_trend(to: Console, trend: FleetTrend, title: str, found: FleetTrends)
 
 
 _UNTOLD = "they do not tell when or where they were recorded, or what ops cost in an invocation"
+_UNPLACED = "they do not tell where they were recorded, or what ops cost in an invocation"
 _OWN = "changes and costs of ops are without what all ops of a run have in common: that is `all ops`"
 
 _HEADINGS: Sequence[Heading] = (
@@ -113,7 +116,7 @@ def print_comparison(found: FleetComparison, out: TextIO) -> None:
         if count:
             say(to, "")
         _print_differences(to, each, title, found.metric)
-    say_looked(to, found.after)
+    say_looked(to, structs.replace(found.after, ahead=found.before.ahead + found.after.ahead))
 
 
 def _print_differences(to: Console, found: ModelDifferences, title: str, metric: str) -> None:
@@ -121,6 +124,8 @@ def _print_differences(to: Console, found: ModelDifferences, title: str, metric:
     what = plural(len(found.differences), "difference") if found.differences else nothing
     compared = plural(found.compared, "op and processor", "ops and processors")
     say(to, f"{title}: {what} ({metric}; {compared} compared)", "bold")
+    if found.untold:
+        say(to, f"{plural(found.untold, 'run')} left out: {_UNPLACED}", "yellow")
     if found.lonely:
         say(to, f"{found.lonely} not compared: no host is on both sides, or there are too few runs of it", "yellow")
     rows = (
