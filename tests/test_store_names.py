@@ -103,6 +103,15 @@ def test_whole_numbers_and_fractions_of_a_metric_are_not_added_up(tmp_path: Path
     assert "as another one is called (joules_millionths); rename it in the run" in done.stderr
 
 
+def test_perfs_clocks_are_nanoseconds(tmp_path: Path, built: Built, bare: Bare) -> None:
+    """As `attribute` shows them; they were numbers of something."""
+    bundle, store = built("hand_mlp"), tmp_path / "store"
+    run = bare("run.csv", bundle, "task-clock:u", "1500000")
+    check_cli("store", "add", run, "--map", bundle, "--store", store)
+    for what in ("query", "sites"):
+        assert "1.50 ms" in check_cli("store", what, "--store", store, "--metric", "task-clock:u")
+
+
 def test_a_run_through_a_pipe_is_the_run_of_the_file(tmp_path: Path, built: Built) -> None:
     bundle, store = built("hand_mlp"), tmp_path / "store"
     kernel = load(bundle).graph.kernels[0].name

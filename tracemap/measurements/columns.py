@@ -138,15 +138,15 @@ def metrics_of(columns: Iterable[FileColumn], clock: Clock) -> tuple[Metric, ...
     return tuple(
         Metric(column.means, "ns", clock)
         if column.means in TIME_METRICS
-        else Metric(column.means, _unit_of(column.means), Clock.UNKNOWN, type=column.type)
+        else Metric(column.means, unit_of(column.means), Clock.UNKNOWN, type=column.type)
         for column in columns
         if column.means in TIME_METRICS or column.means not in COLUMNS
     )
 
 
-def _unit_of(event: str) -> str:
-    """What a column counts that is no time of ours: perf's two clocks count nanoseconds, in whatever mode."""
-    return "ns" if event.partition(":")[0] in ("cpu-clock", "task-clock") else "count"
+def unit_of(metric: str) -> str:
+    """What a metric counts: times are in nanoseconds, and so are perf's two clocks, in whatever mode."""
+    return "ns" if metric in TIME_METRICS or metric.partition(":")[0] in ("cpu-clock", "task-clock") else "count"
 
 
 # ---- the SQL of a run

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.codec import Record
-from tracemap.measurements.model import TIME_METRICS
+from tracemap.measurements.columns import unit_of
 from tracemap.reports.fleet.multiples import BASE, HEIGHT, WIDTH, Picture, picture
 from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.reports.labels import file_line_if_known
@@ -86,7 +86,7 @@ def write_trends_page(found: FleetTrends, target: Path, *, force: bool) -> None:
 
 def build_fleet_page(found: FleetTrends) -> FleetPage:
     """The data of the page."""
-    unit = "ns" if found.metric in TIME_METRICS else "count"
+    unit = unit_of(found.metric)
     changes = sum(len(model.changes) for model in found.models)
     facts = (
         ("runs", str(found.looked.runs)),

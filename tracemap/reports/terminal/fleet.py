@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import NO_WORK
-from tracemap.measurements.model import TIME_METRICS
+from tracemap.measurements.columns import unit_of
 from tracemap.reports.labels import file_line_if_known
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetRuns, Looked
@@ -84,7 +84,7 @@ def print_costs(found: FleetCosts, out: TextIO, options: StoreQueryOptions) -> N
 def print_sites(found: FleetCalls, out: TextIO, top: int) -> None:
     """A table for each group and map: sites, those that take most time first."""
     to = console(out)
-    unit = "ns" if found.metric in TIME_METRICS else "count"
+    unit = unit_of(found.metric)
     for count, group in enumerate(found.groups):
         if count:
             say(to, "")
@@ -174,7 +174,7 @@ def _cells(
     amounts: Mapping[str, int], metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
 ) -> Iterator[str]:
     for metric in metrics:
-        unit, count = "ns" if metric in TIME_METRICS else "count", calls[metric]
+        unit, count = unit_of(metric), calls[metric]
         amount = amounts[metric]
         yield format_mean(amount, count, unit) if isinstance(count, int) and count else format_quantity(amount, unit)
         yield format_share(amount, of_all[metric]) if metric in of_all else ""

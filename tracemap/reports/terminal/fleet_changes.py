@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from msgspec import structs
 
-from tracemap.measurements.model import TIME_METRICS
+from tracemap.measurements.columns import unit_of
 from tracemap.reports.labels import file_line_if_known
 from tracemap.reports.terminal.fleet import say_looked
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
@@ -159,4 +159,4 @@ def _percent(ratio: float) -> str:
 
 
 def _cost(value: Integer, metric: str) -> str:
-    return format_quantity(value, "ns" if metric in TIME_METRICS else "count") if isinstance(value, int) else ""
+    return format_quantity(value, unit_of(metric)) if isinstance(value, int) else ""
