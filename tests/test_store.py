@@ -669,3 +669,17 @@ def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Reco
     assert "hand_multifunc, function decode: no change can be told" in said
     refused = failed("store", "compare", "--store", folder, "--before", "tag.night=0", "--after", "tag.night=1")
     assert "no model has runs of one function on both sides" in refused.stderr
+
+
+def test_buckets_hold_values_below_nothing(bundle: Path, tmp_path: Path) -> None:
+    """A metric may be a difference. Of many calls with one below -1 the store "could not be read"."""
+    kernel, values = load(bundle).graph.kernels[0].name, [*range(-2000, -900, 100), -1, 0, 1, 700, 800]
+    rows = "".join(f"{kernel},{value}\n" for value in values)
+    (tmp_path / "run.csv").write_text(f"kernel,change\n{rows}", encoding="utf-8")
+    add(bundle, tmp_path / "store", tmp_path / "run.csv")
+    headers = read_headers(store_at(tmp_path / "store"), skip_bad=False)
+    with duck_engine(0, no_progress) as engine:
+        (site,) = fleet_calls(engine, headers, Names({}, ()), "change", (), most_exact=0).groups[0].sites
+    assert (site.calls, site.most) == (len(values), 800)
+    for found, rank in ((site.p10, 1), (site.median, 7), (site.p90, 13)):
+        assert abs(found - sorted(values)[rank]) <= 0.005 * abs(sorted(values)[rank]) + 1

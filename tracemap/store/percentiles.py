@@ -40,7 +40,9 @@ EXACT: Final = f"""
 SELECT {_PLACE}, count(*) AS calls, max(calls.{{metric}}) AS most, {{percentiles}} {_PLACED} {_BY_PLACE}
 """
 _PERCENTILE: Final = "percentile_cont({fraction}) WITHIN GROUP (ORDER BY calls.{metric})"
-_BUCKET: Final = f"CAST(floor(ln(CAST(calls.{{metric}} AS DOUBLE) + 1) / {math.log(GAMMA)!r}) AS INTEGER)"
+_SIZE: Final = f"floor(ln(abs(CAST(calls.{{metric}} AS DOUBLE)) + 1) / {math.log(GAMMA)!r})"
+_BUCKET: Final = f"CAST(sign(calls.{{metric}}) * {_SIZE} AS INTEGER)"
+"""Buckets below 0 are of values below 0, which a metric may have."""
 BUCKETS: Final = f"""
 SELECT {_PLACE}, {_BUCKET} AS bucket, count(*) AS calls, max(calls.{{metric}}) AS most {_PLACED} {_BY_PLACE}, {_BUCKET}
 """
@@ -121,7 +123,7 @@ def _at(counts: Sequence[tuple[int, int, int]], rank: float) -> int:
     for bucket, count, _ in counts:
         seen += count
         if seen > rank:
-            return round(math.pow(GAMMA, bucket + 0.5) - 1)
+            return round(math.copysign(math.pow(GAMMA, abs(bucket) + 0.5) - 1, bucket))
     return counts[-1][2]
 
 
