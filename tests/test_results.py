@@ -6,6 +6,7 @@ import importlib.util
 from html.parser import HTMLParser
 from pathlib import Path
 
+import duckdb
 import pytest
 from msgspec import structs
 
@@ -16,8 +17,11 @@ from tracemap.comparison import model
 from tracemap.errors import QueryInvalid, TargetExists, ToolMissing
 from tracemap.graph.ops import Frame, Op
 from tracemap.graph.query import frames_of, scope_of
+from tracemap.measurements.model import UNTOLD_HEADER
+from tracemap.measurements.runfile import write_run
 from tracemap.results.attribution import Attribution
 from tracemap.results.pictures import bar, table
+from tracemap.results.run import Run
 from tracemap.units import UNKNOWN
 
 EVIL = "<script>alert(1)</script>"
@@ -124,6 +128,21 @@ def test_a_package_that_is_not_installed_is_named(gpt: Attribution) -> None:
         pytest.skip("pandas is installed here; tests/frontends tries it")
     with pytest.raises(ToolMissing, match=r"tracemap\[pandas\]"):
         gpt.to_pandas()
+
+
+@pytest.mark.parametrize("name", ["run.parquet", "run.csv"])
+def test_the_table_of_a_run_has_the_types_of_its_columns(name: str, tmp_path: Path) -> None:
+    """Rows of steps may come after many thousand events. Of a CSV their numbers were texts, those of threads not."""
+    header, none = structs.replace(UNTOLD_HEADER, iterations=1), "NULL::BIGINT"
+    events = f"SELECT 'dispatch' AS kind, 'k' AS kernel, i AS cpu_ns, '7' AS thread, {none} AS step, {none} AS Ir"
+    rows = f"{events}, {none} AS misses FROM range(30000) AS t(i)"
+    with duckdb.connect() as connection:
+        whole = connection.sql(f"{rows} UNION ALL SELECT 'step', 'k', NULL, NULL, 3, 80, NULL")
+        write_run(header, whole, tmp_path / name, force=False)
+    table = Run(tmp_path / name, header, 30000)._columns()
+    last = {column: values[-1] for column, values in table.items()}
+    assert last == {"kind": "step", "kernel": "k", "cpu_ns": None, "thread": None, "step": 3, "Ir": 80, "misses": None}
+    assert (table["cpu_ns"][:2], table["thread"][0]) == ([0, 1], "7")
 
 
 def test_a_comparison_is_a_table_a_picture_and_a_page(built: Built, recorded: Recorded, tmp_path: Path) -> None:

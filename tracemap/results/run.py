@@ -72,11 +72,16 @@ class Run(Recorded, AsTable):
 
     def _columns(self) -> Columns:
         """A row for each event; the columns are those of the run's file."""
-        from tracemap.measurements.sql import open_database, table_of
+        from tracemap.measurements.columns import columns_of, events_sql
+        from tracemap.measurements.runfile import read_run
+        from tracemap.measurements.sql import open_database, quoted
 
-        reader = "read_csv" if self.path.suffix == ".csv" else "read_parquet"
+        # It knows the types: the first rows of a CSV do not tell those of steps, which come last.
+        run = read_run(self.path)
+        means = {column.name: quoted(column.means) for column in columns_of(run)}
+        cells = ", ".join(f"{means.get(name, 'NULL')} AS {quoted(name)}" for name in run.columns)
         with open_database() as connection:
-            found = connection.execute(f"SELECT * FROM {table_of(reader, self.path)}")
+            found = connection.execute(f"SELECT {cells} FROM ({events_sql(run)})")
             names = [column[0] for column in found.description or ()]
             rows = found.fetchall()
         return {name: [row[place] for row in rows] for place, name in enumerate(names)}
