@@ -103,6 +103,21 @@ def test_whole_numbers_and_fractions_of_a_metric_are_not_added_up(tmp_path: Path
     assert "as another one is called (joules_millionths); rename it in the run" in done.stderr
 
 
+def test_metrics_that_differ_in_case_are_not_mixed(tmp_path: Path, built: Built, bare: Bare) -> None:
+    """Single calls lie in columns, which engines tell apart by small letters: medians were of both metrics together."""
+    bundle, store = built("hand_mlp"), tmp_path / "store"
+    for name, metric, value in (("one.csv", "Cycles", "1000"), ("two.csv", "cycles", "7")):
+        run = bare(name, bundle, metric, value)
+        check_cli("store", "add", run, "--map", bundle, "--store", store, "--host", metric)
+    for metric, other in (("Cycles", "cycles"), ("cycles", "Cycles")):
+        for words in (("sites",), ("query", "--calls")):
+            done = run_cli("store", *words, "--store", store, "--metric", metric)
+            assert done.returncode == 2
+            assert f"--metric {metric}: some runs call it {other}" in done.stderr
+    for words in (("sites",), ("query", "--calls"), ("query",)):
+        check_cli("store", *words, "--store", store, "--metric", "cycles", "--where", "host=cycles")
+
+
 def test_perfs_clocks_are_nanoseconds(tmp_path: Path, built: Built, bare: Bare) -> None:
     """As `attribute` shows them; they were numbers of something."""
     bundle, store = built("hand_mlp"), tmp_path / "store"

@@ -17,7 +17,7 @@ from tracemap.measurements.model import calls_counted
 from tracemap.measurements.sql import quoted
 from tracemap.store.engine import Engine, text_literal
 from tracemap.store.grouping import group_of, grouped, looked, register
-from tracemap.store.headers import Header, Headers
+from tracemap.store.headers import Header, Headers, check_spelling
 from tracemap.store.layout import ASIDE, CALLS, COSTS, TARGETS
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetCosts, FleetGroup, FleetMetric, FleetOp, FleetResidual
@@ -186,6 +186,7 @@ def _wanted(engine: Engine, question: Question) -> list[str]:
 
 def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str:
     """Reduce calls to targets, and split these over places and ops as the query that is returned does."""
+    check_spelling(headers, metrics)
     for table in (CALLS, TARGETS, ASIDE):
         engine.view(table, headers.files(table))
     there = set(engine.columns(CALLS))

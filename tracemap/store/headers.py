@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import duckdb
 
-from tracemap.errors import StoreInvalid
-from tracemap.measurements.sql import damage_of, literal, quoted, reading_errors, table_of
+from tracemap.errors import StoreInvalid, UsageInvalid
+from tracemap.measurements.sql import damage_of, file_literal, literal, quoted, reading_errors, table_of
 from tracemap.store.layout import CALLS, OF_RUNS, OPS, RUNS, BadFile, Listing, Store, ops_name
 from tracemap.store.places import Place
 from tracemap.store.selection import INPUTS, Condition, cell_of, sizes_of
@@ -97,6 +97,28 @@ def check_readable(
 
 
 _NAMED: Final = 3
+
+
+def check_spelling(headers: Headers, metrics: Sequence[str]) -> None:
+    """Refuse metrics of calls that some runs write in other letters: to engines, `Cycles` and `cycles` are one column.
+
+    Raises:
+        UsageInvalid: there is such a metric.
+        StoreInvalid: a file cannot be read.
+    """
+    files = ", ".join(map(file_literal, headers.files(CALLS)))
+    try:
+        with reader(headers.listing.place) as connection:
+            found = connection.execute(f"SELECT DISTINCT name FROM parquet_schema([{files}]) ORDER BY name").fetchall()
+    except reading_errors() as error:
+        raise StoreInvalid(f"the store cannot be read: {damage_of(error)}") from error
+    for metric in metrics:
+        others = [str(name) for (name,) in found if name != metric and str(name).lower() == metric.lower()]
+        if others:
+            raise UsageInvalid(
+                f"--metric {metric}: some runs call it {others[0]}, which single calls are not told apart by; choose "
+                "runs that call it alike, with --where"
+            )
 
 
 def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:

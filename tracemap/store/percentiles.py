@@ -16,7 +16,7 @@ from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.sql import quoted
 from tracemap.store.engine import Engine
 from tracemap.store.grouping import group_of, grouped, looked, register
-from tracemap.store.headers import Header, Headers
+from tracemap.store.headers import Header, Headers, check_spelling
 from tracemap.store.layout import CALLS, TARGETS
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetCalls, GroupCalls, SiteCalls
@@ -57,13 +57,15 @@ def fleet_calls(
     """Percentiles of the calls of each site, of each group of runs and each map.
 
     Raises:
-        UsageInvalid: no calls have the metric.
+        UsageInvalid: no calls have the metric, or some under a name in other letters.
         StoreInvalid: a file cannot be read.
     """
     groups = grouped(headers.rows, group_by)
     register(engine, headers, names, groups)
     for table in (CALLS, TARGETS):
         engine.view(table, headers.files(table))
+    if metric.lower() not in NO_METRICS:
+        check_spelling(headers, [metric])
     if metric.lower() in NO_METRICS or metric not in engine.columns(CALLS):
         raise UsageInvalid(f"--metric {metric}: no calls have it; tracemap store query --metric says what runs have")
     exact = sum(row["calls"] or 0 for row in headers.rows) <= most_exact
