@@ -35,7 +35,18 @@ def explain_bad_cell(run: Run, error: Exception) -> RunInvalid:
 def _bad_cell_of_csv(run: Run) -> str:
     """Looks at the record that SQL suspects, as every cell of ten million rows takes Python minutes; else at all."""
     suspect = _suspicious_record(run)
-    return (suspect and _bad_cell_from(run, suspect)) or _bad_cell_from(run, 1)
+    return (suspect and _bad_cell_from(run, suspect)) or _bad_cell_from(run, 1) or _other_end(run)
+
+
+def _other_end(run: Run) -> str:
+    """The first line that ends otherwise than the head does, as where tables of Windows and of Linux are joined."""
+    with run.table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        ends = (line.removesuffix("\n")[-1:] == "\r" for line in file if line.endswith("\n"))
+        head = next(ends, False)
+        number = next((number for number, end in enumerate(ends, 2) if end is not head), 0)
+    if not number:
+        return ""
+    return f"line {number} ends otherwise than the first line does (\\r\\n and \\n); save it with line ends of one kind"
 
 
 _SUSPICIOUS_RECORD = """
