@@ -226,11 +226,10 @@ _TIME_IN_UNITS = (
 """Small types of a file, as whole seconds in 32 bits, do not hold nanoseconds."""
 _FINITE = "CASE WHEN NOT isfinite({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS DOUBLE) END"
 _WHOLE = (
-    "CASE WHEN regexp_full_match({cell}, '[+-]?[0-9]+') THEN CAST({cell} AS BIGINT) "
-    "WHEN CAST({cell} AS DOUBLE) <> trunc(CAST({cell} AS DOUBLE)) THEN error('not a number to count with') "
-    "ELSE CAST(CAST({cell} AS DOUBLE) AS BIGINT) END"
+    "CASE WHEN CAST({cell} AS DOUBLE) <> CAST(CAST({cell} AS BIGINT) AS DOUBLE) "
+    "THEN error('not a number to count with') ELSE CAST({cell} AS BIGINT) END"
 )
-"""Of a text. Whole numbers in double precision are exact up to 2^53 alone; what is written as `2.0` or `1e9` is one."""
+"""Of a text, which keeps all digits; one with a fraction is rounded as a whole number, and is another then."""
 
 
 def _cell(column: FileColumn, file_format: str) -> str:
