@@ -118,6 +118,18 @@ def test_metrics_that_differ_in_case_are_not_mixed(tmp_path: Path, built: Built,
         check_cli("store", *words, "--store", store, "--metric", "cycles", "--where", "host=cycles")
 
 
+def test_what_exceeds_64_bits_in_an_invocation_is_added_up(tmp_path: Path, built: Built) -> None:
+    """As the time of day of each call of a loop, which is a column of numbers; it ended in a traceback."""
+    bundle, store, run = built("hand_mlp"), tmp_path / "store", tmp_path / "run.csv"
+    kernel, now = load(bundle).graph.kernels[0].name, 1_763_600_000_000_000_000
+    calls = [f"{kernel},{invocation},5,{now}\n" for invocation in range(8) for _ in range(6)]
+    run.write_text("kernel,invocation,cpu_ns,time_of_day\n" + "".join(calls), encoding="utf-8")
+    check_cli("store", "add", run, "--map", bundle, "--store", store)
+    for words in ((), ("--calls",)):
+        ops = queried(store, "--metric", "time_of_day", *words)
+        assert sum(op["amounts"]["time_of_day"] for op in ops) == now * len(calls)
+
+
 def test_perfs_clocks_are_nanoseconds(tmp_path: Path, built: Built, bare: Bare) -> None:
     """As `attribute` shows them; they were numbers of something."""
     bundle, store = built("hand_mlp"), tmp_path / "store"

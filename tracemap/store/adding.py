@@ -25,7 +25,7 @@ from tracemap.measurements.model import RunHeader
 from tracemap.measurements.sql import quoted
 from tracemap.store.layout import ASIDE, CALLS, COSTS, OF_RUNS, RUNS, SPREADS, TARGETS, Store, run_name, run_number
 from tracemap.store.tables import COLUMNS, NO_METRICS, Row, known, write_query, write_rows
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
 
 REASON_OF: Final = {
     UNMATCHED: ResidualReason.UNMATCHED,
@@ -259,13 +259,14 @@ def _of_place(place: str, result: PlaceResult, nobody: Mapping[str, int], metric
 
 
 def _spreads(number: int, joined: Joined) -> Iterator[Row]:
+    """What ops cost in an invocation; of columns that are no costs, as times of day, it may exceed 64 bits."""
     for op in joined.result.ops:
         for metric, cost in op.metrics.items():
             spread = cost.per_invocation
-            if spread.median is not UNKNOWN:
-                bounds = spread.median_low, spread.median_high
-                cells = spread.median, *bounds, spread.p10, spread.p90, spread.max
-                yield number, metric, str(op.op), *map(known, cells)
+            bounds = spread.median_low, spread.median_high
+            values = [*map(known, (spread.median, *bounds, spread.p10, spread.p90, spread.max))]
+            if spread.median is not UNKNOWN and all(abs(value or 0) <= INTEGER_LIMIT for value in values):
+                yield number, metric, str(op.op), *values
 
 
 def _disturbance_ns(joined: Joined) -> int:
