@@ -19,6 +19,7 @@ from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, Targ
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.circumstances import UNOBSERVED
 from tracemap.measurements.columns import MOST_COLUMNS, events_sql
+from tracemap.measurements.foreign.recognising import Form, form_of
 from tracemap.measurements.model import (
     COLUMNS,
     UNTOLD_HEADER,
@@ -186,6 +187,13 @@ def test_names_of_several_lines(row_end: str, within: str, tmp_path: Path) -> No
     path = table(tmp_path, "".join(row + row_end for row in rows))
     assert [row[-1] for row in rows_of(path)] == [5, 7]
     assert [metric.name for metric in read_run(path).metrics] == [f"cache{within}misses"]
+
+
+def test_a_head_that_reads_like_a_sample_of_perf(tmp_path: Path) -> None:
+    """A word of hexadecimal digits, another, and something in brackets at the end: the table was taken for perf's."""
+    path = table(tmp_path, "kernel,cpu_ns,level 1 d misses (all)\nk,5,7\n")
+    assert form_of(path) is Form.TABLE
+    assert rows_of(path)[0][-1] == 7
 
 
 def test_a_forked_child_reads_runs_as_its_parent_did(tmp_path: Path) -> None:

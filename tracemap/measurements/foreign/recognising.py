@@ -86,7 +86,8 @@ def _form_of_lines(path: Path, text: str) -> Form:
     names = [name.strip(' "') for name in re.split("[,;\t]", first)]
     if names[: len(FIXED)] == list(FIXED) and not kernel_name(names):
         return Form.HOOK_CSV
-    samples = _first_sample(text)
+    # The head of a table may read like a sample: `kernel,level 1 d misses (all)`.
+    samples = _Sample.NONE if kernel_name(names) else _first_sample(text)
     if samples is _Sample.WHOLE:
         return Form.PERF_SCRIPT
     if samples is _Sample.WITHOUT_FILE:
