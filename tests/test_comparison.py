@@ -17,6 +17,7 @@ from msgspec import structs
 
 import tracemap
 from tests.conftest import Built, Recorded
+from tests.diffs import compared
 from tests.oracle.edits import LEAST_PRECISION, LEAST_RECALL, Score, edited, score
 from tests.schemas import validator
 from tests.support import SAMPLES, check_cli, json_cli, run_cli
@@ -155,6 +156,18 @@ def test_runs_of_two_models_balance_and_say_what_the_json_says(built: Built, rec
     text = check_cli("diff", *paths, *runs, "--by", "scope")
     assert "(whole)" in text
     assert "New ops" in text
+
+
+def test_a_line_of_an_op_that_is_gone_is_that_before() -> None:
+    """Another op may stand there after, whose line would have had the cost of both."""
+    made, one, _ = compared()
+    text = one.graph.sources[0].name
+    assert {group.name: group.ops for group in made.lines} == {
+        "net.py:1": 1,
+        "net.py:2": 2,
+        f"{text}:3": 1,
+        f"{text}:5 (before)": 1,
+    }
 
 
 def test_what_does_not_add_up_is_refused(built: Built, recorded: Recorded) -> None:

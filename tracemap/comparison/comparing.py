@@ -159,12 +159,16 @@ class _Comparing:
         return scope_text((self.after if pair.after else self.before).graph, pair.shown)
 
     def _line(self, pair: Pair) -> str:
-        """The line of the user's program that made an op: of Python where that is known, else of the model."""
+        """The line of the user's program that made an op: of Python where that is known, else of the model.
+
+        Another op may stand there after: of an op that is gone it is said to be the line before.
+        """
         op = pair.shown
         frames = stack_of((self.after if pair.after else self.before).graph, op)
-        if frames:
-            return f"{frames[0].file}:{frames[0].line}"
-        return "(unknown)" if isinstance(op.file, Unknown) or isinstance(op.line, Unknown) else f"{op.file}:{op.line}"
+        file, line = (frames[0].file, frames[0].line) if frames else (op.file, op.line)
+        if isinstance(file, Unknown) or isinstance(line, Unknown):
+            return "(unknown)"
+        return f"{file}:{line}" + (" (before)" if pair.after is None else "")
 
     def _amounts(self, pair: Pair) -> Mapping[str, Amount]:
         one, two = self._costs
