@@ -23,13 +23,14 @@ from tracemap.attribution.result.totals import Totals, totals
 from tracemap.attribution.scan.metrics import IN_MILLIONTHS
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
+from tracemap.attribution.weights import best_peaks
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
 from tracemap.measurements.circumstances import UNOBSERVED
 from tracemap.measurements.elapsed import added
-from tracemap.measurements.model import SAMPLES, UNTIMED, Metric, Run, RunHeader
+from tracemap.measurements.model import SAMPLES, UNTIMED, Metric, Peaks, Run, RunHeader
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN, Integer, plural, sum_of
 
@@ -94,7 +95,8 @@ class Request:
     the module's machine code; it is asked only where runs have addresses. `keep_disturbed`: what calls take beyond the
     fence of calls like them is split over ops as all else. `series`: what ops cost in each invocation is kept, too.
     `memory_mb`: what rows may hold of the memory; 0: what the
-    machine can spare.
+    machine can spare. `peaks`: what the rule `model` goes by in place of what the runs tell, so that runs which are
+    compared are split alike.
     """
 
     graph: TraceGraph
@@ -106,6 +108,7 @@ class Request:
     keep_disturbed: bool = False
     memory_mb: int = 0
     series: bool = False
+    peaks: Peaks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +205,9 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]
     steps = of_places.steps(graph, request.images)
-    header = request.runs[0].header
+    header = _added_up([run.header for run in request.runs])
     inside = bases(graph, rule, steps)
-    by = Splitting(rule, header.peaks, header.workers, names, of_places, steps, per_call, inside)
+    by = Splitting(rule, request.peaks or header.peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
     # A call of one function says nothing of how a call of another differs from it.
@@ -216,7 +219,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     return Attribution(
         map_sha256=request.map_sha256,
         rule=rule,
-        run=_added_up([run.header for run in request.runs]),
+        run=header,
         metrics=tuple(_total(metric, request.runs, seen, ops, residual) for metric in metrics),
         ops=ops,
         sites=sites,
@@ -230,7 +233,9 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
 
 
 def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
-    """The header of all runs: the first one's, with what adds up; of several there is no median call."""
+    """The header of all runs: the first one's, with what adds up, and the best peaks; of several there is no median
+    call.
+    """
     untimed = {"invocation": UNTIMED, "disturbance": UNOBSERVED, "devices": ()}
     of_one: dict[str, Any] = {} if len(headers) == 1 else untimed
     for name in ("line_bytes", "simulated_line_bytes"):
@@ -242,6 +247,7 @@ def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
         iterations=sum_of([header.iterations for header in headers]),
         launches=sum(header.launches for header in headers),
         elapsed=added([header.elapsed for header in headers]),
+        peaks=best_peaks([header.peaks for header in headers]),
         **of_one,
     )
 

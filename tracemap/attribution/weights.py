@@ -76,6 +76,16 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return low, (middle + half) / (1 + square) if successes < trials else 1.0
 
 
+def best_peaks(told: Sequence[Peaks]) -> Peaks:
+    """The machine's limits by all that tell them, as what others take only makes a look worse; not empty.
+
+    Those that were measured count, where any were. What is split by them does not depend on the order of runs.
+    """
+    looks = [each for each in told if each.source == "measured"] or told
+    operations = max(each.operations_per_second for each in looks)
+    return Peaks(operations, max(each.bytes_per_second for each in looks), looks[0].source)
+
+
 def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:
     """The weights of a site's members under a rule; the site must have members."""
     match rule:

@@ -20,7 +20,7 @@ from tracemap.options.attribute import Rule
 from tracemap.options.diff import DiffOptions
 from tracemap.outputs import check_files, is_stream, show_as, write_shown
 from tracemap.session.damage import damage_named
-from tracemap.session.runs import check_named_once, joined, newest_runs
+from tracemap.session.runs import check_named_once, joined, newest_runs, told_peaks
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tracemap.comparison.model import Comparison, Comparisons, Match
     from tracemap.comparison.sides import Compared
     from tracemap.graph.bundle import Bundle
+    from tracemap.measurements.model import Peaks
 
 Sides = Sequence[Path]
 """A bundle, or runs of one."""
@@ -106,20 +107,23 @@ def _compared(
     _check_read_once([*before, *chain.from_iterable(others)])
     base, of_base = _named(before, options.map_a)
     named = [_named(side, options.map_b) for side in others]
+    peaks = told_peaks([*of_base, *chain.from_iterable(runs for _, runs in named)])
+
+    def joined_side(bundle: Bundle | None, runs: Sides, rule: Rule | None) -> _Side:
+        return _joined(bundle, runs, replace(options, rule=rule), peaks, progress)
 
     @cache
     def first(with_runs: bool, rule: Rule | None) -> _Side:
-        return _joined(base, of_base if with_runs else [], replace(options, rule=rule), progress)
+        return joined_side(base, of_base if with_runs else [], rule)
 
     for (bundle, runs), page in zip(named, pages, strict=True):
         # Where one side has no run the maps alone are compared.
         with_runs = bool(of_base and runs)
         of_this = runs if with_runs else []
-        sides = first(with_runs, options.rule), _joined(bundle, of_this, options, progress)
+        sides = first(with_runs, options.rule), joined_side(bundle, of_this, options.rule)
         by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again([*of_base, *runs])
         if by_model:
-            alike = replace(options, rule=Rule.MODEL)
-            sides = first(with_runs, Rule.MODEL), _joined(bundle, of_this, alike, progress)
+            sides = first(with_runs, Rule.MODEL), joined_side(bundle, of_this, Rule.MODEL)
         made = _pair(*sides, options, progress)
         notes = [_BY_ONE_RULE] if by_model else []
         if bool(of_base) != bool(runs):
@@ -203,14 +207,14 @@ def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:
     return loaded, newest_runs(loaded)
 
 
-def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, progress: Progress) -> _Side:
+def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, peaks: Peaks | None, progress: Progress) -> _Side:
     from tracemap.comparison.sides import Compared
     from tracemap.machine.images import read_images
 
     attributions: list[Attribution] = []
     check_named_once(runs)
     for run in runs:
-        made = joined([run], loaded, options, progress, series=len(runs) > 1)
+        made = joined([run], loaded, options, progress, series=len(runs) > 1, peaks=peaks)
         loaded = made.bundle
         attributions.append(made.attribution)
     if len(runs) > 1:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracemap.errors import BundleMissing, UsageInvalid
+from tracemap.errors import BundleMissing, TracemapError, UsageInvalid
+from tracemap.inputs import is_file
 from tracemap.options.attribute import ALL, Rule, Window
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
     from tracemap.graph.model import TraceGraph
     from tracemap.machine.images import Image
-    from tracemap.measurements.model import Run
+    from tracemap.measurements.model import Peaks, Run
     from tracemap.reports.costed import CostedMap
 
 
@@ -74,15 +75,16 @@ def joined(
     progress: Progress,
     *,
     series: bool = False,
+    peaks: Peaks | None = None,
 ) -> Attributed:
     """Join runs onto a bundle, as the options say; without one it is found from the first run.
 
-    `series`: what ops cost in each single invocation is kept, too.
+    `series`: what ops cost in each single invocation is kept, too. `peaks`: see `told_peaks`.
 
     Raises:
         TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
     """
-    with joined_open(runs, bundle, options, progress, series=series) as (made, _):
+    with joined_open(runs, bundle, options, progress, series=series, peaks=peaks) as (made, _):
         return made
 
 
@@ -95,6 +97,7 @@ def joined_open(
     window: Window = ALL,
     *,
     series: bool = False,
+    peaks: Peaks | None = None,
 ) -> Iterator[tuple[Attributed, Sequence[Run]]]:
     """The same, and the runs, for as long as they are open: one that came through a pipe cannot be read again.
 
@@ -110,7 +113,7 @@ def joined_open(
         progress("joining events to sites")
         images = cache(partial(read_images, of_runs.module_path))
         with placed_runs(found, of_runs.graph, images) as opened:
-            request = request_of(of_runs, opened, options, images, series=series)
+            request = request_of(of_runs, opened, options, images, series=series, peaks=peaks)
             yield Attributed(of_runs, attribute(request)), opened
 
 
@@ -121,6 +124,7 @@ def request_of(
     images: Callable[[], Sequence[Image]],
     *,
     series: bool = False,
+    peaks: Peaks | None = None,
 ) -> Request:
     """What is asked of attribution: opened runs onto a bundle, whose machine code `images` reads."""
     from tracemap.attribution.attribute import Request
@@ -135,7 +139,24 @@ def request_of(
         keep_disturbed=options.keep_disturbed,
         memory_mb=options.memory,
         series=series,
+        peaks=peaks,
     )
+
+
+def told_peaks(runs: Sequence[Path]) -> Peaks | None:
+    """The machine's limits by all of several runs, for those that are compared; None where no file of ours tells any.
+
+    Each look at them gives other ones. Split by its own, the ops of each run would differ by that.
+    """
+    from tracemap.attribution.weights import best_peaks
+    from tracemap.measurements.runfile import read_run
+
+    found = []
+    for run in runs:
+        if is_file(str(run)):
+            with suppress(TracemapError):  # what is wrong with it is said where it is joined
+                found.append(read_run(run).header.peaks)
+    return best_peaks(found) if found else None
 
 
 def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:

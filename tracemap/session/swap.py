@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tracemap.experiments.changing import Costs
     from tracemap.experiments.swapping import Stage, Swap, Swapping
     from tracemap.graph.bundle import Bundle
+    from tracemap.measurements.model import Peaks
 
 _METRIC = "cpu_ns"
 
@@ -206,21 +207,26 @@ def recorded_in_turn(
     Raises:
         TracemapError: as `session.record.record` does.
     """
+    from tracemap.session.record import record
+    from tracemap.session.runs import told_peaks
+
     bundles = bundle, new
-    costs: tuple[list[Costs], list[Costs]] = [], []
+    runs: tuple[list[Path], list[Path]] = [], []
     with temporary_folder() as folder:
         for pair, side in turns(pairs, len(bundles)):
             progress(f"recording both, {pair + 1} of {pairs}")
-            costs[side].append(_costs(bundles[side], folder / f"{side}-{pair}.parquet", call, seconds))
-    return costs
+            run = folder / f"{side}-{pair}.parquet"
+            record(bundles[side], RecordOptions(output=run, seconds=seconds, **call_of(call)))
+            runs[side].append(run)
+        peaks = told_peaks([*runs[0], *runs[1]])
+        before, after = ([_costs(each, run, peaks) for run in own] for each, own in zip(bundles, runs, strict=True))
+    return before, after
 
 
-def _costs(bundle: Bundle, run: Path, call: CallOptions, seconds: float) -> Costs:
-    from tracemap.session.record import record
+def _costs(bundle: Bundle, run: Path, peaks: Peaks | None) -> Costs:
     from tracemap.session.runs import joined
 
-    record(bundle, RecordOptions(output=run, seconds=seconds, **call_of(call)))
-    found: Attribution = joined([run], bundle, AttributeOptions(), no_progress).attribution
+    found: Attribution = joined([run], bundle, AttributeOptions(), no_progress, peaks=peaks).attribution
     return {
         op.op: float(median)
         for op in found.ops
