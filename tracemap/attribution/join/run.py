@@ -10,7 +10,7 @@ deployed; nor would it tell apart what the compiler has made one, like equal arm
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -66,10 +66,10 @@ class Join:
     """The targets of a run's events.
 
     `group_of_buffer`: recorded buffer id -> group of what it may be; `by_command`: (group, index in the buffer, kernel)
-    -> target of a dispatch whose buffer and index are known; `by_position`: group -> target of the k-th dispatch of a
-    submission, for drivers that report no index; `by_transfer`: group -> target of a transfer; `by_kernel`: of events
-    that only name a kernel, or its code; `by_site`: of those that name their site. Groups are added as submissions are
-    told apart.
+    -> target of a dispatch whose buffer and index are known; `by_position`: (group, kernel, k) -> target of the k-th
+    dispatch of a kernel in a submission, for drivers that report no index; `by_transfer`: group -> target of a
+    transfer; `by_kernel`: of events that only name a kernel, or its code; `by_site`: of those that name their site.
+    Groups are added as submissions are told apart.
     """
 
     graph: TraceGraph
@@ -79,7 +79,7 @@ class Join:
     by_site: Mapping[str, Target] = field(init=False)
     group_of_buffer: dict[int, int] = field(default_factory=dict)
     by_command: dict[tuple[int, int, str], Target] = field(default_factory=dict)
-    by_position: dict[tuple[int, int], Target] = field(default_factory=dict)
+    by_position: dict[tuple[int, str, int], Target] = field(default_factory=dict)
     by_transfer: dict[int, Target] = field(default_factory=dict)
     _groups: dict[tuple[Meanings, bool], int] = field(default_factory=dict)
     _meanings: list[Meanings] = field(default_factory=list)
@@ -162,12 +162,9 @@ class Join:
         alike = (each for each in self._transfers if each.kind == kind)
         return frozenset(each.id for each in alike if UNKNOWN in (each.bytes, length) or each.bytes == length)
 
-    def buffers_like(self, kernels: Sequence[str]) -> Meanings:
-        """The buffers that dispatch these kernels in this order, of those that can run."""
-        wanted = list(kernels)
-        return frozenset(
-            buffer.ordinal for buffer in self._runnable if [command.kernel for command in _dispatches(buffer)] == wanted
-        )
+    def buffers_like(self, kernels: Sequence[Sequence[str]]) -> Meanings:
+        """The buffers that dispatch these kernels in this order, of those that can run; those of a part in any."""
+        return frozenset(buffer.ordinal for buffer in self._runnable if _in_order(_dispatches(buffer), kernels))
 
     def meanings(self, group: int) -> Meanings:
         """What the submissions of a group may be."""
@@ -258,10 +255,24 @@ def _command_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tu
     return {key: target for key, target in targets.items() if target.places}
 
 
-def _position_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tuple[int, int], Target]:
-    """Targets of the k-th dispatch of a group's submissions; the candidates dispatch the same kernels."""
-    same = zip(*map(_dispatches, candidates), strict=True)
-    targets = {(group, position): _target(commands) for position, commands in enumerate(same)}
+def _in_order(commands: Sequence[Command], kernels: Sequence[Sequence[str]]) -> bool:
+    """Whether commands are of these kernels, part by part."""
+    if len(commands) != sum(map(len, kernels)):
+        return False
+    rest = iter(commands)
+    return all(Counter(part) == Counter(str(next(rest).kernel) for _ in part) for part in kernels)
+
+
+def _position_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tuple[int, str, int], Target]:
+    """Targets of the k-th dispatch of each kernel in a group's submissions; all candidates dispatch as many."""
+    commands: dict[tuple[int, str, int], list[Command]] = defaultdict(list)
+    for candidate in candidates:
+        seen = Counter[str]()
+        for command in _dispatches(candidate):
+            kernel = str(command.kernel)
+            commands[group, kernel, seen[kernel]].append(command)
+            seen[kernel] += 1
+    targets = {key: _target(found) for key, found in commands.items()}
     return {key: target for key, target in targets.items() if target.places}
 
 
