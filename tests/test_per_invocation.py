@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
@@ -22,8 +24,9 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution
 from tracemap.attribution.scan import ordered, weighted
 from tracemap.graph.model import TraceGraph
+from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.order import FEWEST, median_ranks
-from tracemap.measurements.runfile import read_run
+from tracemap.measurements.runfile import read_run, write_run
 from tracemap.options.attribute import Rule
 from tracemap.units import UNKNOWN
 
@@ -102,6 +105,25 @@ def test_few_values_bound_no_median() -> None:
     assert bound_of_median(FEWEST - 1) == 0
     with pytest.raises(ValueError, match="5 values"):
         median_ranks(FEWEST - 1)
+
+
+IDLE = """
+SELECT 'site0' AS site, 'k0' AS kernel, 0::BIGINT AS invocation, 0::BIGINT AS cpu_ns, 0::BIGINT AS faults WHERE false
+"""
+
+
+@pytest.mark.parametrize("idle", [1, 8, 30])
+@pytest.mark.parametrize("apart", [1, 3])
+def test_runs_whose_calls_do_nothing_count(tmp_path: Path, idle: int, apart: int) -> None:
+    """As of a loop that makes no trip for the inputs of one run, and some for those of the other."""
+    calls = [(place, apart * call, 100 + number * call) for call in range(9) for number, place in enumerate(MEMBERS)]
+    run = tmp_path / "idle.parquet"
+    with duckdb.connect() as connection:
+        write_run(structs.replace(UNTOLD_HEADER, iterations=idle), connection.sql(IDLE), run, force=True)
+    for order in ((written(tmp_path, calls), run), (run, written(tmp_path, calls))):
+        for each in attributed(*order).ops[:4]:
+            shares = shares_of(int(each.op.removeprefix("op")), calls, [apart * call for call in range(9)])
+            assert_like(each.metrics["cpu_ns"].per_invocation, [*shares, *[Fraction()] * idle])
 
 
 CALLS = st.lists(

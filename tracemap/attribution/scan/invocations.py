@@ -29,13 +29,14 @@ class Invocations:
     """How many invocations were measured, and the aggregate that counts those of some events.
 
     `count` is unknown where an event of a place does not tell its invocation, and so are the numbers of the `first` and
-    the `last` one.
+    the `last` one. `idle`: how many of them have no events at all, as those of a loop without trips.
     """
 
     count: Integer
     distinct: str
     first: Integer = UNKNOWN
     last: Integer = UNKNOWN
+    idle: int = 0
 
     @property
     def interval(self) -> tuple[float, ...]:
@@ -66,8 +67,8 @@ def spread(values: Iterable[int]) -> PerInvocation:
     return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
 
 
-def invocations(tables: Tables) -> Invocations:
-    """Look at the table `resolved`."""
+def invocations(tables: Tables, idle: int = 0) -> Invocations:
+    """Look at the table `resolved`; `idle`: so many more are known to have no events."""
     ((first, last, events, untold, target),) = tables.query(_KNOWN)
     if untold or first is None:
         return Invocations(UNKNOWN, "0")
@@ -80,7 +81,7 @@ def invocations(tables: Tables) -> Invocations:
     ((count,),) = tables.query(f"SELECT ({of_one})")
     if count != last - first + 1:
         ((count,),) = tables.query(f"SELECT {distinct} FROM resolved")
-    return Invocations(int(count), distinct, int(first), int(last))
+    return Invocations(int(count) + idle, distinct, int(first), int(last), idle)
 
 
 PlaceOf = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
@@ -89,19 +90,21 @@ _WIDEST_TABLE = 16
 
 
 def place_of(tables: Tables, of_all: Invocations) -> PlaceOf:
-    """What gives the place of invocations, whose number is known, among all of them, by their numbers."""
+    """What gives the place of invocations, whose number is known, among all of them, by their numbers; idle ones are
+    behind all others.
+    """
     import numpy as np
 
     first, last, count = of_all.first, of_all.last, of_all.count
     assert first is not UNKNOWN
     assert last is not UNKNOWN
     assert count is not UNKNOWN
-    if last - first + 1 == count:  # as nearly always: the numbers have no gaps
+    if last - first + 1 == count - of_all.idle:  # as nearly always: the numbers have no gaps
         return lambda invocations: np.asarray(invocations - first)
     query = "SELECT DISTINCT invocation FROM resolved WHERE invocation IS NOT NULL ORDER BY invocation"
     numbers = tables.columns(query)["invocation"]
     if last - first >= _WIDEST_TABLE * count:
         return lambda invocations: np.asarray(np.searchsorted(numbers, invocations))
     places = np.zeros(last - first + 1, dtype=np.int64)
-    places[numbers - first] = np.arange(count)
+    places[numbers - first] = np.arange(len(numbers))
     return lambda invocations: np.asarray(places[invocations - first])

@@ -87,7 +87,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         add_events(source, of_events, resolved)
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
-    of_all = invocations(tables)
+    of_all = invocations(tables, _idle(runs, resolved))
     # Calls of several places are several variants. Which of them recur is told by invocations only.
     several = [number for number, target in enumerate(targets) if not target.exact and of_all.count is UNKNOWN]
     # Means differ from each other by what rounding adds, which is no wait.
@@ -110,6 +110,16 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         slowest=slowest_calls(resolved),
         recorded=sum_of(run.header.events for run in runs),
         same_group=resolved.same_group,
+    )
+
+
+def _idle(runs: Sequence[Run], resolved: Resolved) -> int:
+    """How many invocations were measured of runs that have no events, though they would have been seen."""
+    ends = (*resolved.first_rows[1:], resolved.rows)
+    return sum(
+        run.header.iterations
+        for run, first, end in zip(runs, resolved.first_rows, ends, strict=True)
+        if first == end and run.metrics != run.step_metrics and isinstance(run.header.iterations, int)
     )
 
 
