@@ -21,7 +21,11 @@ from tracemap.experiments.job import CANARY, EXECUTE, GUARD_BYTES, Answer, Buffe
 
 _MOST_BATCH = 1 << 22
 _MOST_RECORDED = 1 << 10
-"""Calls in a command buffer, which is read from the caches too; with more copies of the buffers: their number."""
+"""Calls in a command buffer, which is read from the caches too; with more copies of the buffers: their number.
+
+It has whole turns of the copies: what comes after its last call begins with the first copy again, which a turn that is
+cut off would have used a moment before.
+"""
 _MOST_COPIED_BYTES = 1 << 30
 _OVERHEAD_SHARE = 100
 """A batch takes so many times as long as a batch of none: the clock and the submission are below one percent."""
@@ -108,7 +112,7 @@ class _Prepared:
 
         One of more calls than are recorded at once is so many times what is.
         """
-        recorded = min(batch, max(_MOST_RECORDED, self.copies))
+        recorded = _recorded(batch, self.copies)
         if self._commands[0] != recorded:
             self._commands = recorded, self._device.recorded(self.call, recorded, self.copies, self._buffers)
         return self._device.execute(self.call.module, self._commands[1], batch // recorded if recorded else 1)
@@ -159,9 +163,15 @@ def _measured(run: Run, overhead_ns: float, job: Job, copies: int, least_batch: 
 
 
 def _whole(batch: int, copies: int) -> int:
-    """A batch of whole executions."""
-    recorded = min(batch, max(_MOST_RECORDED, copies))
-    return -(-batch // recorded) * recorded
+    """A batch of whole executions, and these of whole turns."""
+    turns = -(-batch // copies) * copies
+    recorded = _recorded(turns, copies)
+    return -(-turns // recorded) * recorded
+
+
+def _recorded(batch: int, copies: int) -> int:
+    """How many calls of a batch are in one command buffer: whole turns where the batch is of such."""
+    return min(batch, max(_MOST_RECORDED // copies, 1) * copies)
 
 
 def _answer(device: _Device, job: Job, number: int) -> Answer:
