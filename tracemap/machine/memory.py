@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -139,19 +139,24 @@ def brought_by(loads: Sequence[Instruction], body: Sequence[Instruction]) -> int
 
     A place that goes on by less than a line in each turn brings a new line only so often. Loads so near to each other
     that one turn reads what another has brought are counted together. Where a register gets another value between them,
-    as where one index after the other is taken from a vector, they read elsewhere.
+    as where one index after the other is taken from a vector, they read elsewhere. One that gets the same in each turn,
+    as a pointer that is on the stack for want of registers, stays where it is.
     """
-    steps = _steps(body)
-    offsets: dict[tuple[Place, int], set[int]] = defaultdict(set)
+    steps, written = _steps(body), {register for each in body for register in each.values.writes}
+    offsets: dict[tuple[Place, int, int], set[int]] = defaultdict(set)
     asked = {load.address for load in loads}
     writes: Counter[str] = Counter()
+    same: frozenset[str] = frozenset()
     for each in body:
-        for place in each.values.loaded if each.address in asked else ():
-            offsets[replace(place, offset=0), writes[place.base] + writes[place.index]].add(place.offset)
-        writes.update(register for register in each.values.writes if not steps[register])
+        values = each.values
+        for place in values.loaded if each.address in asked else ():
+            key = replace(place, offset=0), writes[place.base] + writes[place.index], _step_of(place, steps, same)
+            offsets[key].add(place.offset)
+        writes.update(register for register in values.writes if not steps[register])
+        brings_back = values.reloads and written.isdisjoint(values.reads | values.places)
+        same = same | values.writes if brings_back else same - values.writes
     total = 0
-    for (place, _), found in offsets.items():
-        step = _step_of(place, steps)
+    for (place, _, step), found in offsets.items():
         total += sum(min(step, LINE_BYTES * place.lanes * lines) for lines in _streams(sorted(found), step))
     return total
 
@@ -168,12 +173,16 @@ def _steps(body: Sequence[Instruction]) -> dict[str, int]:
     return {register: 0 if register in unknown else step for register, step in steps.items()}
 
 
-def _step_of(place: Place, steps: Mapping[str, int]) -> int:
-    """How many bytes a place goes on by in one turn; as many as can be, where that is not known."""
+def _step_of(place: Place, steps: Mapping[str, int], same: Collection[str]) -> int:
+    """How many bytes a place goes on by in one turn; as many as can be, where that is not known.
+
+    `same`: the registers that have by then what they had there in the turn before.
+    """
     registers = [register for register in (place.base, place.index) if register]
-    if any(steps.get(register) == 0 for register in registers):
+    known = {register: 0 if register in same else steps.get(register) for register in registers}
+    if any(step == 0 and register not in same for register, step in known.items()):
         return _FAR
-    return abs(steps.get(place.base, 0) + place.scale * steps.get(place.index, 0))
+    return abs((known.get(place.base) or 0) + place.scale * (known.get(place.index) or 0))
 
 
 _FAR: Final = 1 << 62

@@ -186,7 +186,8 @@ class KernelSteps:
 
     def _weights_of_waits(self, loop: int, seen: Lines, missed: Lines) -> Lines:
         brought = self.code.brought_in(loop)
-        waited = [line for line, count in seen.items() if count * _SELDOM >= seen.total()]
+        least = min(seen.total() / _SELDOM, max(seen.values()) / _OF_MOST)
+        waited = [line for line, count in seen.items() if count >= least]
         counted = Counter({line: missed[line] for line in waited if missed[line]})
         return counted or Counter({line: brought[line] or 1 for line in waited})
 
@@ -194,6 +195,9 @@ class KernelSteps:
 NO_METRIC = -1
 _SELDOM = 20
 """Reads at which less than one in so many waits of their loop is found do not miss: they stand near one that does."""
+_OF_MOST = 5
+"""But those do at which at least one in so many is found of those at the read that is waited for most: a loop may read
+so much that each has but a few."""
 
 
 def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Sequence[Image]) -> KernelSteps:
