@@ -313,6 +313,18 @@ ROWS = st.lists(
 )
 
 
+@given(st.lists(st.tuples(st.sampled_from(["k0", "k1", "k2"]), st.integers(-9, 9)), min_size=1, max_size=9))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_what_an_op_has_lies_between_its_bounds_where_counts_are_negative_too(
+    tmp_path: Path, rows: list[tuple[str, int]]
+) -> None:
+    lines = [f"{kernel},{count}" for kernel, count in rows]
+    result = attributed(csv_of(tmp_path / "r.csv", "\n".join(["kernel,given_back", *lines]) + "\n"))
+    for each in result.ops:
+        cost = each.metrics["given_back"]
+        assert cost.low <= cost.attributed <= cost.high
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rows=ROWS, rule=st.sampled_from([Rule.MODEL, Rule.ROOT, Rule.EQUAL]))
 def test_whatever_the_events_it_balances(tmp_path: Path, rows: list[tuple[str, str, int, bool]], rule: Rule) -> None:

@@ -222,20 +222,33 @@ def _op_cost(
     disturbed: bool,
 ) -> OpCost:
     attributed = sum([share.attributed[metric] for _, share in parts])
-    inclusive = sum([result.metrics[metric].total for result, _ in parts])
+    wholes = [result.metrics[metric].total for result, _ in parts]
+    least, most = _bounds(wholes, [result.metrics[metric].total for result in proven])
+    # All events that could be of its places, whatever part these got; what is seen inside of kernels is of none.
+    of_events = sum([each.get(metric, 0) for each in events])
     sampled = [share for _, share in parts if metric in share.sampled]
     low, high, uncertain = _interval(metric, attributed, sampled) if sampled else (UNKNOWN, UNKNOWN, False)
     return OpCost(
-        inclusive=inclusive,
+        inclusive=sum(wholes),
         attributed=attributed,
-        low=sum([result.metrics[metric].total for result in proven]),
-        # All events that could be of its places, whatever part these got; what is seen inside of kernels is of none.
-        high=max(inclusive, sum([each.get(metric, 0) for each in events])),
+        low=min(least, of_events) if of_events < 0 else least,
+        high=max(most, of_events),
         per_invocation=per_invocation,
         sampled_low=low,
         sampled_high=high,
         uncertain=uncertain or (disturbed and _is_wide(per_invocation)),
     )
+
+
+def _bounds(wholes: Sequence[int], proven: Sequence[int]) -> tuple[int, int]:
+    """The least and the most that an op can have of its places: all of those that are proven, nothing or all of others.
+
+    What is counted may be negative, as memory that is given back: all of it is less than nothing.
+    """
+    below, above = (
+        sum([pick(0, whole) for whole in wholes]) - sum([pick(0, whole) for whole in proven]) for pick in (min, max)
+    )
+    return sum(proven) + below, sum(proven) + above
 
 
 def _is_wide(spread: PerInvocation) -> bool:
