@@ -186,7 +186,8 @@ class KernelSteps:
 
     def _weights_of_waits(self, loop: int, seen: Lines, missed: Lines) -> Lines:
         brought = self.code.brought_in(loop)
-        least = min(seen.total() / _SELDOM, max(seen.values()) / _OF_MOST)
+        of_many = max(seen.total() / len(seen) / _OF_EVEN, max(seen.values()) / _OF_MOST)
+        least = min(seen.total() / _SELDOM, of_many)
         waited = [line for line, count in seen.items() if count >= least]
         counted = Counter({line: missed[line] for line in waited if missed[line]})
         return counted or Counter({line: brought[line] or 1 for line in waited})
@@ -195,9 +196,9 @@ class KernelSteps:
 NO_METRIC = -1
 _SELDOM = 20
 """Reads at which less than one in so many waits of their loop is found do not miss: they stand near one that does."""
-_OF_MOST = 5
-"""But those do at which at least one in so many is found of those at the read that is waited for most: a loop may read
-so much that each has but a few."""
+_OF_EVEN, _OF_MOST = 4, 10
+"""A loop may read so much that each read has but a few of its waits: then those do at which at least one in so many is
+found of an even part, and of those at the read that is waited for most."""
 
 
 def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Sequence[Image]) -> KernelSteps:
