@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,6 +104,18 @@ def test_signals_are_answered_by_whoever_asks_for_the_parse(monkeypatch: pytest.
     finally:
         signal.signal(signal.SIGTERM, before)
     assert seen == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_a_process_may_have_many_files_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2000), hard))
+    try:
+        with ExitStack() as opened:
+            for _ in range(1100):
+                opened.enter_context(Path(os.devnull).open("rb"))
+            check_parses_apart(lambda: None, 10.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_parse_that_ends_well_is_not_seen() -> None:
