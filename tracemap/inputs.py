@@ -128,6 +128,8 @@ class _NamedPipe(io.RawIOBase):
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self._deadline = time.monotonic() + WRITER_S
         self._has_writer = False
+        self._waiting = select.poll()  # `select` knows no file behind the first 1,024 of a process
+        self._waiting.register(self._file, select.POLLIN)
 
     def fileno(self) -> int:
         return self._file
@@ -141,7 +143,7 @@ class _NamedPipe(io.RawIOBase):
                 count = os.readv(self._file, [buffer])
             except BlockingIOError:  # what says that there is a writer
                 self._has_writer = True
-                select.select([self._file], [], [])
+                self._waiting.poll()
                 continue
             self._has_writer |= count > 0
             if self._has_writer:

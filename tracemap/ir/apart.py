@@ -111,7 +111,7 @@ def _told(reading: int, most_s: float) -> bytes:
     """What the child wrote until it ended; nothing where that takes too long."""
     parts: list[bytes] = []
     waiting = select.poll()  # `select` knows no file behind the first 1,024 of a process
-    waiting.register(reading, select.POLLIN | select.POLLHUP)
+    waiting.register(reading, select.POLLIN)
     while waiting.poll(most_s * 1000):
         part = os.read(reading, 1 << 16)
         if not part:
