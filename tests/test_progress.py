@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built
-from tests.support import command_line
+from tests.support import interruptible
 from tracemap.cli.progress import _Display
 
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
@@ -31,7 +31,7 @@ def test_the_cursor_comes_back(number: signal.Signals, built: Built, tmp_path: P
     """A command that waits for its input cannot stop by itself."""
     leader, follower = pty.openpty()
     reading, writing = os.pipe()
-    command = command_line("attribute", "-", "--map", built("hand_mlp"))
+    command = interruptible("attribute", "-", "--map", built("hand_mlp"))
     process = subprocess.Popen(command, stdin=reading, stdout=follower, stderr=follower, cwd=tmp_path)
     os.close(follower)
     said = b""
@@ -39,7 +39,7 @@ def test_the_cursor_comes_back(number: signal.Signals, built: Built, tmp_path: P
         said += os.read(leader, 4096)
     time.sleep(0.2)
     process.send_signal(number)
-    process.wait()
+    process.wait(timeout=60)
     while part := _read(leader):
         said += part
     os.close(leader)
