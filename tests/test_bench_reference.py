@@ -280,6 +280,7 @@ def test_numpy_and_machine_code_agree(name: str, verified: list[Json]) -> None:
         assert kernel["verification"]["status"] == "SUCCESS", kernel["verification"]
 
 
+@pytest.mark.long
 def test_what_numpy_does_not_compute_is_compared_with_a_plain_compilation(verified: list[Json], tmp_path: Path) -> None:
     """A running sum; as a running product it is wrong."""
     (kernel,) = [each for each in verified if each["kernel"].startswith("scanned_dispatch_")]

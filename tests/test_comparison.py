@@ -562,6 +562,7 @@ func.func @repeated(%x: tensor<64x64xf32>, %w: tensor<64x64xf32>) -> (tensor<64x
 """
 
 
+@pytest.mark.long
 def test_a_loop_of_more_trips_is_not_the_machines_part(tmp_path: Path) -> None:
     """Its code is the same, and runs twice as often; what stands outside of it does as much as before."""
     for trips in ("20", "40"):

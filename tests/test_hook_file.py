@@ -114,7 +114,7 @@ def test_files_with_bytes_changed_at_random(suffix: str, copy: Path) -> None:
     places = [place for place in range(len(data)) if data[place]] if suffix == ".calls" else range(len(data))
     dice = random.Random(1)
     refused = 0
-    for _ in range(300):
+    for _ in range(100):
         damaged = bytearray(data)
         for place in dice.choices(places, k=dice.choice((1, 1, 2, 8))):
             damaged[place] = dice.randrange(256)

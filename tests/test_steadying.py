@@ -41,6 +41,7 @@ def recorded_with(random: Random, factor: float, unchanged: Unchanged) -> Attrib
     return run_of({**{op: noisy(cost) for op, cost in unchanged}, CHANGED: noisy(1000 * factor)})
 
 
+@pytest.mark.long
 def test_a_machine_that_is_slower_now_and_then_does_not_hide_a_change() -> None:
     random, unchanged = Random(5), [(OpId.of(number), 100.0 * number) for number in (1, 2, 3, 4)]
     held = []
