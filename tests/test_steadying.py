@@ -8,6 +8,7 @@ from fractions import Fraction
 from random import Random
 
 import numpy as np
+import pytest
 
 from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
