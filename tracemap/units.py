@@ -24,6 +24,9 @@ class Unknown(enum.Enum):
 
 UNKNOWN: Final = Unknown.UNKNOWN
 
+ASSUMED_SIZE: Final = 128
+"""What is taken for a dimension that is not known before (rows of a batch, tokens of a prompt) where works compare."""
+
 INTEGER_LIMIT: Final = 2**63 - 1
 """The largest integer that is stored: SQL's BIGINT holds no larger one."""
 

@@ -12,13 +12,10 @@ from functools import cached_property
 from typing import Final
 
 from tracemap.ir.constants import DYNAMIC
-from tracemap.ir.numbers import HostValues, segment
-from tracemap.ir.parsing import MlirParser, Module, Operation, Value
+from tracemap.ir.numbers import HostValues
+from tracemap.ir.parsing import MlirParser, Module, Operation, Value, operand_parts
 from tracemap.ir.types import Shape, shape_of
-from tracemap.units import UNKNOWN, Integer
-
-ASSUMED_SIZE: Final = 128
-"""Of a dimension that is not known before: rows of a batch, tokens of a prompt."""
+from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 
 _DEEPEST: Final = 64
 """How many operations behind a tensor are looked at for its size."""
@@ -63,7 +60,7 @@ class AssumedShapes:
         if owner.name == "tensor.empty":
             return self._numbers_of(owner.operands)
         if owner.name in _TAKES_A_PART:
-            return self._numbers_of(segment(owner, _SIZES))
+            return self._numbers_of(operand_parts(owner)[_SIZES])
         if owner.name == "tensor.expand_shape":
             return self._numbers_of(list(owner.operands)[1:])
         if owner.name == "tensor.collapse_shape":

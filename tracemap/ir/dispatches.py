@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracemap.ir.numbers import Extent, HostValues, Number
-from tracemap.ir.parsing import Attribute, Module, Operation, Value, nested, symbol_path, walk
+from tracemap.ir.parsing import Attribute, Module, Operation, nested, operand_parts, symbol_path, walk
 
 _DISPATCH = "stream.cmd.dispatch"
 
@@ -63,24 +63,18 @@ def read_dispatches(module: Module, extent: Extent) -> tuple[Dispatch, ...]:
     )
 
 
-_RESOURCES = (2, 3)
-"""Of the parts of a dispatch's operands those that are no numbers of its own: the buffers and their sizes."""
-
-
 def _dispatch(operation: Operation, values: HostValues) -> Dispatch:
-    operands = list(operation.operands)
-    parts: list[list[Value]] = []
-    for size in operation.attributes["operandSegmentSizes"]:
-        parts.append(operands[: int(size)] if len(parts) not in _RESOURCES else [])
-        operands = operands[int(size) :]
-    workload, constants, _, _, offsets, lengths = ([values.of(each) for each in part] for part in parts)
+    # Between them stand the buffers and their sizes, which are no numbers of its own.
+    given, constant, _, _, begins, sizes = operand_parts(operation)
+    told = (given, constant, begins, sizes)
+    workload, constants, offsets, lengths = ([values.of(each) for each in part] for part in told)
     accesses = [_access(each) for each in operation.attributes["resource_accesses"]]
     bindings = zip(_values(offsets), _values(lengths), accesses, strict=True)
     return Dispatch(
         symbol_path(operation.attributes["entry_points"][0]),
         _values(workload),
         _values(constants),
-        tuple(str(each.type) for each in parts[1]),
+        tuple(str(each.type) for each in constant),
         tuple(Binding(*each) for each in bindings),
         sum(not number.told for number in (*workload, *constants, *offsets, *lengths)),
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from iree.compiler import ir
 
-from tracemap.ir.parsing import Module, Operation, Value, nested, string_attribute, symbol_path, walk
+from tracemap.ir.parsing import Module, Operation, Value, nested, operand_parts, string_attribute, symbol_path, walk
 
 Extent = Callable[[str, int, int], int]
 """The extent of an argument: of which public function, which argument, which dimension."""
@@ -151,7 +151,7 @@ class HostValues:
         if block != holder.regions[0].blocks[0]:
             return [each for other in block.region.blocks for each in _handed_over(other, block, number)]
         if holder.name == "flow.dispatch.workgroups":
-            return segment(holder, _ARGUMENTS)[number : number + 1]
+            return operand_parts(holder)[_ARGUMENTS][number : number + 1]
         calls = self._calls.get(string_attribute(holder, "sym_name"), [])
         return [call.operands[number] for call in calls] if holder.name == "util.func" else []
 
@@ -166,18 +166,6 @@ class HostValues:
 
 _ARGUMENTS = 1
 """Of the parts of a dispatch's operands those that its body is handed, behind which it has what it writes."""
-
-
-def segment(operation: Operation, number: int) -> list[Value]:
-    """One of the parts that an operation has its operands in, from the last on where negative.
-
-    Nothing of an operation that does not say which parts it has.
-    """
-    if "operandSegmentSizes" not in operation.attributes:
-        return []
-    sizes = [int(size) for size in operation.attributes["operandSegmentSizes"]]
-    begin = sum(sizes[:number])
-    return list(operation.operands)[begin : begin + sizes[number]]
 
 
 def _applied(map_: Any, operands: Sequence[int]) -> int:  # noqa: ANN401 - of the bindings
@@ -209,20 +197,13 @@ _AFFINE: Final[tuple[tuple[Any, Callable[[int, int], int]], ...]] = (
 def _handed_over(source: Operation, target: Operation, number: int) -> list[Value]:
     """What a block hands over to another one as this argument, once for each way."""
     last = list(source.operations)[-1].operation
-    found: list[Value] = []
-    successors, operands = list(last.successors), list(last.operands)
     if last.name == "cf.br":
-        sizes = [len(operands)]
+        handed = [list(last.operands)]
     elif last.name == "cf.cond_br":
-        sizes = [int(size) for size in last.attributes["operandSegmentSizes"]][1:]
-        operands = operands[1:]
+        _, *handed = operand_parts(last)
     else:
         return []
-    for successor, size in zip(successors, sizes, strict=True):
-        if successor == target:
-            found.append(operands[number])
-        operands = operands[size:]
-    return found
+    return [part[number] for successor, part in zip(last.successors, handed, strict=True) if successor == target]
 
 
 def _attribute_number(attribute: object) -> Number | None:

@@ -251,6 +251,15 @@ def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Lo
     return [parser.location(operation) for operation in printed] if same else []
 
 
+def operand_parts(operation: Operation) -> list[list[Value]]:
+    """The operands of an operation that says how many of each kind it has, by kind."""
+    operands, parts = list(operation.operands), []
+    for size in operation.attributes["operandSegmentSizes"]:
+        parts.append(operands[: int(size)])
+        operands = operands[int(size) :]
+    return parts
+
+
 def nested(operation: Operation) -> list[Operation]:
     """The operations directly in an operation's regions, in order."""
     return [child.operation for region in operation.regions for block in region.blocks for child in block.operations]

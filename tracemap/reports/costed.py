@@ -18,7 +18,7 @@ from tracemap.graph.program import CallPath, Site
 from tracemap.graph.query import frames_of, scope_of, scope_text, stack_of, users_first
 from tracemap.measurements.model import UNKNOWN_PARTS
 from tracemap.reports.labels import or_dash
-from tracemap.units import Text, Unknown, format_share, split_by_largest_remainder
+from tracemap.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
 
 if TYPE_CHECKING:
     from tracemap.comparison.model import MetricDifference
@@ -27,7 +27,9 @@ DEFAULT_METRIC = "cpu_ns"
 """The metric shown first where a run has it: summed over workers, so it adds up."""
 
 SPLIT_EVENLY = "the run's events name only the kernel, which has several sites: this is the site's even share"
-ASSUMED_SIZES = "the members' work depends on sizes not known before: the cost is split as if each of these were 128"
+ASSUMED_SIZES = (
+    f"the members' work depends on sizes not known before: the cost is split as if each of these were {ASSUMED_SIZE}"
+)
 EQUAL_MEMBERS = "the members' work is not computable: the cost is split evenly over them"
 AT_LOAD = "runs once, at load: not measured"
 NO_MEMBERS = "the compiler made this work up: no op of the model is a member"

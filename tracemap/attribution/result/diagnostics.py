@@ -12,7 +12,7 @@ from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STAND_INS, Clock
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, format_count, plural
+from tracemap.units import ASSUMED_SIZE, UNKNOWN, format_count, plural
 
 _MOST_NAMED = 5
 """Ambiguous targets that a diagnostic names, and places of each."""
@@ -51,7 +51,7 @@ def _of_amounts(sites: Sequence[SiteResult]) -> Iterator[Diagnostic]:
     assumed = sum(site.assumed_sizes and _was_called(site) for site in sites)
     if assumed:
         text = f"the costs of the members of {plural(assumed, 'site')} depend on sizes that the program does not know "
-        yield Diagnostic("assumed-sizes", f"{text}before: split as if each of these were 128")
+        yield Diagnostic("assumed-sizes", f"{text}before: split as if each of these were {ASSUMED_SIZE}")
     equal = sum(site.equal_members and _was_called(site) for site in sites)
     if equal:
         text = f"the costs of the members of {plural(equal, 'site')} are unknown: split evenly"

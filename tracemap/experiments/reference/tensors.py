@@ -10,7 +10,7 @@ from tracemap.experiments.reference.elements import Array, NotEvaluated, compute
 from tracemap.experiments.reference.memory import View
 from tracemap.experiments.reference.scalars import evaluate
 from tracemap.ir.constants import DYNAMIC, dense_elements, splat_value
-from tracemap.ir.parsing import Operation, Value
+from tracemap.ir.parsing import Operation, Value, operand_parts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,15 +52,6 @@ def _extents(state: State, kind: Any, dynamic: Sequence[Value]) -> list[int]:  #
     return [int(state.of(next(rest))) if extent == DYNAMIC else int(extent) for extent in kind.shape]
 
 
-def _segments(operation: Operation) -> list[list[Value]]:
-    """The operands by what they are."""
-    operands, parts = list(operation.operands), []
-    for size in operation.attributes["operandSegmentSizes"]:
-        parts.append(operands[: int(size)])
-        operands = operands[int(size) :]
-    return parts
-
-
 def _constant_load(state: State, operation: Operation) -> Sequence[Any]:
     number = state.constant(operation.attributes["ordinal"].value)
     return [computed_type(str(operation.results[0].type)).type(_signed(number, str(operation.results[0].type)))]
@@ -73,7 +64,7 @@ def _signed(number: int, kind: str) -> int:
 
 
 def _subspan(state: State, operation: Operation) -> Sequence[Any]:
-    offset, dynamic = _segments(operation)
+    offset, dynamic = operand_parts(operation)
     kind = operation.results[0].type
     extents = _extents(state, kind, dynamic)
     begin = int(state.of(offset[0])) if offset else 0
@@ -96,7 +87,7 @@ def _part(
     state: State, operation: Operation, first: int, rank: int
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Offsets, sizes, strides and kept axes of an operation on a part of something."""
-    segments = _segments(operation)[first:]
+    segments = operand_parts(operation)[first:]
     names = ("static_offsets", "static_sizes", "static_strides")
     offsets, sizes, steps = (
         _numbers(state, operation, name, dynamic) for name, dynamic in zip(names, segments, strict=True)

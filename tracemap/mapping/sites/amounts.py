@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from tracemap.graph.program import Membership, Site
-from tracemap.ir.assumed import ASSUMED_SIZE
 from tracemap.ir.types import product
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 
 
 def assumed(member: Membership) -> Membership:
