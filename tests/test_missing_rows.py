@@ -1,4 +1,4 @@
-"""Tables of recorded runs that somebody cut, thinned out or doubled: a run says how many events it has."""
+"""Tables that have less than was measured: rows that were cut away or doubled, values that are rounded away."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ def test_rows_that_are_not_those_that_were_recorded(
     found = told(built("hand_mlp"), table)
     assert list(found) == [slug] * bool(slug)
     assert said in found.get(slug, "")
+
+
+@pytest.mark.parametrize(("value", "said"), [("1e-7", "100.0 %"), ("2.4e-6", "16.7 %"), ("0.3125", ""), ("7e9", "")])
+def test_fractions_that_are_too_small_are_told_of(value: str, said: str, table: Path, built: Built) -> None:
+    lines = table.read_text(encoding="utf-8").splitlines()
+    table.write_text("\n".join([f"{lines[0]},joules", *(f"{line},{value}" for line in lines[1:])]), encoding="utf-8")
+    found = json.loads(check_cli("attribute", table, "--map", built("hand_mlp"), "--format", "json"))
+    rounded = [each["message"] for each in found["diagnostics"] if each["slug"] == "values-rounded"]
+    assert len(rounded) == bool(said)
+    assert all(said in each and "joules" in each for each in rounded)
 
 
 def test_a_part_of_a_run_has_its_own_rows(table: Path, built: Built) -> None:

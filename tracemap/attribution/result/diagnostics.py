@@ -16,6 +16,8 @@ from tracemap.units import ASSUMED_SIZE, UNKNOWN, format_count, plural
 
 _MOST_NAMED = 5
 """Ambiguous targets that a diagnostic names, and places of each."""
+_LOST = 0.001
+"""The part of a metric that may be lost by rounding without a word."""
 
 
 def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
@@ -122,12 +124,19 @@ def _any_of(places: Sequence[str]) -> str:
 
 
 def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
-    """Dispatches that some metric was not measured of."""
+    """Metrics whose small values are lost, and dispatches that some metric was not measured of."""
     of_sites = [
         scan.by_target[number]
         for number, target in enumerate(scan.targets)
         if number in scan.by_target and target.places[0] not in graph.transfer_by_id
     ]
+    for name, part in scan.rounded.items():
+        if part > _LOST:
+            text = (
+                f"values of {name} are counted in millionths, too coarse for them: {100 * part:.1f} % of their sum "
+                "is lost by rounding; give them in a smaller unit"
+            )
+            yield Diagnostic("values-rounded", text)
     for metric in scan.metrics:
         absent = sum(each.absent[metric.name] for each in of_sites)
         if absent:

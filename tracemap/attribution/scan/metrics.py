@@ -80,6 +80,16 @@ def value_of(metric: Metric, run: Run) -> str:
     return f"{value} * {MILLIONTHS}" if own.type == "BIGINT" else f"CAST(round({value} * {MILLIONTHS}) AS BIGINT)"
 
 
+def rounded_metrics(run: Run) -> dict[str, tuple[str, str]]:
+    """The metrics of events (named `event`) that may lose digits: in SQL, how large they are and what they lose."""
+    names = [name for name, metric in _of_events(run).items() if metric.type == "DOUBLE"]
+    values = {name: f"event.{quoted(name)}" for name in names}
+    return {
+        name: (f"abs({value})", f"abs(round({value} * {MILLIONTHS}) / {MILLIONTHS} - {value})")
+        for name, value in values.items()
+    }
+
+
 def value_column(number: int) -> str:
     """The column of the n-th metric in tables of ours: its own name is the file's, and may be any."""
     return f"value_{number}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
 from tracemap.attribution.scan.lookups import Lookup, Source
-from tracemap.attribution.scan.metrics import value_column, value_of
+from tracemap.attribution.scan.metrics import rounded_metrics, value_column, value_of
 from tracemap.attribution.scan.shapes import SHAPE, TOLD_BY_TILES
 from tracemap.attribution.scan.tables import Tables
 from tracemap.errors import RunInvalid
@@ -180,6 +180,22 @@ def covered_ns(sources: Sequence[Source]) -> int:
             ((found,),) = source.tables.query(f"SELECT CAST(sum({COVERED}) AS BIGINT) FROM ({parts})")
             covered += int(found or 0)
     return covered
+
+
+def rounded_parts(source: Source) -> dict[str, float]:
+    """What part of each metric with fractions is lost, as its values are counted in millionths: 1 is all of it.
+
+    A file without such a metric is not read for it.
+    """
+    columns = rounded_metrics(source.run)
+    if not columns:
+        return {}
+    sums = ", ".join(f"sum({size}), sum({lost})" for size, lost in columns.values())
+    ((*found,),) = source.tables.query(
+        f"SELECT {sums} FROM {source.events} AS event WHERE NOT event.warmup AND event.kind <> 'step'"
+    )
+    sizes, losses = found[::2], found[1::2]
+    return {name: lost / size for name, size, lost in zip(columns, sizes, losses, strict=True) if size}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,16 @@ from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.lookups import Source, lookups
 from tracemap.attribution.scan.metrics import common_metrics, step_metrics
 from tracemap.attribution.scan.percentiles import Spread, pooled
-from tracemap.attribution.scan.rows import START, Resolved, StepRow, add_events, covered_ns, shapes_of, step_rows
+from tracemap.attribution.scan.rows import (
+    START,
+    Resolved,
+    StepRow,
+    add_events,
+    covered_ns,
+    rounded_parts,
+    shapes_of,
+    step_rows,
+)
 from tracemap.attribution.scan.slowest import slowest_calls
 from tracemap.attribution.scan.submissions import submission_lookups
 from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
@@ -52,6 +61,8 @@ class Scan:
     """By target the slowest of its calls."""
     recorded: Integer
     """How many events the runs say that they have; unknown where one does not say it."""
+    rounded: Mapping[str, float]
+    """What part of a metric is lost by rounding, in the run where it is the most; only of those with fractions."""
     same_group: str
     """Whether an `event` of the table `resolved` belongs to a row of the table `groups`, in SQL."""
 
@@ -74,6 +85,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     of_steps, metrics = step_metrics(runs), common_metrics(runs)
     targets, rows = Targets(), []
     sources: list[Source] = []
+    rounded: dict[str, float] = {}
     # Not all runs need to tell it; events are read under all canonical names.
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
@@ -85,6 +97,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
             if tables.most_rows > _WORTH_A_THREAD:
                 _import_meanwhile("numpy")
         add_events(source, of_events, resolved)
+        rounded |= {name: max(part, rounded.get(name, 0.0)) for name, part in rounded_parts(source).items()}
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
     of_all = invocations(tables, _idle(runs, resolved))
@@ -109,6 +122,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         invocations=of_all,
         slowest=slowest_calls(resolved),
         recorded=sum_of(run.header.events for run in runs),
+        rounded=rounded,
         same_group=resolved.same_group,
     )
 
