@@ -6,15 +6,14 @@ and truth values are followed, and only as far as the text says them; what is no
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from tracemap.ir.source import Definition, SourceModel, SourceOperation
-from tracemap.ir.types import shape_of
 from tracemap.mapping.model.kinds import asks_for_shape
-from tracemap.units import UNKNOWN, Integer
+from tracemap.mapping.model.known import MOST_STEPS, Given, KnownNumbers
+from tracemap.units import UNKNOWN
 
 _BRANCHES = frozenset({"onnx.If", "scf.if", "stablehlo.if", "torch.prim.If", "tosa.cond_if"})
 _ELSE_FIRST = frozenset({"onnx.If"})
@@ -22,41 +21,6 @@ _ELSE_FIRST = frozenset({"onnx.If"})
 _CASES = frozenset({"stablehlo.case"})
 _LOOPS = frozenset({"scf.while", "stablehlo.while", "tosa.while_loop"})
 _SELECTS = frozenset({"arith.select", "stablehlo.select", "tosa.select", "torch.aten.where.self"})
-_SAME = frozenset(
-    """
-    arith.extui arith.index_cast arith.index_castui stablehlo.broadcast_in_dim stablehlo.reshape
-    stablehlo.optimization_barrier tensor.collapse_shape tensor.expand_shape tensor.extract tensor.from_elements
-    tensor.splat torch.aten.Bool.Tensor
-    """.split()
-)
-"""Ops whose result consists of the number that their first operand consists of."""
-
-_COMPARES: Mapping[str, Callable[[int, int], bool]] = {
-    "EQ": operator.eq,
-    "NE": operator.ne,
-    "LT": operator.lt,
-    "LE": operator.le,
-    "GT": operator.gt,
-    "GE": operator.ge,
-}
-_COMPUTES: Mapping[str, Callable[[int, int], int]] = {
-    "addi": operator.add,
-    "add": operator.add,
-    "subi": operator.sub,
-    "subtract": operator.sub,
-    "muli": operator.mul,
-    "multiply": operator.mul,
-    "andi": operator.and_,
-    "and": operator.and_,
-    "ori": operator.or_,
-    "or": operator.or_,
-}
-_NEGATES = frozenset({"stablehlo.not", "tosa.logical_not"})
-_MOST_STEPS = 64
-"""How far a number is followed back."""
-
-Given = dict[Definition, Integer]
-"""Values that are known where something is looked at, and those that were worked out there."""
 
 
 @dataclass
@@ -70,6 +34,7 @@ class Unreached:
     _numbers: Given = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._known = KnownNumbers(self.model, self.twins)
         for operation in self.model.operations:
             blocks = self._blocks_of.setdefault(operation.parent, [])
             if operation.block not in blocks[-1:]:
@@ -85,7 +50,7 @@ class Unreached:
         if not self.runs(operation) or asks_for_shape(operation):
             return False
         if operation.name in _SELECTS and number > 0:
-            condition = self._number(operation.operands[0], self._numbers)
+            condition = self._known.of(operation.operands[0], self._numbers)
             return condition is UNKNOWN or number == (1 if condition else 2)
         return True
 
@@ -95,7 +60,7 @@ class Unreached:
             return len(self._blocks_of.get(operation.index, ())) == 1
         if operation.name not in _BRANCHES or not operation.operands:
             return False
-        return self._number(operation.operands[0], self._given_around(operation)) is not UNKNOWN
+        return self._known.of(operation.operands[0], self._given_around(operation)) is not UNKNOWN
 
     @cached_property
     def _dead_blocks(self) -> frozenset[int]:
@@ -111,20 +76,20 @@ class Unreached:
         """The blocks of an operation that never run if it does."""
         blocks = self._blocks_of.get(operation.index, [])
         if operation.name in _BRANCHES:
-            chosen = self._number(operation.operands[0], self._given_around(operation))
+            chosen = self._known.of(operation.operands[0], self._given_around(operation))
             if chosen is not UNKNOWN:
                 arms = blocks[::-1] if operation.name in _ELSE_FIRST else blocks
                 yield from arms[1:] if chosen else arms[:1]
         elif operation.name in _LOOPS and len(blocks) > 1:
             first = {
-                Definition(operation.index, number, argument=True): self._number(value, self._numbers)
+                Definition(operation.index, number, argument=True): self._known.of(value, self._numbers)
                 for number, value in enumerate(operation.operands)
             }
             test = self._ends[blocks[0]]
-            if test.operands and self._number(test.operands[0], first) == 0:
+            if test.operands and self._known.of(test.operands[0], first) == 0:
                 yield from blocks[1:]
         elif operation.name == "scf.for":
-            low, high = (self._number(value, self._numbers) for value in operation.operands[:2])
+            low, high = (self._known.of(value, self._numbers) for value in operation.operands[:2])
             if low is not UNKNOWN and high is not UNKNOWN and low >= high:
                 yield from blocks
 
@@ -142,54 +107,9 @@ class Unreached:
 
     def _note(self, condition: Definition, holds: int, given: Given) -> None:
         """Note whether a condition holds, and what it was read from; the compiler does not look behind negations."""
-        for _ in range(_MOST_STEPS):
-            given.setdefault(self._first(condition), holds)
-            maker = self.model.operations[condition.maker]
-            if condition.argument or maker.name not in _SAME:
+        value: Definition | None = condition
+        for _ in range(MOST_STEPS):
+            if value is None:
                 return
-            condition = maker.operands[0]
-
-    def _first(self, definition: Definition) -> Definition:
-        """The same value as the first op makes it that computes it."""
-        if definition.argument:
-            return definition
-        return Definition(self.twins.get(definition.maker, definition.maker), definition.number, argument=False)
-
-    def _number(self, definition: Definition, given: Given, steps: int = 0) -> Integer:
-        """The number that a value consists of."""
-        key = self._first(definition)
-        if key in given or definition.argument or steps > _MOST_STEPS:
-            return given.get(key, UNKNOWN)
-        maker = self.model.operations[definition.maker]
-        told = maker.constant is UNKNOWN and _can_be_told(maker)
-        given[key] = self._result(maker, given, steps) if told else maker.constant
-        return given[key]
-
-    def _result(self, operation: SourceOperation, given: Given, steps: int) -> Integer:
-        """What an op makes of the numbers that its operands consist of."""
-        first = self._number(operation.operands[0], given, steps + 1)
-        if first is UNKNOWN or operation.name in _SAME:
-            return first
-        if operation.name in _NEGATES:
-            return 1 - first if first in (0, 1) else UNKNOWN
-        second = self._number(operation.operands[1], given, steps + 1)
-        if second is UNKNOWN:
-            return UNKNOWN
-        compare = _COMPARES.get(operation.direction)
-        if compare is not None:
-            return int(compare(first, second))
-        result = _COMPUTES[_word(operation)](first, second)
-        bits = shape_of(operation.results[0]).element_bits
-        fits = bits is UNKNOWN or abs(result) < 2 ** max(1, bits - 1)
-        return result if fits else UNKNOWN
-
-
-def _can_be_told(operation: SourceOperation) -> bool:
-    """Whether the result of an op may be known if its operands are."""
-    if operation.name in _SAME | _NEGATES:
-        return bool(operation.operands)
-    return len(operation.operands) == 2 and (operation.direction in _COMPARES or _word(operation) in _COMPUTES)
-
-
-def _word(operation: SourceOperation) -> str:
-    return operation.name.rsplit(".", 1)[-1]
+            given.setdefault(self._known.first(value), holds)
+            value = self._known.read_from(value)

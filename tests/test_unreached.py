@@ -1,0 +1,105 @@
+"""What is told to run never, runs never: programs whose arms are under conditions that are known, or look like it.
+
+The truth is what the compiler left of each program: an arm has a kernel or it has none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders import built_graph
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate, Op
+
+ARMS = """\
+  %r = scf.if %c -> tensor<8x8xf32> {
+    %t = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot %t, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    scf.yield %d : tensor<8x8xf32>
+  } else {
+    %t = stablehlo.reverse %x, dims = [0] : tensor<8x8xf32>
+    %e = stablehlo.tanh %t : tensor<8x8xf32>
+    scf.yield %e : tensor<8x8xf32>
+  }
+  return %r : tensor<8x8xf32>
+}
+"""
+"""A branch of which each arm has an op that moves elements, and one with a kernel that it is folded into."""
+
+
+def ops_by_name(graph: TraceGraph) -> dict[str, Op]:
+    return {op.name: op for op in graph.ops}
+
+
+def check_arms(graph: TraceGraph, *, taken: bool | None) -> None:
+    """Each arm has its kernel and never stands where nothing runs, or neither; None: both may run."""
+    ops = ops_by_name(graph)
+    arms = {True: ("stablehlo.transpose", "stablehlo.dot"), False: ("stablehlo.reverse", "stablehlo.tanh")}
+    for arm, (move, work) in arms.items():
+        runs = taken is None or arm is taken
+        assert (ops[work].fate is Fate.DISPATCHED) is runs, work  # by the compiler
+        assert (ops[move].reason.slug == "never-runs") is not runs, ops[move]
+        assert runs or ops[work].reason.slug == "never-runs", ops[work]
+    assert (ops["scf.if"].reason.slug == "decided") is (taken is not None)
+
+
+UNTOLD = {
+    "held back": """\
+func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %no = stablehlo.constant dense<false> : tensor<i1>
+  %b = stablehlo.optimization_barrier %no : tensor<i1>
+  %c = tensor.extract %b[] : tensor<i1>
+""",
+    "held back beside another": """\
+func.func @main(%p: tensor<i1>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %no = stablehlo.constant dense<false> : tensor<i1>
+  %b:2 = stablehlo.optimization_barrier %no, %p : tensor<i1>, tensor<i1>
+  %c = tensor.extract %b#1[] : tensor<i1>
+""",
+    "one of several elements": """\
+func.func @main(%p: i32, %i: index, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %zero = arith.constant 0 : i32
+  %both = tensor.from_elements %zero, %p : tensor<2xi32>
+  %one = tensor.extract %both[%i] : tensor<2xi32>
+  %c = arith.cmpi ne, %one, %zero : i32
+""",
+}
+
+
+@pytest.mark.parametrize("head", UNTOLD.values(), ids=UNTOLD)
+def test_what_the_compiler_does_not_know_decides_nothing(tmp_path: Path, head: str) -> None:
+    check_arms(built_graph(head + ARMS, tmp_path), taken=None)
+
+
+ONE_ELEMENT_DECIDES = """\
+func.func @main(%p: tensor<2xi1>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %outer = tensor.extract %p[%c0] : tensor<2xi1>
+  %all = scf.if %outer -> tensor<8x8xf32> {
+    %c = tensor.extract %p[%c1] : tensor<2xi1>
+    %r = scf.if %c -> tensor<8x8xf32> {
+      %d = stablehlo.dot %x, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+      scf.yield %d : tensor<8x8xf32>
+    } else {
+      %t = stablehlo.reverse %x, dims = [0] : tensor<8x8xf32>
+      %e = stablehlo.tanh %t : tensor<8x8xf32>
+      scf.yield %e : tensor<8x8xf32>
+    }
+    scf.yield %r : tensor<8x8xf32>
+  } else {
+    scf.yield %x : tensor<8x8xf32>
+  }
+  return %all : tensor<8x8xf32>
+}
+"""
+
+
+def test_what_holds_of_one_element_need_not_hold_of_the_next(tmp_path: Path) -> None:
+    graph = built_graph(ONE_ELEMENT_DECIDES, tmp_path)
+    ops = ops_by_name(graph)
+    assert ops["stablehlo.tanh"].fate is Fate.DISPATCHED
+    assert ops["stablehlo.reverse"].reason.slug != "never-runs"
+    assert [op.reason.slug for op in graph.ops if op.name == "scf.if"] == ["control-flow", "control-flow"]

@@ -1,0 +1,130 @@
+"""Which whole numbers and truth values of a model are the same whatever its inputs are, as far as its text tells."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tracemap.ir.source import Definition, SourceModel, SourceOperation
+from tracemap.ir.types import shape_of
+from tracemap.units import UNKNOWN, Integer
+
+_ALL_TOGETHER = "tensor.from_elements"
+_SAME = frozenset(
+    f"""
+    arith.extui arith.index_cast arith.index_castui stablehlo.broadcast_in_dim stablehlo.reshape
+    tensor.collapse_shape tensor.expand_shape tensor.extract {_ALL_TOGETHER} tensor.splat torch.aten.Bool.Tensor
+    """.split()
+)
+"""Ops whose result consists of the number that what they hand on consists of. No barrier: what it holds back the
+compiler does not know, be it a constant.
+"""
+
+_COMPARES: Mapping[str, Callable[[int, int], bool]] = {
+    "EQ": operator.eq,
+    "NE": operator.ne,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+}
+_COMPUTES: Mapping[str, Callable[[int, int], int]] = {
+    "addi": operator.add,
+    "add": operator.add,
+    "subi": operator.sub,
+    "subtract": operator.sub,
+    "muli": operator.mul,
+    "multiply": operator.mul,
+    "andi": operator.and_,
+    "and": operator.and_,
+    "ori": operator.or_,
+    "or": operator.or_,
+}
+_NEGATES = frozenset({"stablehlo.not", "tosa.logical_not"})
+MOST_STEPS = 64
+"""How far a number is followed back."""
+
+Given = dict[Definition, Integer]
+"""Values that are known where something is looked at, and those that were worked out there."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNumbers:
+    """The numbers that values of a model consist of. `twins`: of an op the earlier one that it repeats."""
+
+    model: SourceModel
+    twins: Mapping[int, int]
+
+    def of(self, definition: Definition, given: Given, steps: int = 0) -> Integer:
+        """The number that a value consists of, where these are given; what is worked out is added to them."""
+        key = self.first(definition)
+        if key in given or definition.argument or steps > MOST_STEPS:
+            return given.get(key, UNKNOWN)
+        maker = self.model.operations[definition.maker]
+        told = maker.constant is UNKNOWN and _can_be_told(maker)
+        given[key] = self._result(maker, given, steps) if told else maker.constant
+        return given[key]
+
+    def first(self, definition: Definition) -> Definition:
+        """The same value as the first op makes it that computes it."""
+        if definition.argument:
+            return definition
+        return Definition(self.twins.get(definition.maker, definition.maker), definition.number, argument=False)
+
+    def read_from(self, definition: Definition) -> Definition | None:
+        """The value that consists of the same number and nothing else, one step before; None where there is none."""
+        if definition.argument:
+            return None
+        maker = self.model.operations[definition.maker]
+        handed_on = _handed_on(maker) if maker.name in _SAME else ()
+        if len(handed_on) != 1 or not self._is_one_number(maker, handed_on[0]):
+            return None
+        return handed_on[0]
+
+    def _is_one_number(self, maker: SourceOperation, value: Definition) -> bool:
+        """Whether what an op reads is a single number; what is taken at an index may be one of several."""
+        if len(maker.operands) == 1:
+            return True
+        type_text = self.model.type_of(value)
+        return bool(type_text) and shape_of(type_text).elements == 1
+
+    def _result(self, operation: SourceOperation, given: Given, steps: int) -> Integer:
+        """What an op makes of the numbers that its operands consist of."""
+        if operation.name in _SAME:
+            found = {self.of(each, given, steps + 1) for each in _handed_on(operation)}
+            return found.pop() if len(found) == 1 else UNKNOWN
+        first = self.of(operation.operands[0], given, steps + 1)
+        if first is UNKNOWN:
+            return UNKNOWN
+        if operation.name in _NEGATES:
+            return 1 - first if first in (0, 1) else UNKNOWN
+        second = self.of(operation.operands[1], given, steps + 1)
+        if second is UNKNOWN:
+            return UNKNOWN
+        compare = _COMPARES.get(operation.direction)
+        if compare is not None:
+            return int(compare(first, second))
+        result = _COMPUTES[_word(operation)](first, second)
+        bits = shape_of(operation.results[0]).element_bits
+        fits = bits is UNKNOWN or abs(result) < 2 ** max(1, bits - 1)
+        return result if fits else UNKNOWN
+
+
+def _handed_on(operation: SourceOperation) -> Sequence[Definition]:
+    """The operands that one of the ops that hand numbers on makes its result of.
+
+    A tensor of several elements is all of these; others take an index, or a size, behind what they read.
+    """
+    return operation.operands if operation.name == _ALL_TOGETHER else operation.operands[:1]
+
+
+def _can_be_told(operation: SourceOperation) -> bool:
+    """Whether the result of an op may be known if its operands are."""
+    if operation.name in _SAME | _NEGATES:
+        return bool(operation.operands)
+    return len(operation.operands) == 2 and (operation.direction in _COMPARES or _word(operation) in _COMPUTES)
+
+
+def _word(operation: SourceOperation) -> str:
+    return operation.name.rsplit(".", 1)[-1]
