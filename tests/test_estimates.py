@@ -22,6 +22,15 @@ func.func @main(%x: tensor<ROWSx512xf32>, %w: tensor<256x512xKIND>) -> tensor<RO
 }
 """  # noqa: E501 - the text is MLIR
 
+HELD_BACK = """\
+func.func @main(%a: tensor<64x64xi8>, %x: tensor<64x64xi8>, %w: tensor<64x64xi8>) -> (tensor<64x64xi32>, tensor<64x64xf32>) {
+  %f = stablehlo.convert %a : (tensor<64x64xi8>) -> tensor<64x64xf32>
+  %b:2 = stablehlo.optimization_barrier %f, %w : tensor<64x64xf32>, tensor<64x64xi8>
+  %d = stablehlo.dot %x, %b#1 : (tensor<64x64xi8>, tensor<64x64xi8>) -> tensor<64x64xi32>
+  return %d, %b#0 : tensor<64x64xi32>, tensor<64x64xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
 GATHERED = """\
 func.func @main(%x: tensor<512x1xi32>, %t: tensor<50000x64xf32>, %y: tensor<512x64xf32>) -> tensor<512x64xf32> {
   %g = "stablehlo.gather"(%t, %x) {dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 64>} : (tensor<50000x64xf32>, tensor<512x1xi32>) -> tensor<512x64xf32>
@@ -243,3 +252,10 @@ def test_a_weight_is_converted_once_for_a_tile_of_rows(tmp_path: Path, rows: int
     assert product.operations == 2 * rows * 512 * 256
     assert converting.operations is not UNKNOWN
     assert product.operations * names.count(conversion) == 2 * multiplied * converting.operations > 0
+
+
+def test_what_a_barrier_holds_back_is_not_what_stands_beside_it(tmp_path: Path) -> None:
+    """The product converts its own operands; what is converted before the barrier it does not read."""
+    graph = built_graph(HELD_BACK, tmp_path)
+    names = [[graph.op_by_id[member.op].name for member in site.members] for site in graph.sites]
+    assert names == [["stablehlo.convert"], ["stablehlo.dot"]]

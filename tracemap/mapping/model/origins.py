@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tracemap.graph.ops import OpId
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
-from tracemap.mapping.model.kinds import is_return
+from tracemap.mapping.model.kinds import is_return, only_renames
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class Origins:
         """What an op moves, or what the function that it calls returns."""
         maker, number = self._operations[origin.definition.maker], origin.definition.number
         if maker.index in self._moves and maker.operands:
-            return Origin(maker.operands[0], origin.path)
+            # What only renames has a result for each operand: a barrier of several, too.
+            return Origin(maker.operands[number if only_renames(maker) else 0], origin.path)
         callee = self._calls.callee(maker)
         returned = None if callee is None else self._returns.get(callee.index)
         if returned is None or number >= len(returned.operands):
