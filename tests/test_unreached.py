@@ -13,20 +13,27 @@ from tests.builders import built_graph
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
 
-ARMS = """\
-  %r = scf.if %c -> tensor<8x8xf32> {
+PRODUCT = """\
     %t = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
     %d = stablehlo.dot %t, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
     scf.yield %d : tensor<8x8xf32>
-  } else {
+"""
+"""An arm with an op that moves elements, and the one with a kernel that it is folded into."""
+OTHER = """\
     %t = stablehlo.reverse %x, dims = [0] : tensor<8x8xf32>
     %e = stablehlo.tanh %t : tensor<8x8xf32>
     scf.yield %e : tensor<8x8xf32>
-  }
-  return %r : tensor<8x8xf32>
-}
 """
-"""A branch of which each arm has an op that moves elements, and one with a kernel that it is folded into."""
+
+
+def branch(arm: str, other: str) -> str:
+    """The rest of a function with a condition `%c` and an argument `%x`."""
+    results = "tensor<8x8xf32>"
+    return f"  %r = scf.if %c -> {results} {{\n{arm}  }} else {{\n{other}  }}\n  return %r : {results}\n}}\n"
+
+
+ARMS = branch(PRODUCT, OTHER)
+HEAD = "func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {\n"
 
 
 def ops_by_name(graph: TraceGraph) -> dict[str, Op]:
@@ -103,3 +110,54 @@ def test_what_holds_of_one_element_need_not_hold_of_the_next(tmp_path: Path) -> 
     assert ops["stablehlo.tanh"].fate is Fate.DISPATCHED
     assert ops["stablehlo.reverse"].reason.slug != "never-runs"
     assert [op.reason.slug for op in graph.ops if op.name == "scf.if"] == ["control-flow", "control-flow"]
+
+
+OF_A_WIDTH = {
+    "two truth values added": """\
+  %yes = arith.constant true
+  %c = arith.addi %yes, %yes : i1
+""",
+    "a sum that does not fit": """\
+  %most = arith.constant 127 : i8
+  %one = arith.constant 1 : i8
+  %sum = arith.addi %most, %one : i8
+  %c = arith.cmpi sgt, %sum, %one : i8
+""",
+    "truth values compared": """\
+  %yes = arith.constant true
+  %no = arith.constant false
+  %c = arith.cmpi sgt, %yes, %no : i1
+""",
+    "a truth value as a position": """\
+  %yes = arith.constant true
+  %zero = arith.constant 0 : index
+  %at = arith.index_cast %yes : i1 to index
+  %c = arith.cmpi sgt, %at, %zero : index
+""",
+    "the complement of a number": """\
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %not = stablehlo.not %zero : tensor<i32>
+  %ge = stablehlo.compare GE, %not, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+  %c = tensor.extract %ge[] : tensor<i1>
+""",
+}
+"""Conditions that are false, as numbers are computed in so many bits."""
+EXTENDED = """\
+  %minus = arith.constant -1 : i32
+  %zero = arith.constant 0 : i64
+  %large = arith.extui %minus : i32 to i64
+  %c = arith.cmpi sgt, %large, %zero : i64
+"""
+
+
+@pytest.mark.parametrize("condition", OF_A_WIDTH.values(), ids=OF_A_WIDTH)
+def test_numbers_are_computed_in_the_width_of_their_type(tmp_path: Path, condition: str) -> None:
+    ops = ops_by_name(built_graph(HEAD + condition + branch(OTHER, PRODUCT), tmp_path))
+    assert ops["stablehlo.dot"].fate is Fate.DISPATCHED
+    assert ops["stablehlo.transpose"].reason.slug != "never-runs"
+
+
+def test_a_number_without_a_sign_is_as_large_as_its_bits_say(tmp_path: Path) -> None:
+    ops = ops_by_name(built_graph(HEAD + EXTENDED + ARMS, tmp_path))
+    assert ops["stablehlo.dot"].fate is Fate.DISPATCHED
+    assert ops["stablehlo.transpose"].reason.slug != "never-runs"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.ir.source import Definition, SourceModel, SourceOperation
-from tracemap.ir.types import shape_of
+from tracemap.ir.types import element_bits, shape_of
 from tracemap.units import UNKNOWN, Integer
 
 _ALL_TOGETHER = "tensor.from_elements"
@@ -42,6 +43,9 @@ _COMPUTES: Mapping[str, Callable[[int, int], int]] = {
     "or": operator.or_,
 }
 _NEGATES = frozenset({"stablehlo.not", "tosa.logical_not"})
+_UNSIGNED = frozenset({"arith.extui", "arith.index_castui"})
+_SIGNED = frozenset({"arith.cmpi", "arith.index_cast"})
+_TRUTH = re.compile(r"(?:^|[<x,])i1>?$")
 MOST_STEPS = 64
 """How far a number is followed back."""
 
@@ -90,25 +94,46 @@ class KnownNumbers:
         return bool(type_text) and shape_of(type_text).elements == 1
 
     def _result(self, operation: SourceOperation, given: Given, steps: int) -> Integer:
-        """What an op makes of the numbers that its operands consist of."""
-        if operation.name in _SAME:
-            found = {self.of(each, given, steps + 1) for each in _handed_on(operation)}
-            return found.pop() if len(found) == 1 else UNKNOWN
-        first = self.of(operation.operands[0], given, steps + 1)
-        if first is UNKNOWN:
+        """What an op makes of the numbers that its operands consist of; unknown where its type does not hold that."""
+        operands = _handed_on(operation) if operation.name in _SAME else operation.operands
+        numbers = [self.of(each, given, steps + 1) for each in operands]
+        known = [number for number in numbers if number is not UNKNOWN]
+        if len(known) < len(numbers) or self._has_another_sign(operation, known[0]):
             return UNKNOWN
-        if operation.name in _NEGATES:
-            return 1 - first if first in (0, 1) else UNKNOWN
-        second = self.of(operation.operands[1], given, steps + 1)
-        if second is UNKNOWN:
+        if operation.name in _SAME and len(set(known)) > 1:
             return UNKNOWN
-        compare = _COMPARES.get(operation.direction)
-        if compare is not None:
-            return int(compare(first, second))
-        result = _COMPUTES[_word(operation)](first, second)
-        bits = shape_of(operation.results[0]).element_bits
-        fits = bits is UNKNOWN or abs(result) < 2 ** max(1, bits - 1)
-        return result if fits else UNKNOWN
+        result = known[0] if operation.name in _SAME else _computed(operation, known)
+        return result if _holds(operation.results[0], result) else UNKNOWN
+
+    def _has_another_sign(self, operation: SourceOperation, number: int) -> bool:
+        """Whether an op takes a number for one of another sign: -1 for the largest of its type, `true` for -1."""
+        if operation.name in _UNSIGNED:
+            return number < 0
+        if operation.name in _SIGNED and operation.direction not in ("EQ", "NE"):
+            return _is_truth(self.model.type_of(operation.operands[0]))
+        return False
+
+
+def _computed(operation: SourceOperation, numbers: Sequence[int]) -> int:
+    if operation.name in _NEGATES:
+        return 1 - numbers[0] if _is_truth(operation.results[0]) else ~numbers[0]
+    compare = _COMPARES.get(operation.direction)
+    if compare is not None:
+        return int(compare(*numbers))
+    return _COMPUTES[_word(operation)](*numbers)
+
+
+def _is_truth(type_text: str) -> bool:
+    return _TRUTH.search(type_text) is not None
+
+
+def _holds(type_text: str, number: int) -> bool:
+    """Whether a type holds a number; what does not fit, as the sum of two truth values, is cut or becomes another."""
+    if _is_truth(type_text):
+        return number in (0, 1)
+    shaped = shape_of(type_text).element_bits
+    bits = element_bits(type_text) if shaped is UNKNOWN else shaped
+    return bits is UNKNOWN or -(1 << (bits - 1)) <= number < 1 << (bits - 1)
 
 
 def _handed_on(operation: SourceOperation) -> Sequence[Definition]:
