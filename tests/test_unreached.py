@@ -161,3 +161,53 @@ def test_a_number_without_a_sign_is_as_large_as_its_bits_say(tmp_path: Path) -> 
     ops = ops_by_name(built_graph(HEAD + EXTENDED + ARMS, tmp_path))
     assert ops["stablehlo.dot"].fate is Fate.DISPATCHED
     assert ops["stablehlo.transpose"].reason.slug != "never-runs"
+
+
+CASE = """\
+  %r = "stablehlo.case"(%i) ({
+    %d = stablehlo.dot %x, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    stablehlo.return %d : tensor<8x8xf32>
+  }, {
+    %e = stablehlo.tanh %x : tensor<8x8xf32>
+    stablehlo.return %e : tensor<8x8xf32>
+  }, {
+    %e = stablehlo.exponential %x : tensor<8x8xf32>
+    stablehlo.return %e : tensor<8x8xf32>
+  }) : (tensor<i32>) -> tensor<8x8xf32>
+  return %r : tensor<8x8xf32>
+}
+"""
+SWITCH = """\
+  %r = scf.index_switch %i -> tensor<8x8xf32>
+  case 4 {
+    %d = stablehlo.dot %x, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    scf.yield %d : tensor<8x8xf32>
+  }
+  case 2 {
+    %e = stablehlo.tanh %x : tensor<8x8xf32>
+    scf.yield %e : tensor<8x8xf32>
+  }
+  default {
+    %e = stablehlo.exponential %x : tensor<8x8xf32>
+    scf.yield %e : tensor<8x8xf32>
+  }
+  return %r : tensor<8x8xf32>
+}
+"""
+ARM_NAMES = ("stablehlo.dot", "stablehlo.tanh", "stablehlo.exponential")
+
+
+@pytest.mark.parametrize(
+    ("index", "rest", "arm"),
+    [
+        *((f"%i = stablehlo.constant dense<{i}> : tensor<i32>", CASE, a) for i, a in ((1, 1), (7, 2), (-1, 2))),
+        *((f"%i = arith.constant {i} : index", SWITCH, a) for i, a in ((4, 0), (2, 1), (0, 2))),
+    ],
+)
+def test_of_the_arms_of_a_known_number_the_others_never_run(tmp_path: Path, index: str, rest: str, arm: int) -> None:
+    graph = built_graph(f"{HEAD}  {index}\n{rest}", tmp_path)
+    ops = ops_by_name(graph)
+    assert {name for name in ARM_NAMES if ops[name].fate is Fate.DISPATCHED} == {ARM_NAMES[arm]}  # by the compiler
+    assert {name for name in ARM_NAMES if ops[name].reason.slug == "never-runs"} == {*ARM_NAMES} - {ARM_NAMES[arm]}
+    choice = next(op for op in graph.ops if op.name in ("stablehlo.case", "scf.index_switch"))
+    assert choice.reason.slug == "decided"

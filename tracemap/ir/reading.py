@@ -29,7 +29,7 @@ from tracemap.ir.parsing import (
     string_attribute,
     walk,
 )
-from tracemap.ir.scalars import constant_of, direction_of, splat_of
+from tracemap.ir.scalars import cases_of, constant_of, direction_of, splat_of
 from tracemap.ir.signatures import Signatures
 from tracemap.ir.source import (
     CONTROL_FLOW,
@@ -150,6 +150,7 @@ class _Computed(TypedDict):
     constant: Integer
     splat: str
     direction: str
+    cases: tuple[int, ...]
 
 
 class _Describer:
@@ -239,6 +240,7 @@ class _Describer:
             "constant": UNKNOWN if operation.operands else constant_of(operation),
             "splat": "" if operation.operands else splat_of(operation),
             "direction": direction_of(operation),
+            "cases": cases_of(operation, name),
         }
 
     def _is_made_up(self, index: int) -> bool:
@@ -294,7 +296,7 @@ class _BareDescriber(_Describer):
         return UNKNOWN, UNKNOWN
 
     def _computed(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computed:
-        return {"signature": self._number_of(operation), "constant": UNKNOWN, "splat": "", "direction": ""}
+        return {"signature": self._number_of(operation), "constant": UNKNOWN, "splat": "", "direction": "", "cases": ()}
 
 
 def _symbol(operation: Operation) -> str:

@@ -1,4 +1,4 @@
-"""Whole numbers and truth values that the text of an operation tells: a constant of one number, and how it compares."""
+"""Whole numbers and truth values told by the text of an operation: of constants and switches, and how it compares."""
 
 from __future__ import annotations
 
@@ -57,3 +57,11 @@ def direction_of(operation: Operation) -> str:
     if operation.name == "arith.cmpi":
         return _OF_INTEGERS.get(operation.attributes["predicate"].value, "")
     return ""
+
+
+_SWITCH = "scf.index_switch"
+
+
+def cases_of(operation: Operation, name: str) -> tuple[int, ...]:
+    """The numbers that the arms of a switch are for; none of any other operation."""
+    return tuple(operation.attributes["cases"]) if name == _SWITCH else ()

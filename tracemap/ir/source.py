@@ -59,7 +59,8 @@ class SourceOperation:
     `signature`: equal for operations that compute the same from equal operands; `block`: the number of the block that
     it stands in, unique in the model; `constant`: the whole number that a constant consists of; `splat`: the
     number that all elements of a constant tensor are, with its type, as MLIR prints it; `direction`: how it compares
-    (EQ, NE, LT, LE, GT, GE).
+    (EQ, NE, LT, LE, GT, GE); `cases`: of a switch the numbers that its arms are for, behind the first one, which is for
+    all others.
     """
 
     index: int
@@ -79,6 +80,7 @@ class SourceOperation:
     constant: Integer = UNKNOWN
     splat: str = ""
     direction: str = ""
+    cases: tuple[int, ...] = ()
 
     @property
     def is_op(self) -> bool:

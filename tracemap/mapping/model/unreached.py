@@ -13,12 +13,13 @@ from functools import cached_property
 from tracemap.ir.source import Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.kinds import asks_for_shape
 from tracemap.mapping.model.known import MOST_STEPS, Given, KnownNumbers
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, Integer
 
 _BRANCHES = frozenset({"onnx.If", "scf.if", "stablehlo.if", "torch.prim.If", "tosa.cond_if"})
 _ELSE_FIRST = frozenset({"onnx.If"})
 """Branches whose first arm runs where the condition does not hold: ONNX orders its arms by the alphabet."""
-_CASES = frozenset({"stablehlo.case"})
+_CASES, _SWITCH = "stablehlo.case", "scf.index_switch"
+_CHOOSING = _BRANCHES | {_CASES, _SWITCH}
 _LOOPS = frozenset({"scf.while", "stablehlo.while", "tosa.while_loop"})
 _SELECTS = frozenset({"arith.select", "stablehlo.select", "tosa.select", "torch.aten.where.self"})
 
@@ -56,11 +57,8 @@ class Unreached:
 
     def is_decided(self, operation: SourceOperation) -> bool:
         """Whether an op only chooses between ops of its own, and it is known which of them run: a single arm, say."""
-        if operation.name in _CASES:
-            return len(self._blocks_of.get(operation.index, ())) == 1
-        if operation.name not in _BRANCHES or not operation.operands:
-            return False
-        return self._known.of(operation.operands[0], self._given_around(operation)) is not UNKNOWN
+        arms = self._blocks_of.get(operation.index, [])
+        return self._chosen(operation) is not UNKNOWN or (operation.name == _CASES and len(arms) == 1)
 
     @cached_property
     def _dead_blocks(self) -> frozenset[int]:
@@ -75,11 +73,9 @@ class Unreached:
     def _dead_within(self, operation: SourceOperation) -> Iterator[int]:
         """The blocks of an operation that never run if it does."""
         blocks = self._blocks_of.get(operation.index, [])
-        if operation.name in _BRANCHES:
-            chosen = self._known.of(operation.operands[0], self._given_around(operation))
-            if chosen is not UNKNOWN:
-                arms = blocks[::-1] if operation.name in _ELSE_FIRST else blocks
-                yield from arms[1:] if chosen else arms[:1]
+        chosen = self._chosen(operation)
+        if chosen is not UNKNOWN:
+            yield from (block for place, block in enumerate(blocks) if place != chosen)
         elif operation.name in _LOOPS and len(blocks) > 1:
             first = {
                 Definition(operation.index, number, argument=True): self._known.of(value, self._numbers)
@@ -92,6 +88,20 @@ class Unreached:
             low, high = (self._known.of(value, self._numbers) for value in operation.operands[:2])
             if low is not UNKNOWN and high is not UNKNOWN and low >= high:
                 yield from blocks
+
+    def _chosen(self, operation: SourceOperation) -> Integer:
+        """The arm of a branch that runs, counted from 0 as they stand there, or one more where none does."""
+        if operation.name not in _CHOOSING or not operation.operands:
+            return UNKNOWN
+        number = self._known.of(operation.operands[0], self._given_around(operation))
+        if number is UNKNOWN:
+            return UNKNOWN
+        if operation.name == _SWITCH:
+            return 1 + operation.cases.index(number) if number in operation.cases else 0
+        if operation.name == _CASES:  # what is no arm's number is the last one's
+            last = len(self._blocks_of[operation.index]) - 1
+            return number if 0 <= number <= last else last
+        return int(bool(number) is (operation.name in _ELSE_FIRST))
 
     def _given_around(self, operation: SourceOperation) -> Given:
         """What the conditions of the branches around an operation are there."""
