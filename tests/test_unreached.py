@@ -211,3 +211,28 @@ def test_of_the_arms_of_a_known_number_the_others_never_run(tmp_path: Path, inde
     assert {name for name in ARM_NAMES if ops[name].reason.slug == "never-runs"} == {*ARM_NAMES} - {ARM_NAMES[arm]}
     choice = next(op for op in graph.ops if op.name in ("stablehlo.case", "scf.index_switch"))
     assert choice.reason.slug == "decided"
+
+
+HANDED_OVER = """\
+func.func private @inner(%p: tensor<i1>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %c = tensor.extract %p[] : tensor<i1>
+ARMSfunc.func private @outer(%p: tensor<i1>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = call @inner(%p, %x) : (tensor<i1>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+func.func @main(%x: tensor<8x8xf32>, %y: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+  %one = stablehlo.constant dense<ONE> : tensor<i1>
+  %other = stablehlo.constant dense<TWO> : tensor<i1>
+  %0 = call @inner(%one, %x) : (tensor<i1>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %1 = call @outer(%other, %y) : (tensor<i1>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0, %1 : tensor<8x8xf32>, tensor<8x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("taken", [True, False, None])
+def test_what_all_calls_hand_over_decides_in_a_function(tmp_path: Path, taken: bool | None) -> None:
+    two = str(taken is True).lower()
+    one = "true" if taken is None else two
+    text = HANDED_OVER.replace("ARMS", ARMS).replace("ONE", one).replace("TWO", two)
+    check_arms(built_graph(text, tmp_path), taken=taken)

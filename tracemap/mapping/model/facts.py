@@ -92,7 +92,7 @@ class ModelFacts:
     @cached_property
     def unreached(self) -> Unreached:
         """What can never run, or never matters."""
-        return Unreached(self.model, self.twins)
+        return Unreached(self.model, self.twins, self.calls)
 
     @cached_property
     def twins(self) -> Mapping[int, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tracemap.ir.source import Definition, SourceModel, SourceOperation
+from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.ir.types import element_bits, shape_of
+from tracemap.mapping.model.calls import Calls
 from tracemap.units import UNKNOWN, Integer
 
 _ALL_TOGETHER = "tensor.from_elements"
@@ -59,16 +60,40 @@ class KnownNumbers:
 
     model: SourceModel
     twins: Mapping[int, int]
+    calls: Calls
+    _arguments: Given = field(default_factory=dict)
 
     def of(self, definition: Definition, given: Given, steps: int = 0) -> Integer:
         """The number that a value consists of, where these are given; what is worked out is added to them."""
         key = self.first(definition)
-        if key in given or definition.argument or steps > MOST_STEPS:
+        if key in given or steps > MOST_STEPS:
             return given.get(key, UNKNOWN)
+        if definition.argument:
+            return self._argument(definition, steps)
         maker = self.model.operations[definition.maker]
         told = maker.constant is UNKNOWN and _can_be_told(maker)
         given[key] = self._result(maker, given, steps) if told else maker.constant
         return given[key]
+
+    def _argument(self, argument: Definition, steps: int) -> Integer:
+        """The number that all calls of a function hand over."""
+        if argument not in self._arguments:
+            self._arguments[argument] = UNKNOWN  # of a function that calls itself nothing is told
+            handed_over = [self.of(value, {}, steps + 1) for value in self._handed_over(argument)]
+            self._arguments[argument] = handed_over[0] if len(set(handed_over)) == 1 else UNKNOWN
+        return self._arguments[argument]
+
+    def _handed_over(self, argument: Definition) -> Sequence[Definition]:
+        """What the calls of a function hand over; nothing where others may call it, and of blocks behind its first."""
+        function = self.model.operations[argument.maker]
+        if function.name not in FUNCTIONS or function.symbol not in self.model.private:
+            return ()
+        if argument.number >= len(self.model.arguments[function.symbol]):
+            return ()
+        calls = self.calls.of(function.symbol)
+        # Nested modules may have functions of one name.
+        is_sole = all(self.calls.callee(call) is function for call in calls)
+        return [call.operands[argument.number] for call in calls] if is_sole else ()
 
     def first(self, definition: Definition) -> Definition:
         """The same value as the first op makes it that computes it."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tracemap.ir.source import Definition, SourceModel, SourceOperation
+from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import asks_for_shape
 from tracemap.mapping.model.known import MOST_STEPS, Given, KnownNumbers
 from tracemap.units import UNKNOWN, Integer
@@ -30,12 +31,13 @@ class Unreached:
 
     model: SourceModel
     twins: Mapping[int, int]
+    calls: Calls
     _blocks_of: dict[int, list[int]] = field(default_factory=dict)
     _ends: dict[int, SourceOperation] = field(default_factory=dict)
     _numbers: Given = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._known = KnownNumbers(self.model, self.twins)
+        self._known = KnownNumbers(self.model, self.twins, self.calls)
         for operation in self.model.operations:
             blocks = self._blocks_of.setdefault(operation.parent, [])
             if operation.block not in blocks[-1:]:
