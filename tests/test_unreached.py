@@ -236,3 +236,31 @@ def test_what_all_calls_hand_over_decides_in_a_function(tmp_path: Path, taken: b
     one = "true" if taken is None else two
     text = HANDED_OVER.replace("ARMS", ARMS).replace("ONE", one).replace("TWO", two)
     check_arms(built_graph(text, tmp_path), taken=taken)
+
+
+BLOCKS = """\
+  cf.cond_br %c, ^one, ^other
+^one:
+  %d = stablehlo.dot %x, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  cf.br ^end(%d : tensor<8x8xf32>)
+^other:
+  cf.br ^behind
+^end(%r: tensor<8x8xf32>):
+  return %r : tensor<8x8xf32>
+^behind:
+  %e = stablehlo.tanh %x : tensor<8x8xf32>
+  cf.br ^end(%e : tensor<8x8xf32>)
+}
+"""
+
+
+@pytest.mark.parametrize("taken", [True, False, None])
+def test_blocks_that_no_branch_leads_to_never_run(tmp_path: Path, taken: bool | None) -> None:
+    condition = f"  %c = arith.constant {str(taken).lower()}\n"
+    head = HEAD + condition if taken is not None else HEAD.replace("(", "(%c: i1, ", 1)
+    ops = ops_by_name(built_graph(head + BLOCKS, tmp_path))
+    for arm, name in ((True, "stablehlo.dot"), (False, "stablehlo.tanh")):
+        runs = taken is None or arm is taken
+        assert (ops[name].fate is Fate.DISPATCHED) is runs, name  # by the compiler
+        assert (ops[name].reason.slug == "never-runs") is not runs, ops[name]
+    assert (ops["cf.cond_br"].reason.slug == "decided") is (taken is not None)

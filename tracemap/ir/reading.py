@@ -32,6 +32,7 @@ from tracemap.ir.parsing import (
 from tracemap.ir.scalars import cases_of, constant_of, direction_of, splat_of
 from tracemap.ir.signatures import Signatures
 from tracemap.ir.source import (
+    BRANCHES,
     CONTROL_FLOW,
     FUNCTIONS,
     TEXT_FILE,
@@ -165,6 +166,7 @@ class _Describer:
         self._signatures = Signatures(parser, self._index_of)
         self._blocks = 0
         self._first_argument: dict[ir.Block, int] = {}
+        self._place: dict[ir.Block, int] = {}
         self.operations: list[SourceOperation] = []
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
         self.private: set[str] = set()
@@ -194,18 +196,18 @@ class _Describer:
             owner = record.index
             self.fixed |= {record.symbol} if _is_fixed(operation) else set()
         for region in operation.regions:
-            self._count_arguments(region)
+            self._count(region)
             for block in region.blocks:
                 self._blocks += 1
                 inside = _Around(record.index, owner, function, self._blocks)
                 for child in block.operations:
                     self.describe(child.operation, inside)
 
-    def _count_arguments(self, region: Region) -> None:
-        """Blocks that branches lead to have arguments of their own, which are none of the region's."""
+    def _count(self, region: Region) -> None:
+        """Note the place of each block, and its arguments: those that branches lead to have some of their own."""
         before = 0
-        for block in region.blocks:
-            self._first_argument[block] = before
+        for place, block in enumerate(region.blocks):
+            self._place[block], self._first_argument[block] = place, before
             before += len(block.arguments)
 
     def _record(self, operation: Operation, around: _Around) -> SourceOperation:
@@ -228,6 +230,7 @@ class _Describer:
             results=results,
             symbol=symbol,
             block=around.block,
+            successors=tuple([self._place[block] for block in operation.successors]) if name in BRANCHES else (),
             **self._computed(operation, name, results),
         )
 

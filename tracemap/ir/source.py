@@ -27,6 +27,9 @@ CONTROL_FLOW = frozenset(
 )
 """Operations whose regions hold ops of their own right; in any other operation's region stand its parts."""
 
+BRANCHES = frozenset({"cf.br", "cf.cond_br", "cf.switch"})
+"""Operations that go on in another block of their region."""
+
 FUNCTIONS = frozenset({"func.func", "util.func", "ml_program.func"})
 
 TEXT_FILE = "-"
@@ -60,7 +63,8 @@ class SourceOperation:
     it stands in, unique in the model; `constant`: the whole number that a constant consists of; `splat`: the
     number that all elements of a constant tensor are, with its type, as MLIR prints it; `direction`: how it compares
     (EQ, NE, LT, LE, GT, GE); `cases`: of a switch the numbers that its arms are for, behind the first one, which is for
-    all others.
+    all others; `successors`: of a branch between blocks the places of those that it leads to, among the blocks of their
+    region.
     """
 
     index: int
@@ -81,6 +85,7 @@ class SourceOperation:
     splat: str = ""
     direction: str = ""
     cases: tuple[int, ...] = ()
+    successors: tuple[int, ...] = ()
 
     @property
     def is_op(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, SourceOperation
+from tracemap.ir.source import BRANCHES, CONTROL_FLOW, FUNCTIONS, SourceOperation
 from tracemap.ir.types import shape_of
 
 HANDS_BACK = (".yield", ".condition", ".return", ".operator_terminator")
@@ -86,7 +86,7 @@ def is_call(operation: SourceOperation) -> bool:
 
 def is_branch(operation: SourceOperation) -> bool:
     """Whether an op goes on in another block of its function."""
-    return operation.name in ("cf.br", "cf.cond_br", "cf.switch")
+    return operation.name in BRANCHES
 
 
 def is_return(operation: SourceOperation) -> bool:

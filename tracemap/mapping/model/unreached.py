@@ -6,11 +6,11 @@ and truth values are followed, and only as far as the text says them; what is no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracemap.ir.source import Definition, SourceModel, SourceOperation
+from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
 from tracemap.mapping.model.kinds import asks_for_shape
 from tracemap.mapping.model.known import MOST_STEPS, Given, KnownNumbers
@@ -20,6 +20,9 @@ _BRANCHES = frozenset({"onnx.If", "scf.if", "stablehlo.if", "torch.prim.If", "to
 _ELSE_FIRST = frozenset({"onnx.If"})
 """Branches whose first arm runs where the condition does not hold: ONNX orders its arms by the alphabet."""
 _CASES, _SWITCH = "stablehlo.case", "scf.index_switch"
+_TWO_WAYS = "cf.cond_br"
+_WITH_BLOCKS = FUNCTIONS | {"scf.execute_region", "util.initializer"}
+"""Operations in whose region branches lead from block to block."""
 _CHOOSING = _BRANCHES | {_CASES, _SWITCH}
 _LOOPS = frozenset({"scf.while", "stablehlo.while", "tosa.while_loop"})
 _SELECTS = frozenset({"arith.select", "stablehlo.select", "tosa.select", "torch.aten.where.self"})
@@ -58,7 +61,9 @@ class Unreached:
         return True
 
     def is_decided(self, operation: SourceOperation) -> bool:
-        """Whether an op only chooses between ops of its own, and it is known which of them run: a single arm, say."""
+        """Whether an op only chooses between ops, and it is known which of them run: those of a single arm, say."""
+        if operation.name == _TWO_WAYS:
+            return len(self._taken(operation)) == 1
         arms = self._blocks_of.get(operation.index, [])
         return self._chosen(operation) is not UNKNOWN or (operation.name == _CASES and len(arms) == 1)
 
@@ -86,10 +91,31 @@ class Unreached:
             test = self._ends[blocks[0]]
             if test.operands and self._known.of(test.operands[0], first) == 0:
                 yield from blocks[1:]
+        elif operation.name in _WITH_BLOCKS and len(blocks) > 1:
+            yield from self._behind_branches(blocks)
         elif operation.name == "scf.for":
             low, high = (self._known.of(value, self._numbers) for value in operation.operands[:2])
             if low is not UNKNOWN and high is not UNKNOWN and low >= high:
                 yield from blocks
+
+    def _behind_branches(self, blocks: Sequence[int]) -> Iterator[int]:
+        """Of the blocks of a region those that no branch leads to, from the first on."""
+        reached: set[int] = set()
+        waiting = [0]
+        while waiting:
+            place = waiting.pop()
+            if place not in reached:
+                reached.add(place)
+                waiting += self._taken(self._ends[blocks[place]])
+        yield from (block for place, block in enumerate(blocks) if place not in reached)
+
+    def _taken(self, branch: SourceOperation) -> Sequence[int]:
+        """The places of the blocks in which it may go on behind the end of a block."""
+        if branch.name == _TWO_WAYS:
+            condition = self._known.of(branch.operands[0], self._numbers)
+            if condition is not UNKNOWN:
+                return branch.successors[:1] if condition else branch.successors[1:]
+        return branch.successors
 
     def _chosen(self, operation: SourceOperation) -> Integer:
         """The arm of a branch that runs, counted from 0 as they stand there, or one more where none does."""
