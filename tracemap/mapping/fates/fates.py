@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tracemap.graph.ops import Fate, Reason
 from tracemap.graph.program import Site
@@ -244,10 +245,15 @@ class Judge:
 
     def _folded(self, operation: SourceOperation, slug: str) -> Judgement:
         """Folded into the nearest op that does work: one that uses it, else one whose result it passes on."""
-        members = self._sites_of.keys()
-        ways = [(down, past) for past in (False, True) for down in (True, False)]
-        found = (self._dataflow.nearest(operation.index, members, downwards=d, past_control=p) for d, p in ways)
+        found = (nearest.get(operation.index) for nearest in self._nearest_members)
         member = next((each for each in found if each is not None), None)
         if member is None:
             return Fate.FOLDED, reason("simplified-away" if slug == "simplified" else "passed-through")
         return Fate.FOLDED, reason(slug, f"{self._operations[member].name} at {self._facts.place(member)}")
+
+    @cached_property
+    def _nearest_members(self) -> Sequence[Mapping[Node, int]]:
+        """Of each op the nearest that does work: down and up without loops and branches between, then past these."""
+        members = self._sites_of.keys()
+        ways = [(down, past) for past in (False, True) for down in (True, False)]
+        return [self._dataflow.all_nearest(members, downwards=down, past_control=past) for down, past in ways]

@@ -8,7 +8,7 @@ or leave their regions. What can never run uses nothing, nor does what hands a v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
@@ -68,11 +68,8 @@ class Dataflow:
         """The ops that are made of an op in the same way."""
         return _nearest_first(index, self.users, through, most)
 
-    def nearest(self, start: int, wanted: Set[int], *, downwards: bool, past_control: bool = True) -> int | None:
-        """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached.
-
-        `past_control`: also behind loops and branches, which stand for all of their values, whichever of them it is.
-        """
+    def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
+        """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
         steps = self._users if downwards else self._makers
         level: set[Node] = {start}
         seen: set[Node] = {start}
@@ -82,9 +79,27 @@ class Dataflow:
             hits = [node for node in level if isinstance(node, int) and node in wanted]
             if hits:
                 return min(hits)
-            if not past_control:
-                level = {node for node in level if not self._is_control(node)}
         return None
+
+    def all_nearest(self, wanted: Set[int], *, downwards: bool, past_control: bool) -> Mapping[Node, int]:
+        """What `nearest` tells, of all nodes at once that are not wanted themselves and from which one can be reached.
+
+        All wanted ops are gone back from together: to ask for each node alone takes the square of a chain's length.
+        `past_control`: also behind loops and branches, which stand for all of their values, whichever of them it is.
+        """
+        back = self._makers if downwards else self._users
+        found: dict[Node, int] = {}
+        level: dict[Node, int] = {op: op for op in wanted}
+        while level:
+            following: dict[Node, int] = {}
+            for node, op in level.items():
+                if past_control or node in wanted or not self._is_control(node):
+                    for before in back.get(node, ()):
+                        if before not in found and before not in wanted:
+                            following[before] = min(op, following.get(before, op))
+            found |= following
+            level = following
+        return found
 
     def _is_control(self, node: Node) -> bool:
         return isinstance(node, int) and self._operations[node].name in CONTROL_FLOW
