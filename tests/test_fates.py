@@ -17,7 +17,10 @@ from tests.support import SAMPLES, Corpus
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
+from tracemap.ir.parsing import MlirParser
+from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.fates.reasons import INFERRED, REASONS
+from tracemap.mapping.model.facts import ModelFacts
 from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "fates"
@@ -225,6 +228,22 @@ def test_twins_across_calls_are_found(built: Built) -> None:
     twins = [op for op in ops if op.reason.slug == "twin" and op.name == "stablehlo.subtract"]
     assert len(twins) == 9
     assert {op.reason.text for op in twins} == {"removed: same as 561:10"}
+
+
+def nested_calls(depth: int) -> str:
+    """A function that computes something twice, behind so many calls within one another."""
+    body = "  %a = math.tanh %x : f32\n  %b = math.tanh %x : f32\n  %r = arith.addf %a, %b : f32\n"
+    calls = [f"  %r = call @f{number + 1}(%x) : (f32) -> f32\n" for number in range(depth)]
+    heads = ["func.func @f0", *(f"func.func private @f{number}" for number in range(1, depth + 1))]
+    pairs = zip(heads, [*calls, body], strict=True)
+    return "".join(f"{head}(%x: f32) -> f32 {{\n{inside}  return %r : f32\n}}\n" for head, inside in pairs)
+
+
+@pytest.mark.parametrize(("depth", "twins"), [(100, 1), (500, 0)])
+def test_calls_may_be_nested_deeper_than_twins_are_looked_for(depth: int, twins: int) -> None:
+    parser = MlirParser()
+    facts = ModelFacts(describe(parser, parse_model(parser, nested_calls(depth).encode())))
+    assert len(facts.twins) == twins
 
 
 def test_reasons_are_sentences_and_inferred_ones_are_known() -> None:

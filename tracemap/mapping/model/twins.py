@@ -19,6 +19,9 @@ from tracemap.mapping.model.normal_forms import NormalForms
 _MAX_EVALUATIONS = 200_000
 """Ops times chains of calls that are looked at; beyond it (calls nested exponentially) no twins are told."""
 
+_MOST_NESTED = 128
+"""Calls within one another that are followed; each takes some of Python's stack. A deeper one is like no other op."""
+
 
 @dataclass(frozen=True, slots=True)
 class _First:
@@ -100,7 +103,7 @@ class _Numbering:
 
     def _results(self, operation: SourceOperation, operands: list[int], blocks: tuple[int, ...]) -> Iterator[int]:
         callee = self.calls.callee(operation)
-        if callee is not None and callee.index not in self._inside:
+        if callee is not None and callee.index not in self._inside and len(self._inside) < _MOST_NESTED:
             self._inside.append(callee.index)
             found = self.evaluate(callee, operands, blocks)
             self._inside.pop()
