@@ -230,6 +230,24 @@ def test_twins_across_calls_are_found(built: Built) -> None:
     assert {op.reason.text for op in twins} == {"removed: same as 561:10"}
 
 
+MOVED_TWICE = """\
+func.func @main() -> (tensor<64x64xf32>, tensor<8x64xf32>) {
+  %i = stablehlo.iota dim = 0 : tensor<64x64xf32>
+  %d = stablehlo.dot %i, %i : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %r = stablehlo.reshape %d : (tensor<64x64xf32>) -> tensor<4096xf32>
+  %q = stablehlo.slice %r [0:512] : (tensor<4096xf32>) -> tensor<512xf32>
+  %w = stablehlo.reshape %q : (tensor<512xf32>) -> tensor<8x64xf32>
+  return %d, %w : tensor<64x64xf32>, tensor<8x64xf32>
+}
+"""
+
+
+def test_what_is_moved_of_what_a_kernel_makes_is_not_computed_at_compile_time(tmp_path: Path) -> None:
+    graph = built_graph(MOVED_TWICE, tmp_path, "--iree-opt-const-expr-hoisting=false")
+    assert at_line(graph, 3).fate is Fate.DISPATCHED
+    assert [at_line(graph, line).fate for line in (4, 5, 6)] == [Fate.FOLDED, Fate.TRANSFER, Fate.FOLDED]
+
+
 def nested_calls(depth: int) -> str:
     """A function that computes something twice, behind so many calls within one another."""
     body = "  %a = math.tanh %x : f32\n  %b = math.tanh %x : f32\n  %r = arith.addf %a, %b : f32\n"

@@ -37,6 +37,9 @@ _MOVES_IN_PLACE = frozenset({"flow.tensor.update", "flow.tensor.slice"})
 """What the compiler does without a command where whoever makes or reads the elements can do it."""
 _HOST_CONSTANTS = frozenset({"flow.tensor.constant", "arith.constant", "util.buffer.constant"})
 
+_MOST_MOVES = 32
+"""How many ops before one that moves elements are looked at for what they move."""
+
 _WITHOUT_WORK = frozenset({Fate.CONSTANT, Fate.FOLDED, Fate.STRUCTURAL})
 
 Judgement = tuple[Fate, Reason]
@@ -178,10 +181,12 @@ class Judge:
         return (Fate.TRANSFER, reason("is-command")) if is_copied else (Fate.FOLDED, reason("in-place"))
 
     def _follows_load(self, operation: SourceOperation) -> bool:
-        """Whether an op moves what a kernel makes when the module is loaded, which the compiler did not compute."""
-        if operation.index not in self._facts.moves:
+        """Whether an op moves, behind others that do, what a kernel makes, which the compiler did not compute."""
+        moves, flow = self._facts.moves, self._dataflow
+        if operation.index not in moves:
             return False
-        return any(maker in self._sites_of for maker in self._dataflow.makers(operation.index))
+        moved = (operation.index, *flow.behind(operation.index, moves.__contains__, _MOST_MOVES))
+        return any(maker in self._sites_of for move in moved for maker in flow.makers(move))
 
     def _never_runs(self, operation: SourceOperation) -> str:
         """Why an op can never run; "" where it may."""
