@@ -7,7 +7,7 @@ Reasons that rest on such reasoning alone are in `reasons.INFERRED`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -201,24 +201,36 @@ class Judge:
 
     def _counts_for_control(self, operation: SourceOperation) -> bool:
         """Whether an op only makes numbers by which loops and branches decide: their counters and conditions."""
-        seen: set[Node] = set()
-        stack: list[Node] = [operation.index]
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if isinstance(node, tuple):
-                return False
-            user = self._operations[node]
-            if user.name in CONTROL_FLOW or user.name.endswith((".yield", ".condition", ".operator_terminator")):
-                continue
-            if user.name == "stablehlo.return" and self._operations[user.parent].name in CONTROL_FLOW:
-                continue
-            if not makes_numbers(user):
-                return False
-            stack += self._dataflow.using(node)
-        return len(seen) > 1  # else nothing uses it, which says nothing about control
+        # What nothing uses says nothing about control.
+        is_used = bool(self._dataflow.using(operation.index))
+        return is_used and self._only_counts(operation) and operation.index not in self._for_others
+
+    @cached_property
+    def _for_others(self) -> Set[Node]:
+        """What is used, behind ops that make numbers, by anything else than loops and branches.
+
+        Gone back to from all these uses together: to go ahead from each op takes the square of a chain's length.
+        """
+        found: set[Node] = set()
+        others = [each for each in self._operations if not (makes_numbers(each) or self._decides(each))]
+        waiting = [*(each.index for each in others), *self._dataflow.arguments]
+        while waiting:
+            for maker in self._dataflow.making(waiting.pop()):
+                if maker not in found and isinstance(maker, int) and self._only_counts(self._operations[maker]):
+                    found.add(maker)
+                    waiting.append(maker)
+        return found
+
+    def _only_counts(self, operation: SourceOperation) -> bool:
+        return makes_numbers(operation) and not self._decides(operation)
+
+    def _decides(self, operation: SourceOperation) -> bool:
+        """Whether an op is a loop or a branch, or hands one what it goes on with."""
+        if operation.name == "stablehlo.return":
+            return self._operations[operation.parent].name in CONTROL_FLOW
+        return operation.name in CONTROL_FLOW or operation.name.endswith(
+            (".yield", ".condition", ".operator_terminator")
+        )
 
     def _by_reasoning(self, operation: SourceOperation) -> Judgement | None:
         same = self._same(operation)

@@ -8,7 +8,7 @@ or leave their regions. What can never run uses nothing, nor does what hands a v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
@@ -44,9 +44,18 @@ class Dataflow:
         """What uses the results of an op, in order; arguments of functions among it."""
         return sorted(self.using(index), key=_order)
 
-    def using(self, node: Node) -> Iterable[Node]:
+    def using(self, node: Node) -> Collection[Node]:
         """What uses a node, in no order that means anything."""
         return self._users.get(node, ())
+
+    def making(self, node: Node) -> Collection[Node]:
+        """What a node is made of, in no order that means anything."""
+        return self._makers.get(node, ())
+
+    @property
+    def arguments(self) -> list[Node]:
+        """The arguments of functions that are handed over by some op."""
+        return [node for node in self._makers if isinstance(node, tuple)]
 
     def makers(self, index: int) -> list[int]:
         """The ops whose results an op uses, in order, behind arguments of functions."""
