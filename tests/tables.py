@@ -31,8 +31,12 @@ def printed_table(printed: str, title: str) -> list[dict[str, str]]:
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
+_BELOW = re.compile(r"\s*$|…|\(no room|~ |[\w-]+: measured ")
+"""What stands below a table: nothing, what is left out of it, what its marks mean, or the books."""
+
+
 def _ends(line: str) -> bool:
-    return not line.strip() or line.startswith(("…", "(no room")) or re.match(r"[\w-]+: measured ", line) is not None
+    return _BELOW.match(line) is not None
 
 
 def amount(heading: str, cell: str) -> tuple[Fraction, Fraction]:
