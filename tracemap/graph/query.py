@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracemap.errors import QueryInvalid, start_of
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Frame, Op
-from tracemap.graph.program import Kernel, Site
+from tracemap.graph.program import CallPath, Kernel, Site
 
 if TYPE_CHECKING:
     import networkx
@@ -159,6 +159,10 @@ def _connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
     )
 
 
+_CALLED_BY_NONE: Final[tuple[CallPath, ...]] = ((),)
+"""The ways to an op that no calls lead to."""
+
+
 def scope_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[str, ...]:
     """The scopes of the calls, outermost first, then the op's own; one that repeats what is around it counts once."""
     joined: tuple[str, ...] = ()
@@ -169,7 +173,9 @@ def scope_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[str, ...]:
 
 def scopes_of(graph: TraceGraph, op: Op) -> tuple[tuple[str, ...], ...]:
     """The scopes that an op has by the calls that lead to it, each once; its own where no calls are known to."""
-    paths = graph.paths_of_op.get(op.id, ((),))
+    paths = graph.paths_of_op.get(op.id, _CALLED_BY_NONE)
+    if paths == _CALLED_BY_NONE:  # as of nearly all ops
+        return (op.scope,)
     return tuple(dict.fromkeys([scope_of(graph, op, path) for path in paths]))
 
 
@@ -193,7 +199,7 @@ def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ..
 
 def stack_of(graph: TraceGraph, op: Op) -> tuple[Frame, ...]:
     """The frames of an op with those of the first calls that lead to it; the user's own come first."""
-    return users_first(graph, frames_of(graph, op, graph.paths_of_op.get(op.id, ((),))[0]))
+    return users_first(graph, frames_of(graph, op, graph.paths_of_op.get(op.id, _CALLED_BY_NONE)[0]))
 
 
 def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:

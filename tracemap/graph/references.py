@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import PHASES, SOURCE, Op
@@ -31,8 +32,7 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
         ("schedule", [schedule.function for schedule in graph.schedules]),
     ):
         yield from _repeated(kind, ids)
-    for op in graph.ops:
-        yield from _faults_of_op(op)
+    yield from _faults_of_ops(graph.ops)
     for site in graph.sites:
         yield from _faults_of_site(site, graph)
     yield from _faults_of_kernels(graph)
@@ -62,22 +62,26 @@ def _different(what: str, found: object, expected: object) -> Iterator[str]:
         yield f"{what} is {found}, not {expected}"
 
 
-def _faults_of_op(op: Op) -> Iterator[str]:
-    if op.last_phase is not UNKNOWN and op.last_phase != SOURCE and op.last_phase not in PHASES:
-        yield f"{op.id} names the phase {op.last_phase}, which the compiler does not have"
-    if op.line == 0 or op.column == 0 or any(part.line == 0 or part.column == 0 for part in op.parts):
-        yield f"{op.id} stands at {op.line}:{op.column}; lines and columns begin at 1"
+_PHASES: Final = frozenset({SOURCE, *PHASES})
+
+
+def _faults_of_ops(ops: Iterable[Op]) -> Iterator[str]:
+    for op in ops:
+        if op.last_phase is not UNKNOWN and op.last_phase not in _PHASES:
+            yield f"{op.id} names the phase {op.last_phase}, which the compiler does not have"
+        if op.line == 0 or op.column == 0 or (op.parts and any(0 in (part.line, part.column) for part in op.parts)):
+            yield f"{op.id} stands at {op.line}:{op.column}; lines and columns begin at 1"
 
 
 def _faults_of_site(site: Site, graph: TraceGraph) -> Iterator[str]:
     yield from _repeated(f"{site.id}: op", [member.op for member in site.members])
     yield from _missing(site.id, "kernel", [site.kernel], graph.kernel_by_name)
     yield from _missing(site.id, "op", site.path, graph.op_by_id)
+    yield from _missing(site.id, "op", [member.op for member in site.members], graph.op_by_id)
     for member in site.members:
-        yield from _missing(
-            site.id, "op", (member.op, *(call for path in member.paths for call in path)), graph.op_by_id
-        )
-        yield from _repeated(f"{site.id}: path to {member.op}", member.paths)
+        if member.path or member.other_paths:  # as few have, of many
+            yield from _missing(site.id, "op", [call for path in member.paths for call in path], graph.op_by_id)
+            yield from _repeated(f"{site.id}: path to {member.op}", member.paths)
 
 
 def _faults_of_kernels(graph: TraceGraph) -> Iterator[str]:

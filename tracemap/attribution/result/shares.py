@@ -178,6 +178,7 @@ def op_results(
     """
     parts: dict[OpId, list[_Part]] = defaultdict(list)
     targets: dict[OpId, set[int]] = defaultdict(set)
+    worked = {target: each.worked for target, each in of_places.scan.by_target.items()}
     for place, result in results.items():
         for share in result.shares:
             parts[share.op].append((result, share))
@@ -186,7 +187,7 @@ def op_results(
         _op_result(
             op,
             parts[op.id],
-            [of_places.scan.by_target[target].worked for target in targets[op.id]],
+            [worked[target] for target in targets[op.id]],
             per_invocation.get(op.id, {}),
             disturbed,
         )
@@ -245,6 +246,8 @@ def _bounds(wholes: Sequence[int], proven: Sequence[int]) -> tuple[int, int]:
 
     What is counted may be negative, as memory that is given back: all of it is less than nothing.
     """
+    if min(wholes) >= 0:  # as nearly all are, of which there are many
+        return sum(proven), sum(wholes)
     below, above = (
         sum([pick(0, whole) for whole in wholes]) - sum([pick(0, whole) for whole in proven]) for pick in (min, max)
     )
