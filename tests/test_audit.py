@@ -118,7 +118,10 @@ def test_survival_is_the_last_phase_in_any_order() -> None:
 # --- counts
 
 
-@pytest.mark.parametrize("model", ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny"])
+@pytest.mark.parametrize(
+    "model",
+    ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", pytest.param("torch_bert_tiny", marks=pytest.mark.long)],
+)
 def test_each_op_is_lost_at_most_once_and_the_counts_add_up(model: str, built: Built) -> None:
     report = json_cli("audit", built(model))
     validator("audit").validate(report)

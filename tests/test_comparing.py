@@ -90,6 +90,7 @@ def test_what_was_measured_stands_in_header_and_report(built: Built, tmp_path: P
     assert line in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_runs_own_device_is_compared_with(built: Built, tmp_path: Path) -> None:
     run = tmp_path / "run.csv"
     done = run_cli("record", built("hand_loczoo"), "--seconds", "1", "--compare-devices", "local-sync", "-o", run)

@@ -21,8 +21,10 @@ SHOWN = ("text", "{toctree}", "{eval-rst}")
 """The languages of blocks that are not run: what a command prints, and what Sphinx is told."""
 SETS_UP = ("pip install",)
 """Commands that change the environment in which these tests themselves run."""
-LONG = ("diff.md", "howto.md", "kernels.md", "recording.md")
-"""Documents whose commands measure for long."""
+LONG = frozenset(
+    "attribution.md diff.md foreign.md howto.md kernels.md page.md recording.md remarks.md store.md".split()
+)
+"""Documents whose commands measure for long, or that have many."""
 NEEDS = {"--cache-sim": "valgrind", "page-faults": "counting page faults", "import jax": "JAX (make frontends)"}
 
 

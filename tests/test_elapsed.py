@@ -231,7 +231,12 @@ needs_hook = pytest.mark.skipif(
 
 @needs_hook
 @pytest.mark.parametrize(
-    "options", [{"iterations": 200, "warmup": 20}, {"seconds": 1.0}, {"serial": True, "seconds": 1.0}]
+    "options",
+    [
+        {"iterations": 200, "warmup": 20},
+        {"seconds": 1.0},
+        pytest.param({"serial": True, "seconds": 1.0}, marks=pytest.mark.long),
+    ],
 )
 def test_nine_tenths_of_a_short_program_are_explained(made: Path, tmp_path: Path, options: dict[str, object]) -> None:
     """Its calls take some ten microseconds, of which kernels have few: what surrounds them must be known."""

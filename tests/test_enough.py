@@ -470,6 +470,7 @@ def test_a_number_of_calls_leaves_nothing_to_decide(made: Path, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_on_the_command_line(built: Built, tmp_path: Path) -> None:
     flags = SAMPLES / "flags" / "hand_mlp.flags"
     command = ("record", built("hand_mlp"), "--flagfile", flags, "--precision", "30", "--seconds", "60", "-o", "r.csv")

@@ -17,7 +17,9 @@ OTHERS = ("r1", "qq", "abc", "x", "dx/r")
 """What these would match as patterns."""
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet", "ireeprof", "jsonl", "report"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("csv", marks=pytest.mark.long), "parquet", "ireeprof", "jsonl", "report"]
+)
 def test_a_run_is_read_of_the_file_that_is_named(form: str, built: Built, tmp_path: Path) -> None:
     bundle, work = built("hand_mlp"), tmp_path / "work"
     one, other = (made(form, bundle, tmp_path / count, count) for count in ("3", "5"))

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.run_reproducers import PROGRAMS, differences, differences_inside
-from tests.support import Json
+from tests.support import Json, long_where
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.json"))
+LONG = ("inside_14", "inside_222")
+"""Of several whose kernels are looked into those that take the longest."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_where(NAMES, lambda _, name: name in LONG))
 def test_the_truth_about_a_program_holds(name: str) -> None:
     truth: Json = json.loads((PROGRAMS / f"{name}.json").read_text(encoding="utf-8"))
     if truth.get("inside") and not (shutil.which("valgrind") and (FOLDER / LIBRARY_NAME).is_file()):

@@ -171,6 +171,7 @@ def test_what_is_dumped_has_the_data_of_its_constants(stage: str, built: Built, 
     assert [kernel["verification"]["status"] for kernel in made["kernels"]] == ["SUCCESS"]
 
 
+@pytest.mark.long
 def test_the_folder_that_iree_dumps_has_sources_and_configurations(bundle: Path, tmp_path: Path) -> None:
     dumps = tmp_path / "dumps"
     # With several threads the compiler may wait for itself for ever (`Compiler.flags_to_run`).
@@ -317,6 +318,7 @@ def test_a_call_that_cannot_be_made_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["edited.mlir"]
 
 
+@pytest.mark.long
 def test_functions_are_chosen_as_run_does(source: str, tmp_path: Path) -> None:
     (tmp_path / "model.mlir").write_text(TWO, encoding="utf-8")
     check_cli("build", tmp_path / "model.mlir", "-o", tmp_path / "model.tracemap")

@@ -155,6 +155,7 @@ def spied(function: Callable[..., object], calls: list[object]) -> Callable[...,
     return noted
 
 
+@pytest.mark.long
 def test_nothing_is_compiled_or_verified_twice(
     tuned: tuple[Path, Json], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
