@@ -15,7 +15,10 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId, Part, Reason
 from tracemap.graph.program import Kernel, Membership, Site
+from tracemap.ir.parsing import MlirParser
+from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.build import build
+from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.request import BuildRequest
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
@@ -32,6 +35,12 @@ def built_graph(text: str, folder: Path, *flags: str) -> TraceGraph:
     options = BuildOptions(force=True, flags=flags)
     request = BuildRequest(text.encode(), "m.mlir", folder / "m.tracemap", options)
     return build(request).graph
+
+
+def facts_of(model: bytes) -> ModelFacts:
+    """What is found out about a model before anything is compiled."""
+    parser = MlirParser()
+    return ModelFacts(describe(parser, parse_model(parser, model)))
 
 
 def op(

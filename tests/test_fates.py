@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import built_graph
+from tests.builders import built_graph, facts_of
 from tests.conftest import Built
 from tests.support import SAMPLES, Corpus
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
-from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.fates.reasons import INFERRED, REASONS
-from tracemap.mapping.model.facts import ModelFacts
 from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "fates"
@@ -259,9 +256,7 @@ def nested_calls(depth: int) -> str:
 
 @pytest.mark.parametrize(("depth", "twins"), [(100, 1), (500, 0)])
 def test_calls_may_be_nested_deeper_than_twins_are_looked_for(depth: int, twins: int) -> None:
-    parser = MlirParser()
-    facts = ModelFacts(describe(parser, parse_model(parser, nested_calls(depth).encode())))
-    assert len(facts.twins) == twins
+    assert len(facts_of(nested_calls(depth).encode()).twins) == twins
 
 
 def test_reasons_are_sentences_and_inferred_ones_are_known() -> None:

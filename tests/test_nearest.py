@@ -6,9 +6,8 @@ from collections.abc import Set
 
 import pytest
 
+from tests.builders import facts_of
 from tests.support import SAMPLES, Corpus
-from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
 from tracemap.ir.source import CONTROL_FLOW
 from tracemap.mapping.model.dataflow import Dataflow, Node
 from tracemap.mapping.model.facts import ModelFacts
@@ -57,7 +56,7 @@ def found_alone(flow: Dataflow, facts: ModelFacts, start: int, wanted: Set[int],
         if downwards:
             level = {user for node in level for user in flow.using(node)} - seen
         else:
-            level = {maker for node in level for maker in flow._makers.get(node, ())} - seen
+            level = {maker for node in level for maker in flow.making(node)} - seen
         hits = [node for node in level if isinstance(node, int) and node in wanted]
         if hits:
             return min(hits)
@@ -70,8 +69,7 @@ def found_alone(flow: Dataflow, facts: ModelFacts, start: int, wanted: Set[int],
 @pytest.mark.parametrize("downwards", [True, False])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_all_at_once_find_what_each_finds(model: bytes, downwards: bool, past: bool) -> None:
-    parser = MlirParser()
-    facts = ModelFacts(describe(parser, parse_model(parser, model)))
+    facts = facts_of(model)
     flow = facts.dataflow
     for wanted in ({op.index for op in facts.ops[number::5]} for number in range(5)):
         found = flow.all_nearest(wanted, downwards=downwards, past_control=past)

@@ -20,7 +20,7 @@ from tests.support import ROOT, page_data
 from tests.test_reports_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
-from tracemap.reports.deflating import deflated
+from tracemap.reports.deflating import deflating
 from tracemap.reports.escaping import for_script
 from tracemap.reports.html.blocks import LINES_PER_BLOCK, markup_of_lines
 from tracemap.reports.html.document import write_page
@@ -96,7 +96,7 @@ def test_hostile_text_is_escaped_everywhere(costs: bool) -> None:
 
 
 def test_embedded_data_is_inert_and_means_the_same() -> None:
-    text = for_script({"a": EVIL})
+    text = for_script({"a": EVIL})()
     assert re.fullmatch(r"[A-Za-z0-9+/]+=*", text)
     assert json.loads(zlib.decompress(base64.b64decode(text))) == {"a": EVIL}
 
@@ -105,14 +105,14 @@ def test_what_is_compressed_by_several_processors_is_one_stream(monkeypatch: pyt
     dice = random.Random(1)
     data = b"".join(b'["op%d",%d],' % (number % 5000, dice.randrange(1 << 20)) for number in range(200_000))
     assert len(data) > 2 << 20
-    made = deflated(data)
+    made = deflating(data)()
     assert zlib.decompress(made) == data
     assert len(made) < 1.001 * len(zlib.compress(data, 6))
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert deflated(data) == made
-    assert deflated(data[: 1 << 20]) == zlib.compress(data[: 1 << 20], 6)
+    assert deflating(data)() == made
+    assert deflating(data[: 1 << 20])() == zlib.compress(data[: 1 << 20], 6)
     for size in ((1 << 20) + 1, 2 << 20):
-        assert zlib.decompress(deflated(data[:size])) == data[:size]
+        assert zlib.decompress(deflating(data[:size])()) == data[:size]
 
 
 def test_lines_are_escaped_and_characters_that_reorder_show() -> None:

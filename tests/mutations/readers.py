@@ -239,14 +239,11 @@ def _read_counts(folder: Path, dice: random.Random) -> None:
 
 def _read_model(name: str, folder: Path, _dice: random.Random) -> None:
     """A model, and what is found out about it before anything is compiled."""
-    from tracemap.ir.parsing import MlirParser
-    from tracemap.ir.reading import describe, parse_model
-    from tracemap.mapping.model.facts import ModelFacts
+    from tests.builders import facts_of
     from tracemap.session.models import read_model
 
     data, _ = read_model(str(folder / name))
-    parser = MlirParser()
-    facts = ModelFacts(describe(parser, parse_model(parser, data)))
+    facts = facts_of(data)
     facts.work_out()
     for op in facts.ops:
         facts.origins.operands(op, ())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 _BLOCK: Final = 1 << 20
@@ -19,16 +20,22 @@ _HEADER: Final = b"\x78\x9c"
 """A window of that size, and the level that is nobody's special wish."""
 
 
-def deflated(data: bytes) -> bytes:
-    """The bytes compressed, which any zlib reads; the same bytes for the same data."""
+def deflating(data: bytes) -> Callable[[], bytes]:
+    """Begin to compress bytes, so that something else can be made meanwhile; what is returned waits for the end.
+
+    Any zlib reads what comes of it, which is the same for the same data.
+    """
     if len(data) <= _BLOCK:
-        return zlib.compress(data, _LEVEL)
+        whole = zlib.compress(data, _LEVEL)
+        return lambda: whole
     from concurrent.futures import ThreadPoolExecutor
 
     # zlib lets other threads run while it compresses.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        blocks = pool.map(lambda begin: _block(memoryview(data), begin), range(0, len(data), _BLOCK))
-        return b"".join((_HEADER, *blocks, zlib.adler32(data).to_bytes(4, "big")))
+    pool = ThreadPoolExecutor(os.cpu_count())
+    blocks = [pool.submit(_block, memoryview(data), begin) for begin in range(0, len(data), _BLOCK)]
+    pool.shutdown(wait=False)
+    check = zlib.adler32(data).to_bytes(4, "big")
+    return lambda: b"".join((_HEADER, *(block.result() for block in blocks), check))
 
 
 def _block(data: memoryview, begin: int) -> bytes:

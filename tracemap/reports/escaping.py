@@ -8,11 +8,11 @@ what was made here or by `html/blocks.py`.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tracemap.codec import encode
 from tracemap.inert import REORDERING
-from tracemap.reports.deflating import deflated
+from tracemap.reports.deflating import deflating
 
 # A carriage return would be a line end for browsers, and NUL is not allowed in HTML. Invisible characters that reorder
 # text are shown by name: what stands on a line must be what one sees there.
@@ -36,9 +36,13 @@ def _replaced(text: str, by_char: Mapping[str, str]) -> str:
     return text
 
 
-def for_script(value: object) -> str:
-    """The JSON of a value as it stands in a `script` element: compressed, as letters and digits that mean nothing."""
-    return b64encode(deflated(encode(value))).decode()
+def for_script(value: object) -> Callable[[], str]:
+    """The JSON of a value as it stands in a `script` element: compressed, as letters and digits that mean nothing.
+
+    It is begun; what is returned waits for it.
+    """
+    compressed = deflating(encode(value))
+    return lambda: b64encode(compressed()).decode()
 
 
 def for_hook_text(name: str) -> str:

@@ -77,15 +77,19 @@ def value_of(metric: Metric, run: Run) -> str:
     if metric.type != "DOUBLE":
         return value
     # Multiplying whole numbers as such keeps all their digits.
-    return f"{value} * {MILLIONTHS}" if own.type == "BIGINT" else f"CAST(round({value} * {MILLIONTHS}) AS BIGINT)"
+    return f"{value} * {MILLIONTHS}" if own.type == "BIGINT" else f"CAST({_in_millionths(value)} AS BIGINT)"
 
 
-def rounded_metrics(run: Run) -> dict[str, tuple[str, str]]:
-    """The metrics of events (named `event`) that may lose digits: in SQL, how large they are and what they lose."""
-    names = [name for name, metric in _of_events(run).items() if metric.type == "DOUBLE"]
-    values = {name: f"event.{quoted(name)}" for name in names}
+def _in_millionths(value: str) -> str:
+    return f"round({value} * {MILLIONTHS})"
+
+
+def rounded_metrics(metrics: Sequence[Metric], run: Run) -> dict[str, tuple[str, str]]:
+    """Those that lose digits in a run's events (named `event`): in SQL, how large they are and what they lose."""
+    own = {metric.name for metric in run.metrics if metric.type == "DOUBLE"}
+    values = {metric.name: f"event.{quoted(metric.name)}" for metric in metrics if metric.name in own}
     return {
-        name: (f"abs({value})", f"abs(round({value} * {MILLIONTHS}) / {MILLIONTHS} - {value})")
+        name: (f"abs({value})", f"abs({_in_millionths(value)} / {MILLIONTHS} - {value})")
         for name, value in values.items()
     }
 

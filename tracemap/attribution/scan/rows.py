@@ -182,12 +182,12 @@ def covered_ns(sources: Sequence[Source]) -> int:
     return covered
 
 
-def rounded_parts(source: Source) -> dict[str, float]:
+def rounded_parts(source: Source, metrics: Sequence[Metric]) -> dict[str, float]:
     """What part of each metric with fractions is lost, as its values are counted in millionths: 1 is all of it.
 
     A file without such a metric is not read for it.
     """
-    columns = rounded_metrics(source.run)
+    columns = rounded_metrics(metrics, source.run)
     if not columns:
         return {}
     sums = ", ".join(f"sum({size}), sum({lost})" for size, lost in columns.values())

@@ -97,7 +97,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
             if tables.most_rows > _WORTH_A_THREAD:
                 _import_meanwhile("numpy")
         add_events(source, of_events, resolved)
-        rounded |= {name: max(part, rounded.get(name, 0.0)) for name, part in rounded_parts(source).items()}
+        rounded |= {name: max(part, rounded.get(name, 0.0)) for name, part in rounded_parts(source, metrics).items()}
         rows += step_rows(source, of_rows, of_steps, graph)
         sources.append(source)
     of_all = invocations(tables, _idle(runs, resolved))

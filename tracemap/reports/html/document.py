@@ -97,28 +97,24 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
         data: what its script works on; None where that stands in the markup.
         values: what else its template needs, by name.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     # The policy names the hashes of the very texts that are written, so each is put together once.
     style = "".join(map(asset, ("shared/look.css", *kind.styles))) + sizes
     early, script, libraries = asset("shared/early.js"), _script(kind), list(map(asset, kind.libraries))
-    # The data, which stands below the markup, is compressed while that is made.
-    with ThreadPoolExecutor(1) as pool:
-        packed = None if data is None else pool.submit(for_script, data)
-        return (
-            environment()
-            .get_template(kind.template)
-            .render(
-                page=page,
-                style=style,
-                early=early,
-                script=script,
-                libraries=libraries,
-                policy=content_policy(style, early, *libraries, script),
-                data=packed and packed.result,
-                **values,
-            )
+    return (
+        environment()
+        .get_template(kind.template)
+        .render(
+            page=page,
+            style=style,
+            early=early,
+            script=script,
+            libraries=libraries,
+            policy=content_policy(style, early, *libraries, script),
+            # It stands below the markup, and is compressed while that is made.
+            data=None if data is None else for_script(data),
+            **values,
         )
+    )
 
 
 def _script(kind: Kind) -> str:
