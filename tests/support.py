@@ -173,6 +173,7 @@ def runs_of(image: Image, function: CodeFunction) -> Iterator[tuple[int, int, in
 
 def page_data(text: str) -> Json:
     """What the script of a page works on."""
-    found = re.findall(r'<script type="application/octet-stream" id="data">(.*?)</script>', text)
-    assert len(found) == 1
-    return json.loads(zlib.decompress(base64.b64decode(found[0])))  # type: ignore[no-any-return]
+    found = re.findall(r'<script type="application/octet-stream" class="data">(.*?)</script>', text)
+    assert found
+    parts = [json.loads(zlib.decompress(base64.b64decode(part))) for part in found]
+    return {name: value for part in parts for name, value in part.items()}

@@ -227,7 +227,7 @@ def test_the_table_of_sites_shows_them(built: Built, recorded: Recorded, result:
 def test_the_page_shows_them(tmp_path: Path) -> None:
     calls: list[Call] = [("site0", 3, 7, 2000, 4000, 4, 2, 1), ("site0", 4, None, 1000, 2000, 3, 1, 1)]
     page = page_of(two_sites(), attributed(written(tmp_path / "r.csv", calls)))
-    first, second = page.sites
+    first, second = page.data.sites
     assert (first.tiles, first.calls, first.imbalance_percent, first.slowest_ns) == (11, 2, UNKNOWN, 2000)
     assert [tuple(structs.astuple(call)) for call in first.slowest_calls] == [
         (1, 3, 7, 2000, 4000),

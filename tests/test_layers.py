@@ -53,12 +53,13 @@ USES: dict[str, frozenset[str]] = {
     "functions": frozenset({"codec", "errors"}),
     "locations": frozenset({"errors"}),
     "memory": frozenset(),
+    "forked": frozenset(),
     "inputs": frozenset({"errors", "memory"}),
     "owned": frozenset({"errors"}),
     "outputs": frozenset({"errors", "codec", "inert", "owned"}),
     "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "owned", "units"}),
-    "ir": frozenset({"errors", "units", "locations"}),
+    "ir": frozenset({"errors", "forked", "units", "locations"}),
     "machine": frozenset({"errors", "inputs", "units"}),
     "graph": frozenset(
         {"errors", "units", "codec", "diagnostics", "functions", "inputs", "locations", "machine", "outputs", "owned"}
@@ -75,7 +76,7 @@ USES: dict[str, frozenset[str]] = {
     | (_BELOW - {"inert", "inputs", "memory", "options", "outputs", "owned", "toolchain"}),
     "store": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"functions", "machine"}),
     "experiments": frozenset({"ir", "graph", "mapping", "measurements"}) | _BELOW,
-    "reports": frozenset({"attribution", "comparison", "experiments", "graph", "measurements", "store"})
+    "reports": frozenset({"attribution", "comparison", "experiments", "forked", "graph", "measurements", "store"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
     "frontends": frozenset({"ir", "graph", "mapping"}) | _BELOW,
     "session": frozenset({"frontends"})

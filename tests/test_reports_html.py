@@ -43,7 +43,7 @@ def test_every_line_has_an_anchor_and_its_numbers_are_in_the_data() -> None:
     ]
     assert '<div class="l" id="F0L4"><code>line 4</code></div>' in text
     data = page_data(text)
-    line = dict(zip(data["fields"]["SourceLine"], data["sources"][0]["lines"]["4"], strict=True))
+    line = dict(zip(data["fields"]["SourceLine"], data["source_rows"][0]["lines"]["4"], strict=True))
     assert (line["ops"], line["calls"], line["costs"][0]) == (["op3"], 4, [150, 201, 10])
     assert ">cpu_ns, per invocation, mean of 2<" in text
 
@@ -90,7 +90,7 @@ def test_hostile_text_is_escaped_everywhere(costs: bool) -> None:
     page = build_page(map_, attribution(map_, {EVIL: {"site0": 3}}) if costs else None, lambda _: EVIL)
     text = render_page(page)
     assert "<img" not in text
-    assert text.count("</script>") == 4  # the page's own: early, data, charts, main
+    assert text.count("</script>") == 5  # the page's own: early, data and rows, charts, main
     data = page_data(text)
     assert data["ops"][0][data["fields"]["OpRow"].index("name")] == EVIL
 
@@ -117,7 +117,7 @@ def test_what_is_compressed_by_several_processors_is_one_stream(monkeypatch: pyt
 
 def test_lines_are_escaped_and_characters_that_reorder_show() -> None:
     text = markup_of_lines(["</code><script>\u202e&'\r", "", "\0"], "F0")
-    assert '<div class="l" id="F0L1"><code>&lt;/code&gt;&lt;script&gt;⟨U+202E⟩&amp;\'</code></div>\n' in text
+    assert '<div class="l" id="F0L1"><code>&lt;/code>&lt;script>⟨U+202E⟩&amp;\'</code></div>\n' in text
     assert '<div class="l" id="F0L3"><code>\ufffd</code></div>\n' in text
 
 

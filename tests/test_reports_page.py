@@ -14,7 +14,7 @@ from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.ops import Fate
 from tracemap.reports.costed import AT_LOAD, NO_MEMBERS, explained_of_elapsed
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.model import PageData, SourceLine, Spread, amount_text
+from tracemap.reports.page.model import Page, SourceLine, Spread, amount_text
 from tracemap.reports.page.render import render_page
 from tracemap.units import UNKNOWN
 
@@ -47,82 +47,82 @@ CPU, DURATION = 0, 1  # numbers of the metrics of a page
 EXECUTES = [{"duration_ns": 8, "covered_ns": 3, "cpu_ns": 9}]
 
 
-def page_of(map_: TraceGraph, costs: Attribution | None) -> PageData:
+def page_of(map_: TraceGraph, costs: Attribution | None) -> Page:
     return build_page(map_, costs, lambda source: TEXTS[source.name])
 
 
 @pytest.fixture(scope="module")
-def page() -> PageData:
+def page() -> Page:
     return page_of(GRAPH, attribution(GRAPH, TOTALS, executes=EXECUTES, elapsed_ns=100))
 
 
-def line(page: PageData, source: int, number: int) -> SourceLine:
-    return page.sources[source].lines[number]
+def line(page: Page, source: int, number: int) -> SourceLine:
+    return page.rows.source_rows[source].lines[number]
 
 
 def costs(entry: SourceLine, metric: int = CPU) -> tuple[int, int]:
     return entry.costs[metric].attributed, entry.costs[metric].inclusive
 
 
-def test_cpu_time_is_shown_first_and_every_metric_is_there(page: PageData) -> None:
-    assert page.metric == CPU
-    assert [metric.name for metric in page.metrics] == ["cpu_ns", "duration_ns"]
-    assert [metric.measured for metric in page.metrics] == [280, 33]
+def test_cpu_time_is_shown_first_and_every_metric_is_there(page: Page) -> None:
+    assert page.data.metric == CPU
+    assert [metric.name for metric in page.data.metrics] == ["cpu_ns", "duration_ns"]
+    assert [metric.measured for metric in page.data.metrics] == [280, 33]
     assert line(page, 0, 3).costs[DURATION].attributed == 6
 
 
-def test_model_lines_carry_the_attributed_cost_of_their_ops(page: PageData) -> None:
+def test_model_lines_carry_the_attributed_cost_of_their_ops(page: Page) -> None:
     assert costs(line(page, 0, 3)) == (51, 101)  # op2: the first of two members gets the odd unit
     assert costs(line(page, 0, 4)) == (50 + 100, 101 + 100)  # op3: sites 0 and 1, the wholes of both
     assert line(page, 0, 4).calls == 4
     assert line(page, 0, 4).sites == ("site0", "site1")
 
 
-def test_attributed_costs_of_lines_add_up(page: PageData) -> None:
-    for number, metric in enumerate(page.metrics):
-        lines = [entry for entry in page.sources[0].lines.values() if entry.costs]
+def test_attributed_costs_of_lines_add_up(page: Page) -> None:
+    for number, metric in enumerate(page.data.metrics):
+        lines = [entry for entry in page.rows.source_rows[0].lines.values() if entry.costs]
         assert sum(entry.costs[number].attributed for entry in lines) == metric.attributed
 
 
-def test_calls_and_functions_carry_what_is_reached_through_them_apart(page: PageData) -> None:
+def test_calls_and_functions_carry_what_is_reached_through_them_apart(page: Page) -> None:
     assert costs(line(page, 0, 2)) == (0, 70)
     assert line(page, 0, 2).sites == ("site2",)
     assert costs(line(page, 0, 1)) == (0, 101 + 100 + 70)
     assert costs(line(page, 0, 6)) == (0, 70)
 
 
-def test_python_lines_carry_self_and_inclusive(page: PageData) -> None:
+def test_python_lines_carry_self_and_inclusive(page: Page) -> None:
     assert costs(line(page, 1, 1)) == (51 + 150, 51 + 150)  # op2's innermost frame is of a file that is not kept
     assert costs(line(page, 1, 2)) == (35, 35)
     assert costs(line(page, 1, 4)) == (0, 51 + 150 + 35)  # op3 has the line twice in its stack and counts once
-    assert 3 not in page.sources[1].lines
+    assert 3 not in page.rows.source_rows[1].lines
 
 
-def test_load_time_is_not_measured_rather_than_nothing(page: PageData) -> None:
+def test_load_time_is_not_measured_rather_than_nothing(page: Page) -> None:
     at_load = line(page, 0, 9)
     assert (at_load.remark, at_load.costs, at_load.calls) == ("not measured", (), UNKNOWN)
-    row = page.sites[3]
+    row = page.data.sites[3]
     assert (row.load_time, row.costs, row.remarks, row.calls) == (True, (), (AT_LOAD,), UNKNOWN)
-    assert page.ops[7].costs == ()
-    assert page.coverage.load_time_sites == 1
+    assert page.rows.ops[7].costs == ()
+    assert page.data.coverage.load_time_sites == 1
 
 
-def test_lines_without_cost_say_why(page: PageData) -> None:
+def test_lines_without_cost_say_why(page: Page) -> None:
     assert line(page, 0, 10).remark == "constant"
     assert line(page, 0, 5).remark == "part of op3"
-    assert 12 not in page.sources[0].lines
+    assert 12 not in page.rows.source_rows[0].lines
 
 
-def test_heat_is_relative_to_the_hottest_line_of_the_file(page: PageData) -> None:
-    heats = {number: entry.costs[CPU].heat for number, entry in page.sources[0].lines.items() if entry.costs}
+def test_heat_is_relative_to_the_hottest_line_of_the_file(page: Page) -> None:
+    heats = {number: entry.costs[CPU].heat for number, entry in page.rows.source_rows[0].lines.items() if entry.costs}
     assert heats[4] == 10
     assert heats[3] == round(10 * (51 / 150) ** 0.5)
     assert heats[1] == 0
-    assert page.sources[0].hottest[CPU] == (4, 3, 7, 8)
+    assert page.rows.source_rows[0].hottest[CPU] == (4, 3, 7, 8)
 
 
-def test_coverage_counts(page: PageData) -> None:
-    coverage = page.coverage
+def test_coverage_counts(page: Page) -> None:
+    coverage = page.data.coverage
     assert (coverage.ops, coverage.sites, coverage.sites_with_members, coverage.kernels) == (9, 5, 4, 5)
     assert {row.fate: row.ops for row in coverage.by_fate} == {
         "dispatched": 4,
@@ -134,13 +134,13 @@ def test_coverage_counts(page: PageData) -> None:
     assert coverage.uncalled_sites == 1  # site4 has no result
 
 
-def test_residual_rows_say_why(page: PageData) -> None:
-    assert [(row.reason, row.amounts[CPU]) for row in page.residual] == [
+def test_residual_rows_say_why(page: Page) -> None:
+    assert [(row.reason, row.amounts[CPU]) for row in page.data.residual] == [
         ("submission-and-queue", 9),
     ]
-    assert "submissions" in page.residual[0].text
-    assert page.diagnostics[0] == Diagnostic("odd", "something is odd")
-    assert [diagnostic.slug for diagnostic in page.diagnostics[1:]] == ["load-time-not-measured"]
+    assert "submissions" in page.data.residual[0].text
+    assert page.data.diagnostics[0] == Diagnostic("odd", "something is odd")
+    assert [diagnostic.slug for diagnostic in page.data.diagnostics[1:]] == ["load-time-not-measured"]
 
 
 def test_elapsed_explained_counts_nothing_twice() -> None:
@@ -149,17 +149,17 @@ def test_elapsed_explained_counts_nothing_twice() -> None:
     assert explained_of_elapsed(attribution(GRAPH, {"D1mr": {"site0": 4}})) == ""
 
 
-def test_scopes_are_a_tree_whose_parents_include_their_children(page: PageData) -> None:
-    rows = {row.path: (row.attributed[CPU], row.inclusive[CPU]) for row in page.scopes}
+def test_scopes_are_a_tree_whose_parents_include_their_children(page: Page) -> None:
+    rows = {row.path: (row.attributed[CPU], row.inclusive[CPU]) for row in page.data.scopes}
     assert rows == {("h0",): (35, 236), ("h0", "attn"): (201, 201), (): (35, 35)}
-    assert [row.path for row in page.scopes].index(("h0",)) + 1 == [row.path for row in page.scopes].index(
+    assert [row.path for row in page.data.scopes].index(("h0",)) + 1 == [row.path for row in page.data.scopes].index(
         ("h0", "attn")
     )
-    assert sum(own for own, _ in rows.values()) == page.metrics[0].attributed
+    assert sum(own for own, _ in rows.values()) == page.data.metrics[0].attributed
 
 
-def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
-    row = page.ops[2]
+def test_op_rows_point_at_lines_of_the_page(page: Page) -> None:
+    row = page.rows.ops[2]
     assert (row.line.text, row.line.anchor, row.python.text, row.python.anchor) == (
         "model.mlir:3",
         "F0L3",
@@ -167,44 +167,44 @@ def test_op_rows_point_at_lines_of_the_page(page: PageData) -> None:
         "F1L1",
     )
     assert (row.costs[CPU].low, row.costs[CPU].high) == (0, 101)
-    assert page.ops[3].sites == ("site0", "site1")
-    assert page.ops[3].costs[CPU].low == 100
+    assert page.rows.ops[3].sites == ("site0", "site1")
+    assert page.rows.ops[3].costs[CPU].low == 100
 
 
 def test_places_outside_of_the_kept_text_have_no_link() -> None:
     ops = (op(0, 99), op(1, file="elsewhere.mlir"), op(2, 1, file="elsewhere.mlir"), op(3, 0))
-    rows = page_of(graph(ops), None).ops
+    rows = page_of(graph(ops), None).rows.ops
     assert [row.line.anchor for row in rows] == ["", "", "", ""]
     assert [row.line.text for row in rows] == ["model.mlir:99", "elsewhere.mlir", "elsewhere.mlir:1", "model.mlir:0"]
 
 
-def test_site_rows_split_their_cost_over_members(page: PageData) -> None:
-    row = page.sites[0]
+def test_site_rows_split_their_cost_over_members(page: Page) -> None:
+    row = page.data.sites[0]
     assert [(member.op, member.attributed[CPU]) for member in row.members] == [("op2", 51), ("op3", 50)]
     assert row.costs[CPU].total == 101
-    assert page.sites[4].remarks == (NO_MEMBERS,)
-    assert page.sites[2].path == ("op1",)
+    assert page.data.sites[4].remarks == (NO_MEMBERS,)
+    assert page.data.sites[2].path == ("op1",)
 
 
 def test_a_page_of_the_map_alone_has_no_costs() -> None:
     bare = page_of(GRAPH, None)
-    assert (bare.metric, bare.rule, bare.metrics, bare.residual) == (-1, None, (), ())
+    assert (bare.data.metric, bare.data.rule, bare.data.metrics, bare.data.residual) == (-1, None, (), ())
     assert line(bare, 0, 3).sites == ("site0",)
     assert (line(bare, 0, 3).remark, line(bare, 0, 9).remark) == ("dispatched", "load_time")
-    assert bare.coverage.uncalled_sites == 0
+    assert bare.data.coverage.uncalled_sites == 0
 
 
 def test_sites_that_did_not_run_cost_nothing_and_are_counted() -> None:
     quiet = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {"site0": 4}}))
-    assert quiet.coverage.uncalled_sites == 3
-    none = quiet.ops[5].costs[CPU].attributed
-    assert (quiet.ops[5].calls, quiet.ops[5].costs[CPU].attributed) == (0, 0)
-    assert quiet.ops[5].costs[CPU].per_invocation == Spread(none, none, none)
+    assert quiet.data.coverage.uncalled_sites == 3
+    none = quiet.rows.ops[5].costs[CPU].attributed
+    assert (quiet.rows.ops[5].calls, quiet.rows.ops[5].costs[CPU].attributed) == (0, 0)
+    assert quiet.rows.ops[5].costs[CPU].per_invocation == Spread(none, none, none)
 
 
 def test_an_attribution_without_events_makes_a_page() -> None:
     empty = page_of(GRAPH, attribution(GRAPH, {"cpu_ns": {}}))
-    assert (empty.metrics[0].measured, empty.metrics[0].work) == (0, 0)
+    assert (empty.data.metrics[0].measured, empty.data.metrics[0].work) == (0, 0)
     assert '<td class="num">–</td>' in render_page(empty)
 
 
@@ -213,4 +213,4 @@ def test_metrics_that_are_not_whole_numbers_are_shown_in_their_own_unit() -> Non
     whole = attribution(GRAPH, {"joules": {"site1": 3_000_000}})
     (metric,) = whole.metrics
     page = page_of(GRAPH, replace(whole, metrics=(structs.replace(metric, unit="millionths"),)))
-    assert [amount_text(3_000_000, page.metrics[0], totals=totals) for totals in (False, True)] == ["1.50", "3"]
+    assert [amount_text(3_000_000, page.data.metrics[0], totals=totals) for totals in (False, True)] == ["1.50", "3"]

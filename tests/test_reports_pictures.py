@@ -37,7 +37,7 @@ def inclusive(tree: Tree, metric: int) -> dict[str, int]:
 
 
 def test_a_tree_by_scope_has_ops_where_their_scopes_are() -> None:
-    (by_scope, _) = page_of(GRAPH, COSTS).trees
+    (by_scope, _) = page_of(GRAPH, COSTS).data.trees
     found = inclusive(by_scope, 0)
     assert found["all"] == 280
     assert found["all > h0"] == 51 + 150 + 35
@@ -48,7 +48,7 @@ def test_a_tree_by_scope_has_ops_where_their_scopes_are() -> None:
 
 
 def test_a_tree_by_source_is_the_stack_of_the_kept_files() -> None:
-    (_, by_source) = page_of(GRAPH, COSTS).trees
+    (_, by_source) = page_of(GRAPH, COSTS).data.trees
     found = inclusive(by_source, 0)
     assert found["all > net.py:4"] == 51 + 150 + 35
     assert found["all > net.py:4 > net.py:1"] == 51 + 150
@@ -61,7 +61,7 @@ def test_trees_have_the_whole_work_and_few_nodes(many: int) -> None:
     ops = [op(number, number + 1, scope=(f"part{number % 3}",)) for number in range(many)]
     map_ = graph(ops, [site(0, *range(many))], sources=(MODEL,))
     costs = attribution(map_, {"cpu_ns": {"site0": 100 * many}})
-    for tree in page_of(map_, costs).trees:
+    for tree in page_of(map_, costs).data.trees:
         assert inclusive(tree, 0)["all"] == costs.metrics[0].work == 100 * many
         assert len(tree.nodes) < 3 * min(many, 4) + 2
         if many > 1:
@@ -73,20 +73,20 @@ def test_disturbance_is_no_work_and_in_no_tree() -> None:
     rows = [row for row in COSTS.residual if row.reason is not ResidualReason.DISTURBANCE]
     for number, metric in enumerate(COSTS.metrics):
         whole = metric.attributed + sum(row.metrics.get(metric.name, 0) for row in rows)
-        for tree in page_of(GRAPH, COSTS).trees:
+        for tree in page_of(GRAPH, COSTS).data.trees:
             assert inclusive(tree, number)["all"] == whole == metric.work
 
 
 def test_a_map_alone_has_no_pictures() -> None:
     page = page_of(GRAPH, None)
-    assert (page.trees, page.roofline, page.elapsed) == ((), None, ())
+    assert (page.data.trees, page.data.roofline, page.data.elapsed) == ((), None, ())
 
 
 def test_a_roofline_is_of_the_work_of_all_calls() -> None:
     """Each membership has 100 operations and 64 bytes; of 2 Gop/s and 1 GB/s it is bound by bytes: 64 ns a call."""
     peaks = Peaks(operations_per_second=2_000_000_000, bytes_per_second=1_000_000_000, source="measured")
     costs = replace(COSTS, run=structs.replace(COSTS.run, peaks=peaks))
-    roofline = page_of(GRAPH, costs).roofline
+    roofline = page_of(GRAPH, costs).data.roofline
     assert roofline is not None
     points = {(point.kind, point.id): point for point in roofline.points}
     op3 = points["op", "op3"]
@@ -107,7 +107,7 @@ def test_ops_of_unknown_work_are_counted_and_left_out() -> None:
         for each in GRAPH.sites
     ]
     map_: TraceGraph = structs.replace(GRAPH, sites=tuple(sites))
-    roofline = page_of(map_, attribution(map_, TOTALS)).roofline
+    roofline = page_of(map_, attribution(map_, TOTALS)).data.roofline
     assert roofline is not None
     assert roofline.unknown == 2
     assert not {"op5", "op6"} & {point.id for point in roofline.points}

@@ -83,13 +83,13 @@ def test_text_and_page_have_the_cost_of_transfers(bundle: Bundle, function: str,
     page = build_page(bundle.graph, costs, bundle.source_text)
     with_cost = {
         number: (line.calls, line.costs[0].attributed, line.costs[0].inclusive)
-        for number, line in page.sources[0].lines.items()
+        for number, line in page.rows.source_rows[0].lines.items()
         if line.costs and line.costs[0].attributed
     }
     assert with_cost == {number: (ITERATIONS, measured, measured)}
-    assert sum(op.costs[0].attributed for op in page.ops if op.costs) == measured
+    assert sum(op.costs[0].attributed for op in page.rows.ops if op.costs) == measured
     head = next(n for n, line in enumerate(lines, start=1) if line.startswith(f"func.func @{function}("))
-    assert page.sources[0].lines[head].costs[0].inclusive == measured
+    assert page.rows.source_rows[0].lines[head].costs[0].inclusive == measured
 
 
 JOINED = """

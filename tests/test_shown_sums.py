@@ -45,12 +45,12 @@ def test_lines_ops_and_scopes_of_the_page_add_up_to_the_rows_of_the_run(
 ) -> None:
     run, bundle = recorded(flags), load(built(samples.model_of(flags)))
     page = build_page(bundle.graph, attribute([run], bundle), bundle.source_text)
-    (cpu,) = [number for number, metric in enumerate(page.metrics) if metric.name == "cpu_ns"]
-    lines = [line.costs[cpu].attributed for line in page.sources[0].lines.values() if line.costs]
-    ops = [row.costs[cpu].attributed for row in page.ops if row.costs]
-    scopes = [row.attributed[cpu] for row in page.scopes]
+    (cpu,) = [number for number, metric in enumerate(page.data.metrics) if metric.name == "cpu_ns"]
+    lines = [line.costs[cpu].attributed for line in page.rows.source_rows[0].lines.values() if line.costs]
+    ops = [row.costs[cpu].attributed for row in page.rows.ops if row.costs]
+    scopes = [row.attributed[cpu] for row in page.data.scopes]
     dispatched = sum_of_run(run, "cpu_ns", "kind = 'dispatch'")
     assert sum(lines) == sum(ops) == dispatched > 0
     assert sum(scopes) == (dispatched if any(op.scope for op in bundle.graph.ops) else 0)
-    rest = sum(row.amounts[cpu] for row in page.residual)
-    assert sum(ops) + rest == page.metrics[cpu].measured == sum_of_run(run, "cpu_ns")
+    rest = sum(row.amounts[cpu] for row in page.data.residual)
+    assert sum(ops) + rest == page.data.metrics[cpu].measured == sum_of_run(run, "cpu_ns")

@@ -24,9 +24,8 @@ from tracemap.graph.query import scope_of
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
 from tracemap.reports.costed import CostedMap
-from tracemap.reports.page.build import page_of
+from tracemap.reports.page.build import build_page
 from tracemap.reports.page.families import families_of
-from tracemap.reports.page.kernels_tab import NO_KERNELS
 from tracemap.reports.page.pictures import Timeline
 from tracemap.reports.page.render import render_page
 from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
@@ -80,7 +79,7 @@ def test_a_timeline_has_each_row_of_a_run_once(built: Built, recorded: Recorded)
 def test_the_median_call_and_the_slowest_fill_the_room_there_is(tmp_path: Path) -> None:
     map_, calls, spans = layers(), 9, 30
     table = written(tmp_path / "run.csv", calls, spans)
-    timeline = page_of_run(map_, table, most=3 * (spans + 1) + 5).timeline
+    timeline = page_of_run(map_, table, most=3 * (spans + 1) + 5).data.timeline
     assert timeline is not None
     of_calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for _, _, _, call, _, start, duration, _ in events(calls, spans):
@@ -102,7 +101,7 @@ def test_the_median_call_and_the_slowest_fill_the_room_there_is(tmp_path: Path) 
 
 
 def test_a_call_with_too_many_events_is_cut_and_says_so(tmp_path: Path) -> None:
-    timeline = page_of_run(layers(), written(tmp_path / "run.csv", 3, 30), most=20).timeline
+    timeline = page_of_run(layers(), written(tmp_path / "run.csv", 3, 30), most=20).data.timeline
     assert timeline is not None
     assert len(spans_of(timeline)) == 20
     assert timeline.note == (
@@ -113,7 +112,7 @@ def test_a_call_with_too_many_events_is_cut_and_says_so(tmp_path: Path) -> None:
 def test_a_run_that_tells_no_calls_apart_is_shown_as_one(tmp_path: Path) -> None:
     table = tmp_path / "run.csv"
     table.write_text("kernel,start_ns,duration_ns\n" + "".join(f"kernel{n},{n * 10},7\n" for n in range(9)))
-    timeline = page_of_run(layers(), table, most=4).timeline
+    timeline = page_of_run(layers(), table, most=4).data.timeline
     assert timeline is not None
     assert spans_of(timeline) == [(1, UNKNOWN, "dispatch", f"kernel{n}", n * 10, 7) for n in range(4)]
     assert timeline.note == "The run does not tell calls apart. Its first 4 of 9 events are here."
@@ -143,10 +142,10 @@ def test_runs_without_times_have_no_tab(tmp_path: Path) -> None:
     table = tmp_path / "run.csv"
     table.write_text("kernel,duration_ns\nkernel0,5\n")
     page = page_of_run(layers(), table)
-    assert page.timeline is None
+    assert page.data.timeline is None
     assert 'id="timeline"' not in render_page(page)
-    alone = page_of(CostedMap(layers(), None), lambda _: "", NO_KERNELS, totals=False)
-    assert alone.timeline is None
+    alone = build_page(layers(), None, lambda _: "")
+    assert alone.data.timeline is None
 
 
 def test_both_commands_write_the_same_timeline(built: Built, recorded: Recorded, tmp_path: Path) -> None:
@@ -182,10 +181,10 @@ def test_what_was_measured_of_a_sites_calls_goes_together(tmp_path: Path) -> Non
     few = [f"kernel2,{call},{call},{call}" for call in range(LEAST_CALLS - 1)]
     table.write_text("\n".join(["kernel,duration_ns,misses,dealt", *grow, *few]) + "\n")
     page = page_of_run(layers(), table)
-    assert set(page.together) == {"site3"}
-    run, calls, one_of, series, pairs = structs.astuple(page.together["site3"])
+    assert set(page.data.together) == {"site3"}
+    run, calls, one_of, series, pairs = structs.astuple(page.data.together["site3"])
     assert (run, calls, one_of) == (1, 64, 1)
-    names = [page.metrics[number].name for number, _ in series]
+    names = [page.data.metrics[number].name for number, _ in series]
     assert names == ["duration_ns", "misses", "dealt"]
     # Eight quantiles of eight calls each; the means of whole numbers in a row.
     assert [round(mean - 1003.5) for mean in series[0][1]] == [8 * number for number in range(QUANTILES)]
@@ -208,7 +207,7 @@ def test_of_many_calls_every_so_many_is_taken(tmp_path: Path, monkeypatch: pytes
     table = tmp_path / "run.csv"
     calls = [f"kernel3,{call},{call},{call}" for call in range(350)]
     table.write_text("\n".join(["kernel,invocation,duration_ns,misses", *calls]) + "\n")
-    together = page_of_run(layers(), table).together["site3"]
+    together = page_of_run(layers(), table).data.together["site3"]
     assert (together.calls, together.one_of) == (len(range(0, 350, 4)), 4)
 
 
@@ -217,9 +216,9 @@ def test_calls_without_a_start_and_of_no_time_are_counted(tmp_path: Path) -> Non
     times = (0, 0, 1, 2, 4, 1023, 1024)
     table.write_text("kernel,duration_ns\n" + "".join(f"kernel3,{time}\n" for time in times))
     page = page_of_run(layers(), table)
-    assert page.timeline is None
-    assert set(page.lengths) == {"site3"}
-    none, first, counts = structs.astuple(page.lengths["site3"])
+    assert page.data.timeline is None
+    assert set(page.data.lengths) == {"site3"}
+    none, first, counts = structs.astuple(page.data.lengths["site3"])
     assert (none, first) == (2, 0)
     assert {at: count for at, count in enumerate(counts) if count} == {0: 1, 16: 1, 32: 1, 159: 1, 160: 1}
 
@@ -267,7 +266,7 @@ def test_colours_are_of_scopes_that_tell_spans_apart(
     table = tmp_path / "run.csv"
     rows = (f"kernel{n},{n * 1000},{900 - n}\n" for n in range(len(scopes)))
     table.write_text("kernel,start_ns,duration_ns\n" + "".join(rows))
-    timeline = page_of_run(map_, table).timeline
+    timeline = page_of_run(map_, table).data.timeline
     assert timeline is not None
     assert timeline.scopes == expected
     for number, scope in enumerate(scopes):

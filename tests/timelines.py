@@ -13,7 +13,7 @@ from tracemap.inert import csv_line
 from tracemap.measurements.runfile import read_run
 from tracemap.options.attribute import Rule
 from tracemap.reports.page.build import build_page
-from tracemap.reports.page.model import PageData
+from tracemap.reports.page.model import Page
 
 SITES = 40
 COLUMNS = ("kind", "kernel", "site", "invocation", "thread", "start_ns", "duration_ns", "cpu_ns")
@@ -53,7 +53,7 @@ def written(table: Path, calls: int, spans: int, names: str = "kernel", thread: 
     return table
 
 
-def page_of_run(map_: TraceGraph, table: Path, most: int = 20_000) -> PageData:
+def page_of_run(map_: TraceGraph, table: Path, most: int = 20_000) -> Page:
     """The page of a run, whose timeline has at most so many spans."""
     run = read_run(table)
     made = attribute(Request(map_, "cd" * 32, [run], Rule.EQUAL))

@@ -63,7 +63,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         no_code="",
         remarks=((7, "regalloc", 2, HOSTILE), (9, "licm", 1, "hoisting add"), (0, "gvn", 1, "nowhere")),
     )
-    page = structs.replace(build_page(map_, None, lambda _: "a\nb\n"), kernels=(kernel,))
+    page = build_page(map_, None, lambda _: "a\nb\n")
+    page = structs.replace(page, data=structs.replace(page.data, kernels=(kernel,)))
     target = tmp_path_factory.mktemp("kernels") / "large.html"
     write_page(render_page(page), target, force=False)
     return target

@@ -17,7 +17,8 @@ from tracemap.reports.deflating import deflating
 # A carriage return would be a line end for browsers, and NUL is not allowed in HTML. Invisible characters that reorder
 # text are shown by name: what stands on a line must be what one sees there.
 _SHOWN = {"\r": "", "\0": "\ufffd"} | {char: f"⟨U+{ord(char):04X}⟩" for char in REORDERING}
-_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+# A `>` in an element's text means nothing (HTML, 13.2.5.1: data state), and types of MLIR are full of them.
+_MARKUP = {"&": "&amp;", "<": "&lt;"}
 
 
 def as_shown(text: str) -> str:

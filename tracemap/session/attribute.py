@@ -37,16 +37,16 @@ def attribute(
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
-        shown = [] if options.html is None else excerpts(made.bundle.graph, opened, options.memory)
-    if options.format == "text":
-        from tracemap.reports.views.chosen import check_choice
+        if options.format == "text":
+            from tracemap.reports.views.chosen import check_choice
 
-        check_choice(made.costed, made.attribution, options)
-    if options.html is not None:
-        from tracemap.reports.page.render import write_bundle_page
+            check_choice(made.costed, made.attribution, options)
+        if options.html is not None:
+            from tracemap.reports.page.render import write_bundle_page
 
-        progress("writing the page")
-        write_bundle_page(made.bundle, made.costed, options.html, shown, force=options.force, totals=options.totals)
+            progress("writing the page")
+            shown = partial(excerpts, made.bundle.graph, opened, options.memory)
+            write_bundle_page(made.bundle, made.costed, options.html, shown, force=options.force, totals=options.totals)
     if options.output is not None:
         write_shown(partial(show_attribution, made, options), options.output)
     return made

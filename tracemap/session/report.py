@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,13 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     from tracemap.reports.page.render import write_bundle_page
 
     check_file(options.output, force=options.force)
-    costed, shown = CostedMap(bundle.graph, None), []
-    if runs:
-        with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
-            costed, shown = made.costed, excerpts(bundle.graph, opened, options.memory)
-    progress("writing the page")
-    write_bundle_page(bundle, costed, options.output, shown, force=options.force, totals=options.totals)
+    if not runs:
+        progress("writing the page")
+        write_bundle_page(
+            bundle, CostedMap(bundle.graph, None), options.output, force=options.force, totals=options.totals
+        )
+        return
+    with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
+        progress("writing the page")
+        shown = partial(excerpts, bundle.graph, opened, options.memory)
+        write_bundle_page(bundle, made.costed, options.output, shown, force=options.force, totals=options.totals)

@@ -21,6 +21,7 @@ from tracemap.reports.diff.model import (
     DiffScope,
     DiffSource,
 )
+from tracemap.reports.escaping import for_script
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
 from tracemap.reports.html.document import APPLICATION, Kind, render, write_page
@@ -81,7 +82,7 @@ def render_diff_page(page: DiffPage) -> str:
         _KIND,
         page,
         sizes=block_sizes(dict(_sizes(page))),
-        data=diff_json(page),
+        data=(for_script(diff_json(page)),),
         markup_of_lines=markup_of_lines,
         text=amount_text,
         most_findings=MOST_FINDINGS,

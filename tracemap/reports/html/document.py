@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from tracemap.codec import Record
 from tracemap.inert import without_controls
 from tracemap.outputs import check_file, write_text
-from tracemap.reports.escaping import for_script
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -87,14 +86,21 @@ APPLICATION: Final = (
 """The first scripts of pages with sources, tables and a search."""
 
 
-def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **values: object) -> str:
+def render(
+    kind: Kind,
+    page: object,
+    *,
+    sizes: str = "",
+    data: Sequence[Callable[[], str]] = (),
+    **values: object,
+) -> str:
     """The whole HTML text of a page.
 
     Args:
         kind: of what it is made.
         page: the page data that its template loops over, as `page`.
         sizes: further style rules, those that depend on the page.
-        data: what its script works on; None where that stands in the markup.
+        data: the parts of what its script works on, as `for_script` makes them; none where that stands in the markup.
         values: what else its template needs, by name.
     """
     # The policy names the hashes of the very texts that are written, so each is put together once.
@@ -110,8 +116,7 @@ def render(kind: Kind, page: object, *, sizes: str = "", data: object = None, **
             script=script,
             libraries=libraries,
             policy=content_policy(style, early, *libraries, script),
-            # It stands below the markup, and is compressed while that is made.
-            data=None if data is None else for_script(data),
+            data=data,
             **values,
         )
     )

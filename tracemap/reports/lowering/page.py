@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracemap.codec import Record
 from tracemap.graph.lowering import Lowering, SourceOp, Stage
-from tracemap.reports.escaping import for_markup
+from tracemap.reports.escaping import for_markup, for_script
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, in_blocks
 from tracemap.reports.html.document import Kind, render
@@ -82,6 +82,15 @@ def _op_line(op: SourceOp, lowering: Lowering) -> OpLine:
     return OpLine(op.id, op.name, line_and_column(op), tuple(whereabouts(place, stage) for place, stage in found))
 
 
+def _data(page: LoweringPage, lowering: Lowering) -> object:
+    """What the script works on."""
+    return {
+        "lexer": rules_of_mlir(),
+        "ops": page.ops,
+        "stages": [{"loops": each.loops, "rest": each.remainders} for each in lowering.stages],
+    }
+
+
 def render_lowering_page(lowering: Lowering) -> str:
     """The whole HTML text of the page; the same lowering gives the same bytes."""
     page = build_lowering_page(lowering)
@@ -89,11 +98,7 @@ def render_lowering_page(lowering: Lowering) -> str:
         _KIND,
         page,
         sizes=block_sizes({f"S{pane.number}": (pane.columns, len(pane.lines)) for pane in page.panes}),
-        data={
-            "lexer": rules_of_mlir(),
-            "ops": page.ops,
-            "stages": [{"loops": each.loops, "rest": each.remainders} for each in lowering.stages],
-        },
+        data=(for_script(_data(page, lowering)),),
         in_blocks=in_blocks,
         markup=for_markup,
     )

@@ -7,7 +7,8 @@ sums. What is there per metric stands in the order of the page's metrics; it is 
 what was not measured.
 
 The page's script takes these records as they are. Those of which there are many are lists there, in the order of their
-fields, whose names are told once (`render.page_json`).
+fields, whose names are told once (`render.page_json`). What there is for each op and line, which only the script needs,
+is most of a large page. It stands apart (`PageRows`), so that another processor can make it.
 """
 
 from __future__ import annotations
@@ -121,8 +122,7 @@ class SourceLine(Record, frozen=True, array_like=True):
 class SourcePage(Record, frozen=True):
     """A source file of the bundle: `index` is its number in anchors (`F0L12`); `columns` the width of its widest line.
 
-    `text` has all lines, `colours` what is coloured of each (none of MLIR, which the page's script colours), `lines` by
-    number those that have to do with ops; `hottest` has line numbers by falling attributed cost, per metric.
+    `text` has all lines, `colours` what is coloured of each (none of MLIR, which the page's script colours).
     """
 
     index: int
@@ -132,6 +132,11 @@ class SourcePage(Record, frozen=True):
     columns: int
     text: tuple[str, ...]
     colours: Sequence[Sequence[Coloured]]
+
+
+class SourceRows(Record, frozen=True):
+    """Of a source file the lines that have to do with ops, by number, and the numbers by falling cost, per metric."""
+
     lines: Mapping[int, SourceLine]
     hottest: tuple[tuple[int, ...], ...]
 
@@ -273,13 +278,20 @@ class KernelPage(Record, frozen=True, rename="camel"):
     remarks: tuple[tuple[int, str, int, str], ...] = ()
 
 
+class PageRows(Record, frozen=True):
+    """What there is for each line of the sources, in their order, and for each op."""
+
+    source_rows: tuple[SourceRows, ...]
+    ops: tuple[OpRow, ...]
+
+
 class PageData(Record, frozen=True):
-    """A whole page.
+    """A page, but for its rows.
 
     `facts` are label and value; `metric` is the number of the one shown first, -1 without a run; `totals` whether sums
-    are shown first. `calls`: what numbers of calls and events are divided by, as `MetricBalance.shown`. `elapsed` is
-    empty where the parts are not known. `lengths`: by site how long its calls took;
-    `together`: how what was measured of them goes together.
+    are shown first. `calls`: what numbers of calls and events are divided by, as `MetricBalance.shown`. `hottest`: the
+    ops that cost most of the metric that is shown first. `elapsed` is empty where the parts are not known. `lengths`:
+    by site how long its calls took; `together`: how what was measured of them goes together.
     """
 
     title: str
@@ -293,7 +305,7 @@ class PageData(Record, frozen=True):
     residual: tuple[ResidualLine, ...]
     diagnostics: tuple[Diagnostic, ...]
     sources: tuple[SourcePage, ...]
-    ops: tuple[OpRow, ...]
+    hottest: tuple[OpRow, ...]
     sites: tuple[SiteRow, ...]
     scopes: tuple[ScopeRow, ...]
     kernels: tuple[KernelPage, ...] = ()
@@ -303,6 +315,13 @@ class PageData(Record, frozen=True):
     timeline: Timeline | None = None
     lengths: Mapping[str, CallLengths] = {}
     together: Mapping[str, CallsTogether] = {}
+
+
+class Page(Record, frozen=True):
+    """A whole page."""
+
+    data: PageData
+    rows: PageRows
 
 
 def amount_text(value: int, metric: MetricBalance, *, totals: bool) -> str:

@@ -1,25 +1,29 @@
-"""Page data to the annotated page, one HTML file, and to the data that its script works on."""
+"""Page data to the annotated page, one HTML file, and to what its script works on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from tracemap.attribution.lengths import BINS_OF_OCTAVE
 from tracemap.attribution.timeline import Excerpt
+from tracemap.forked import beside
 from tracemap.graph.bundle import Bundle
 from tracemap.reports.costed import CostedMap
+from tracemap.reports.escaping import for_script
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
 from tracemap.reports.html.document import APPLICATION, Kind, render, write_page
 from tracemap.reports.html.shades import SHADES, TINTS, tints
-from tracemap.reports.page.build import page_of
+from tracemap.reports.page.build import page_data, page_rows, texts_of
 from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.reports.page.model import (
     MemberRow,
     OpCostRow,
     OpRow,
+    Page,
     PageData,
     ScopeRow,
     SiteCostRow,
@@ -30,9 +34,6 @@ from tracemap.reports.page.model import (
 )
 from tracemap.reports.page.pictures import RoofPoint, TimelineCall, TimelineItem, TreeNode
 from tracemap.units import Unknown, format_mean, format_share
-
-MOST_HOTTEST = 12
-"""The ops that the overview names."""
 
 BAR_STEPS = 20
 """Of the width of a bar; each is a class in the style sheet."""
@@ -86,7 +87,7 @@ _LISTED = (
 
 
 def page_json(page: PageData) -> dict[str, object]:
-    """All that the script needs, as the codec takes it; what stands in the markup already is left out."""
+    """All that the script needs besides rows, as the codec takes it; what stands in the markup already is left out."""
     return {
         "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),
@@ -94,11 +95,7 @@ def page_json(page: PageData) -> dict[str, object]:
         "metric": page.metric,
         "totals": page.totals,
         "calls": page.calls,
-        "sources": [
-            {"label": source.label, "colours": source.colours, "hottest": source.hottest, "lines": source.lines}
-            for source in page.sources
-        ],
-        "ops": page.ops,
+        "sources": [{"label": source.label, "colours": source.colours} for source in page.sources],
         "sites": page.sites,
         "scopes": page.scopes,
         "kernels": page.kernels,
@@ -114,12 +111,6 @@ def page_json(page: PageData) -> dict[str, object]:
     }
 
 
-def hottest_ops(page: PageData) -> list[OpRow]:
-    """The ops that cost most of the metric that is shown first."""
-    costing = [op for op in page.ops if op.costs and op.costs[page.metric].attributed > 0]
-    return sorted(costing, key=lambda op: -op.costs[page.metric].attributed)[:MOST_HOTTEST]
-
-
 def bar_width(exact: int, measured: int) -> int:
     """A share in steps, 0 to `BAR_STEPS`; whatever is not nothing shows."""
     if exact <= 0 or measured <= 0:
@@ -127,36 +118,52 @@ def bar_width(exact: int, measured: int) -> int:
     return min(BAR_STEPS, max(1, round(BAR_STEPS * exact / measured)))
 
 
+_WORTH_A_PROCESS: Final = 5000
+"""Ops whose rows take long enough to make."""
+
+
 def write_bundle_page(
     bundle: Bundle,
     costed: CostedMap,
     target: Path,
-    excerpts: Sequence[Excerpt] = (),
+    excerpts: Callable[[], Sequence[Excerpt]] = tuple,
     *,
     force: bool,
     totals: bool = False,
 ) -> None:
     """Write the page of a bundle, with the costs of a run, of one invocation or as sums, or without.
 
-    `excerpts`: of each run the calls that its timeline shows.
+    `excerpts`: reads of each run the calls that its timeline shows.
 
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
     """
-    page = page_of(costed, bundle.source_text, kernels_of(bundle), excerpts, totals=totals)
-    write_page(render_page(page), target, force=force)
+    texts = texts_of(costed.graph, bundle.source_text)
+
+    def rows() -> bytes:
+        return for_script(page_rows(costed, texts))().encode()
+
+    with beside(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as made:
+        data = page_data(costed, texts, kernels_of(bundle), excerpts(), totals=totals)
+        text = _rendered(data, lambda: made().decode())
+    write_page(text, target, force=force)
 
 
-def render_page(page: PageData) -> str:
+def render_page(page: Page) -> str:
     """The whole HTML text of a page."""
+    return _rendered(page.data, for_script(page.rows))
+
+
+def _rendered(page: PageData, rows: Callable[[], str]) -> str:
+    """The same, of a page whose rows are made for its script already, or are being made."""
     return render(
         _KIND,
         page,
         sizes=tints()
         + block_sizes({f"F{source.index}": (source.columns, len(source.text)) for source in page.sources}),
-        data=page_json(page),
+        # They stand below the markup, and are compressed while that is made.
+        data=(for_script(page_json(page)), rows),
         markup_of_lines=markup_of_lines,
-        hottest=hottest_ops(page),
         amount=partial(amount_text, totals=page.totals),
         calls=lambda count: format_mean(count, page.calls[page.totals], "count"),
         share=format_share,

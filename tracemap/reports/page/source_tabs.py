@@ -14,8 +14,8 @@ from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Fate, Frame, OpId
 from tracemap.reports.costed import NOTHING, CostedMap, added, heat
 from tracemap.reports.highlight.colours import colours_of_python
-from tracemap.reports.labels import lines_of, short_name
-from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage
+from tracemap.reports.labels import short_name
+from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage, SourceRows
 from tracemap.units import UNKNOWN, Unknown, sum_of
 
 
@@ -80,12 +80,8 @@ def kept_frames(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
     return list(reversed(kept.values()))
 
 
-def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) -> SourcePage:
-    """The page of the `index`-th source file, whose text is `text`."""
-    uses = (python_lines if source.language == "python" else model_lines)(costed, index)
-    hottest = [_hottest(uses, metric.name) for metric in costed.metrics]
-    peaks = [max((use.attributed.get(metric.name, 0) for use in uses.values()), default=0) for metric in costed.metrics]
-    lines = lines_of(text)  # may be fewer than locations name: files change after models are made of them
+def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourcePage:
+    """The page of the `index`-th source file, which has these lines."""
     return SourcePage(
         index=index,
         name=source.name,
@@ -94,8 +90,18 @@ def source_page(costed: CostedMap, index: int, source: SourceFile, text: str) ->
         columns=max((len(line.expandtabs(8)) for line in lines), default=0),
         text=tuple(lines),
         colours=colours_of_python(lines) if source.language == "python" else (),
-        lines={number: _line(costed, use, peaks) for number, use in sorted(uses.items()) if 1 <= number <= len(lines)},
-        hottest=tuple(tuple(line for line in numbers if line <= len(lines)) for numbers in hottest),
+    )
+
+
+def source_rows(costed: CostedMap, index: int, source: SourceFile, count: int) -> SourceRows:
+    """What the lines of the `index`-th source file, so many as there are, have to do with ops."""
+    uses = (python_lines if source.language == "python" else model_lines)(costed, index)
+    hottest = [_hottest(uses, metric.name) for metric in costed.metrics]
+    peaks = [max((use.attributed.get(metric.name, 0) for use in uses.values()), default=0) for metric in costed.metrics]
+    # There may be fewer lines than locations name: files change after models are made of them.
+    return SourceRows(
+        lines={number: _line(costed, use, peaks) for number, use in sorted(uses.items()) if 1 <= number <= count},
+        hottest=tuple(tuple(line for line in numbers if line <= count) for numbers in hottest),
     )
 
 

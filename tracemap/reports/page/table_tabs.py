@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Final
 
 from tracemap.attribution.model import OpCost, SiteCost, SiteResult, SlowCall
 from tracemap.graph.ops import Frame, Op, OpId
 from tracemap.graph.program import Membership, Site
 from tracemap.graph.query import scopes_of
-from tracemap.reports.costed import NOTHING, CostedMap, added, remarks
+from tracemap.reports.costed import NOTHING, CostedMap, added, default_metric, remarks
 from tracemap.reports.labels import file_line, or_dash
 from tracemap.reports.page.model import (
     LineLink,
@@ -22,7 +23,6 @@ from tracemap.reports.page.model import (
     SiteCostRow,
     SiteRow,
     SlowCallRow,
-    SourcePage,
     amounts,
     spread,
 )
@@ -32,10 +32,24 @@ Path = tuple[str, ...]
 """A scope: its name and those around it, outermost first."""
 
 
-def op_rows(costed: CostedMap, sources: Sequence[SourcePage]) -> tuple[OpRow, ...]:
-    """A row for every op of the model, in their order."""
-    links = _Links(costed, sources)
-    return tuple(_op_row(costed, op, links) for op in costed.graph.ops)
+def op_rows(costed: CostedMap, ops: Iterable[Op], lengths: Sequence[int]) -> tuple[OpRow, ...]:
+    """A row for each of these ops of a model, of whose source files so many lines are on the page."""
+    links = _Links(costed.source_index, lengths)
+    return tuple(_op_row(costed, op, links) for op in ops)
+
+
+MOST_HOTTEST: Final = 12
+"""The ops that the overview names."""
+
+
+def hottest_ops(costed: CostedMap) -> Sequence[Op]:
+    """The ops that cost most of the metric that is shown first; of equal ones the first of the model."""
+    if not costed.metrics:
+        return ()
+    metric = costed.metrics[default_metric(costed.metrics)].name
+    costs = {op.id: costed.attributed(op.id).get(metric, 0) for op in costed.graph.ops}
+    hottest = nsmallest(MOST_HOTTEST, costed.graph.ops, key=lambda op: -costs[op.id])
+    return [op for op in hottest if costs[op.id] > 0]
 
 
 _NO_LINE: Final = LineLink("", "")
@@ -44,9 +58,9 @@ _NO_LINE: Final = LineLink("", "")
 class _Links:
     """Turns file and line into text and anchor; only lines that are on the page have one."""
 
-    def __init__(self, costed: CostedMap, sources: Sequence[SourcePage]) -> None:
-        self._index = costed.source_index
-        self._lengths = [len(source.text) for source in sources]
+    def __init__(self, index: Mapping[str, int], lengths: Sequence[int]) -> None:
+        self._index = index
+        self._lengths = lengths
 
     def of(self, file: Text, line: Integer) -> LineLink:
         text = file_line(file, line)

@@ -1,4 +1,5 @@
 // What the other parts work on: rows by id, and the metric that is chosen.
+data.sources.forEach((source, index) => Object.assign(source, data.source_rows[index]));
 data.ops = allUnpacked("OpRow", data.ops);
 data.sites = allUnpacked("SiteRow", data.sites);
 for (const site of data.sites) site.members = allUnpacked("MemberRow", site.members);

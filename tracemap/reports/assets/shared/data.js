@@ -1,8 +1,9 @@
-// What the page works on, as its `data` element has it: JSON, compressed, for that of a large model would fill the page.
+// What the page works on, as its elements of the class `data` have it: JSON, compressed, for that of a large model would fill the page.
 async function inflated(base64) {
   const packed = atob(base64);
   const bytes = new Uint8Array(packed.length);
   for (let at = 0; at < packed.length; at++) bytes[at] = packed.charCodeAt(at);
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
-const data = await inflated(byId("data").textContent);
+const parts = [...document.querySelectorAll("script.data")].map((part) => inflated(part.textContent));
+const data = Object.assign({}, ...(await Promise.all(parts)));
