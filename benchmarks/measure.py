@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -80,6 +81,32 @@ def run(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> Usage:
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(words)}: status {process.returncode}\n{said.decode(errors='replace')}")
     return Usage(seconds, usage.ru_maxrss * _KIB_PER_MAXRSS / 1024, usage.ru_utime + usage.ru_stime)
+
+
+_MEMORY_EVERY_S = 0.02
+
+
+def peak_with_forks_mib(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> float:
+    """The most memory that a command has at once with the processes that it forks; what they share counts once.
+
+    It is looked at every few milliseconds, which takes time: a run of its own, not one that is timed.
+    """
+    peak = 0
+    with subprocess.Popen(
+        [*map(str, command)], cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as program:
+        while program.poll() is None:
+            with suppress(OSError):  # a process that has ended
+                children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text(encoding="utf-8")
+                peak = max(peak, sum(map(_proportional_kib, (str(program.pid), *children.split()))))
+            time.sleep(_MEMORY_EVERY_S)
+    return peak / 1024
+
+
+def _proportional_kib(pid: str) -> int:
+    """The resident memory of a process, of pages that it shares its part (proc(5): `Pss`)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def own_usage(*words: str | Path) -> OwnUsage:
