@@ -12,6 +12,7 @@ from tests.browser.conftest import Open, settle
 from tests.browser.test_reports_browser import find, go, ids, press, texts
 from tests.builders import attribution, graph, op, site
 from tracemap.reports.html.document import write_page
+from tracemap.reports.page import source_tabs
 from tracemap.reports.page.build import build_page
 from tracemap.reports.page.render import render_page
 
@@ -20,15 +21,50 @@ HOT = {300: 7, 301: 1, 330: 2, 900: 90}
 """Lines with a cost; all others have none."""
 
 
-@pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["in the markup", "by the script"])
+def long(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A page of many lines, which stand in its markup, or which its script makes."""
     target = tmp_path_factory.mktemp("pages") / "long.html"
     ops = [op(number, line) for number, line in enumerate(HOT)]
     map_ = graph(ops, [site(number, number, kernel=f"k{number}") for number in range(len(HOT))])
     costs = attribution(map_, {"cpu_ns": {f"site{number}": cost for number, cost in enumerate(HOT.values())}})
     text = "".join(f"line {number}\n" for number in range(1, LINES + 1))
-    write_page(render_page(build_page(map_, costs, lambda _: text)), target, force=False)
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "by the script":
+            patched.setattr(source_tabs, "MOST_IN_MARKUP", 0)
+        write_page(render_page(build_page(map_, costs, lambda _: text)), target, force=False)
     return target
+
+
+HOSTILE = "</script><script>alert(1)</script>"
+ODD = ("<b>&amp;</b>", "", "  two\ttabs\t", "\u202eedoc", "a\rb\0c", HOSTILE, "\U0001f600")
+ROWS = """
+return [...document.querySelectorAll("#F0 .chunk")].map((block) => [
+  block.className,
+  [...block.children].map((row) => [row.id, row.className, row.lastElementChild.outerHTML]),
+]);
+"""
+
+
+def test_lines_are_the_same_whoever_makes_them(
+    open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    map_ = graph([op(0, 1)], [site(0, 0)])
+    text = "\n".join(ODD[number % len(ODD)] for number in range(250))
+    found = []
+    for most in (1_000_000, 0):
+        monkeypatch.setattr(source_tabs, "MOST_IN_MARKUP", most)
+        page = render_page(build_page(map_, None, lambda _: text))
+        assert ("alert(1)" in page) == (most > 0)
+        assert ("The 250 lines of this file are shown by the page's script." in page) == (most == 0)
+        write_page(page, tmp_path / f"{most}.html", force=False)
+        browser = open_page(tmp_path / f"{most}.html", "#F0L201")
+        found.append(browser.execute_script(ROWS))
+        assert ids(browser, ".l.selected") == {"F0L201"}
+        top = "return document.getElementById('F0L201').getBoundingClientRect().top"
+        assert 0 < browser.execute_script(top) < browser.execute_script("return innerHeight")
+    assert found[0] == found[1]
+    assert len(found[0]) == 3
 
 
 def shown_lines(browser: Chrome) -> list[int]:

@@ -1,7 +1,8 @@
 """Long texts in blocks of lines: browsers lay out only the blocks that are in view, if they know the sizes of all.
 
-A line is an element with its plain text, so that the browser finds it and links lead to it, with scripts and without.
-What else it shows, colours too, the page's script adds to blocks that are near the view (`assets/shared/blocks.js`).
+A line is an element with its plain text, so that the browser finds it and links lead to it, with scripts and without
+(a page's script makes those of very long texts: `assets/page/texts.js`). What else it shows, colours too, the script
+adds to blocks that are near the view (`assets/shared/blocks.js`).
 """
 
 from __future__ import annotations

@@ -123,6 +123,7 @@ class SourcePage(Record, frozen=True):
     """A source file of the bundle: `index` is its number in anchors (`F0L12`); `columns` the width of its widest line.
 
     `text` has all lines, `colours` what is coloured of each (none of MLIR, which the page's script colours).
+    `in_markup`: whether the lines stand there, to be read without scripts, too; those of a long text the script makes.
     """
 
     index: int
@@ -131,6 +132,7 @@ class SourcePage(Record, frozen=True):
     language: str
     columns: int
     text: tuple[str, ...]
+    in_markup: bool
     colours: Sequence[Sequence[Coloured]]
 
 

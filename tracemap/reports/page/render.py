@@ -12,7 +12,7 @@ from tracemap.attribution.timeline import Excerpt
 from tracemap.forked import beside
 from tracemap.graph.bundle import Bundle
 from tracemap.reports.costed import CostedMap
-from tracemap.reports.escaping import for_script
+from tracemap.reports.escaping import as_shown, for_script
 from tracemap.reports.highlight.colours import rules_of_mlir
 from tracemap.reports.html.blocks import block_sizes, markup_of_lines
 from tracemap.reports.html.document import APPLICATION, Kind, render, write_page
@@ -55,6 +55,7 @@ _KIND = Kind(
         *APPLICATION,
         "page/state.js",
         "shared/amounts.js",
+        "page/texts.js",
         "page/lines.js",
         "page/folding.js",
         "page/minimap.js",
@@ -95,7 +96,14 @@ def page_json(page: PageData) -> dict[str, object]:
         "metric": page.metric,
         "totals": page.totals,
         "calls": page.calls,
-        "sources": [{"label": source.label, "colours": source.colours} for source in page.sources],
+        "sources": [
+            {
+                "label": source.label,
+                "colours": source.colours,
+                "text": None if source.in_markup else as_shown("\n".join(source.text)),
+            }
+            for source in page.sources
+        ],
         "sites": page.sites,
         "scopes": page.scopes,
         "kernels": page.kernels,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracemap.graph.model import SourceFile
 from tracemap.graph.ops import Fate, Frame, OpId
@@ -80,6 +81,10 @@ def kept_frames(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
     return list(reversed(kept.values()))
 
 
+MOST_IN_MARKUP: Final = 2_000_000
+"""Characters of a text: as markup a longer one would be most of its page, and compressed it is a tenth of that."""
+
+
 def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourcePage:
     """The page of the `index`-th source file, which has these lines."""
     return SourcePage(
@@ -89,6 +94,7 @@ def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourceP
         language=source.language,
         columns=max((len(line.expandtabs(8)) for line in lines), default=0),
         text=tuple(lines),
+        in_markup=sum(map(len, lines)) <= MOST_IN_MARKUP,
         colours=colours_of_python(lines) if source.language == "python" else (),
     )
 
