@@ -84,7 +84,7 @@ USES: dict[str, frozenset[str]] = {
     | _MEASURING
     | _JOINING
     | _BELOW
-    | frozenset({"comparison", "experiments", "reports", "store"}),
+    | frozenset({"comparison", "experiments", "forked", "reports", "store"}),
     "results": frozenset(
         {
             "attribution",

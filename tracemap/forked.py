@@ -109,6 +109,11 @@ def _write_all(file: int, data: memoryview) -> None:
         data = data[os.write(file, data) :]
 
 
+def usable_processors() -> int:
+    """How many processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def beside(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[Callable[[], bytes]]:
     """Begin work on another processor; what is yielded waits for what it finds.
@@ -118,7 +123,7 @@ def beside(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[Call
     """
     with ExitStack() as ended:
         child = None
-        if worth_it and len(os.sched_getaffinity(0)) > 1:
+        if worth_it and usable_processors() > 1:
             with suppress(OSError):
                 child = ended.enter_context(forked(work))
         yield lambda: (child.told() if child else b"") or work()

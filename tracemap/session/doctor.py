@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from typing import Final, Literal
 from tracemap._version import __version__
 from tracemap.codec import Document, Record
 from tracemap.errors import TracemapError
+from tracemap.forked import usable_processors
 from tracemap.memory import free_memory
 from tracemap.toolchain import check_tool, find_tool, is_installed
 from tracemap.units import format_bytes
@@ -262,5 +262,5 @@ def _temporary() -> Ability:
 
 
 def _machine() -> Ability:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_processors()
     return Ability("machine", State.WORKS, f"{usable} processors, {format_bytes(free_memory())} free", "all commands")
