@@ -89,24 +89,33 @@ _MEMORY_EVERY_S = 0.02
 def peak_with_forks_mib(command: Sequence[str | Path], *, cwd: Path = SAMPLES) -> float:
     """The most memory that a command has at once with the processes that it forks; what they share counts once.
 
-    It is looked at every few milliseconds, which takes time: a run of its own, not one that is timed.
+    It is looked at fifty times a second, which takes time: a run of its own, not one that is timed.
+
+    Raises:
+        SystemExit: it failed.
     """
     peak = 0
     with subprocess.Popen(
         [*map(str, command)], cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as program:
         while program.poll() is None:
-            with suppress(OSError):  # a process that has ended
+            children = ""
+            with suppress(OSError):  # it has ended
                 children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text(encoding="utf-8")
-                peak = max(peak, sum(map(_proportional_kib, (str(program.pid), *children.split()))))
+            peak = max(peak, sum(map(_proportional_kib, (str(program.pid), *children.split()))))
             time.sleep(_MEMORY_EVERY_S)
+    if program.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}: status {program.returncode}")
     return peak / 1024
 
 
 def _proportional_kib(pid: str) -> int:
-    """The resident memory of a process, of pages that it shares its part (proc(5): `Pss`)."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    """The resident memory of a process, of pages that it shares its part (proc(5): `Pss`); 0 of one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def own_usage(*words: str | Path) -> OwnUsage:

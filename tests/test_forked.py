@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from tests.conftest import Built, Recorded
 from tests.support import Corpus
 from tests.test_apart import children
-from tracemap.forked import beside
+from tracemap.forked import Unlocked, elsewhere
 from tracemap.graph.bundle import load
 from tracemap.options.report import ReportOptions
 from tracemap.reports.costed import CostedMap
@@ -49,7 +53,7 @@ def worker(found: bytes) -> int:
 
 def test_work_is_done_by_another_process(capfd: pytest.CaptureFixture[str]) -> None:
     before = children()
-    with beside(who) as found:
+    with elsewhere(who) as found:
         assert worker(found()) != os.getpid()
     assert children() <= before
     assert capfd.readouterr() == ("", "")
@@ -60,7 +64,7 @@ def test_work_is_done_here_where_another_process_is_of_no_use(
     processors: set[int], worth_it: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: processors)
-    with beside(who, worth_it=worth_it) as found:
+    with elsewhere(who, worth_it=worth_it) as found:
         assert worker(found()) == os.getpid()
 
 
@@ -70,7 +74,7 @@ def test_work_is_done_here_where_there_can_be_no_process(missing: str, monkeypat
         raise OSError(errno.EAGAIN, "no more of these")
 
     monkeypatch.setattr(missing, refused)
-    with beside(who) as found:
+    with elsewhere(who) as found:
         assert worker(found()) == os.getpid()
 
 
@@ -91,7 +95,7 @@ def test_work_that_ends_early_is_done_again(ending: Callable[[], object], capfd:
             ending()
         return LONG
 
-    with beside(work) as found:
+    with elsewhere(work) as found:
         assert found() == LONG
     assert capfd.readouterr() == ("", "")
 
@@ -100,8 +104,131 @@ def test_what_is_wrong_with_work_is_told_here() -> None:
     def work() -> bytes:
         raise ValueError("it cannot be done")
 
-    with pytest.raises(ValueError, match="it cannot be done"), beside(work) as found:
+    with pytest.raises(ValueError, match="it cannot be done"), elsewhere(work) as found:
         found()
+
+
+@pytest.mark.parametrize("told", [0, 5, 1 << 20])
+def test_what_is_told_in_part_is_not_taken_for_all(told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, write = os.getpid(), os.write
+
+    def written(file: int, data: memoryview) -> int:
+        nonlocal told
+        if os.getpid() == here or file < 3:
+            return write(file, data)
+        if not told:
+            die()
+        count = write(file, data[:told])
+        told -= count
+        return count
+
+    monkeypatch.setattr("os.write", written)
+    with elsewhere(who) as found:
+        assert worker(found()) == here
+
+
+def ended(process: int) -> bool:
+    """Whether a process is gone within a minute, or waits for nothing but its parent."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_does_not_outlive_the_one_that_it_works_for(number: signal.Signals) -> None:
+    reading, writing = os.pipe()
+
+    def work() -> bytes:
+        os.write(writing, b"%d" % os.getpid())
+        return LONG
+
+    parent = os.fork()
+    if parent == 0:
+        with elsewhere(work):
+            time.sleep(600)
+        os._exit(0)
+    child = int(os.read(reading, 20))
+    os.kill(parent, number)
+    os.waitpid(parent, 0)
+    assert ended(child)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_work_is_done_here_beside_other_threads() -> None:
+    """Who is forked while another thread holds a lock, such as those of `cached_property`, would wait for ever."""
+    lock = threading.Lock()
+
+    def holder() -> None:
+        with lock:
+            pass
+
+    def work() -> bytes:
+        with lock:
+            return who()
+
+    with lock:
+        other = threading.Thread(target=holder)
+        other.start()
+        made = elsewhere(work)
+        found = made.__enter__()
+    assert worker(found()) == os.getpid()
+    made.__exit__(None, None, None)
+    other.join()
+
+
+def test_a_display_is_no_reason_to_work_here() -> None:
+    with Progress(console=Console(file=io.StringIO(), force_terminal=True)) as shown:
+        shown.add_task("something goes on")
+        assert threading.active_count() > 1
+        with elsewhere(who) as found:
+            assert worker(found()) != os.getpid()
+
+
+def test_threads_without_locks_are_no_reason_to_work_here() -> None:
+    going_on = threading.Event()
+    other = Unlocked(target=going_on.wait)
+    other.start()
+    with elsewhere(who) as found:
+        assert worker(found()) != os.getpid()
+    going_on.set()
+    other.join()
+
+
+def test_who_ignores_the_end_of_children_has_the_same() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with elsewhere(who) as found:
+            worker(found())
+            time.sleep(0.2)
+        with elsewhere(who):
+            pass
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.parametrize("answer", [signal.SIG_IGN, signal.SIG_DFL])
+def test_signals_that_are_ignored_here_are_ignored_there(answer: signal.Handlers) -> None:
+    before = signal.signal(signal.SIGHUP, answer)
+
+    def work() -> bytes:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGHUP)
+        return who()
+
+    here = os.getpid()
+    try:
+        with elsewhere(work) as found:
+            assert (worker(found()) == here) == (answer is signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_nobody_waits_for_work_that_is_not_wanted_any_more() -> None:
@@ -110,7 +237,7 @@ def test_nobody_waits_for_work_that_is_not_wanted_any_more() -> None:
         return LONG
 
     before, began = children(), time.monotonic()
-    with pytest.raises(ValueError, match="meanwhile"), beside(work):
+    with pytest.raises(ValueError, match="meanwhile"), elsewhere(work):
         raise ValueError("meanwhile")
     assert time.monotonic() - began < 300
     assert children() <= before

@@ -35,6 +35,7 @@ _BELOW = frozenset(
         "options",
         "owned",
         "outputs",
+        "processors",
         "toolchain",
         "machine",
     }
@@ -53,7 +54,8 @@ USES: dict[str, frozenset[str]] = {
     "functions": frozenset({"codec", "errors"}),
     "locations": frozenset({"errors"}),
     "memory": frozenset(),
-    "forked": frozenset(),
+    "processors": frozenset(),
+    "forked": frozenset({"processors"}),
     "inputs": frozenset({"errors", "memory"}),
     "owned": frozenset({"errors"}),
     "outputs": frozenset({"errors", "codec", "inert", "owned"}),
@@ -66,7 +68,19 @@ USES: dict[str, frozenset[str]] = {
     ),
     "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
     "measurements": frozenset(
-        {"errors", "units", "codec", "diagnostics", "inert", "inputs", "memory", "outputs", "options", "owned"}
+        {
+            "errors",
+            "units",
+            "codec",
+            "diagnostics",
+            "forked",
+            "inert",
+            "inputs",
+            "memory",
+            "outputs",
+            "options",
+            "owned",
+        }
     ),
     "hook": frozenset(),
     "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
@@ -84,7 +98,7 @@ USES: dict[str, frozenset[str]] = {
     | _MEASURING
     | _JOINING
     | _BELOW
-    | frozenset({"comparison", "experiments", "forked", "reports", "store"}),
+    | frozenset({"comparison", "experiments", "reports", "store"}),
     "results": frozenset(
         {
             "attribution",

@@ -1,7 +1,7 @@
 """Work in a forked process: it begins with this one's memory, and does nothing to it.
 
 What the work finds is bytes, which come through a pipe; nothing else of the process is to be seen, whichever way it
-ends.
+ends. Where this process ends first, the other one does so when it has nobody to tell what it found.
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ import gc
 import os
 import select
 import signal
+import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from typing import Final, NoReturn
 
+from tracemap.processors import usable_processors
+
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LENGTH_BYTES: Final = 8
+"""Of the number before what was found, by which one sees that all of it came."""
 _MOST_AT_ONCE: Final = 1 << 20
+_STATUS_UNKNOWN: Final = 0
 
 
 class Forked:
@@ -28,45 +34,62 @@ class Forked:
         self._pid, self._reading = pid, reading
         self._status: int | None = None
 
-    def told(self, most_s: float | None = None) -> bytes | None:
-        """What the work found, nothing where it failed: waits for that. None where it takes longer than this."""
+    def told(self, most_s: float | None = None) -> bytes:
+        """Wait for what the work finds; empty where it failed, or ended before it had told all.
+
+        Raises:
+            TimeoutError: nothing came for so long.
+        """
         parts: list[bytes] = []
         waiting = select.poll()  # `select` knows no file behind the first 1,024 of a process
         waiting.register(self._reading, select.POLLIN)
         while waiting.poll(None if most_s is None else most_s * 1000):
             part = self._reading.read(_MOST_AT_ONCE)
             if not part:
-                return b"".join(parts)
+                return _whole(b"".join(parts))
             parts.append(part)
-        return None
+        raise TimeoutError
 
     def end(self) -> int:
         """End the process, which may be at work, and wait for it; its status, as `os.waitpid` has it."""
         self._reading.close()
         if self._status is None:
-            os.kill(self._pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
-            self._status = os.waitpid(self._pid, 0)[1]
+            self._status = _STATUS_UNKNOWN
+            # Where this program ignores the end of its children, nobody can wait for them, and the number may be
+            # another's by now.
+            with suppress(ChildProcessError, ProcessLookupError):
+                os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                os.kill(self._pid, signal.SIGKILL)
+                self._status = os.waitpid(self._pid, 0)[1]
         return self._status
+
+
+def _whole(told: bytes) -> bytes:
+    length, found = told[:_LENGTH_BYTES], told[_LENGTH_BYTES:]
+    return found if int.from_bytes(length, "little") == len(found) else b""
 
 
 @contextmanager
 def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
     """Begin work in a process of its own, which ends with the block at the latest.
 
-    `work` must do without threads that exist already, which the other process does not have, and without what these
-    may hold. An exception ends it.
+    `work` must need nothing that another thread of this process may hold: the other process has only this thread. Where
+    it raises an exception, nothing is told.
 
     Raises:
         OSError: there can be no more processes, or files.
     """
     reading, writing = os.pipe()
     with FileIO(reading) as told:
-        child, before = None, signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        child, before = None, signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             try:
-                pid = _forked()
+                # This process answers these in its own way, which the other one is not to do.
+                signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+                pid = _fork()
                 if pid == 0:
-                    _work_and_exit(work, writing)
+                    told.close()  # or it would never learn that nobody reads any more
+                    _work_and_exit(work, writing, before)
                 child = Forked(pid, told)
             finally:
                 os.close(writing)
@@ -77,53 +100,61 @@ def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
                 child.end()
 
 
-def _forked() -> int:
-    """Fork with the signals held that this process answers in its own way: the child is not to do so."""
+def _fork() -> int:
     with warnings.catch_warnings():
-        # Python 3.12 and JAX warn of a fork beside threads: the child uses nothing that these may hold.
+        # Python 3.12 and JAX warn of a fork beside threads: the work needs nothing that these may hold.
         warnings.simplefilter("ignore")
         return os.fork()
 
 
-def _work_and_exit(work: Callable[[], bytes], writing: int) -> NoReturn:
+def _work_and_exit(work: Callable[[], bytes], writing: int, mask: Collection[int]) -> NoReturn:
     """The child: nothing of it but what it writes is to be seen, whichever way it ends."""
-    found = b""
+    all_told = False
     try:
         gc.disable()  # what it would free is the parent's, and may wait for the parent's threads
         faulthandler.disable()
         for number in _ENDING:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         found = work()
+        _write_all(writing, len(found).to_bytes(_LENGTH_BYTES, "little"))
+        _write_all(writing, found)
+        all_told = True
     finally:
-        with suppress(OSError):
-            _write_all(writing, memoryview(found))
-        os._exit(not found)
+        os._exit(0 if all_told else 1)
 
 
-def _write_all(file: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(file, data) :]
-
-
-def usable_processors() -> int:
-    """How many processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
 
 
 @contextmanager
-def beside(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[Callable[[], bytes]]:
-    """Begin work on another processor; what is yielded waits for what it finds.
+def elsewhere(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[Callable[[], bytes]]:
+    """Begin work on another processor; what is yielded waits for what it finds, which is never empty.
 
     Where it cannot be done there, or is not worth a process, it is done here, when it is asked for. So whatever is
     wrong with it is told here, too.
     """
     with ExitStack() as ended:
         child = None
-        if worth_it and usable_processors() > 1:
+        if worth_it and usable_processors() > 1 and not _others_run():
             with suppress(OSError):
                 child = ended.enter_context(forked(work))
         yield lambda: (child.told() if child else b"") or work()
+
+
+class Unlocked(threading.Thread):
+    """A thread that takes no lock which Python code may need: others may be forked beside it."""
+
+
+def _others_run() -> bool:
+    """Whether other threads run, which may hold a lock that the work needs, as caches and imports have them."""
+    others = (each for each in threading.enumerate() if each is not threading.current_thread())
+    # rich's only shows that something goes on.
+    return any(not isinstance(each, Unlocked) and type(each).__module__ != "rich.live" for each in others)

@@ -6,7 +6,6 @@ kind the same sweep goes on where it was, and does nothing twice.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from tracemap.mapping.compiler.compiling import CONFIGURED
 from tracemap.mapping.compiler.messages import failure
 from tracemap.measurements.order import quartiles
 from tracemap.owned.home import temporary_folder
+from tracemap.processors import usable_processors
 from tracemap.toolchain import find_tool, run_tool
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[
     `tell` is told how many are done, of how many.
     """
     missing = [trial for trial in trials if not _is_done(trial, work)]
-    workers = jobs or os.cpu_count() or 1
+    workers = jobs or usable_processors()
     with ThreadPoolExecutor(workers) as pool:
         waiting = [pool.submit(_compile, trial, work) for trial in missing]
         try:

@@ -44,11 +44,13 @@ def check_parses_apart(parse: Callable[[], object], most_s: float) -> None:
         return _WELL
 
     with forked(tried) as child:
-        told = child.told(most_s)
+        try:
+            told = child.told(most_s)
+        except TimeoutError as error:
+            raise ModelInvalid("the parser of IREE's compiler does not come to an end on it") from error
         status = child.end()
     if told != _WELL:
-        found = _TOO_LONG if told is None else told.decode(errors="replace")
-        raise ModelInvalid(found or _without_a_word(status))
+        raise ModelInvalid(told.decode(errors="replace") or _without_a_word(status))
 
 
 def _limit_cpu_time(most_s: int) -> None:
@@ -56,9 +58,6 @@ def _limit_cpu_time(most_s: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if soft == resource.RLIM_INFINITY or most_s < soft:
         resource.setrlimit(resource.RLIMIT_CPU, (most_s, hard))
-
-
-_TOO_LONG: Final = "the parser of IREE's compiler does not come to an end on it"
 
 
 def _without_a_word(status: int) -> str:

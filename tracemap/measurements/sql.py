@@ -6,13 +6,13 @@ import glob
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable, UsageInvalid, check_limits
+from tracemap.forked import Unlocked
 from tracemap.inert import IS_FORMULA, inert_cell
 from tracemap.memory import free_memory
 from tracemap.options.attribute import LEAST_MEMORY_MB, MOST_MEMORY_MB
@@ -100,7 +100,7 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
         if any(folder.iterdir()):  # it has spilled rows, and must not write any more when the folder goes
             connection.close()
         else:  # to give back hundreds of megabytes takes as long as to write a result, which need not wait for it
-            threading.Thread(target=connection.close).start()
+            Unlocked(target=connection.close).start()
 
 
 def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:

@@ -14,8 +14,8 @@ from typing import Final, Literal
 from tracemap._version import __version__
 from tracemap.codec import Document, Record
 from tracemap.errors import TracemapError
-from tracemap.forked import usable_processors
 from tracemap.memory import free_memory
+from tracemap.processors import usable_processors
 from tracemap.toolchain import check_tool, find_tool, is_installed
 from tracemap.units import format_bytes
 

@@ -27,13 +27,11 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     from tracemap.reports.page.render import write_bundle_page
 
     check_file(options.output, force=options.force)
+    write = partial(write_bundle_page, bundle, target=options.output, force=options.force, totals=options.totals)
     if not runs:
         progress("writing the page")
-        write_bundle_page(
-            bundle, CostedMap(bundle.graph, None), options.output, force=options.force, totals=options.totals
-        )
+        write(CostedMap(bundle.graph, None))
         return
     with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
         progress("writing the page")
-        shown = partial(excerpts, bundle.graph, opened, options.memory)
-        write_bundle_page(bundle, made.costed, options.output, shown, force=options.force, totals=options.totals)
+        write(made.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))

@@ -20,6 +20,9 @@ from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
 from tracemap.reports.page.together import together_of
 from tracemap.reports.page.tree import trees_of
 
+Texts = Sequence[Sequence[str]]
+"""The lines of each source file."""
+
 
 def build_page(
     graph: TraceGraph,
@@ -42,10 +45,6 @@ def build_page(
     """
     costed, texts = CostedMap(graph, attribution), texts_of(graph, source_text)
     return Page(page_data(costed, texts, kernels, excerpts, totals=totals), page_rows(costed, texts))
-
-
-Texts = Sequence[Sequence[str]]
-"""The lines of each source file."""
 
 
 def texts_of(graph: TraceGraph, source_text: Callable[[SourceFile], str]) -> Texts:

@@ -9,12 +9,12 @@ from typing import Final
 
 from tracemap.attribution.lengths import BINS_OF_OCTAVE
 from tracemap.attribution.timeline import Excerpt
-from tracemap.forked import beside
+from tracemap.forked import elsewhere
 from tracemap.graph.bundle import Bundle
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.escaping import as_shown, for_script
 from tracemap.reports.highlight.colours import rules_of_mlir
-from tracemap.reports.html.blocks import block_sizes, markup_of_lines
+from tracemap.reports.html.blocks import LINES_PER_BLOCK, block_sizes, markup_of_lines
 from tracemap.reports.html.document import APPLICATION, Kind, render, write_page
 from tracemap.reports.html.shades import SHADES, TINTS, tints
 from tracemap.reports.page.build import page_data, page_rows, texts_of
@@ -33,7 +33,7 @@ from tracemap.reports.page.model import (
     amount_text,
 )
 from tracemap.reports.page.pictures import RoofPoint, TimelineCall, TimelineItem, TreeNode
-from tracemap.units import Unknown, format_mean, format_share
+from tracemap.units import Unknown, format_count, format_mean, format_share
 
 BAR_STEPS = 20
 """Of the width of a bar; each is a class in the style sheet."""
@@ -114,6 +114,7 @@ def page_json(page: PageData) -> dict[str, object]:
         "lengths": page.lengths,
         "together": page.together,
         "bins_of_octave": BINS_OF_OCTAVE,
+        "lines_per_block": LINES_PER_BLOCK,
         "shades": len(SHADES),
         "tints": TINTS,
     }
@@ -127,14 +128,14 @@ def bar_width(exact: int, measured: int) -> int:
 
 
 _WORTH_A_PROCESS: Final = 5000
-"""Ops whose rows take long enough to make."""
+"""From so many ops on it takes much longer to make their rows than to start a process."""
 
 
 def write_bundle_page(
     bundle: Bundle,
     costed: CostedMap,
     target: Path,
-    excerpts: Callable[[], Sequence[Excerpt]] = tuple,
+    excerpts: Callable[[], Sequence[Excerpt]] = lambda: (),
     *,
     force: bool,
     totals: bool = False,
@@ -145,13 +146,15 @@ def write_bundle_page(
 
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
+        BundleInvalid: the text of a source cannot be read.
+        TracemapError: as `excerpts` does.
     """
     texts = texts_of(costed.graph, bundle.source_text)
 
     def rows() -> bytes:
         return for_script(page_rows(costed, texts))().encode()
 
-    with beside(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as made:
+    with elsewhere(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as made:
         data = page_data(costed, texts, kernels_of(bundle), excerpts(), totals=totals)
         text = _rendered(data, lambda: made().decode())
     write_page(text, target, force=force)
@@ -163,16 +166,17 @@ def render_page(page: Page) -> str:
 
 
 def _rendered(page: PageData, rows: Callable[[], str]) -> str:
-    """The same, of a page whose rows are made for its script already, or are being made."""
+    """The same; `rows` gives those of the page, as `for_script` makes them, and may have to wait for them."""
     return render(
         _KIND,
         page,
         sizes=tints()
         + block_sizes({f"F{source.index}": (source.columns, len(source.text)) for source in page.sources}),
-        # They stand below the markup, and are compressed while that is made.
+        # The data stands below the markup, and is compressed while that is made.
         data=(for_script(page_json(page)), rows),
         markup_of_lines=markup_of_lines,
         amount=partial(amount_text, totals=page.totals),
+        count=format_count,
         calls=lambda count: format_mean(count, page.calls[page.totals], "count"),
         share=format_share,
         is_known=lambda value: not isinstance(value, Unknown),

@@ -81,8 +81,9 @@ def kept_frames(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
     return list(reversed(kept.values()))
 
 
-MOST_IN_MARKUP: Final = 2_000_000
-"""Characters of a text: as markup a longer one would be most of its page, and compressed it is a tenth of that."""
+MOST_IN_MARKUP: Final = 4_000_000
+"""Characters of a text with its markup: a longer one would be most of its page. Compressed it is a tenth of that."""
+_MARKUP_OF_LINE: Final = 50
 
 
 def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourcePage:
@@ -94,7 +95,7 @@ def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourceP
         language=source.language,
         columns=max((len(line.expandtabs(8)) for line in lines), default=0),
         text=tuple(lines),
-        in_markup=sum(map(len, lines)) <= MOST_IN_MARKUP,
+        in_markup=sum(len(line) + _MARKUP_OF_LINE for line in lines) <= MOST_IN_MARKUP,
         colours=colours_of_python(lines) if source.language == "python" else (),
     )
 

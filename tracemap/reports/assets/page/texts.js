@@ -1,10 +1,8 @@
 // The lines of a long text do not stand in the markup: they are made here, as reports/html/blocks.py makes those of others.
-const LINES_PER_BLOCK = 100;
-
-function fill(code, anchor, lines) {
+function makeLines(code, anchor, lines) {
   const plain = make("div", "l", make("code"));
-  for (let first = 0; first < lines.length; first += LINES_PER_BLOCK) {
-    const rows = lines.slice(first, first + LINES_PER_BLOCK).map((text, at) => {
+  for (let first = 0; first < lines.length; first += data.lines_per_block) {
+    const rows = lines.slice(first, first + data.lines_per_block).map((text, at) => {
       const row = plain.cloneNode(true);
       row.id = anchor + "L" + (first + at + 1);
       row.firstChild.textContent = text;
@@ -14,6 +12,10 @@ function fill(code, anchor, lines) {
   }
 }
 
-data.sources.forEach(({ text }, index) => {
-  if (text !== null) fill(byId("F" + index).querySelector(".code"), "F" + index, text.split("\n"));
+data.sources.forEach((source, index) => {
+  if (source.text === null) return;
+  const code = byId("F" + index).querySelector(".code");
+  code.querySelector("[data-needs-script]").remove();
+  makeLines(code, "F" + index, source.text.split("\n"));
+  source.text = null; // it stands in the document now
 });
