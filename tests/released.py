@@ -7,7 +7,9 @@ a folder that has nothing of this one's but what the demo reads. The list of wha
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,8 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support import ROOT
+from tests.support import ROOT, Json
+from tracemap.reports.html.document import asset
 
 _TOOLS = ("sh", "make", "cat", "echo", "mkdir", "rm", "env", "git")
 """What the demo's recipe needs; no compiler is among it."""
@@ -80,10 +83,38 @@ def run_demo(folder: Path, python: Path) -> str:
 
 
 def write_sbom(python: Path, target: Path) -> None:
-    """List all packages that the environment of an interpreter has, as CycloneDX in JSON."""
+    """List all packages that the environment of an interpreter has, and what pages embed, as CycloneDX in JSON."""
     words = ["environment", str(python), "--pyproject", str(ROOT / "pyproject.toml"), "--short-PURLs"]
     tool = Path(sys.executable).with_name("cyclonedx-py")
     _check([tool, *words, "--output-reproducible", "-o", target.resolve()], ROOT, os.environ)
+    listed = json.loads(target.read_text(encoding="utf-8"))
+    listed["components"] += embedded_libraries()
+    target.write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+
+
+_LICENCES = {"Permission to use, copy": "ISC", "Redistribution and use": "BSD-3-Clause"}
+"""How their texts begin."""
+
+
+def embedded_libraries() -> list[Json]:
+    """The libraries that the script which pages draw with is made of, as components of CycloneDX.
+
+    They stand in front of it: a line of names with their versions, and the licence that these have.
+    """
+    front = asset("vendor/charts.js").partition("*/")[0]
+    parts = re.split(r"^((?:[\w-]+ [\d.]+(?:, )?)+)\n", front, flags=re.MULTILINE)
+    found = []
+    for names, text in zip(parts[1::2], parts[2::2], strict=True):
+        (licence,) = [each for start, each in _LICENCES.items() if start in text]
+        found += [_component(*each.split(), licence) for each in names.split(", ")]
+    return found
+
+
+def _component(name: str, version: str, licence: str) -> Json:
+    address = f"pkg:npm/{name}@{version}"
+    licences = [{"license": {"id": licence}}]
+    known = {"name": name, "version": version, "purl": address, "licenses": licences}
+    return {"type": "library", "bom-ref": address, **known}
 
 
 def _check(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> str:

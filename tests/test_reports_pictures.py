@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from tests.builders import MODEL, attribution, graph, op, site
+from tests.released import embedded_libraries
 from tests.support import ROOT
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.attribution.model import ResidualReason
@@ -177,5 +178,7 @@ def test_the_script_of_libraries_names_them_as_they_are_locked() -> None:
     named = dict(re.findall(r"([\w-]+) (\d+\.\d+\.\d+)(?=,|\n)", front))
     assert named
     assert named.items() <= locked.items()
+    assert {each["name"]: each["version"] for each in embedded_libraries()} == named
+    assert {each["licenses"][0]["license"]["id"] for each in embedded_libraries()} == {"ISC", "BSD-3-Clause"}
     assert set(json.loads((folder / "package.json").read_text())["dependencies"]) <= named.keys()
     assert "resolved" not in (folder / "package-lock.json").read_text()
