@@ -106,11 +106,11 @@ def embedded_libraries() -> list[Json]:
     found = []
     for names, text in zip(parts[1::2], parts[2::2], strict=True):
         (licence,) = [each for start, each in _LICENCES.items() if start in text]
-        found += [_component(*each.split(), licence) for each in names.split(", ")]
+        found += [_component(*each.rsplit(" ", 1), licence=licence) for each in names.split(", ")]
     return found
 
 
-def _component(name: str, version: str, licence: str) -> Json:
+def _component(name: str, version: str, *, licence: str) -> Json:
     address = f"pkg:npm/{name}@{version}"
     licences = [{"license": {"id": licence}}]
     known = {"name": name, "version": version, "purl": address, "licenses": licences}
