@@ -20,7 +20,7 @@ from rich.progress import Progress
 from tests.conftest import Built, Recorded
 from tests.support import Corpus
 from tests.test_apart import children
-from tracemap.forked import Unlocked, elsewhere
+from tracemap.forked import Unlocked, elsewhere, end_all, forked
 from tracemap.graph.bundle import load
 from tracemap.options.report import ReportOptions
 from tracemap.reports.costed import CostedMap
@@ -160,6 +160,18 @@ def test_a_process_does_not_outlive_the_one_that_it_works_for(number: signal.Sig
     assert ended(child)
     os.close(reading)
     os.close(writing)
+
+
+def test_all_that_is_at_work_ends_with_the_program() -> None:
+    def work() -> bytes:
+        time.sleep(600)
+        return LONG
+
+    began = time.monotonic()
+    with forked(work) as child:
+        end_all()
+        assert child.told() == b""
+    assert time.monotonic() - began < 300
 
 
 def test_work_is_done_here_beside_other_threads() -> None:

@@ -57,7 +57,7 @@ USES: dict[str, frozenset[str]] = {
     "processors": frozenset(),
     "forked": frozenset({"processors"}),
     "inputs": frozenset({"errors", "memory"}),
-    "owned": frozenset({"errors"}),
+    "owned": frozenset({"errors", "forked"}),
     "outputs": frozenset({"errors", "codec", "inert", "owned"}),
     "options": frozenset({"errors", "units"}),
     "toolchain": frozenset({"errors", "owned", "units"}),

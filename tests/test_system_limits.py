@@ -22,7 +22,8 @@ from tracemap.memory import Group, free_of
 @pytest.mark.parametrize(
     ("error", "what"),
     [
-        (MemoryError(), "not enough memory"),
+        (MemoryError(), "not enough memory; free some"),
+        (SystemError("error return without exception set"), "not enough memory"),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "not enough memory"),
         (duckdb.OutOfMemoryException("Out of Memory Error: Allocation failure"), "not enough memory"),
         (

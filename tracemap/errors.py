@@ -252,7 +252,8 @@ def limit_reached(error: Exception) -> str:
     """What there is no more of, and what to do, where an error has come of that; "": it has come of something else."""
     said, number = str(error), _limit(error)
     line = next((line for line in said.splitlines() if _NOT_MAPPED in line), said)  # numpy says how to mend it
-    return f"{_LIMITS[number]} ({start_of(' '.join(line.split()), _SAID)}); {_ULIMIT}" if number else ""
+    told = f" ({start_of(' '.join(line.split()), _SAID)})" if line else ""
+    return f"{_LIMITS[number]}{told}; {_ULIMIT}" if number else ""
 
 
 def check_limits(error: Exception) -> None:
@@ -276,7 +277,9 @@ def _limit(error: Exception) -> int:
         return next((number for number in _LIMITS if os.strerror(number) in said), 0)
     if isinstance(error, RuntimeError):
         return errno.EAGAIN if _NO_THREAD in said else 0
-    return errno.ENOMEM if isinstance(error, MemoryError) or _NOT_MAPPED in said else 0
+    # What the interpreter says of an extension that found no memory and did not say so.
+    unsaid = isinstance(error, SystemError) and "without exception set" in said
+    return errno.ENOMEM if isinstance(error, MemoryError) or unsaid or _NOT_MAPPED in said else 0
 
 
 def start_of(text: str, most: int) -> str:

@@ -27,12 +27,25 @@ _MOST_AT_ONCE: Final = 1 << 20
 _STATUS_UNKNOWN: Final = 0
 
 
+_at_work: Final[set[int]] = set()
+"""The processes that this one has forked and not waited for yet."""
+os.register_at_fork(after_in_child=_at_work.clear)
+
+
+def end_all() -> None:
+    """Kill those that are at work: this process ends. It takes no lock, as whoever has it may be cut short."""
+    for pid in list(_at_work):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 class Forked:
     """A process that is at work, and the end of the pipe that it writes to."""
 
     def __init__(self, pid: int, reading: FileIO) -> None:
         self._pid, self._reading = pid, reading
         self._status: int | None = None
+        _at_work.add(pid)
 
     def told(self, most_s: float | None = None) -> bytes:
         """Wait for what the work finds; empty where it failed, or ended before it had told all.
@@ -61,6 +74,7 @@ class Forked:
                 os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 os.kill(self._pid, signal.SIGKILL)
                 self._status = os.waitpid(self._pid, 0)[1]
+            _at_work.discard(self._pid)
         return self._status
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
 from pathlib import PurePath
 from typing import Final
@@ -22,25 +23,44 @@ def regrouped(before: Compared, after: Compared, matches: Sequence[Match]) -> It
     """Ops that share sites with others than before, or with ones that were not there."""
     if before.map_sha256 == after.map_sha256:
         return
-    to_after: Mapping[OpId, OpId] = {match.before: match.after for match in matches}
-    to_before = {two: one for one, two in to_after.items()}
+    changed = _changes(matches)
     for match in matches:
         one, two = before.partners_of.get(match.before), after.partners_of.get(match.after)
-        if one is None and two is None:
-            continue
-        ones, twos = one or frozenset(), two or frozenset()
-        left = [op for op in ones if to_after.get(op) not in twos]
-        joined = [op for op in twos if to_before.get(op) not in ones]
+        if one and two:
+            left, joined = changed(one, two)
+        else:
+            left, joined = _others(one, match.before), _others(two, match.after)
         if left or joined or (one is None) != (two is None):
             yield Regrouped(
                 match.before,
                 match.after,
                 after.graph.op_by_id[match.after].name,
-                in_order(joined),
-                in_order(left),
+                joined,
+                left,
                 before.kernels_of.get(match.before, ()),
                 after.kernels_of.get(match.after, ()),
             )
+
+
+_Ops = tuple[OpId, ...]
+
+
+def _others(partners: frozenset[OpId] | None, op: OpId) -> _Ops:
+    """Whom an op shares its sites with, where it has any on this side alone."""
+    return in_order(partners - {op}) if partners else ()
+
+
+def _changes(matches: Sequence[Match]) -> Callable[[frozenset[OpId], frozenset[OpId]], tuple[_Ops, _Ops]]:
+    """Tells of those who share sites, before and after, who is not there any more, and who was not there."""
+    to_after: Mapping[OpId, OpId] = {match.before: match.after for match in matches}
+    to_before = {two: one for one, two in to_after.items()}
+
+    @cache  # ops of a kernel have the same sets, and there may be thousands of these
+    def changed(ones: frozenset[OpId], twos: frozenset[OpId]) -> tuple[_Ops, _Ops]:
+        left = in_order([op for op in ones if to_after.get(op) not in twos])
+        return left, in_order([op for op in twos if to_before.get(op) not in ones])
+
+    return changed
 
 
 def kernel_differences(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[KernelDifference]:

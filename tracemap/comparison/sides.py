@@ -124,13 +124,11 @@ class Compared:
 
     @cached_property
     def partners_of(self) -> Mapping[OpId, frozenset[OpId]]:
-        """The ops that each op shares a site with."""
-        found: dict[OpId, set[OpId]] = {}
-        for site in self.graph.sites:
-            members = [member.op for member in site.members]
-            for op in members:
-                found.setdefault(op, set()).update(members)
-        return {op: frozenset(partners - {op}) for op, partners in found.items()}
+        """The ops that each op shares a site with, and itself: the same set for all ops of the same sites."""
+        members = {site.id: {member.op for member in site.members} for site in self.graph.sites}
+        works = self.graph.sites_of_op
+        found = {sites: frozenset().union(*map(members.__getitem__, sites)) for sites in set(works.values())}
+        return {op: found[sites] for op, sites in works.items()}
 
     @cached_property
     def _images(self) -> Sequence[Image]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from tracemap.errors import SystemLimit, ToolMissing, TracemapError, UsageInvalid, limit_reached
+from tracemap.forked import end_all
 from tracemap.owned import home
 from tracemap.owned.ending import Ended, undisturbed
 from tracemap.owned.ledger import child_note
@@ -159,6 +160,7 @@ def clear_all() -> None:
     Whoever waits for a program may hold its lock, this thread too, so that nobody else is to wait by it: that the noted
     ones are gone, the ledger sees by itself.
     """
+    end_all()
     with _State.starting:
         _State.closed = True
     for child, (_, apart) in list(_State.children.items()):

@@ -33,7 +33,7 @@ from tracemap.reports.page.model import (
     amount_text,
 )
 from tracemap.reports.page.pictures import RoofPoint, TimelineCall, TimelineItem, TreeNode
-from tracemap.units import Unknown, format_count, format_mean, format_share
+from tracemap.units import Unknown, format_mean, format_share, plural
 
 BAR_STEPS = 20
 """Of the width of a bar; each is a class in the style sheet."""
@@ -176,7 +176,7 @@ def _rendered(page: PageData, rows: Callable[[], str]) -> str:
         data=(for_script(page_json(page)), rows),
         markup_of_lines=markup_of_lines,
         amount=partial(amount_text, totals=page.totals),
-        count=format_count,
+        plural=plural,
         calls=lambda count: format_mean(count, page.calls[page.totals], "count"),
         share=format_share,
         is_known=lambda value: not isinstance(value, Unknown),
