@@ -18,6 +18,7 @@ import pytest
 from iree.compiler import ir
 
 from tests.test_cli_errors import refused
+from tests.test_cli_record import alive, waited_for
 from tests.test_from_dumps import by_hand  # noqa: F401 (a fixture)
 from tracemap.errors import ModelInvalid
 from tracemap.ir.apart import check_parses_apart
@@ -78,10 +79,7 @@ def test_a_parse_may_not_go_on_for_longer_than_its_parent() -> None:
     child = int(os.read(reading, 20))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    until = time.monotonic() + 60
-    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2]:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    waited_for(lambda: not alive(child))
 
 
 def test_signals_are_answered_by_whoever_asks_for_the_parse(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,15 @@ from rich.progress import Progress
 from tests.conftest import Built, Recorded
 from tests.support import Corpus
 from tests.test_apart import children
+from tests.test_cli_record import alive, waited_for
 from tracemap.forked import Unlocked, elsewhere, end_all, forked
 from tracemap.graph.bundle import load
 from tracemap.options.report import ReportOptions
 from tracemap.reports.costed import CostedMap
 from tracemap.reports.page import render
-from tracemap.reports.page.build import Texts, page_rows
+from tracemap.reports.page.build import page_rows
 from tracemap.reports.page.model import PageRows
+from tracemap.reports.page.table_tabs import Texts
 from tracemap.session.report import report
 
 HERE = os.getpid()
@@ -127,20 +129,6 @@ def test_what_is_told_in_part_is_not_taken_for_all(told: int, monkeypatch: pytes
         assert worker(found()) == here
 
 
-def ended(process: int) -> bool:
-    """Whether a process is gone within a minute, or waits for nothing but its parent."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_does_not_outlive_the_one_that_it_works_for(number: signal.Signals) -> None:
     reading, writing = os.pipe()
@@ -157,7 +145,7 @@ def test_a_process_does_not_outlive_the_one_that_it_works_for(number: signal.Sig
     child = int(os.read(reading, 20))
     os.kill(parent, number)
     os.waitpid(parent, 0)
-    assert ended(child)
+    waited_for(lambda: not alive(child))
     os.close(reading)
     os.close(writing)
 

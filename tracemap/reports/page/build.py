@@ -15,13 +15,10 @@ from tracemap.reports.page.model import Page, PageData, PageRows
 from tracemap.reports.page.overview_tab import balance, calls, coverage, elapsed_parts, facts, residual
 from tracemap.reports.page.roofline import roofline_of
 from tracemap.reports.page.source_tabs import source_page, source_rows
-from tracemap.reports.page.table_tabs import hottest_ops, op_rows, scope_rows, site_rows
+from tracemap.reports.page.table_tabs import Texts, hottest_ops, op_rows, scope_rows, site_rows
 from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
 from tracemap.reports.page.together import together_of
 from tracemap.reports.page.tree import trees_of
-
-Texts = Sequence[Sequence[str]]
-"""The lines of each source file."""
 
 
 def build_page(
@@ -57,7 +54,7 @@ def page_rows(costed: CostedMap, texts: Texts) -> PageRows:
     sources = zip(costed.graph.sources, texts, strict=True)
     return PageRows(
         source_rows=tuple(source_rows(costed, index, each, len(lines)) for index, (each, lines) in enumerate(sources)),
-        ops=op_rows(costed, costed.graph.ops, list(map(len, texts))),
+        ops=op_rows(costed, costed.graph.ops, texts),
     )
 
 
@@ -80,7 +77,7 @@ def page_data(
         residual=residual(costed),
         diagnostics=graph.diagnostics + (attribution.diagnostics if attribution else ()),
         sources=tuple(source_page(index, each, lines) for index, (each, lines) in enumerate(sources)),
-        hottest=op_rows(costed, hottest_ops(costed), list(map(len, texts))),
+        hottest=op_rows(costed, hottest_ops(costed), texts),
         sites=site_rows(costed),
         scopes=scope_rows(costed),
         kernels=kernel_pages(graph, attribution, kernels),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import nsmallest
+from heapq import nlargest
 from typing import Final
 
 from tracemap.attribution.model import OpCost, SiteCost, SiteResult, SlowCall
@@ -28,13 +28,15 @@ from tracemap.reports.page.model import (
 )
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
+Texts = Sequence[Sequence[str]]
+"""The lines of each source file."""
 Path = tuple[str, ...]
 """A scope: its name and those around it, outermost first."""
 
 
-def op_rows(costed: CostedMap, ops: Iterable[Op], lengths: Sequence[int]) -> tuple[OpRow, ...]:
-    """A row for each of these ops of a model, of whose source files so many lines are on the page."""
-    links = _Links(costed.source_index, lengths)
+def op_rows(costed: CostedMap, ops: Iterable[Op], texts: Texts) -> tuple[OpRow, ...]:
+    """A row for each of these ops of a model, whose source files have these lines."""
+    links = _Links(costed.source_index, list(map(len, texts)))
     return tuple(_op_row(costed, op, links) for op in ops)
 
 
@@ -47,9 +49,9 @@ def hottest_ops(costed: CostedMap) -> Sequence[Op]:
     if not costed.metrics:
         return ()
     metric = costed.metrics[default_metric(costed.metrics)].name
-    costs = {op.id: costed.attributed(op.id).get(metric, 0) for op in costed.graph.ops}
-    hottest = nsmallest(MOST_HOTTEST, costed.graph.ops, key=lambda op: -costs[op.id])
-    return [op for op in hottest if costs[op.id] > 0]
+    costs = {op: result.metrics[metric].attributed for op, result in costed.op_results.items()}
+    costing = [op for op, cost in costs.items() if cost > 0]
+    return [costed.graph.op_by_id[op] for op in nlargest(MOST_HOTTEST, costing, key=costs.__getitem__)]
 
 
 _NO_LINE: Final = LineLink("", "")

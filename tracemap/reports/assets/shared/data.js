@@ -1,4 +1,4 @@
-// What the page works on, as its elements of the class `data` have it: JSON, compressed, for that of a large model would fill the page.
+// What the page works on, as its `data` elements have it: JSON, compressed, for that of a large model would fill the page.
 async function inflated(base64) {
   const packed = atob(base64);
   const bytes = new Uint8Array(packed.length);
