@@ -27,6 +27,7 @@ static void on_signal(int number) {
 
 static int fork_often(void) {
   pthread_t reader;
+  read_clock(); /* the file of the times is of the process that reads first: without this, it may be a child's */
   if (pthread_create(&reader, NULL, read_for_ever, NULL)) return 2;
   for (int child = 0; child < 300; child++) {
     int status;
