@@ -250,6 +250,21 @@ def test_several_runs_of_one_kind_add_up_and_others_do_not(tmp_path: Path) -> No
         attributed(one, bare)
 
 
+def test_runs_of_other_inputs_add_up_and_the_first_that_differs_is_named(tmp_path: Path) -> None:
+    """Of each function by itself; a file is known by its name, and a run that tells none of its inputs is silent."""
+    inputs = [("8x4xf32=1", "@a/x.npy"), ("8x4xf32=1", "@b/x.npy"), ("16x4xf32=1", "@a/x.npy"), ()]
+    tables = [
+        run_of(tmp_path / f"{number}.parquet", INDEXED, header(inputs=each, function="f"))
+        for number, each in enumerate(inputs)
+    ]
+    other = run_of(tmp_path / "other.parquet", INDEXED, header(inputs=("3xi32=0",), function="g"))
+    assert "settings-differ" not in slugs(attributed(tables[0], tables[1], tables[3], other))
+    both = attributed(*tables, tables[2])
+    (said,) = [each.message for each in both.diagnostics if each.slug == "settings-differ"]
+    assert said.startswith("argument 0 is 8x4xf32=1 in 0.parquet, 16x4xf32=1 in 2.parquet: ")
+    assert both.metrics[0].measured == 5 * attributed(tables[0]).metrics[0].measured
+
+
 def test_percentiles_of_an_op_in_several_sites_are_over_all_its_calls(tmp_path: Path) -> None:
     table = csv_of(tmp_path / "r.csv", "kernel,cpu_ns\nk0,1\nk1,100\nk1,102\n")
     made = graph([op(1, 1)], [site(0, 1, kernel="k0"), site(1, 1, kernel="k1")])

@@ -205,9 +205,12 @@ def test_conditions_choose_runs(store: Path) -> None:
     assert listed() == [20, 21, 22]
     assert listed("iterations>20", "tag.branch=ma*") == [21, 22]
     assert listed("iterations!=21") == [20, 22]
+    assert listed("compiler>=3.9") == [20, 21, 22]
+    assert listed("compiler<3.100", "compiler>2.99") == [20, 21, 22]
     for condition, why in (
         ("tag.branch=x", "no run of 3"),
         ("colour=red", "no such column"),
+        ("compiler<3.9", "no run of 3"),
         ("host", "is no condition"),
         ("date<yesterday", "such as 2026-11-09"),
         ("date>=2026-11-9", "such as 2026-11-09"),

@@ -76,6 +76,13 @@ def test_a_table_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert row["Verification"] == "SUCCESS", row
 
 
+def test_what_is_printed_leaves_no_folder(tmp_path: Path) -> None:
+    sizes = [word for letter in "MNK" for word in ("--size", f"{letter}=16")]
+    (row,) = rows_of(check_cli("sweep", "matmul", *sizes, *QUICK, "-o", "-", cwd=tmp_path))
+    assert row["Verification"] == "SUCCESS", row
+    assert not list(tmp_path.iterdir())
+
+
 def test_operations_of_a_convolution_are_those_of_a_plain_loop() -> None:
     (operation,) = swept(
         "conv2d_nhwc", {"H": "7", "W": "6", "C": "3", "F": "5", "R": "3", "S": "2", "D": "2"}, ["f32"], ["none"]

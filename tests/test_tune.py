@@ -95,6 +95,16 @@ def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     assert [levels_of(text) == levels_of(wanted) for text in texts] == [True, False, False]
 
 
+def test_a_spec_may_be_printed_and_is_all_that_is(tuned: tuple[Path, Json], tmp_path: Path) -> None:
+    folder, _ = tuned
+    kept = ("--candidates", "12", "--pairs", "0", "--seconds", "0.3", "--serial", "--work", folder / "good.mlir.work")
+    done = run_cli("tune", folder / "bad.tracemap", "--kernel", KERNEL, *kept, "-o", "-", cwd=tmp_path)
+    assert done.stdout == (folder / "good.mlir").read_text(encoding="utf-8")
+    assert KERNEL in done.stderr
+    assert "spec" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_program_without_kernels_has_none_to_tune(tmp_path: Path) -> None:
     (tmp_path / "m.mlir").write_text("func.func @main(%a: i32) -> i32 { return %a : i32 }\n", encoding="utf-8")
     check_cli("build", "m.mlir", cwd=tmp_path)

@@ -28,11 +28,11 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
-from tracemap.measurements.circumstances import UNOBSERVED
+from tracemap.measurements.circumstances import UNOBSERVED, differing_inputs
 from tracemap.measurements.elapsed import added
 from tracemap.measurements.model import SAMPLES, UNTIMED, Metric, Peaks, Run, RunHeader
 from tracemap.options.attribute import Rule
-from tracemap.units import UNKNOWN, Integer, plural, sum_of
+from tracemap.units import UNKNOWN, Integer, Text, plural, sum_of
 
 
 def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> list[Diagnostic]:
@@ -44,7 +44,21 @@ def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) 
     """
     found = list(_modules(graph, runs, allow_mismatch=allow_mismatch))
     check_addable([(run.file, run.header) for run in runs])
-    return [*found, *(each for run in runs for each in run.header.diagnostics)]
+    return [*found, *_other_inputs(runs), *(each for run in runs for each in run.header.diagnostics)]
+
+
+def _other_inputs(runs: Sequence[Run]) -> Iterator[Diagnostic]:
+    """The first run that was called with other inputs than the first of its function: figures mix both."""
+    first_of: dict[Text, Run] = {}
+    for run in runs:
+        first = first_of.setdefault(run.header.function, run)
+        for number, one, other in differing_inputs([first.header.inputs], [run.header.inputs])[:1]:
+            text = (
+                f"argument {number} is {one} in {first.file_name}, {other} in {run.file_name}: what is said of a call "
+                "is of calls with both; attribute them one at a time to tell these apart"
+            )
+            yield Diagnostic("settings-differ", text)
+            return
 
 
 def check_addable(runs: Sequence[tuple[str, RunHeader]]) -> None:

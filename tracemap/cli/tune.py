@@ -11,6 +11,7 @@ from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.warnings import warn
 from tracemap.options.tune import TuneOptions
+from tracemap.outputs import is_standard
 
 
 @options_command("tune", TuneOptions)
@@ -33,4 +34,4 @@ def command(bundle: Path, options: TuneOptions) -> None:
     with phases_shown("tune") as progress:
         made = tune(load(bundle), options, progress)
     warn(made.diagnostics)
-    show_tune(made, options, sys.stdout)
+    show_tune(made, options, sys.stderr if is_standard(options.output) else sys.stdout)

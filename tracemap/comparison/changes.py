@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import product
-from pathlib import PurePath
 from typing import Final
 
 from tracemap.attribution.model import split_by
@@ -14,7 +12,7 @@ from tracemap.comparison.model import KernelCode, KernelDifference, Match, Regro
 from tracemap.comparison.sides import Compared
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId, in_order
-from tracemap.measurements.circumstances import niceness_said
+from tracemap.measurements.circumstances import differing_inputs, niceness_said
 from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
@@ -125,7 +123,10 @@ def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> I
         if words:
             yield Diagnostic("settings-differ", f"what the runs {side} do not tell may be another: {', '.join(words)}")
     if same_model:
-        yield from _inputs_differ(ones, twos)
+        inputs = differing_inputs((run.inputs for run in ones), (run.inputs for run in twos))
+        for number, first, second in inputs[:1]:
+            text = f"the runs are of other inputs: argument {number} is {first} before, {second} after"
+            yield Diagnostic("settings-differ", text)
     rules = [_told(map(split_by, side.attributions)) for side in (before, after)]
     if rules[0] != rules[1]:
         text = (
@@ -133,23 +134,6 @@ def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> I
             f"that; choose one that both can go by with --rule"
         )
         yield Diagnostic("rules-differ", text)
-
-
-def _inputs_differ(ones: Sequence[RunHeader], twos: Sequence[RunHeader]) -> Iterator[Diagnostic]:
-    """The first argument that differs: its sizes decide how much is to be done, its values which way that goes."""
-    first, second = (dict.fromkeys(run.inputs for run in runs if run.inputs) for runs in (ones, twos))
-    pairs = [zip(one, two, strict=False) for one, two in product(first, second)]
-    told = [(number, *pair) for of_runs in pairs for number, pair in enumerate(of_runs)]
-    differing = [each for each in told if _without_folders(each[1]) != _without_folders(each[2])]
-    for number, before, after in differing[:1]:
-        text = f"the runs are of other inputs: argument {number} is {before} before, {after} after"
-        yield Diagnostic("settings-differ", text)
-
-
-def _without_folders(said: str) -> str:
-    """What is said of an input; a file of the same name is taken for the same one, wherever it lies."""
-    head, at, path = said.partition("@")
-    return head + at + PurePath(path).name if at else said
 
 
 _NOT_TOLD: Final = "unknown"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import PurePath
 from typing import Annotated, Final
 
 import msgspec
@@ -96,3 +98,22 @@ def niceness_said(command: Sequence[str]) -> Text:
     if not command:
         return UNKNOWN
     return command[2] if tuple(command[:2]) == _NICE and len(command) > 2 else "0"
+
+
+def differing_inputs(ones: Iterable[Sequence[str]], twos: Iterable[Sequence[str]]) -> list[tuple[int, str, str]]:
+    """Arguments that runs tell differently: the number of each, what it is in ones of them, and in the others.
+
+    Sizes of inputs decide how much is to be done, their values which way that goes.
+
+    >>> differing_inputs([("8xf32=1", "@a/x.npy")], [("8xf32=1", "@b/x.npy"), ("16xf32=1",)])
+    [(0, '8xf32=1', '16xf32=1')]
+    """
+    pairs = (zip(one, two, strict=False) for one, two in product(dict.fromkeys(ones), dict.fromkeys(twos)))
+    told = ((number, *pair) for of_runs in pairs for number, pair in enumerate(of_runs))
+    return [each for each in told if _without_folders(each[1]) != _without_folders(each[2])]
+
+
+def _without_folders(said: str) -> str:
+    """What is said of an input; a file of the same name is taken for the same one, wherever it lies."""
+    head, at, path = said.partition("@")
+    return head + at + PurePath(path).name if at else said

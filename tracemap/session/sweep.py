@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import TargetExists, UsageInvalid
 from tracemap.inert import csv_line, plain_cell
 from tracemap.options.sweep import SweepOptions
-from tracemap.outputs import check_files, write_text
+from tracemap.outputs import check_files, is_stream, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural
@@ -70,9 +70,10 @@ def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) ->
     if not options.append:
         check_files(options.output, force=options.force)
     trials = _trials(kind, options)
-    if options.work is not None or options.output is not None:
-        folder = options.work or Path(f"{options.output}.work")
-        return _done(trials, folder, options, before, progress)
+    if options.work is not None:
+        return _done(trials, options.work, options, before, progress)
+    if options.output is not None and not is_stream(options.output):
+        return _done(trials, Path(f"{options.output}.work"), options, before, progress)
     with temporary_folder() as folder:
         return _done(trials, folder, options, before, progress)
 

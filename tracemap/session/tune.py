@@ -16,7 +16,7 @@ from tracemap.experiments.model import BestConfiguration, KernelTuning, Ranking,
 from tracemap.options.bench import BenchOptions
 from tracemap.options.build import BuildOptions
 from tracemap.options.tune import TuneOptions
-from tracemap.outputs import check_files, show_as, write_text
+from tracemap.outputs import check_files, is_stream, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
 from tracemap.session.extents import extents
@@ -56,7 +56,8 @@ def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> T
         raise UsageInvalid("name what to tune: --op, --kernel or --top")
     if options.write_for_amdsharktuner is not None:
         return _handed_on(bundle, options.write_for_amdsharktuner, options, progress)
-    spec = options.output or Path(f"{bundle.name.removesuffix('.tracemap')}.spec.mlir")
+    named = Path(f"{bundle.name.removesuffix('.tracemap')}.spec.mlir")
+    spec = options.output or named
     check_files(spec, force=options.force)
     names = chosen_kernels(bundle, _choice(options), progress)
     parser = MlirParser()
@@ -67,7 +68,7 @@ def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> T
         check_call(bundle, options)
     cases = find_cases(bundle.graph, module, read_dispatches(module, extents(bundle, options)))
     first = {case.kernel: case for case in reversed(cases)}
-    kept = _Kept.prepared(options.work or Path(f"{spec}.work"))
+    kept = _Kept.prepared(options.work or Path(f"{named if is_stream(spec) else spec}.work"))
     outcomes = [(first[name], _tuned(first[name], bundle, options, kept, progress)) for name in names if name in first]
     kernels, text = _results(outcomes)
     if not text:

@@ -61,6 +61,18 @@ def cell_of(run: Mapping[str, Any], column: str) -> object:
     return tags.get(column.removeprefix(TAG)) if column.startswith(TAG) else run[column]
 
 
+_DIGITS: Final = re.compile("[0-9]+")
+
+
+def natural(text: str) -> str:
+    """By what texts are ordered as a reader expects it: numbers in releases, hosts and dates as numbers.
+
+    >>> sorted(["3.13.0", "3.9.1", "3.13.0rc1"], key=natural), natural("ci-08") < natural("ci-10")
+    (['3.9.1', '3.13.0', '3.13.0rc1'], True)
+    """
+    return _DIGITS.sub(lambda found: found[0].zfill(20), text)
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """What a column of a header must be: equal to a value, which may be a pattern as of a shell, or before or after it.
@@ -73,14 +85,15 @@ class Condition:
     value: str
 
     def holds(self, cell: object) -> bool:
-        """Whether it holds of a cell; numbers are compared as numbers, those in tags too."""
+        """Whether it holds of a cell; numbers are compared as numbers, those in tags and within texts too."""
         if self.operator in {"=", "!="}:
             text = "unknown" if cell is None else str(cell)
             return fnmatchcase(text, self.value) == (self.operator == "=")
         if cell is None:
             return False
         if isinstance(cell, str) and not (self.column.startswith(TAG) and is_number(cell) and is_number(self.value)):
-            order = (cell > self.value) - (cell < self.value)
+            one, other = natural(cell), natural(self.value)
+            order = (one > other) - (one < other)
         else:
             try:
                 number = float(self.value)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.experiments.model import BestConfiguration, Ranking, Ratio, Tune
+from tracemap.outputs import STANDARD_OUTPUT
 from tracemap.reports.terminal.swap import print_changes
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.units import format_ns
@@ -39,7 +40,8 @@ def print_tune(made: Tune, out: TextIO) -> None:
     if not made.spec:
         say(to, "no better configuration is known: nothing to write")
         return
-    say(to, f"spec: {made.spec}, for iree-compile --iree-codegen-tuning-spec-path={made.spec}")
+    if made.spec != STANDARD_OUTPUT:
+        say(to, f"spec: {made.spec}, for iree-compile --iree-codegen-tuning-spec-path={made.spec}")
     print_changes(to, made.pairs, made.application, made.ops)
 
 
