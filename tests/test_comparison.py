@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,13 +28,14 @@ from tracemap.comparison.costs import scaled_to
 from tracemap.comparison.findings import NO_DRIFT, STEADY, Measured, beyond, findings, machine_of
 from tracemap.comparison.intervals import Spread, ratio_between, student
 from tracemap.comparison.matching import match_flows
-from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Unbalanced
+from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Match, Unbalanced
 from tracemap.errors import UsageInvalid
-from tracemap.graph.bundle import load
+from tracemap.graph.bundle import Bundle, load
 from tracemap.mapping.model.flow import Flows
 from tracemap.measurements.order import median_ranks
 from tracemap.reports.terminal.diff import finding_text
 from tracemap.session.diff import pages_of
+from tracemap.session.matching import matched_models
 from tracemap.units import UNKNOWN
 
 # ---- which op is which
@@ -211,6 +214,30 @@ def test_bundles_without_runs_are_compared_by_their_maps(built: Built, tmp_path:
     shutil.rmtree(tmp_path / "a.tracemap" / "runs", ignore_errors=True)
     text = check_cli("diff", tmp_path / "a.tracemap", built("hand_attention"))
     assert "maps alone are compared" in text
+
+
+def test_another_processor_matches_models_the_same(
+    built: Built, recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of runs, whose bundles are known only by them; and what is wrong is said as here."""
+    run = recorded("hand_mlp")
+    bare = Path(shutil.copytree(built("hand_attention"), tmp_path / "bare.tracemap"))
+    shutil.rmtree(bare / "source")
+    pairs: list[tuple[Path, Path]] = [(built("hand_mlp"), built("hand_attention")), (run, built("jax_mlp"))]
+    here = [tracemap.diff(*pair) for pair in pairs]
+    this = os.getpid()
+
+    def only_there(one: Bundle, two: Bundle) -> Sequence[Match] | None:
+        assert os.getpid() != this
+        return matched_models(one, two)
+
+    monkeypatch.setattr("tracemap.session.matching._WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("tracemap.forked.usable_processors", lambda: 2)
+    with monkeypatch.context() as told_there:
+        told_there.setattr("tracemap.session.matching.matched_models", only_there)
+        assert [tracemap.diff(*pair) for pair in pairs] == here
+    with pytest.raises(UsageInvalid, match=r"bare\.tracemap: does not keep its model"):
+        tracemap.diff(built("hand_mlp"), bare)
 
 
 # ---- what is named

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, count
@@ -14,13 +15,12 @@ from msgspec import structs
 
 from tracemap.attribution.model import split_by
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
+from tracemap.errors import TargetUnwritable, TracemapError, UsageInvalid
 from tracemap.inputs import is_file
 from tracemap.options.attribute import Rule
 from tracemap.options.diff import DiffOptions
 from tracemap.outputs import check_files, is_stream, show_as, write_shown
-from tracemap.session.damage import damage_named
-from tracemap.session.runs import check_named_once, joined, newest_runs, told_peaks
+from tracemap.session.runs import check_named_once, find_bundle, joined, newest_runs, told_peaks
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -120,11 +120,12 @@ def _compared(
         # Where one side has no run the maps alone are compared.
         with_runs = bool(of_base and runs)
         of_this = runs if with_runs else []
-        sides = first(with_runs, options.rule), joined_side(bundle, of_this, options.rule)
-        by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again([*of_base, *runs])
-        if by_model:
-            sides = first(with_runs, Rule.MODEL), joined_side(bundle, of_this, Rule.MODEL)
-        made = _pair(*sides, options, progress)
+        with _begun(base, bundle) as matched:
+            sides = first(with_runs, options.rule), joined_side(bundle, of_this, options.rule)
+            by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again([*of_base, *runs])
+            if by_model:
+                sides = first(with_runs, Rule.MODEL), joined_side(bundle, of_this, Rule.MODEL)
+            made = _pair(*sides, matched, options, progress)
         notes = [_BY_ONE_RULE] if by_model else []
         if bool(of_base) != bool(runs):
             notes.append(_runs_missing(*(sides if runs else sides[::-1])))
@@ -138,6 +139,21 @@ def _compared(
 
 
 _Side = tuple["Bundle", "Compared"]
+_Matching = Callable[["Bundle", "Bundle"], "Sequence[Match] | None"]
+
+
+@contextmanager
+def _begun(base: Bundle | None, bundle: Bundle | None) -> Iterator[_Matching]:
+    """Which op is which, begun where both bundles are known already; else it is worked out when it is asked for."""
+    from tracemap.session.matching import matched_models, matching
+
+    if base is None or bundle is None:
+        yield matched_models
+        return
+    with matching(base, bundle) as told:
+        yield lambda _one, _two: told()
+
+
 _BY_ONE_RULE: Final = Diagnostic(
     "split-by-model",
     "not all runs have seen the inside of kernels alike (samples, simulated counts, enough of them): kernels of both "
@@ -173,14 +189,15 @@ def _can_be_read_again(runs: Sides) -> bool:
     return all(is_file(str(run)) for run in runs)
 
 
-def _pair(before: _Side, after: _Side, options: DiffOptions, progress: Progress) -> Comparison:
-    from tracemap.comparison.comparing import compare
+def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions, progress: Progress) -> Comparison:
+    from tracemap.comparison.comparing import compare, identical
 
     (one, first), (two, second) = before, after
     progress("matching ops")
-    same, matches = _matched(one, two, first, second)
+    found = matched(one, two)
+    matches = identical(first, second) if found is None else found
     progress("comparing")
-    made = compare(first, second, matches, same_model=same, threshold=_threshold(options))
+    made = compare(first, second, matches, same_model=found is None, threshold=_threshold(options))
     if options.metric is not None and options.metric not in [metric.name for metric in made.metrics]:
         there = ", ".join(metric.name for metric in made.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: not both have it; the metrics that both have are: {there}")
@@ -198,13 +215,24 @@ def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:
 
     folder = next((path for path in paths if os.path.isdir(path)), None)  # noqa: PTH112 - Path.is_dir raises for long names
     if folder is None:
-        return None if bundle is None else load(bundle), paths
+        return _of_runs(paths) if bundle is None else load(bundle), paths
     if len(paths) > 1:
         raise UsageInvalid(f"{folder}: is a bundle, beside others; a side is one bundle, or several runs of one")
     if bundle is not None:
         raise UsageInvalid(f"{folder}: is a bundle itself; leave --map-a and --map-b to runs")
     loaded = load(folder)
     return loaded, newest_runs(loaded)
+
+
+def _of_runs(runs: Sides) -> Bundle | None:
+    """The bundle of runs that tell it without being converted; of others it is known when they are joined."""
+    from tracemap.graph.bundle import load
+    from tracemap.measurements.runfile import read_run
+
+    if runs and is_file(str(runs[0])):
+        with suppress(TracemapError):  # what is wrong with it is said where it is joined
+            return load(find_bundle(read_run(runs[0]), runs[0]))
+    return None
 
 
 def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, peaks: Peaks | None, progress: Progress) -> _Side:
@@ -228,43 +256,6 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, peaks: Pea
     remarks = loaded.remarks() if loaded.has_remarks else None
     known = remarks, loaded.compile_times()
     return loaded, Compared(loaded.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known)
-
-
-def _matched(one: Bundle, two: Bundle, first: Compared, second: Compared) -> tuple[bool, Sequence[Match]]:
-    """Whether it is the same model, and which op is which."""
-    from tracemap.comparison.comparing import identical
-
-    matches = matched_models(one, two)
-    return (True, identical(first, second)) if matches is None else (False, matches)
-
-
-def matched_models(one: Bundle, two: Bundle) -> Sequence[Match] | None:
-    """Which op of one bundle's model is which of another's; None: it is the same model.
-
-    Raises:
-        UsageInvalid: a bundle does not keep its model.
-        ToolMissing: models differ, and the compiler, which parses them, is not installed.
-    """
-    from tracemap.comparison.matching import match_flows
-
-    models = [bundle.model() for bundle in (one, two)]
-    if one.map_sha256 == two.map_sha256 or (models[0] and models[0] == models[1]):
-        return None
-    for bundle, model in zip((one, two), models, strict=True):
-        if not model:
-            raise UsageInvalid(f"{bundle.path}: does not keep its model, by which ops are matched; build it with it")
-    try:
-        from tracemap.mapping.model.flow import Flows
-    except ImportError as error:
-        raise ToolMissing(
-            "models that differ are parsed by IREE's compiler, which is not installed: pip install iree-base-compiler"
-        ) from error
-    flows = Flows()
-    with damage_named(one, two):
-        files = one.graph.sources[0].name, two.graph.sources[0].name
-        matches = match_flows(flows.of(models[0]), flows.of(models[1]), files)
-    known = one.graph.op_by_id, two.graph.op_by_id
-    return [match for match in matches if match.before in known[0] and match.after in known[1]]
 
 
 def show_diff(made: Comparison, options: DiffOptions, out: TextIO) -> None:

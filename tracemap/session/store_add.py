@@ -127,7 +127,7 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
         StoreInvalid: what is kept of the newest map of the model is lost or damaged. Without it ops would get keys that
             say that they are others, or none before them.
     """
-    from tracemap.session.diff import matched_models
+    from tracemap.session.matching import matched_models
     from tracemap.store.headers import check_readable
     from tracemap.store.layout import MAPS, OPS, ops_name
     from tracemap.store.lineage import SAME, first_keys, kept_bundle, read_ops
