@@ -120,6 +120,20 @@ def test_links_of_the_documents_resolve() -> None:
                 assert not anchor or anchor in _anchors(other), f"{path.name}: {target}"
 
 
+def test_what_was_found_is_held_by_tests_that_exist() -> None:
+    """And every small file that something was found by is named there."""
+    tests = ROOT / "tests"
+    said = TEXT_OF[Path("docs/found.md")]
+    named = re.findall(r"`((?:\w+/)?\w+\.py)::(\w+)`", said)
+    assert len(named) > 100
+    for file, name in named:
+        assert f"def {name}(" in (tests / file).read_text(encoding="utf-8"), f"{file}::{name}"
+    for case in re.findall(r"`((?:mutations|hook/fuzz)/cases/[^`]+)`", said):
+        assert (tests / case).is_file(), case
+    for path in (tests / "mutations" / "cases").glob("*/*"):
+        assert f"`{path.relative_to(tests).as_posix()}`" in said, path
+
+
 def _anchors(document: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
     return {_anchor(heading) for heading in headings}
