@@ -8,8 +8,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from msgspec import structs
 
 import tracemap
 from tests.conftest import Built, Recorded
-from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
+from tests.support import Json, check_cli, json_cli, run_cli
 from tracemap.experiments.amounts import amounts
 from tracemap.experiments.cases import find_cases
 from tracemap.experiments.job import Answer, Call, Job, Timed
@@ -287,30 +285,11 @@ def test_python_returns_what_the_command_prints(built: Built) -> None:
 def test_processes_share_the_repetitions(built: Built) -> None:
     """Without a run and without verification each process that runs kernels is one that times them."""
     words = ("--no-verify", "--processes", "3", "--repetitions", "7", "--min-time", "20", "--format", "json")
-    command = command_line("bench", built("hand_repeat12"), *words)
-    seen = set()
-    with subprocess.Popen(command, cwd=SAMPLES, stdout=subprocess.PIPE) as program:
-        while program.poll() is None:
-            seen |= {*runners_under(program.pid)}
-            time.sleep(0.01)
-        assert program.stdout is not None
-        found = json.load(program.stdout)
+    done = run_cli("-v", "bench", built("hand_repeat12"), *words)
+    found = json.loads(done.stdout)
     assert found["processes"] == 3
     assert {kernel["time_ns"]["repetitions"] for kernel in found["kernels"]} == {7}
-    assert len(seen) == 3
-
-
-def runners_under(process: int) -> Iterator[int]:
-    """The processes below one that run kernels."""
-    try:
-        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:  # it has just ended
-        return
-    if any(b"runner" in word for word in words) and not children:
-        yield process
-    for child in children:
-        yield from runners_under(int(child))
+    assert done.stderr.count(" -m tracemap.experiments.runner ") == 3
 
 
 def test_quartiles_tell_how_far_processes_lie_apart() -> None:

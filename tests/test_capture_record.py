@@ -132,7 +132,9 @@ def test_a_loop_has_several_submissions_in_an_invocation(made: Path, tmp_path: P
     assert [row["call"] for row in first if row["command_index"] == first[0]["command_index"]] == list(
         range(len(first))
     )
-    assert slugs(recorded) == ["disturbance-unknown"]  # it lasts for less than two looks
+    # It lasts for less than two looks, unless the system lets it stand still.
+    was_seen = recorded.header.disturbance.observed_ns is not UNKNOWN
+    assert {*slugs(recorded)} - {"disturbed"} == (set() if was_seen else {"disturbance-unknown"})
 
 
 def test_buffers_made_per_call_share_a_program(made: Path, tmp_path: Path) -> None:

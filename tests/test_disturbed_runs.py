@@ -198,7 +198,11 @@ def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
 
 
 def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None:
-    recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=1, warmup=0))
+    for attempt in range(3):  # one that the system lets stand still is seen
+        recorded = record(request(sample(made, "hand_mlp"), tmp_path / f"{attempt}.csv", iterations=1, warmup=0))
+        if recorded.header.disturbance.observed_ns is UNKNOWN:
+            break
+        assert "disturbance-unknown" not in {item.slug for item in recorded.header.diagnostics}
     assert recorded.header.disturbance == UNOBSERVED
     (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbance-unknown")
     measured = format_ns(recorded.header.elapsed_ns)

@@ -257,19 +257,29 @@ def test_nine_tenths_of_a_short_program_are_explained(made: Path, tmp_path: Path
 
 @needs_hook
 def test_the_clock_goes_as_long_as_the_program_says(made: Path, tmp_path: Path) -> None:
-    """The stops are seen from outside; the program adds up the same pieces by itself, and prints their mean."""
-    module, calls, stops = sample(made, "hand_loczoo"), 2_000, tmp_path / "stops"
+    """The stops are seen from outside; the program adds up the same pieces by itself, and prints their mean.
+
+    Between its own look at the clock and the one that is seen the system may give the processor to others, which is in
+    one sum only: of several executions, one goes undisturbed.
+    """
+    module, calls = sample(made, "hand_loczoo"), 2_000
     function = entry_points(module)[0]
     specs = [f"{argument.type}=1".replace("tensor<", "").replace(">", "") for argument in function.arguments]
     plain = [*call_command(BENCHMARK_TOOL, [module], function.name, specs, "local-task", []), *counted(calls)]
-    command = [*plain, *profiling_flags("local-task", tmp_path / "it.ireeprof")]
-    ending = run_benchmark(command, stops_environment(stops))
-    ending.check("the benchmark")
-    found = read_stops(stops, np.array([], dtype=np.int64), calls)
-    assert found is not None
-    assert isinstance(ending.total_ns, int)
-    assert int((found.stopped_ns - found.going_ns).sum()) == pytest.approx(ending.total_ns, rel=0.1)
-    assert int((found.going_ns[1:] - found.stopped_ns[:-1]).min()) > 0
+    apart = []
+    for execution_number in range(5):
+        stops = tmp_path / f"stops-{execution_number}"
+        command = [*plain, *profiling_flags("local-task", tmp_path / f"{execution_number}.ireeprof")]
+        ending = run_benchmark(command, stops_environment(stops))
+        ending.check("the benchmark")
+        found = read_stops(stops, np.array([], dtype=np.int64), calls)
+        assert found is not None
+        assert isinstance(ending.total_ns, int)
+        assert int((found.going_ns[1:] - found.stopped_ns[:-1]).min()) > 0
+        apart.append(abs(int((found.stopped_ns - found.going_ns).sum()) / ending.total_ns - 1))
+        if apart[-1] < 0.02:
+            break
+    assert apart[-1] < 0.02, apart
 
 
 @needs_hook
@@ -303,13 +313,16 @@ def test_without_stops_the_profilers_work_is_unknown(
 
 @needs_hook
 def test_a_function_without_dispatches_is_the_hosts(made: Path, tmp_path: Path) -> None:
-    asked = request(sample(made, "hand_multifunc"), tmp_path / "run.csv", function="no_compute", iterations=50)
-    found = record(asked).header
-    assert isinstance(found.elapsed_ns, int)
-    parts = found.elapsed.values()
-    assert parts[:3] == (0, 0, 0)
-    assert sum(part for part in parts if isinstance(part, int)) == found.elapsed_ns
-    assert found.elapsed_ns < 50_000 * 50  # without the first call, which alone takes half a millisecond
+    took_ns = []
+    for number in range(3):  # a program may stand still for as long as all of its calls take
+        run = tmp_path / f"{number}.csv"
+        found = record(request(sample(made, "hand_multifunc"), run, function="no_compute", iterations=50)).header
+        assert isinstance(found.elapsed_ns, int)
+        parts = found.elapsed.values()
+        assert parts[:3] == (0, 0, 0)
+        assert sum(part for part in parts if isinstance(part, int)) == found.elapsed_ns
+        took_ns.append(found.elapsed_ns)
+    assert min(took_ns) < 50_000 * 50  # without the first call, which alone takes half a millisecond
 
 
 @needs_hook

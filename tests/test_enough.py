@@ -261,14 +261,21 @@ def test_until_the_median_is_known(device: str, made: Path, tmp_path: Path) -> N
     assert "budget-spent" not in slugs(recorded)
 
 
+def stood_still(recorded: Recorded) -> bool:
+    """Whether no call had returned when the time was spent, which a run says: of short ones, for the system's sake."""
+    return recorded.header.invocation.ended_by == "iterations" and "calls-uncountable" in slugs(recorded)
+
+
 def test_until_the_time_is_spent(made: Path, tmp_path: Path) -> None:
     """Calls are made until then, unless the system lets the program stand still, which it does not every time."""
     spans_ns = []
-    for attempt in range(3):
+    for attempt in range(4):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         module, run = sample(made, "hand_mlp"), folder / "run.parquet"
         recorded = record(request(module, run, precision=1e-6, seconds=0.5, keep_profile=True, warmup=5))
+        if stood_still(recorded):
+            continue
         check_told(recorded, folder)
         header = recorded.header
         assert (header.invocation.ended_by, header.warmup, recorded.enough) == ("seconds", 5, "")
@@ -306,12 +313,17 @@ def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monke
 @pytest.mark.parametrize(("hz", "seconds"), [(999, 0.3), (9973, 60.0)])
 def test_until_there_are_enough_samples(hz: int, seconds: float, made: Path, tmp_path: Path) -> None:
     """In 0.3 s two workers have no time for so many samples; in 60 s even those of a very busy machine have."""
-    asked = request(
-        sample(made, "hand_attention"), tmp_path / "run.parquet", sample_hz=hz, seconds=seconds, keep_profile=True,
-        runtime_flags=("--task_topology_max_group_count=2",),
-    )  # fmt: skip
-    recorded = record(asked)
-    check_told(recorded, tmp_path)
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        asked = request(
+            sample(made, "hand_attention"), folder / "run.parquet", sample_hz=hz, seconds=seconds, keep_profile=True,
+            runtime_flags=("--task_topology_max_group_count=2",),
+        )  # fmt: skip
+        recorded = record(asked)
+        if not stood_still(recorded):
+            break
+    check_told(recorded, folder)
     rows = [row for row in events(recorded.path) if row["kind"] == "step"]
     inside = sum(row["kernel"] is not None and not row["warmup"] for row in rows)
     spent = [item.message for item in recorded.header.diagnostics if item.slug == "budget-spent"]
@@ -422,7 +434,12 @@ def test_calls_that_differ_are_not_said_not_to_return(tmp_path: Path) -> None:
     """Every second one has a product: the profile shows each call, but not which submissions are of one."""
     (tmp_path / "model.mlir").write_text(ALTERNATING)
     check_cli("build", tmp_path / "model.mlir", "-o", tmp_path / "model.tracemap")
-    done = run_cli("record", tmp_path / "model.tracemap", "--seconds", "0.5", "-o", tmp_path / "run.csv")
+    record_it = ("record", tmp_path / "model.tracemap", "--seconds", "0.5", "--force", "-o", tmp_path / "run.csv")
+    done = run_cli(*record_it)
+    for _ in range(3):  # of a program that stood still for so long, nothing is to be seen
+        if "does not show calls as they return" not in done.stderr:
+            break
+        done = run_cli(*record_it)
     assert done.returncode == 0
     assert "warning: calls do not all submit the same, by which those of a program that is ended are " in done.stderr
     assert "so 20 calls were measured, however they vary; --iterations asks for more [calls-uncou" in done.stderr

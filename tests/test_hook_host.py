@@ -123,8 +123,8 @@ def test_settings_choose_calls(
 
 
 def test_the_start_is_skipped(library: Path, host: Path, kernels: Path, output: Path) -> None:
-    """The host calls, waits 100 ms, and calls again."""
-    support.run([host, kernels, "skip", "1", "100"], support.hooked(library, output, skip_ms=50))
+    """The host calls, waits 400 ms, and calls again."""
+    support.run([host, kernels, "skip", "1", "100"], support.hooked(library, output, skip_ms=350))
     recording = read_recording(output)
     assert recording.call_count == 100
     assert recording.processes[0].threads[0].header["passed_over"] == 100

@@ -231,8 +231,8 @@ def test_events_are_listed_and_the_program_runs_on(library: Path, host: Path, ke
 
 
 def test_the_start_is_skipped(library: Path, host: Path, kernels: Path) -> None:
-    """The host calls, waits 100 ms, and calls again."""
-    for skipped, left in (("50", 100), ("0.0001", None), ("10000", 0)):
+    """The host calls, waits 400 ms, and calls again."""
+    for skipped, left in (("350", 100), ("0.0001", None), ("10000", 0)):
         printed = report(library, [host, kernels, "skip", "1", "100"], SKIP_START_MS=skipped).stdout
         if left is None:
             assert "matching calls" in printed

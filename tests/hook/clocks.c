@@ -1,6 +1,6 @@
 /* Reads the CPU time of its process where a lock would never be free again: in the child of a fork that comes while
  * another thread reads it, and in a signal's handler. `clocks fork|handler`; the child and the program end themselves
- * after some seconds.
+ * after a minute or two.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ static int fork_often(void) {
     int status;
     pid_t process = fork();
     if (!process) {
-      alarm(5);
+      alarm(60);
       read_clock();
       _exit(0);
     }
@@ -44,7 +44,7 @@ static int fork_often(void) {
 
 static int interrupt_often(void) {
   signal(SIGUSR1, on_signal);
-  alarm(20);
+  alarm(120);
   struct itimerspec often = {{0, 50000}, {0, 50000}};
   struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
   timer_t timer;

@@ -107,6 +107,19 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
     return found
 
 
+def read_again(folder: Path, processes: Mapping[str, ProcessFile]) -> Mapping[str, ProcessFile]:
+    """The processes with what those that go on have told since: of a kernel they do so before they call it.
+
+    So it holds all that calls are of which were read before.
+
+    Raises:
+        RunInvalid: as `read_processes` does.
+    """
+    if all(process.end for process in processes.values()):
+        return processes
+    return {**processes, **read_processes(folder)}
+
+
 def known_kernels(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookKernel]:
     """A process's kernels by number: its own, and those of its parents that were there at the fork."""
     found = dict(process.kernels)
@@ -153,10 +166,16 @@ def _number_of(path: Path) -> tuple[int, str]:
 
 def _whole_lines(path: Path) -> list[bytes]:
     """A line that is cut off is left out; none: the process was killed, or is read, before it recorded anything."""
-    lines = stored_bytes(path, RunInvalid).split(b"\n")[:-1]
+    lines = _lines(path)
     if not lines and any(other.name.startswith(f"{path.stem}-") for other in path.parent.iterdir()):
-        raise RunInvalid(f"{path}: its first line is cut off, which tells of the process whose files lie beside it")
+        lines = _lines(path)  # of a program that goes on: it has written the line before it made the others
+        if not lines:
+            raise RunInvalid(f"{path}: its first line is cut off, which tells of the process whose files lie beside it")
     return lines
+
+
+def _lines(path: Path) -> list[bytes]:
+    return stored_bytes(path, RunInvalid).split(b"\n")[:-1]
 
 
 def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:

@@ -22,6 +22,7 @@ from tracemap.measurements.hook.process import (
     count,
     known_kernels,
     nothing_recorded,
+    read_again,
     read_processes,
     what_is_lost,
 )
@@ -130,8 +131,13 @@ def read_recording(folder: Path, moments: Mapping[int, tuple[int, int]] = _NO_MO
         RunVersion: a file is of another format version.
     """
     files = read_processes(folder)
-    processes = tuple(_process(folder, file, known_kernels(file, files), moments) for file in files.values())
-    processes = tuple(process for process in processes if process.threads)
+    threads = {stamp: _read_threads(file) for stamp, file in files.items()}
+    told = read_again(folder, files)
+    processes = tuple(
+        _process(folder, file, threads[stamp], known_kernels(told[stamp], told), moments)
+        for stamp, file in files.items()
+        if threads[stamp]
+    )
     names = {thread.event_names for process in processes for thread in process.threads}
     if len(names) > 1:
         raise RunInvalid(f"{folder}: its files count different events; record each set into a folder of its own")
@@ -149,10 +155,17 @@ def no_call_is_left(path: Path, options: StatsOptions) -> QueryInvalid:
 # ---- a process
 
 
+def _read_threads(file: ProcessFile) -> tuple[HookThread, ...]:
+    return tuple(t for path in file.thread_files("calls") if (t := _read_thread(path)) is not None)
+
+
 def _process(
-    folder: Path, file: ProcessFile, kernels: dict[int, HookKernel], present: Mapping[int, tuple[int, int]]
+    folder: Path,
+    file: ProcessFile,
+    threads: tuple[HookThread, ...],
+    kernels: dict[int, HookKernel],
+    present: Mapping[int, tuple[int, int]],
 ) -> HookProcess:
-    threads = tuple(t for path in file.thread_files("calls") if (t := _read_thread(path)) is not None)
     for thread in threads:
         _check_kernels(folder, thread, kernels)
     headers = [thread.header for thread in threads]

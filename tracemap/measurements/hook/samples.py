@@ -22,6 +22,7 @@ from tracemap.measurements.hook.process import (
     known_executables,
     known_kernels,
     nothing_recorded,
+    read_again,
     read_processes,
     what_is_lost,
 )
@@ -114,15 +115,17 @@ def read_samples(folder: Path) -> HookSamples:
     import numpy as np
 
     files = read_processes(folder)
+    sampled = {stamp: list(_threads(file)) for stamp, file in files.items()}
+    told = read_again(folder, files)
     threads: list[SampledThread] = []
     executables: list[SampledExecutable] = []
     parts: list[npt.NDArray[Any]] = []
-    for process, file in enumerate(files.values()):
-        known = list(known_executables(file, files).values())
+    for process, stamp in enumerate(files):
+        known = list(known_executables(told[stamp], told).values())
         kernels: dict[int, list[HookKernel]] = {}
-        for kernel in known_kernels(file, files).values():
+        for kernel in known_kernels(told[stamp], told).values():
             kernels.setdefault(kernel.executable.number, []).append(kernel)
-        for thread in _threads(file):
+        for thread in sampled[stamp]:
             parts.append(_taken(process, len(threads), thread, known, len(executables)))
             threads.append(thread)
         executables += [_sampled(executable, kernels.get(executable.number, [])) for executable in known]
