@@ -390,7 +390,7 @@ def test_a_killed_tracemap_leaves_a_readable_profile(multifunc: Path, tmp_path: 
 def alive(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it was waited for before, or as it was read
         return False
 
 

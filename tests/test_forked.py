@@ -139,15 +139,17 @@ def test_a_process_does_not_outlive_the_one_that_it_works_for(number: signal.Sig
 
     parent = os.fork()
     if parent == 0:
-        with elsewhere(work):
-            time.sleep(600)
-        os._exit(0)
+        try:
+            with elsewhere(work):
+                time.sleep(600)
+        finally:
+            os._exit(0)
+    os.close(writing)  # so that of a child that is gone the end of the file is read
     child = int(os.read(reading, 20))
     os.kill(parent, number)
     os.waitpid(parent, 0)
     waited_for(lambda: not alive(child))
     os.close(reading)
-    os.close(writing)
 
 
 def test_all_that_is_at_work_ends_with_the_program() -> None:

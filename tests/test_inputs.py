@@ -154,9 +154,13 @@ def test_a_pipe_that_nobody_writes_to_keeps_no_command_waiting(
 def test_a_named_pipe_is_read_to_its_end_however_slowly_it_is_written(tmp_path: Path) -> None:
     """The writer opens late, and is silent for longer than nobody may be."""
     os.mkfifo(tmp_path / "pipe")
-    command = f'sleep 1; exec > pipe; sleep {WRITER_S + 1}; printf "%s" first; sleep 0.3; head -c 300000 /dev/zero'
+    command = f'sleep 0.2; exec > pipe; sleep {WRITER_S + 1}; printf "%s" first; sleep 0.3; head -c 300000 /dev/zero'
     with subprocess.Popen(["sh", "-c", command], cwd=tmp_path) as writer:
-        read = given_bytes(str(tmp_path / "pipe"), ModelUnreadable)
+        try:
+            read = given_bytes(str(tmp_path / "pipe"), ModelUnreadable)
+        except ModelUnreadable:
+            writer.kill()  # or it waits for a reader without end
+            raise
     assert writer.returncode == 0
     assert read == b"first" + bytes(300_000)
 

