@@ -112,19 +112,22 @@ def _compared(
     def joined_side(bundle: Bundle | None, runs: Sides, rule: Rule | None) -> _Side:
         return _joined(bundle, runs, replace(options, rule=rule), peaks, progress)
 
+    known_base = base or _of_runs(of_base)
+
     @cache
     def first(with_runs: bool, rule: Rule | None) -> _Side:
-        return joined_side(base, of_base if with_runs else [], rule)
+        return joined_side(known_base, of_base, rule) if with_runs else joined_side(base, [], rule)
 
     for (bundle, runs), page in zip(named, pages, strict=True):
         # Where one side has no run the maps alone are compared.
         with_runs = bool(of_base and runs)
-        of_this = runs if with_runs else []
-        with _begun(base, bundle) as matched:
-            sides = first(with_runs, options.rule), joined_side(bundle, of_this, options.rule)
+        known = bundle or _of_runs(runs)
+        of_this = (known, runs) if with_runs else (bundle, [])
+        with _begun(known_base, known) as matched:
+            sides = first(with_runs, options.rule), joined_side(*of_this, options.rule)
             by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again([*of_base, *runs])
             if by_model:
-                sides = first(with_runs, Rule.MODEL), joined_side(bundle, of_this, Rule.MODEL)
+                sides = first(with_runs, Rule.MODEL), joined_side(*of_this, Rule.MODEL)
             made = _pair(*sides, matched, options, progress)
         notes = [_BY_ONE_RULE] if by_model else []
         if bool(of_base) != bool(runs):
@@ -215,7 +218,7 @@ def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:
 
     folder = next((path for path in paths if os.path.isdir(path)), None)  # noqa: PTH112 - Path.is_dir raises for long names
     if folder is None:
-        return _of_runs(paths) if bundle is None else load(bundle), paths
+        return None if bundle is None else load(bundle), paths
     if len(paths) > 1:
         raise UsageInvalid(f"{folder}: is a bundle, beside others; a side is one bundle, or several runs of one")
     if bundle is not None:
