@@ -121,7 +121,7 @@ def test_links_of_the_documents_resolve() -> None:
 
 
 def test_what_was_found_is_held_by_tests_that_exist() -> None:
-    """And every small file that something was found by is named there."""
+    """And every small file by which a reader went wrong once is named there."""
     tests = ROOT / "tests"
     said = TEXT_OF[Path("docs/found.md")]
     named = re.findall(r"`((?:\w+/)?\w+\.py)::(\w+)`", said)

@@ -152,6 +152,26 @@ def test_a_process_does_not_outlive_the_one_that_it_works_for(number: signal.Sig
     os.close(reading)
 
 
+def test_what_works_for_a_process_that_is_ended_ends_too() -> None:
+    """As a parse that may crash does, in a process that matches models meanwhile."""
+    reading, writing = os.pipe()
+
+    def inner() -> bytes:
+        os.write(writing, b"%d" % os.getpid())
+        time.sleep(600)
+        return LONG
+
+    def outer() -> bytes:
+        with forked(inner) as child:
+            return child.told()
+
+    with forked(outer):
+        os.close(writing)
+        innermost = int(os.read(reading, 20))
+    os.close(reading)
+    waited_for(lambda: not alive(innermost))
+
+
 def test_all_that_is_at_work_ends_with_the_program() -> None:
     def work() -> bytes:
         time.sleep(600)

@@ -32,7 +32,13 @@ from tracemap.hook.compiling import sources
 from tracemap.machine.images import read_images
 from tracemap.measurements.hook.growing import GrowingSamples
 from tracemap.measurements.hook.head import read_head
-from tracemap.measurements.hook.process import STILL_LOADED, HookExecutable, known_executables, read_processes
+from tracemap.measurements.hook.process import (
+    STILL_LOADED,
+    HookExecutable,
+    ProcessFile,
+    known_executables,
+    read_processes,
+)
 from tracemap.measurements.hook.recording import duration_ns, read_recording, start_ns
 from tracemap.measurements.hook.samples import OUTSIDE, SAMPLES_FILE, HookSamples, read_samples, resolve
 from tracemap.toolchain import find_tool
@@ -248,6 +254,25 @@ def test_a_killed_program_leaves_its_samples(sampler: str, library: Path, made: 
     assert not any(thread.header["closed"] for thread in samples.threads)
     for thread in samples.threads:
         assert np.all(np.diff(thread.samples["time_ns"].astype(np.int64)) >= 0)
+
+
+def test_what_a_program_tells_while_its_samples_are_read_is_known(
+    sampler: str, library: Path, host: Path, kernels: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that goes on tells of an executable, then calls it: both may come behind the first look at what it tells."""
+    variables = support.hooked(library, output, record_calls=False, sample_hz=HZ, sampler=sampler)
+    support.run([host, kernels, "threads", "1", "20000", ADD_UP], variables)
+    (path,), before = output.glob("*.jsonl"), read_samples(output)
+    lines = [line for line in path.read_bytes().splitlines(keepends=True) if b'"kind":"end"' not in line]
+    path.write_bytes(lines[0])
+
+    def looked_at(folder: Path) -> dict[str, ProcessFile]:
+        found = read_processes(folder)
+        path.write_bytes(b"".join(lines))
+        return found
+
+    monkeypatch.setattr("tracemap.measurements.hook.samples.read_processes", looked_at)
+    assert inside(read_samples(output)) == inside(before) > 0
 
 
 def wait_for_samples(output: Path, wanted: int) -> None:

@@ -93,7 +93,7 @@ USES: dict[str, frozenset[str]] = {
     "reports": frozenset({"attribution", "comparison", "experiments", "forked", "graph", "measurements", "store"})
     | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
     "frontends": frozenset({"ir", "graph", "mapping"}) | _BELOW,
-    "session": frozenset({"frontends"})
+    "session": frozenset({"forked", "frontends"})
     | _MAKING
     | _MEASURING
     | _JOINING

@@ -643,8 +643,8 @@ def test_calls_with_inputs_of_other_sizes_have_no_cost_in_common(built: Built, t
     assert query(folder, "--where", "inputs=8x8*")["looked"]["runs"] == 1
     models = json_cli("store", "trend", "--store", folder)["models"]
     assert [(model["function"], model["inputs"], model["nights"]) for model in models] == [
-        ("dyn", sizes[32], 1),
         ("dyn", sizes[8], 1),
+        ("dyn", sizes[32], 1),
     ]
     assert f"hand_dynamic, inputs {sizes[8]}: " in check_cli("store", "trend", "--store", folder)
     sides = ("--before", "tag.night=8", "--after", "tag.night=32")

@@ -246,6 +246,8 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
         (["--dispatches", "conv"], "no operation is left"),
         (["--dispatches", "("], "is no regular expression"),
         (["--append"], "name it with -o"),
+        (["--only", "generate", "-o", "-"], "name that with --work, or a table with -o"),
+        (["--only", "compile"], "name that with --work, or a table with -o"),
         (["--config", f"tiles={'9' * 5000}"], "a configuration is"),
         (["--tag", "Verification=SUCCESS"], "is a column of every sweep"),
         (["--tag", "Operation=mine"], "is a column of every sweep"),

@@ -1,11 +1,12 @@
 """Work in a forked process: it begins with this one's memory, and does nothing to it.
 
 What the work finds is bytes, which come through a pipe; nothing else of the process is to be seen, whichever way it
-ends. Where this process ends first, the other one does so when it has nobody to tell what it found.
+ends. Where this process ends first, whichever way, the other one does so with it, and so does one that works for that.
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import gc
 import os
@@ -25,6 +26,7 @@ _LENGTH_BYTES: Final = 8
 """Of the number before what was found, by which one sees that all of it came."""
 _MOST_AT_ONCE: Final = 1 << 20
 _STATUS_UNKNOWN: Final = 0
+_PR_SET_PDEATHSIG: Final = 1
 
 
 _at_work: Final[set[int]] = set()
@@ -94,6 +96,15 @@ def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
         OSError: there can be no more processes, or files.
     """
     reading, writing = os.pipe()
+    # Looked up here: in the other process the loader's lock may be held by a thread that is not there.
+    prctl, this = ctypes.CDLL(None).prctl, os.getpid()
+
+    def work_for_this_one() -> bytes:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != this:  # it ended before the line above
+            os._exit(1)
+        return work()
+
     with FileIO(reading) as told:
         child, before = None, signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
@@ -103,7 +114,7 @@ def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
                 pid = _fork()
                 if pid == 0:
                     told.close()  # or it would never learn that nobody reads any more
-                    _work_and_exit(work, writing, before)
+                    _work_and_exit(work_for_this_one, writing, before)
                 child = Forked(pid, told)
             finally:
                 os.close(writing)

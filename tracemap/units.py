@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -128,6 +129,18 @@ def rounded(numerator: int, denominator: int) -> int:
     """
     below, rest = divmod(numerator, denominator)
     return below + (2 * rest + (below & 1) > denominator)
+
+
+_NUMBERED: Final = re.compile("([^0-9]*)0*([0-9]*)")
+
+
+def in_parts(text: str) -> list[tuple[str, int, str]]:
+    """By what texts are ordered whose numbers go by their value: what stands before each, its length and its digits.
+
+    >>> sorted(["a.py:10", "a.py:9", "3.13.0", "3.9.1", "a.py"], key=in_parts)
+    ['3.9.1', '3.13.0', 'a.py', 'a.py:9', 'a.py:10']
+    """
+    return [(before, len(digits), digits) for before, digits in _NUMBERED.findall(text)]
 
 
 NS_OF_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}

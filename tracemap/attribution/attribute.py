@@ -50,7 +50,7 @@ def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) 
 def _other_inputs(runs: Sequence[Run]) -> Iterator[Diagnostic]:
     """The first run that was called with other inputs than the first of its function: figures mix both."""
     first_of: dict[Text, Run] = {}
-    for run in runs:
+    for run in [each for each in runs if each.header.inputs]:
         first = first_of.setdefault(run.header.function, run)
         for number, one, other in differing_inputs([first.header.inputs], [run.header.inputs])[:1]:
             text = (

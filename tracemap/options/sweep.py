@@ -47,7 +47,8 @@ class SweepOptions(Options):
     output: Path | None = option(None, "The table (CSV).  [default: standard output]", "-o", "--output")
     append: bool = option(False, "Add rows to a table that exists; what it has already is not done again.")
     work: Path | None = option(
-        None, "Where programs, modules and results are kept, to go on after an end.  [default: OUTPUT.work]"
+        None,
+        "Keep programs, modules and results here, to go on after an end.  [default: OUTPUT.work; nowhere if printed]",
     )
     force: bool = option(False, "Replace the output if it exists.")
     flags: tuple[str, ...] = option((), "Flags for iree-compile.", BEHIND_DASHES, metavar="[-- IREE-COMPILE FLAGS]")

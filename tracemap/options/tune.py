@@ -25,7 +25,8 @@ class TuneOptions(CallOptions):
     time_limit: float = option(60.0, "Measure a kernel no longer than this.", metavar="S", above=0, at_most=86_400)
     output: Path | None = option(None, "The tuning spec.  [default: BUNDLE's name, with .spec.mlir]", "-o", "--output")
     work: Path | None = option(
-        None, "Where candidates and results are kept, to go on after an end.  [default: OUTPUT.work]"
+        None,
+        "Keep candidates and results here, to go on after an end.  [default: OUTPUT.work; BUNDLE's name if printed]",
     )
     write_for_amdsharktuner: Path | None = option(
         None, "For AMD GPUs: write the kernels into this folder, for amdsharktuner to tune.", metavar="DIR"

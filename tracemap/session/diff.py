@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
@@ -104,34 +104,29 @@ def _compared(
     before: Sides, others: Sequence[Sides], pages: Sequence[Path | None], options: DiffOptions, progress: Progress
 ) -> Iterator[Comparison]:
     """Each of several compared with the first, whose runs are read once for each rule."""
+    from tracemap.session.matching import matched_models
+
     _check_read_once([*before, *chain.from_iterable(others)])
-    base, of_base = _named(before, options.map_a)
+    base = _named(before, options.map_a)
     named = [_named(side, options.map_b) for side in others]
-    peaks = told_peaks([*of_base, *chain.from_iterable(runs for _, runs in named)])
+    peaks = told_peaks([*base.runs, *chain.from_iterable(each.runs for each in named)])
 
-    def joined_side(bundle: Bundle | None, runs: Sides, rule: Rule | None) -> _Side:
-        return _joined(bundle, runs, replace(options, rule=rule), peaks, progress)
+    def joined_side(side: _Named, with_runs: bool, rule: Rule | None) -> _Side:
+        return _joined(*side.to_join(with_runs), replace(options, rule=rule), peaks, progress)
 
-    known_base = base or _of_runs(of_base)
-
-    @cache
-    def first(with_runs: bool, rule: Rule | None) -> _Side:
-        return joined_side(known_base, of_base, rule) if with_runs else joined_side(base, [], rule)
-
-    for (bundle, runs), page in zip(named, pages, strict=True):
+    first = cache(partial(joined_side, base))
+    for other, page in zip(named, pages, strict=True):
         # Where one side has no run the maps alone are compared.
-        with_runs = bool(of_base and runs)
-        known = bundle or _of_runs(runs)
-        of_this = (known, runs) if with_runs else (bundle, [])
-        with _begun(known_base, known) as matched:
-            sides = first(with_runs, options.rule), joined_side(*of_this, options.rule)
-            by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again([*of_base, *runs])
+        with_runs = bool(base.runs and other.runs)
+        with _begun(base.to_join(with_runs)[0], other.to_join(with_runs)[0]) as begun:
+            sides = first(with_runs, options.rule), joined_side(other, with_runs, options.rule)
+            by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again(base.runs, other.runs)
             if by_model:
-                sides = first(with_runs, Rule.MODEL), joined_side(*of_this, Rule.MODEL)
-            made = _pair(*sides, matched, options, progress)
+                sides = first(with_runs, Rule.MODEL), joined_side(other, with_runs, Rule.MODEL)
+            made = _pair(*sides, begun or partial(matched_models, sides[0][0], sides[1][0]), options, progress)
         notes = [_BY_ONE_RULE] if by_model else []
-        if bool(of_base) != bool(runs):
-            notes.append(_runs_missing(*(sides if runs else sides[::-1])))
+        if bool(base.runs) != bool(other.runs):
+            notes.append(_runs_missing(*(sides if other.runs else sides[::-1])))
         made = structs.replace(made, diagnostics=(*made.diagnostics, *notes))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page
@@ -141,20 +136,31 @@ def _compared(
         yield made
 
 
+@dataclass(frozen=True)
+class _Named:
+    """What stands for a side: its runs, if any, the bundle that is named, if any, and the one that is known by either.
+
+    Runs of foreign tools tell of no bundle, and those that have to be converted do so only then.
+    """
+
+    runs: Sides
+    bundle: Bundle | None
+    known: Bundle | None
+
+    def to_join(self, with_runs: bool) -> tuple[Bundle | None, Sides]:
+        """The bundle and the runs to be joined onto it; runs that are named without it stand for nothing else."""
+        return (self.known, self.runs) if with_runs else (self.bundle, [])
+
+
 _Side = tuple["Bundle", "Compared"]
-_Matching = Callable[["Bundle", "Bundle"], "Sequence[Match] | None"]
+_Matching = Callable[[], "Sequence[Match] | None"]
 
 
-@contextmanager
-def _begun(base: Bundle | None, bundle: Bundle | None) -> Iterator[_Matching]:
-    """Which op is which, begun where both bundles are known already; else it is worked out when it is asked for."""
-    from tracemap.session.matching import matched_models, matching
+def _begun(base: Bundle | None, bundle: Bundle | None) -> AbstractContextManager[_Matching | None]:
+    """Which op is which, begun where both bundles are known already."""
+    from tracemap.session.matching import matching
 
-    if base is None or bundle is None:
-        yield matched_models
-        return
-    with matching(base, bundle) as told:
-        yield lambda _one, _two: told()
+    return nullcontext() if base is None or bundle is None else matching(base, bundle)
 
 
 _BY_ONE_RULE: Final = Diagnostic(
@@ -188,16 +194,16 @@ def _check_read_once(runs: Sides) -> None:
         raise UsageInvalid(f"{again[0]}: is named twice, and can be read only once; write it to a file first")
 
 
-def _can_be_read_again(runs: Sides) -> bool:
-    return all(is_file(str(run)) for run in runs)
+def _can_be_read_again(*sides: Sides) -> bool:
+    return all(is_file(str(run)) for runs in sides for run in runs)
 
 
 def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions, progress: Progress) -> Comparison:
     from tracemap.comparison.comparing import compare, identical
 
-    (one, first), (two, second) = before, after
+    first, second = before[1], after[1]
     progress("matching ops")
-    found = matched(one, two)
+    found = matched()
     matches = identical(first, second) if found is None else found
     progress("comparing")
     made = compare(first, second, matches, same_model=found is None, threshold=_threshold(options))
@@ -212,19 +218,20 @@ def _threshold(options: DiffOptions) -> float:
     return min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
 
 
-def _named(paths: Sides, bundle: Path | None) -> tuple[Bundle | None, Sides]:
-    """The bundle that is named, if any, and the runs, if any, of what was given."""
+def _named(paths: Sides, bundle: Path | None) -> _Named:
+    """The bundle and the runs of what was given."""
     from tracemap.graph.bundle import load
 
     folder = next((path for path in paths if os.path.isdir(path)), None)  # noqa: PTH112 - Path.is_dir raises for long names
     if folder is None:
-        return None if bundle is None else load(bundle), paths
+        named = None if bundle is None else load(bundle)
+        return _Named(paths, named, named or _of_runs(paths))
     if len(paths) > 1:
         raise UsageInvalid(f"{folder}: is a bundle, beside others; a side is one bundle, or several runs of one")
     if bundle is not None:
         raise UsageInvalid(f"{folder}: is a bundle itself; leave --map-a and --map-b to runs")
     loaded = load(folder)
-    return loaded, newest_runs(loaded)
+    return _Named(newest_runs(loaded), loaded, loaded)
 
 
 def _of_runs(runs: Sides) -> Bundle | None:

@@ -1,4 +1,4 @@
-"""Which op of one bundle's model is which of another's: worked out by another processor while runs are joined."""
+"""Which op of one bundle's model is which of another's; by another processor, where there is something else to do."""
 
 from __future__ import annotations
 

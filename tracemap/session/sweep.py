@@ -65,6 +65,11 @@ def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) ->
     """
     if options.append and options.output is None:
         raise UsageInvalid("--append adds to a table that exists: name it with -o")
+    is_kept = options.work is not None or (options.output is not None and not is_stream(options.output))
+    if options.only in ("generate", "compile") and not is_kept:
+        raise UsageInvalid(
+            f"--only {options.only}: what it makes lies in the work folder; name that with --work, or a table with -o"
+        )
     _tags(options)
     before = _rows_before(options)
     if not options.append:

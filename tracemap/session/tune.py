@@ -16,7 +16,7 @@ from tracemap.experiments.model import BestConfiguration, KernelTuning, Ranking,
 from tracemap.options.bench import BenchOptions
 from tracemap.options.build import BuildOptions
 from tracemap.options.tune import TuneOptions
-from tracemap.outputs import check_files, is_stream, show_as, write_text
+from tracemap.outputs import STANDARD_OUTPUT, check_files, is_stream, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
 from tracemap.session.extents import extents
@@ -58,7 +58,7 @@ def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> T
         return _handed_on(bundle, options.write_for_amdsharktuner, options, progress)
     named = Path(f"{bundle.name.removesuffix('.tracemap')}.spec.mlir")
     spec = options.output or named
-    check_files(spec, force=options.force)
+    check_files(spec, *([Path(STANDARD_OUTPUT)] if options.format == "json" else []), force=options.force)
     names = chosen_kernels(bundle, _choice(options), progress)
     parser = MlirParser()
     module = parser.parse(bundle.configured())  # operations of the cases live no longer than their module

@@ -11,7 +11,7 @@ from tracemap.store.headers import Header, Headers
 from tracemap.store.lineage import Names
 from tracemap.store.model import Looked, SkippedFile
 from tracemap.store.selection import INPUTS, cell_of
-from tracemap.units import UNKNOWN, Text
+from tracemap.units import UNKNOWN, Text, in_parts
 
 _AHEAD_NS: Final = 60_000_000_000
 """By so much a clock may be ahead of another and still be right."""
@@ -31,10 +31,12 @@ def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]
     found: dict[tuple[object, ...], list[Header]] = defaultdict(list)
     for row in rows:
         found[(row["model"], *(cell_of(row, column) for column in columns))].append(row)
-    order = sorted(
-        found, key=lambda key: [(cell is None, str(type(cell)), 0 if cell is None else cell) for cell in key]
-    )
-    return [found[key] for key in order]
+    return [found[key] for key in sorted(found, key=lambda key: [*map(_in_order, key)])]
+
+
+def _in_order(cell: object) -> tuple[bool, str, object]:
+    """By what cells are ordered: what is not known comes last, numbers within texts go by their value."""
+    return cell is None, str(type(cell)), 0 if cell is None else in_parts(cell) if isinstance(cell, str) else cell
 
 
 def grouped_by_call(rows: Sequence[Header]) -> list[list[Header]]:

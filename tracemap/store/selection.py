@@ -13,6 +13,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.measurements.columns import is_number
 from tracemap.store.layout import RUNS
 from tracemap.store.tables import COLUMNS
+from tracemap.units import in_parts
 
 TAG: Final = "tag."
 _HIDDEN: Final = frozenset({"number", "header", "tags"})
@@ -61,18 +62,6 @@ def cell_of(run: Mapping[str, Any], column: str) -> object:
     return tags.get(column.removeprefix(TAG)) if column.startswith(TAG) else run[column]
 
 
-_DIGITS: Final = re.compile("[0-9]+")
-
-
-def natural(text: str) -> str:
-    """By what texts are ordered as a reader expects it: numbers in releases, hosts and dates as numbers.
-
-    >>> sorted(["3.13.0", "3.9.1", "3.13.0rc1"], key=natural), natural("ci-08") < natural("ci-10")
-    (['3.9.1', '3.13.0', '3.13.0rc1'], True)
-    """
-    return _DIGITS.sub(lambda found: found[0].zfill(20), text)
-
-
 @dataclass(frozen=True, slots=True)
 class Condition:
     """What a column of a header must be: equal to a value, which may be a pattern as of a shell, or before or after it.
@@ -92,7 +81,7 @@ class Condition:
         if cell is None:
             return False
         if isinstance(cell, str) and not (self.column.startswith(TAG) and is_number(cell) and is_number(self.value)):
-            one, other = natural(cell), natural(self.value)
+            one, other = in_parts(cell), in_parts(self.value)
             order = (one > other) - (one < other)
         else:
             try:

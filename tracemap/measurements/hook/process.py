@@ -108,9 +108,9 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
 
 
 def read_again(folder: Path, processes: Mapping[str, ProcessFile]) -> Mapping[str, ProcessFile]:
-    """The processes with what those that go on have told since: of a kernel they do so before they call it.
+    """The processes with what those that go on have told since: they tell of a kernel before they call it.
 
-    So it holds all that calls are of which were read before.
+    So every kernel is in it whose calls were read before this.
 
     Raises:
         RunInvalid: as `read_processes` does.

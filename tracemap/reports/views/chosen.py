@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Final
 
 from tracemap.attribution.model import Attribution
 from tracemap.errors import UsageInvalid
@@ -19,6 +17,7 @@ from tracemap.reports.views.model import TEXT, Cell, Column, Row, View
 from tracemap.reports.views.ops import by_line, by_name, by_op
 from tracemap.reports.views.places import by_kernel, by_site
 from tracemap.reports.views.python import by_caller, by_python, by_scope
+from tracemap.units import in_parts
 
 VIEWS: Mapping[str, Callable[[CostedMap, Costs], View]] = {
     "op": by_op,
@@ -141,22 +140,10 @@ def _sorted(view: View, rows: Sequence[Row], sort: str | None) -> list[Row]:
     """
     column = _column(view, sort or view.rank)
     if column.unit == TEXT:
-        return sorted(rows, key=lambda row: _in_parts(str(row.get(column.key, ""))))
+        return sorted(rows, key=lambda row: in_parts(str(row.get(column.key, ""))))
     numbers = [_number(row.get(column.key)) for row in rows]
     ranks = [(number is None, -(number or 0), place) for place, number in enumerate(numbers)]
     return [rows[place] for *_, place in sorted(ranks)]
-
-
-def _in_parts(text: str) -> list[tuple[str, int, str]]:
-    """What stands before each number within a text, and the number: how long it is, and its digits.
-
-    >>> sorted(["a.py:10", "a.py:9", "a.py"], key=_in_parts)
-    ['a.py', 'a.py:9', 'a.py:10']
-    """
-    return [(before, len(digits), digits) for before, digits in _NUMBERED.findall(text)]
-
-
-_NUMBERED: Final = re.compile(r"([^0-9]*)0*([0-9]*)")
 
 
 def _number(cell: Cell) -> int | Fraction | None:
