@@ -142,6 +142,37 @@ def test_values_that_are_none_are_damage(store: Path, ask: Ask, table: str, cell
         ask(store, skip_bad=False)
 
 
+def varint(number: int) -> bytes:
+    """As Thrift and Parquet write them: seven bits a byte, the lowest first."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+@pytest.mark.parametrize("ask", [trend, compare])
+def test_a_file_that_denies_that_its_values_are_lost_is_damaged(store: Path, ask: Ask) -> None:
+    """One bit says of all of a page that they are none; what the file says of its values says that none is."""
+    broken = file_of(store, "spreads")
+    with duckdb.connect() as connection:
+        maybe = "CASE WHEN random() >= 0 THEN median END AS median"  # else nothing is said of single values
+        rows = f"SELECT * REPLACE ({maybe}) FROM read_parquet('{broken}', hive_partitioning = false)"
+        copy = broken.with_suffix(".copy")
+        options = f"FORMAT parquet, COMPRESSION uncompressed, KV_METADATA {{'{STORE_KEY}': '1'}}"
+        connection.execute(f"COPY ({rows}) TO '{copy}' ({options})")
+        ((count,),) = connection.execute(f"SELECT count(*) FROM read_parquet('{copy}')").fetchall()
+    run = varint(count << 1)  # that so many values have the same level, which follows: 1, they are there
+    levels = (len(run) + 1).to_bytes(4, "little") + run
+    assert copy.read_bytes().count(levels + b"\1") == 1
+    broken.write_bytes(copy.read_bytes().replace(levels + b"\1", levels + b"\0"))
+    copy.unlink()
+    with duckdb.connect() as connection:
+        lost = f"SELECT count(*) FROM read_parquet('{broken}') WHERE median IS NULL"
+        assert connection.execute(lost).fetchall() == [(0,)]
+    with pytest.raises(StoreInvalid, match="its column median has lost values"):
+        ask(store, skip_bad=False)
+    looked, runs = ask(store, skip_bad=True)
+    assert [skipped.file for skipped in looked.skipped] == [str(broken)]
+    assert runs == RUNS - 1
+
+
 @pytest.mark.parametrize("ask", [query, trend, compare])
 def test_runs_whose_ops_are_lost_are_named_and_can_be_left_out(store: Path, ask: Ask) -> None:
     file_of(store, "ops").unlink()
