@@ -177,8 +177,8 @@ def _read_whole(connection: duckdb.DuckDBPyConnection, file: str, table: str) ->
         return f"its column {odd[0]} has no whole numbers"
     for column in ALWAYS.get(table, ()):
         # Whether a column has none, the database believes what the file says of it; it does not of their hashes.
-        lost = f"hash({column}) = hash(CAST(NULL AS {there[column]}))"
-        if connection.execute(f"SELECT 1 FROM {file} WHERE {lost} LIMIT 1").fetchall():
+        is_lost = f"hash({column}) = hash(CAST(NULL AS {there[column]}))"
+        if connection.execute(f"SELECT 1 FROM {file} WHERE {is_lost} LIMIT 1").fetchall():
             return f"its column {column} has lost values"
     return ""
 
