@@ -14,7 +14,6 @@ import pytest
 from tests.hook import support
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
 from tracemap.measurements.hook.calls import load_calls
-from tracemap.measurements.hook.process import ProcessFile, read_processes
 from tracemap.measurements.hook.recording import read_recording
 
 
@@ -64,16 +63,8 @@ def test_a_process_without_a_whole_line_has_recorded_nothing(copy: Path) -> None
 
 def test_what_a_program_tells_while_its_calls_are_read_is_known(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes on tells of a kernel, then calls it: both may come behind the first look at what it tells."""
-    path, before = one(copy, ".jsonl"), read_all(copy)
-    lines = [line for line in path.read_bytes().splitlines(keepends=True) if b'"kind":"end"' not in line]
-    path.write_bytes(lines[0])
-
-    def looked_at(folder: Path) -> dict[str, ProcessFile]:
-        found = read_processes(folder)
-        path.write_bytes(b"".join(lines))
-        return found
-
-    monkeypatch.setattr("tracemap.measurements.hook.recording.read_processes", looked_at)
+    before = read_all(copy)
+    support.tell_late(one(copy, ".jsonl"), "recording", monkeypatch)
     assert read_all(copy) == before
 
 

@@ -35,7 +35,6 @@ from tracemap.measurements.hook.head import read_head
 from tracemap.measurements.hook.process import (
     STILL_LOADED,
     HookExecutable,
-    ProcessFile,
     known_executables,
     read_processes,
 )
@@ -263,15 +262,7 @@ def test_what_a_program_tells_while_its_samples_are_read_is_known(
     variables = support.hooked(library, output, record_calls=False, sample_hz=HZ, sampler=sampler)
     support.run([host, kernels, "threads", "1", "20000", ADD_UP], variables)
     (path,), before = output.glob("*.jsonl"), read_samples(output)
-    lines = [line for line in path.read_bytes().splitlines(keepends=True) if b'"kind":"end"' not in line]
-    path.write_bytes(lines[0])
-
-    def looked_at(folder: Path) -> dict[str, ProcessFile]:
-        found = read_processes(folder)
-        path.write_bytes(b"".join(lines))
-        return found
-
-    monkeypatch.setattr("tracemap.measurements.hook.samples.read_processes", looked_at)
+    support.tell_late(path, "samples", monkeypatch)
     assert inside(read_samples(output)) == inside(before) > 0
 
 

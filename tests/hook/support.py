@@ -17,6 +17,7 @@ from tests.recording import compiled
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import FOLDER, HookUnavailable, compile_library, find_compiler, sources
+from tracemap.measurements.hook.process import ProcessFile, read_processes
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.toolchain import find_tool
 
@@ -156,3 +157,19 @@ def calls_of(recording: HookRecording) -> Kernels:
 def recorded_calls(output: Path) -> Kernels:
     """Recorded calls by kernel, of a folder."""
     return calls_of(read_recording(output))
+
+
+def tell_late(path: Path, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process's file have its first line alone until a module of the hook's readers has looked at it.
+
+    The process goes on then: nothing tells of its end.
+    """
+    lines = [line for line in path.read_bytes().splitlines(keepends=True) if b'"kind":"end"' not in line]
+    path.write_bytes(lines[0])
+
+    def looked_at(folder: Path) -> dict[str, ProcessFile]:
+        found = read_processes(folder)
+        path.write_bytes(b"".join(lines))
+        return found
+
+    monkeypatch.setattr(f"tracemap.measurements.hook.{reader}.read_processes", looked_at)
