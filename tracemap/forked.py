@@ -6,7 +6,6 @@ ends. Where this process ends first, whichever way, the other one does so with i
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import os
@@ -95,6 +94,8 @@ def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
     Raises:
         OSError: there can be no more processes, or files.
     """
+    import ctypes
+
     reading, writing = os.pipe()
     # Looked up here: in the other process the loader's lock may be held by a thread that is not there.
     prctl, this = ctypes.CDLL(None).prctl, os.getpid()
