@@ -98,7 +98,7 @@ def cut_profile(profile: Path, end: int) -> None:
 # ---- the records of an export
 
 
-EXPORT_MEMORY: Final = 450_000_000
+EXPORT_MEMORY: Final = 420_000_000
 """Bytes that a database needs to go through an export of any size at a good pace; the rest is spilled to disk."""
 _MOST_IN_MEMORY = EXPORT_MEMORY
 """Bytes of an export whose records, about half as large, fit into that with what is made of them."""
