@@ -65,8 +65,8 @@ def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) ->
     """
     if options.append and options.output is None:
         raise UsageInvalid("--append adds to a table that exists: name it with -o")
-    is_kept = options.work is not None or (options.output is not None and not is_stream(options.output))
-    if options.only in ("generate", "compile") and not is_kept:
+    kept = options.work or _beside(options.output)
+    if options.only in ("generate", "compile") and kept is None:
         raise UsageInvalid(
             f"--only {options.only}: what it makes lies in the work folder; name that with --work, or a table with -o"
         )
@@ -75,12 +75,15 @@ def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) ->
     if not options.append:
         check_files(options.output, force=options.force)
     trials = _trials(kind, options)
-    if options.work is not None:
-        return _done(trials, options.work, options, before, progress)
-    if options.output is not None and not is_stream(options.output):
-        return _done(trials, Path(f"{options.output}.work"), options, before, progress)
+    if kept is not None:
+        return _done(trials, kept, options, before, progress)
     with temporary_folder() as folder:
         return _done(trials, folder, options, before, progress)
+
+
+def _beside(table: Path | None) -> Path | None:
+    """The work folder that belongs to a table; None for one that is printed."""
+    return None if table is None or is_stream(table) else Path(f"{table}.work")
 
 
 def _rows_before(options: SweepOptions) -> list[dict[str, str]]:

@@ -36,7 +36,9 @@ def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]
 
 def _in_order(cell: object) -> tuple[bool, str, object]:
     """By what cells are ordered: what is not known comes last, numbers within texts go by their value."""
-    return cell is None, str(type(cell)), 0 if cell is None else in_parts(cell) if isinstance(cell, str) else cell
+    if cell is None:
+        return True, "", 0
+    return False, str(type(cell)), in_parts(cell) if isinstance(cell, str) else cell
 
 
 def grouped_by_call(rows: Sequence[Header]) -> list[list[Header]]:
