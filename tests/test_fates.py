@@ -209,11 +209,11 @@ func.func @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {
 """  # noqa: E501 - the text is MLIR
 
 
-def test_a_raised_softmax_absorbs_its_parts_and_costs_stay_whole(tmp_path: Path) -> None:
+def test_a_raised_softmax_has_its_parts_and_costs_stay_whole(tmp_path: Path) -> None:
     graph = built_graph(SOFTMAX, tmp_path)
     (site,) = graph.sites
     evidence = {graph.op_by_id[member.op].line: member.evidence.value for member in site.members}
-    assert evidence == {10: "located", 4: "absorbed", 6: "absorbed", 7: "absorbed", 8: "absorbed"}
+    assert evidence == {10: "located", 4: "fused", 6: "fused", 7: "fused", 8: "fused"}
     assert sum(member.operations for member in site.members if isinstance(member.operations, int)) == 8 * 64 * 17
     assert {at_line(graph, line).fate for line in (4, 6, 7, 8, 10)} == {Fate.DISPATCHED}
     assert {at_line(graph, line).fate for line in (5, 9)} == {Fate.FOLDED}

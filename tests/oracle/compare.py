@@ -186,7 +186,7 @@ class _Comparison:
         score = Score(right=true and told is not None, wrong=not true, missing=true and told is None)
         keys = ["all", f"kind {op.kind}", "hard" if op.hard else "easy"]
         keys.append(f"evidence {told or _expected_evidence(op)}")
-        if true and told is not Evidence.LOCATED and told is not Evidence.FUSED:
+        if true and told is not Evidence.LOCATED and (told is not Evidence.FUSED or op.idiom >= 0):
             keys.append("beyond locations")
         for key in keys:
             self._result.members.setdefault(key, Score()).add(score)
@@ -264,7 +264,9 @@ class _Comparison:
 
 def _expected_evidence(op: Op) -> Evidence:
     """By what a membership that the map lacks should have been known."""
-    return Evidence.ABSORBED if op.idiom >= 0 or op.kind is Kind.CONVERT else Evidence.LOCATED
+    if op.idiom >= 0:
+        return Evidence.FUSED
+    return Evidence.ABSORBED if op.kind is Kind.CONVERT else Evidence.LOCATED
 
 
 def all_differences(result: Result) -> Iterator[str]:

@@ -39,7 +39,7 @@ _ROWS = {
     "evidence located": "by evidence: located",
     "evidence fused": "by evidence: fused",
     "evidence absorbed": "by evidence: absorbed",
-    "beyond locations": "told by no location",
+    "beyond locations": "told by no location of a body",
 }
 
 

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ModelInvalid
 from tracemap.functions import Argument, Function
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
-from tracemap.graph.ops import SOURCE, Frame, Op, OpId, Part
+from tracemap.graph.ops import Frame, Op, OpId, Part
 from tracemap.graph.program import Kernel, Site, Transfer
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_served
 from tracemap.ir.hal import read_hal
-from tracemap.ir.parsing import MlirParser, Module
+from tracemap.ir.parsing import MlirParser
+from tracemap.ir.raising import RAISED, Raised, read_raised
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.stream import added_kernels, functions_of, read_added
 from tracemap.locations import MOST_NESTED, CodeFrame, frames
 from tracemap.mapping.compiler.compiling import Phases
+from tracemap.mapping.dump_reader import DumpReader
 from tracemap.mapping.fates.fates import Commands, Judge, Judgement
-from tracemap.mapping.fates.survival import Survival
 from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
@@ -56,7 +55,7 @@ class Assembly:
         self._facts = facts
         self._phases = phases
         self._identity = identity
-        self._dumps = _DumpReader(parser, phases, identity)
+        self._dumps = DumpReader(parser, phases, identity)
         self._workers = Owners.among(facts, identity.provenance, can_be_member)
         # Constants do no work in a dispatch, but may well be what a copy or a step is of.
         self._movers = Owners.among(facts, identity.provenance, lambda op: not is_structural(op))
@@ -182,10 +181,17 @@ class Assembly:
         sites = add_replaced(sites, bodies, self._facts, self._dumps.is_gone_early)
         stand_ins = find_stand_ins(sites, bodies, self._workers, self._facts)
         meant = replace_stand_ins(sites, stand_ins, self._facts)
-        found = add_absorbed(give_to_moves(meant, bodies, self._facts), bodies, self._workers, self._facts)
+        moved = give_to_moves(meant, bodies, self._facts)
+        found = add_absorbed(moved, bodies, self._workers, self._facts, self._raised(bodies))
         beside = groups_beside(found, bodies, self._workers, self._facts)
         sites = [with_amounts_apart(site) for site in add_beside(found, beside, self._facts)]
         return tuple(sites), beside, stand_ins
+
+    def _raised(self, bodies: Sequence[DispatchRegion | None]) -> tuple[Raised, ...]:
+        """What operations of the bodies were raised from; the phases that tell are parsed only where there are any."""
+        if not any(op.name in RAISED for body in bodies if body is not None for op in body.body):
+            return ()
+        return read_raised(self._parser, self._dumps.module("preprocessing"), self._dumps.module("global-optimization"))
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""
@@ -231,44 +237,6 @@ def _commands(placed: PlacedSites, transfers: Sequence[Transfer], *, has_unknown
         has_unknown=has_unknown,
         left_out=placed.left_out,
     )
-
-
-class _DumpReader:
-    """Reads the dumps of phases, each once, and notes which ops each still locates."""
-
-    def __init__(self, parser: MlirParser, phases: Phases, identity: Identity) -> None:
-        self._parser = parser
-        self._phases = phases
-        self._identity = identity
-        self.survival = Survival()
-
-    def text(self, phase: str) -> str:
-        """The dump of a phase, as soon as it is there; "" where the compilation left it out."""
-        if not self._phases.has(phase):
-            return ""
-        text = self._phases.wait_for(phase)
-        with _naming(phase):
-            self.survival.add(phase, self._identity.located(text))
-        return text
-
-    def is_gone_early(self, index: int) -> bool:
-        """Whether an op is located in no phase from preprocessing on, as far as they were read."""
-        return self.survival.last_phase(index) in (SOURCE, "input", "abi")
-
-    def module(self, phase: str) -> Module:
-        """The dump of a phase, parsed."""
-        text = self.text(phase)
-        with _naming(phase):
-            return self._parser.parse(text, printed=self._phases.is_own)
-
-
-@contextmanager
-def _naming(phase: str) -> Iterator[None]:
-    """Name the phase where its dump does not parse."""
-    try:
-        yield
-    except ModelInvalid as error:
-        raise ModelInvalid(f"the dump of the phase {phase} does not parse: {str(error).removeprefix('-:')}") from error
 
 
 def _missing_bodies(bodies: Sequence[DispatchRegion | None]) -> Iterator[Diagnostic]:

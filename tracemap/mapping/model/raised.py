@@ -13,9 +13,6 @@ from tracemap.ir.source import Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.kinds import is_constant_like, is_destination
 from tracemap.mapping.model.origins import Origin, Origins
 
-RAISED = frozenset({"linalg.softmax"})
-"""Ops of dispatch bodies that stand for an idiom."""
-
 _MAX_STEPS = 4
 """How many ops in a row an idiom may have where one would do: conversions, a maximum with minus infinity."""
 

@@ -1,7 +1,9 @@
-"""Members that no location tells: ops that the compiler raised into another op.
+"""Members that no location in a body tells: ops that the compiler raised into another op.
 
 JAX's softmax (maximum, subtract, exponential, sum, divide) becomes one op that carries the location of the divide
 alone. That op in the body is the evidence; the idiom's shape in the model's def-use graph tells what it stands for.
+Where the phase before it was raised shows the same ops on the way that it replaced, they are fused in it by the
+compiler's own locations; else it is the shape alone that tells, and they are absorbed.
 Where no such op stands in a body, an op that is found nowhere was simplified away, be its uses where they may.
 """
 
@@ -11,14 +13,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Site
 from tracemap.ir.flow import DispatchRegion
+from tracemap.ir.raising import RAISED, Raised
 from tracemap.ir.source import SourceOperation
 from tracemap.ir.types import product, shape_of
+from tracemap.locations import Location
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import work_of
-from tracemap.mapping.model.raised import RAISED
 from tracemap.mapping.sites.amounts import elements, is_assumed
 from tracemap.mapping.sites.cost import operations_of_source
 from tracemap.mapping.sites.owners import Owners
@@ -27,28 +30,41 @@ from tracemap.units import UNKNOWN, Integer
 
 
 def add_absorbed(
-    sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], owners: Owners, facts: ModelFacts
+    sites: Sequence[Site],
+    bodies: Sequence[DispatchRegion | None],
+    owners: Owners,
+    facts: ModelFacts,
+    raised: Sequence[Raised],
 ) -> tuple[Site, ...]:
-    """The sites with the members that no location tells, behind the others, in the order of the model.
+    """The sites with the members that no location in their bodies tells, behind the others, in the order of the model.
 
     Args:
         sites: with the members that locations tell.
         bodies: of the sites, in order.
         owners: of what stands in the bodies.
         facts: of the model.
+        raised: what operations of the bodies were made of, as far as it is known.
     """
+    made_of = {each.location: {op for part in each.made_of for op in owners.of(part)} for each in raised}
     found = zip(sites, bodies, strict=True)
     return tuple(
-        site if body is None else _with_absorbed(site, _raised(site, body, owners, facts), facts)
+        site if body is None else _with_absorbed(site, _raised(site, body, owners, facts, made_of), facts)
         for site, body in found
     )
 
 
-def _raised(site: Site, body: DispatchRegion, owners: Owners, facts: ModelFacts) -> list[SourceOperation]:
-    """The ops that are parts of an idiom which was raised in a site and ends in a member of it."""
+_Parts = dict[OpId, Evidence]
+"""Of ops that are members of a site as parts of what was raised: how that is known."""
+
+
+def _raised(
+    site: Site, body: DispatchRegion, owners: Owners, facts: ModelFacts, made_of: Mapping[Location, set[OpId]]
+) -> _Parts:
+    """The ops that are parts of an idiom which was raised in a site and ends in a member of it, in order."""
     members = {member.op for member in site.members}
-    parts = {part for found in _idioms(site, body, owners, facts).values() for part in found}
-    return [facts.operations[part] for part in sorted(parts) if OpId.of(part) not in members]
+    parts = {OpId.of(part) for found in _idioms(site, body, owners, facts).values() for part in found} - members
+    told = {op for each in body.body if each.name in RAISED for op in made_of.get(each.location, ())}
+    return {op: Evidence.FUSED if op in told else Evidence.ABSORBED for op in sorted(parts, key=lambda op: op.number)}
 
 
 def _idioms(site: Site, body: DispatchRegion, owners: Owners, facts: ModelFacts) -> dict[OpId, frozenset[int]]:
@@ -88,23 +104,25 @@ def _works(indices: Sequence[int], facts: ModelFacts) -> dict[str, OpId]:
     return found
 
 
-def _with_absorbed(site: Site, operations: Sequence[SourceOperation], facts: ModelFacts) -> Site:
+def _with_absorbed(site: Site, parts: _Parts, facts: ModelFacts) -> Site:
     """What absorbed members cost is taken from the root's estimate, in which the raised op's work was counted.
 
     So the sum stays.
     """
     root = site.root
-    if root is None or not operations:
+    if root is None or not parts:
         return site
     left = root.operations
     added = []
-    for operation in operations:
+    for op, evidence in parts.items():
+        operation = facts.operations[op.number]
         estimate = _estimate(operation, facts, assumed=is_assumed(site))
         cost: Integer = UNKNOWN
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        added.append(absorbed_member(operation, site, facts, operations=cost, traffic=0, root=False))
+        member = absorbed_member(operation, site, facts, operations=cost, traffic=0, root=False)
+        added.append(structs.replace(member, evidence=evidence))
     members = [structs.replace(member, operations=left) if member.root else member for member in site.members]
     return structs.replace(site, members=(*members, *added))
 
