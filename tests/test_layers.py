@@ -176,6 +176,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"tagging", "model", "texts"}),
         frozenset({"sites", "fates"}),
         frozenset({"compiler", "identity"}),
+        frozenset({"dump_reader"}),
         frozenset({"assembly", "remarks", "request"}),
         frozenset({"build", "from_dumps", "lowering"}),
     ),

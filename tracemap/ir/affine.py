@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from iree.compiler import ir
 from iree.compiler.dialects import linalg
 
+from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import Operation
 
 

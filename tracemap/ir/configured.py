@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from iree.compiler import ir
-
+from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import MlirParser, Module, Operation, is_file_place, nested, string_attribute, symbols_in
 from tracemap.ir.positions import served
 from tracemap.locations import Location

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from iree.compiler import ir
+from tracemap.ir.bindings import ir
 
 if TYPE_CHECKING:
     import numpy.typing as npt

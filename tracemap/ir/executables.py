@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from iree.compiler import ir
-
+from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, walk
 
 _BACKEND = re.compile(r'#hal\.executable\.target<"([\w-]+)"')

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from iree.compiler import ir
-
+from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import Module, Operation, Value, nested, operand_parts, string_attribute, symbol_path, walk
 
 Extent = Callable[[str, int, int], int]

@@ -6,21 +6,16 @@ Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.m
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from types import ModuleType
 from typing import Any
-
-from iree.compiler import ir
 
 from tracemap.errors import LocationInvalid, ModelInvalid
 from tracemap.ir.apart import check_parses_apart
+from tracemap.ir.bindings import do_without_dialect_modules, ir
 from tracemap.ir.nesting import MOST_BRACES, TOO_DEEP, nesting_fault, printed_fault
 from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 
@@ -43,32 +38,6 @@ BYTECODE_MAGIC = b"ML\xefR"
 """First bytes of MLIR bytecode (mlir/lib/Bytecode/Encoding.h)."""
 
 
-_DIALECTS = """
-    affine arith cf chlo complex flow func gpu hal hal_inline hal_loader io_parameters iree_codegen iree_cpu
-    iree_encoding iree_gpu iree_linalg_ext iree_tensor_ext iree_vector_ext linalg llvm math memref mhlo
-    ml_program scf shape stablehlo stream tensor torch torch_c tosa util vector vm
-    """.split()
-
-
-@cache
-def _do_without_dialect_modules() -> None:
-    """Tell the bindings once that they have the modules of these dialects.
-
-    Of every operation and attribute that they hand out they import the Python module of its dialect, which has a class
-    for each of its operations. No such class is used here, and to import those of `linalg` takes as long as to read a
-    small model. Where there is no module they look for it each time: most of the time of walking a large model.
-    """
-    bindings = importlib.import_module("iree.compiler._mlir_libs._mlir")
-    for dialect in _DIALECTS:
-        name = f"iree.compiler.dialects.{dialect}"
-        if name not in sys.modules:
-            sys.modules[name] = ModuleType(name)  # nobody else is to find it: who imports the real one gets that
-            try:
-                bindings.globals._check_dialect_module_loaded(dialect)
-            finally:
-                del sys.modules[name]
-
-
 class MlirParser:
     """Parses modules in one context and reads locations, each distinct one once.
 
@@ -76,7 +45,7 @@ class MlirParser:
     """
 
     def __init__(self) -> None:
-        _do_without_dialect_modules()
+        do_without_dialect_modules()
         self.context = ir.Context()
         self.context.allow_unregistered_dialects = True
         # A diagnostic of a thread of MLIR's waits for Python's lock, whose holder may be waiting for that thread; forks

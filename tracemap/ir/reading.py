@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypedDict
 
-from iree.compiler import ir
-
 from tracemap.errors import ModelInvalid
+from tracemap.ir.bindings import ir
 from tracemap.ir.blanking import blank_locations
 from tracemap.ir.looping import bounds_loop
 from tracemap.ir.parsing import (

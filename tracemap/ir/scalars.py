@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from iree.compiler import ir
-
+from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import Operation
 from tracemap.units import UNKNOWN, Integer
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from iree.compiler import ir
-
+from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import BoundLocation, Module, Operation, walk
 
 _PLACE: Final = "tracemap: a node of torch"

@@ -54,7 +54,6 @@ class Assembly:
         self._parser = parser
         self._facts = facts
         self._phases = phases
-        self._identity = identity
         self._dumps = DumpReader(parser, phases, identity)
         self._workers = Owners.among(facts, identity.provenance, can_be_member)
         # Constants do no work in a dispatch, but may well be what a copy or a step is of.
@@ -75,8 +74,7 @@ class Assembly:
         """
         # In the order in which the compiler writes the dumps: each is read while it makes the next.
         self._facts.work_out()
-        for phase in ("input", "abi", "preprocessing", "global-optimization"):
-            self._dumps.text(phase)
+        raised = self._raised()
         regions, misplaced = self._regions()
         flow = read_flow(self._parser, self._dumps.module("flow"))
         callers = public_callers(flow)
@@ -85,7 +83,7 @@ class Assembly:
         bodies = [None if body is None or body.brought else body for body in paired]
         flow, bodies = self._with_inlined(flow, bodies)
         flow = self._with_added(flow, bodies)
-        sites, beside, stand_ins = self._sites(flow, bodies, callers, regions)
+        sites, beside, stand_ins = self._sites(flow, bodies, callers, regions, raised)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
@@ -160,6 +158,7 @@ class Assembly:
         bodies: Sequence[DispatchRegion | None],
         callers: Mapping[str, str],
         regions: Sequence[DispatchRegion],
+        raised: Sequence[Raised],
     ) -> tuple[tuple[Site, ...], tuple[Group, ...], tuple[StandIns, ...]]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these.
 
@@ -182,16 +181,19 @@ class Assembly:
         stand_ins = find_stand_ins(sites, bodies, self._workers, self._facts)
         meant = replace_stand_ins(sites, stand_ins, self._facts)
         moved = give_to_moves(meant, bodies, self._facts)
-        found = add_absorbed(moved, bodies, self._workers, self._facts, self._raised(bodies))
+        found = add_absorbed(moved, bodies, self._workers, self._facts, raised)
         beside = groups_beside(found, bodies, self._workers, self._facts)
         sites = [with_amounts_apart(site) for site in add_beside(found, beside, self._facts)]
         return tuple(sites), beside, stand_ins
 
-    def _raised(self, bodies: Sequence[DispatchRegion | None]) -> tuple[Raised, ...]:
-        """What operations of the bodies were raised from; the phases that tell are parsed only where there are any."""
-        if not any(op.name in RAISED for body in bodies if body is not None for op in body.body):
+    def _raised(self) -> tuple[Raised, ...]:
+        """What operations were raised from; the phases that tell are parsed only where there are any."""
+        before, after = "preprocessing", "global-optimization"
+        for phase in ("input", "abi", before):
+            self._dumps.text(phase)
+        if not any(name in self._dumps.text(after) for name in RAISED):
             return ()
-        return read_raised(self._parser, self._dumps.module("preprocessing"), self._dumps.module("global-optimization"))
+        return read_raised(self._parser, self._dumps.module(before), self._dumps.module(after))
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""

@@ -107,7 +107,7 @@ def find_spots(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progre
 
 def _tagged(bundle: Bundle) -> Module:
     """The model of a bundle, named, with nothing but tags for locations."""
-    from iree.compiler import ir
+    from tracemap.ir.bindings import ir
 
     graph = bundle.graph
     model = bundle.model()

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from iree.compiler import ir
-
 from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
+from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested, walk
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS
 from tracemap.mapping.compiler.messages import failure
