@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
+from tracemap.errors import ModelInvalid
 from tracemap.functions import Argument, Function
 from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
 from tracemap.graph.ops import Frame, Op, OpId, Part
@@ -193,7 +194,10 @@ class Assembly:
             self._dumps.text(phase)
         if not any(name in self._dumps.text(after) for name in RAISED):
             return ()
-        return read_raised(self._parser, self._dumps.module(before), self._dumps.module(after))
+        try:
+            return read_raised(self._parser, self._dumps.module(before), self._dumps.module(after))
+        except ModelInvalid:  # the map can do without: the model's own shape tells of them, too
+            return ()
 
     def _host_names(self, flow: FlowProgram) -> dict[int, frozenset[str]]:
         """For each op the names of the host operations of the flow phase that came from it."""
